@@ -1,0 +1,80 @@
+"""Where text leaves the program: products on stdout, all else on stderr, colour by stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import IO, TYPE_CHECKING, Any
+
+from cputune.errors import CputuneError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_color = "auto"
+
+
+def set_color(choice: str) -> None:
+    """Remember ``--color``: auto, always or never."""
+    global _color
+    _color = choice
+
+
+def wants_color(stream: IO[str]) -> bool:
+    """``--color`` beats NO_COLOR beats FORCE_COLOR beats whether the stream is a terminal."""
+    if _color != "auto":
+        return _color == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def console(stream: IO[str] | None = None) -> Console:
+    """A rich console on a stream (stdout where none is given).
+
+    Plain text where colour is not wanted.
+    """
+    from rich.console import Console
+
+    stream = sys.stdout if stream is None else stream
+    color = wants_color(stream)
+    width = None if stream.isatty() else int(os.environ.get("COLUMNS") or 100)
+    return Console(
+        file=stream,
+        force_terminal=color or None,
+        no_color=not color,
+        width=width,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        soft_wrap=False,
+    )
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout and nothing more."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def report_error(error: CputuneError, *, as_json: bool = False) -> None:
+    """``error:`` and ``hint:`` on stderr; with ``--json`` a document on stdout too."""
+    if as_json:
+        print_json(
+            {
+                "schema": "cputune.error/1",
+                "error": {
+                    "message": str(error),
+                    "hint": error.hint,
+                    "exit_code": error.exit_code,
+                },
+            }
+        )
+    red, yellow, plain = (
+        ("\x1b[31m", "\x1b[33m", "\x1b[0m") if wants_color(sys.stderr) else ("", "", "")
+    )
+    sys.stderr.write(f"{red}error:{plain} {error}\n")
+    if error.hint:
+        sys.stderr.write(f"{yellow}hint:{plain} {error.hint}\n")

@@ -1,0 +1,68 @@
+"""Every error that cputune raises on purpose.
+
+- ``CputuneError``: a message, a hint (what to do next) and the exit code of the CLI
+    - ``UsageError``: the call itself is wrong (exit 2)
+        - ``RecipeError``: a recipe that does not exist or does not validate
+    - ``CannotError``: the call is fine, the work could not be done (exit 3)
+        - ``HostError``: the machine, or its recording, cannot be read
+        - ``ResultError``: a result file that cannot be read, or is not for us
+        - ``MissingPackageError``: an optional package is needed for this
+    - ``NoValidTrialError``: tuning ended without one valid trial (exit 4)
+    - ``Interrupted``: the user stopped it, the study is kept (exit 130)
+"""
+
+from __future__ import annotations
+
+
+class CputuneError(Exception):
+    """An error with a hint.
+
+    ``str(error)`` is one line that says what is wrong; ``hint`` is one line that
+    says what to do about it, or None where there is nothing to say.
+    """
+
+    exit_code: int = 3
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(CputuneError):
+    """What was asked for does not make sense as asked."""
+
+    exit_code = 2
+
+
+class RecipeError(UsageError):
+    """No such recipe, or a recipe file that does not validate."""
+
+
+class CannotError(CputuneError):
+    """The call is right, but it could not be done."""
+
+    exit_code = 3
+
+
+class HostError(CannotError):
+    """The machine (or its recording) cannot be read."""
+
+
+class ResultError(CannotError):
+    """A result file that is damaged, too new, or of another machine."""
+
+
+class MissingPackageError(CannotError):
+    """An optional package is needed for what was asked."""
+
+
+class NoValidTrialError(CputuneError):
+    """A study ended, and not one trial gave a number that can be believed."""
+
+    exit_code = 4
+
+
+class Interrupted(CputuneError):  # noqa: N818 - it is no error of anybody's
+    """Stopped by the user; what was measured is kept."""
+
+    exit_code = 130

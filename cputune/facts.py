@@ -1,0 +1,232 @@
+"""What a machine is: frozen records, filled by ``cputune.probe``.
+
+A fact that could not be learnt is None, and ``HostFacts.unknown`` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """A fact that could not be learnt: its dotted name in the document, and the reason."""
+
+    fact: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The processor as it names itself. ``isa`` holds kernel flag names, sorted."""
+
+    vendor: str | None
+    model_name: str | None
+    codename: str | None
+    family: int | None
+    model: int | None
+    stepping: int | None
+    architecture: str | None
+    hypervisor: bool | None
+    isa: tuple[str, ...]
+
+    def has(self, flag: str) -> bool:
+        """Whether the kernel (or CPUID, for amx_fp16) shows this flag."""
+        return flag in self.isa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """One physical core: its online logical CPUs (SMT siblings), socket and NUMA node.
+
+    ``socket`` counts distinct packages from 0 in the order of their first CPU; it is
+    not the kernel's physical_package_id. ``max_khz`` tells P from E cores.
+    """
+
+    cpus: tuple[int, ...]
+    socket: int
+    numa_node: int | None
+    max_khz: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaNode:
+    """One NUMA node; ``cpus`` are the online ones, and may be none (memory only)."""
+
+    id: int
+    cpus: tuple[int, ...]
+    memory_bytes: int | None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Sockets, cores and CPUs. ``cores`` are the online ones, in the order of their first CPU.
+
+    ``allowed`` are the online CPUs this process may run on (affinity and cpuset).
+    """
+
+    cores: tuple[Core, ...]
+    online: tuple[int, ...]
+    present: tuple[int, ...] | None
+    allowed: tuple[int, ...]
+    numa_nodes: tuple[NumaNode, ...]
+    hybrid: bool = False
+
+    @property
+    def sockets(self) -> int:
+        """Distinct packages with an online CPU."""
+        return len({core.socket for core in self.cores})
+
+    @property
+    def physical_cores(self) -> int:
+        """Distinct sibling sets among the online CPUs."""
+        return len(self.cores)
+
+    @property
+    def threads_per_core(self) -> int:
+        """The most online SMT siblings that any core has."""
+        return max((len(core.cpus) for core in self.cores), default=1)
+
+    @property
+    def cores_per_socket(self) -> tuple[int, ...]:
+        """Online cores of each socket, by socket number."""
+        counts = dict.fromkeys(sorted({core.socket for core in self.cores}), 0)
+        for core in self.cores:
+            counts[core.socket] += 1
+        return tuple(counts.values())
+
+    @property
+    def allowed_cores(self) -> tuple[Core, ...]:
+        """The cores this process may use, each with only its allowed CPUs."""
+        allowed = set(self.allowed)
+        kept = []
+        for core in self.cores:
+            cpus = tuple(cpu for cpu in core.cpus if cpu in allowed)
+            if cpus:
+                kept.append(
+                    Core(
+                        cpus=cpus,
+                        socket=core.socket,
+                        numa_node=core.numa_node,
+                        max_khz=core.max_khz,
+                    )
+                )
+        return tuple(kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the container and the shell allow. ``cpu_quota`` is in CPUs, None is no limit."""
+
+    cpu_quota: float | None
+    cpuset: tuple[int, ...] | None
+    memory_bytes: int | None
+    shm_bytes: int | None
+    open_files: int | None
+    memlock_bytes: int | None
+    cgroup_version: int | None = None
+    cgroup_path: str | None = None
+    throttled_periods: int | None = None
+    periods: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of the whole machine, from /proc/meminfo."""
+
+    total_bytes: int | None
+    available_bytes: int | None
+    swap_total_bytes: int | None
+    swap_free_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Kernel knobs that change training speed; None where the kernel does not say."""
+
+    governor: str | None
+    turbo: bool | None
+    transparent_huge_pages: str | None
+    numa_balancing: bool | None
+    smt: str | None
+    kernel: str | None
+    container: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """An installed distribution, read from its metadata and never imported."""
+
+    name: str
+    version: str | None
+    location: str | None
+    requires: tuple[str, ...] = ()
+    installer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """A shared library that can be preloaded: ``tcmalloc``, ``jemalloc``, ``libiomp5``..."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """A program that starts ranks. ``dialect``: intelmpi, mpich, openmpi4, openmpi5, ..."""
+
+    name: str
+    path: str
+    dialect: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How busy the machine is: load averages, pressure (percent) and steal (share 0 to 1)."""
+
+    average_1min: float | None
+    average_5min: float | None
+    cpu_pressure_percent: float | None
+    memory_pressure_percent: float | None
+    steal_share: float | None
+    running_threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """One machine, as one process on it sees it."""
+
+    cpu: Cpu
+    topology: Topology
+    limits: Limits
+    memory: Memory
+    settings: Settings
+    load: Load
+    python: str | None
+    packages: tuple[Package, ...] = ()
+    libraries: tuple[Library, ...] = ()
+    launchers: tuple[Launcher, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[Unknown, ...] = ()
+    recorded: bool = False
+
+    def package(self, name: str) -> Package | None:
+        """The installed distribution of this name (PEP 503 spelling does not matter)."""
+        wanted = _normal(name)
+        return next((p for p in self.packages if _normal(p.name) == wanted), None)
+
+    def library(self, name: str) -> Library | None:
+        """The first shared library of this name that was found."""
+        return next((lib for lib in self.libraries if lib.name == name), None)
+
+    def why_unknown(self, fact: str) -> str | None:
+        """Why this fact is None, or None where it is known."""
+        return next((u.reason for u in self.unknown if u.fact == fact), None)
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")

@@ -1,0 +1,171 @@
+"""Where ranks go: cutting the allowed cores of a machine into one slice per rank.
+
+Pure functions from facts to plans. The formulae follow the Intel launcher (ipexrun),
+``intel_extension_for_pytorch/cpu/launch/launcher_distributed.py``: cores in order, one
+contiguous slice per rank, the oneCCL workers on the first cores of each slice, one
+OpenMP thread on each core that is left. Unlike it, they know cpuset and quota.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cputune.facts import Core, HostFacts
+from cputune.plan import Plan
+
+NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
+"""ISA flags that multiply bf16 in hardware (``bf16`` is Arm's name for it)."""
+
+NATIVE_FP16 = ("amx_fp16", "avx512_fp16")
+
+
+def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
+    """The cores that threads may be bound to, ordered by socket, NUMA node, first CPU.
+
+    With a CPU quota only as many cores are used as whole CPUs of time are given: more
+    threads than that are throttled, all at once, in every period.
+    """
+    cores = sorted(
+        facts.topology.allowed_cores,
+        key=lambda c: (c.socket, -1 if c.numa_node is None else c.numa_node, c.cpus[0]),
+    )
+    if facts.topology.hybrid:
+        # P and E cores in one team run at the pace of the slowest: P cores first.
+        cores.sort(key=lambda c: -(c.max_khz or 0))
+    quota = facts.limits.cpu_quota
+    if quota is None or quota >= len(cores):
+        return tuple(cores)
+    return tuple(cores[: max(1, math.floor(quota))])
+
+
+def rank_slices(cores: tuple[Core, ...], ranks: int) -> tuple[tuple[Core, ...], ...]:
+    """Cut cores into ``ranks`` contiguous slices of equal size; what is left over is idle.
+
+    Where the cores lie on several sockets or nodes and the ranks can be dealt out
+    evenly over them, no rank straddles two of them. Raises ValueError where there are
+    fewer cores than ranks.
+    """
+    if ranks > len(cores):
+        raise ValueError(f"{ranks} ranks do not fit on {len(cores)} cores")
+    for groups in (_groups(cores, by_node=True), _groups(cores, by_node=False)):
+        if len(groups) > 1 and ranks % len(groups) == 0:
+            each = ranks // len(groups)
+            size = min(len(group) for group in groups) // each
+            if size:
+                return tuple(
+                    group[i * size : (i + 1) * size] for group in groups for i in range(each)
+                )
+    size = len(cores) // ranks
+    return tuple(cores[i * size : (i + 1) * size] for i in range(ranks))
+
+
+def _groups(cores: tuple[Core, ...], *, by_node: bool) -> tuple[tuple[Core, ...], ...]:
+    found: dict[object, list[Core]] = {}
+    for core in cores:
+        key = (core.socket, core.numa_node) if by_node else core.socket
+        found.setdefault(key, []).append(core)
+    return tuple(tuple(group) for group in found.values())
+
+
+def native_precisions(facts: HostFacts) -> tuple[str, ...]:
+    """Precisions that this CPU multiplies in hardware, the fastest first."""
+    found = []
+    if any(facts.cpu.has(flag) for flag in NATIVE_BF16):
+        found.append("bf16")
+    found.append("fp32")
+    return tuple(found)
+
+
+def default_threads(facts: HostFacts) -> int:
+    """OpenMP threads of a plain ``python train.py``: OMP_NUM_THREADS, else every allowed core.
+
+    torch takes MKL's count, which is one thread per physical core of the affinity mask
+    (aten/src/ATen/ParallelOpenMP.cpp); a CPU quota is not seen by anybody.
+    """
+    asked = facts.environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    return max(1, len(facts.topology.allowed_cores))
+
+
+def baseline_plan(facts: HostFacts) -> Plan:
+    """What the user has today: plain ``python train.py`` with default flags, nothing bound."""
+    return Plan(
+        processes_per_node=1,
+        threads_per_process=default_threads(facts),
+        cpus=(facts.topology.allowed or (0,),),
+        as_found=True,
+    )
+
+
+def guide_plan(facts: HostFacts, *, backend: str = "gloo", ccl_workers: int = 0) -> Plan:
+    """The Hugging Face CPU guides' plan: a rank per socket, all its cores, native precision.
+
+    With oneCCL the workers take the first cores of each rank and the threads the rest.
+    """
+    cores = usable_cores(facts)
+    ranks = len({core.socket for core in cores}) or 1
+    return make_plan(
+        cores,
+        ranks,
+        precision=native_precisions(facts)[0],
+        backend=backend,
+        ccl_workers=ccl_workers if backend == "ccl" else 0,
+    )
+
+
+def make_plan(
+    cores: tuple[Core, ...],
+    ranks: int,
+    *,
+    threads: int | None = None,
+    smt: bool = False,
+    ccl_workers: int = 0,
+    backend: str = "gloo",
+    precision: str = "fp32",
+    ipex: bool = False,
+    allocator: str = "default",
+    openmp: str = "default",
+    preload: tuple[str, ...] = (),
+    nodes: int = 1,
+) -> Plan:
+    """Lay ``ranks`` ranks out on ``cores`` and say which CPUs each gets.
+
+    ``threads`` defaults to one per core that the oneCCL workers leave; with ``smt``
+    each core gives all its siblings. Raises ValueError where it does not fit:
+    threads + workers may not exceed the cores of a rank (oneCCL refuses it).
+    """
+    rank_cpus: list[tuple[int, ...]] = []
+    worker_cpus: list[tuple[int, ...]] = []
+    least: int | None = None
+    for cores_of_rank in rank_slices(cores, ranks):
+        if ccl_workers >= len(cores_of_rank):
+            raise ValueError(
+                f"{ccl_workers} oneCCL workers leave no core of {len(cores_of_rank)} for threads"
+            )
+        workers, computing = cores_of_rank[:ccl_workers], cores_of_rank[ccl_workers:]
+        if threads is not None and not smt:
+            computing = computing[:threads]
+        cpus = tuple(
+            sorted(cpu for core in computing for cpu in (core.cpus if smt else core.cpus[:1]))
+        )
+        rank_cpus.append(cpus)
+        worker_cpus.append(tuple(core.cpus[0] for core in workers))
+        least = len(cpus) if least is None else min(least, len(cpus))
+    count = threads if threads is not None else least or 1
+    if least is not None and count > least:
+        raise ValueError(f"{count} threads do not fit on the {least} CPUs of a rank")
+    return Plan(
+        nodes=nodes,
+        processes_per_node=ranks,
+        threads_per_process=count,
+        ccl_workers=ccl_workers,
+        backend=backend,
+        precision=precision,
+        ipex=ipex,
+        allocator=allocator,
+        openmp=openmp,
+        preload=preload,
+        cpus=tuple(rank_cpus),
+        ccl_cpus=tuple(worker_cpus) if ccl_workers else (),
+    )
