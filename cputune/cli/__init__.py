@@ -52,7 +52,7 @@ class _LazyGroup(click.Group):
 @click.option("-v", "--verbose", count=True, help="Say more; -vv adds tracebacks to errors.")
 @click.pass_context
 def cli(ctx: click.Context, color: str, verbose: int) -> None:
-    r"""Find faults of a CPU training machine, tune training on it, emit the launch.
+    """Find faults of a CPU training machine, tune training on it, emit the launch.
 
     \b
     cputune doctor

@@ -1,0 +1,21 @@
+"""What every test shares: an environment that is as it was afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _environment_unchanged() -> Iterator[None]:
+    before = dict(os.environ)
+    affinity = os.sched_getaffinity(0)
+    directory = os.getcwd()
+    yield
+    now = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+    before.pop("PYTEST_CURRENT_TEST", None)
+    assert now == before, "a test changed the environment"
+    assert os.sched_getaffinity(0) == affinity, "a test changed the affinity"
+    assert os.getcwd() == directory, "a test changed the working directory"
