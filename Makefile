@@ -1,0 +1,54 @@
+# Everything a developer or a first-time user types. `make help` lists it.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+BUDGET ?= 20
+OUT    ?= launch
+
+.PHONY: help tune test test-fast test-ipex lint type doc bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+# pip learnt dependency groups in 25.1; the venv module brings an older one.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+
+$(VENV)/.tune: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]" --group dev
+	@touch $@
+
+tune: $(VENV)/.tune  ## install, look at this machine, tune the embedded recipe, write the launch
+	-$(BIN)/cputune doctor
+	$(BIN)/cputune tune --budget $(BUDGET) --force
+	$(BIN)/cputune emit --format all --force -o $(OUT)
+
+test: $(VENV)/.dev  ## install and run the whole suite
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.dev  ## the part of the suite that starts no training process
+	$(BIN)/python -m pytest -m "not torch and not consumer and not slow"
+
+lint: $(VENV)/.dev  ## ruff and the one-way imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+type: $(VENV)/.dev  ## mypy --strict
+	$(BIN)/mypy
+
+doc: $(VENV)/.dev  ## write the pages of docs/ that are made from the program's own text
+	$(BIN)/python docs/generate.py
+
+bench: $(VENV)/.dev  ## ratios against the peers; needs a quiet machine
+	$(BIN)/python benchmarks/doctor.py
+	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/emit.py
+
+clean:  ## remove what the targets above have made
+	rm -rf $(VENV) .venv-ipex build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
