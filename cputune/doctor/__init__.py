@@ -1,0 +1,20 @@
+"""The doctor: from the facts of a machine to what is wrong with it, each with its cure.
+
+``diagnose(facts)`` looks at nothing but the facts. Checks that must start a child
+(importing a package, measuring) live in ``deep`` and run on request only.
+"""
+
+from __future__ import annotations
+
+from cputune.doctor.finding import Check, Diagnosis, Finding, Severity, by_severity
+from cputune.facts import HostFacts
+
+__all__ = ["Check", "Diagnosis", "Finding", "Severity", "by_severity", "diagnose"]
+
+
+def diagnose(facts: HostFacts) -> Diagnosis:
+    """Run every check of the registry over these facts."""
+    from cputune.doctor.registry import CHECKS
+
+    found = (finding for check in CHECKS for finding in check(facts))
+    return Diagnosis(facts=facts, findings=by_severity(found))

@@ -1,0 +1,150 @@
+"""What the doctor says: a Finding; what looks for it: a Check; all of it: a Diagnosis.
+
+A check is one pure function over ``HostFacts``::
+
+    @check(
+        "quota-threads",
+        Severity.WARNING,
+        title="More threads than the container has CPU time for",
+        remedy="Set OMP_NUM_THREADS to the quota, rounded down.",
+        source="onyx-dot-app/onyx#12351",
+    )
+    def quota_threads(facts: HostFacts) -> Iterator[Finding]:
+        '''Symptom: … Cause: … (shown by --explain)'''
+        if facts.limits.cpu_quota is not None and ...:
+            yield quota_threads.finding(evidence="…", command="export OMP_NUM_THREADS=8")
+
+Codes are short speaking names in kebab-case. They never change meaning and are never
+used again for something else.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from cputune.facts import HostFacts
+
+
+class Severity(str, Enum):
+    """How much a finding matters: it fails or is wrong, it is slow, it could be better."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    ADVICE = "advice"
+
+    @property
+    def rank(self) -> int:
+        """0 is the worst."""
+        return tuple(Severity).index(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong or worth doing.
+
+    ``evidence`` holds what was seen, with both numbers or the path; ``remedy`` is a
+    sentence; ``command`` is shell that a person can paste, or None; ``source`` names
+    threads as ``owner/repo#n``, or a URL, separated by commas.
+    """
+
+    code: str
+    severity: Severity
+    title: str
+    evidence: str
+    remedy: str
+    command: str | None
+    source: str
+
+    def to_json(self) -> dict[str, str | None]:
+        """The finding of the ``cputune.doctor/1`` document."""
+        return {
+            "code": self.code,
+            "severity": self.severity.value,
+            "title": self.title,
+            "evidence": self.evidence,
+            "remedy": self.remedy,
+            "command": self.command,
+            "source": self.source,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A fault that can be found, and how. ``story`` tells symptom and cause."""
+
+    code: str
+    severity: Severity
+    title: str
+    remedy: str
+    source: str
+    story: str
+    find: Callable[[HostFacts], Iterable[Finding]]
+
+    def __call__(self, facts: HostFacts) -> tuple[Finding, ...]:
+        """Look for the fault in these facts."""
+        return tuple(self.find(facts))
+
+    def finding(
+        self,
+        evidence: str,
+        *,
+        command: str | None = None,
+        severity: Severity | None = None,
+        title: str | None = None,
+        remedy: str | None = None,
+        source: str | None = None,
+    ) -> Finding:
+        """A finding of this check; what is not given is the check's own."""
+        return Finding(
+            code=self.code,
+            severity=severity or self.severity,
+            title=title or self.title,
+            evidence=evidence,
+            remedy=remedy or self.remedy,
+            command=command,
+            source=source or self.source,
+        )
+
+
+def check(
+    code: str, severity: Severity, *, title: str, remedy: str, source: str
+) -> Callable[[Callable[[HostFacts], Iterable[Finding]]], Check]:
+    """Make a Check of a function; its docstring is the story that ``--explain`` tells."""
+
+    def decorate(find: Callable[[HostFacts], Iterable[Finding]]) -> Check:
+        return Check(
+            code=code,
+            severity=severity,
+            title=title,
+            remedy=remedy,
+            source=source,
+            story=inspect.getdoc(find) or "",
+            find=find,
+        )
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What the doctor has to say about one machine; the worst findings come first."""
+
+    facts: HostFacts
+    findings: tuple[Finding, ...]
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """How many findings there are of each severity, by its name."""
+        return {s.value: sum(f.severity is s for f in self.findings) for s in Severity}
+
+    def at_least(self, severity: Severity) -> tuple[Finding, ...]:
+        """The findings that are as bad as this, or worse."""
+        return tuple(f for f in self.findings if f.severity.rank <= severity.rank)
+
+
+def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The worst first; else in the order in which they were found, each only once."""
+    return tuple(sorted(dict.fromkeys(findings), key=lambda finding: finding.severity.rank))
