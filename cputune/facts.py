@@ -197,8 +197,34 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What ranks on several machines find each other by; None where it is not known.
+
+    ``hostname_addresses`` are those that /etc/hosts gives to this machine's own name
+    (none, where it does not name it: DNS answers then).
+    """
+
+    interfaces: tuple[str, ...] | None = None
+    hostname_addresses: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundProcess:
+    """A user's process that is bound to fewer CPUs than are online."""
+
+    pid: int
+    name: str
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """One machine, as one process on it sees it."""
+    """One machine, as one process on it sees it.
+
+    ``preload_missing`` are the paths in LD_PRELOAD that no file has, ``accelerators``
+    the GPUs on the PCI bus (``nvidia``, ``amd``; None is not known), ``sys_nice``
+    whether the process holds CAP_SYS_NICE, which containers need to bind memory.
+    """
 
     cpu: Cpu
     topology: Topology
@@ -213,6 +239,11 @@ class HostFacts:
     environment: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[Unknown, ...] = ()
     recorded: bool = False
+    preload_missing: tuple[str, ...] = ()
+    accelerators: tuple[str, ...] | None = None
+    sys_nice: bool | None = None
+    network: Network = field(default_factory=Network)
+    bound_processes: tuple[BoundProcess, ...] = ()
 
     def package(self, name: str) -> Package | None:
         """The installed distribution of this name (PEP 503 spelling does not matter)."""
