@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.settings import value
+from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.layout import default_threads
 
@@ -33,7 +33,9 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
     if quota is None or threads <= max(1, math.floor(quota)):
         return
     fits = max(1, math.floor(quota))
-    evidence = f"the cgroup gives {quota:g} CPUs of time, a training process starts {threads} threads"
+    evidence = (
+        f"the cgroup gives {quota:g} CPUs of time, a training process starts {threads} threads"
+    )
     if value(facts, "OMP_NUM_THREADS"):
         evidence += f" (OMP_NUM_THREADS={value(facts, 'OMP_NUM_THREADS')})"
     else:

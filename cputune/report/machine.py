@@ -1,0 +1,178 @@
+"""The facts of a machine as labelled lines, for the terminal and for Markdown alike."""
+
+from __future__ import annotations
+
+from cputune import cpulist
+from cputune.facts import HostFacts
+
+_PACKAGES = (
+    "torch",
+    "intel_extension_for_pytorch",
+    "oneccl_bind_pt",
+    "transformers",
+    "accelerate",
+    "numpy",
+    "optuna",
+)
+
+
+def precision_units(facts: HostFacts) -> dict[str, str]:
+    """What a matrix product of each precision runs on; empty where the ISA is not known.
+
+    oneDNN's own order: AMX, then AVX-512 with the type's instructions, then conversion
+    to fp32 (https://uxlfoundation.github.io/oneDNN/dev_guide_data_types.html).
+    """
+    cpu = facts.cpu
+    if not cpu.isa:
+        return {}
+    if any(cpu.has(flag) for flag in ("sve", "asimd", "bf16", "i8mm")):
+        vector = "SVE" if cpu.has("sve") else "NEON"
+        return {
+            "fp32": vector,
+            "bf16": "Arm bf16 instructions" if cpu.has("bf16") else "plain (slower than fp32)",
+        }
+    fp32 = "AVX-512" if cpu.has("avx512f") else "AVX2" if cpu.has("avx2") else "SSE or AVX only"
+    units = {"fp32": fp32}
+    if cpu.has("amx_bf16"):
+        units["bf16"] = "AMX"
+    elif cpu.has("avx512_bf16"):
+        units["bf16"] = "avx512_bf16"
+    else:
+        units["bf16"] = "plain (slower than fp32)"
+    if cpu.has("amx_fp16"):
+        units["fp16"] = "AMX (inference; the Trainer does not train in fp16 on a CPU)"
+    return units
+
+
+def machine_lines(facts: HostFacts) -> list[tuple[str, str]]:
+    """(label, text) for CPU, precision, cores, memory, limits, settings, software, load."""
+    rows = [
+        ("CPU", _cpu(facts)),
+        ("precision", ", ".join(f"{k}: {v}" for k, v in precision_units(facts).items())),
+        ("cores", _cores(facts)),
+        ("memory", _memory(facts)),
+        ("limits", _limits(facts)),
+        ("kernel", _settings(facts)),
+        ("packages", _packages(facts)),
+        ("launchers", _launchers(facts)),
+        ("libraries", ", ".join(f"{lib.name} {lib.path}" for lib in facts.libraries)),
+        ("load", _load(facts)),
+    ]
+    return [(label, text) for label, text in rows if text]
+
+
+def _cpu(facts: HostFacts) -> str:
+    cpu = facts.cpu
+    parts = [cpu.model_name or cpu.vendor or "a processor that does not name itself"]
+    if cpu.codename:
+        parts.append(cpu.codename)
+    if cpu.architecture:
+        parts.append(cpu.architecture)
+    if cpu.hypervisor:
+        parts.append("virtual machine")
+    if facts.topology.hybrid:
+        parts.append("hybrid: fast and slow cores")
+    return ", ".join(parts)
+
+
+def _cores(facts: HostFacts) -> str:
+    topology = facts.topology
+    if not topology.cores:
+        return ""
+    per_socket = sorted(set(topology.cores_per_socket))
+    if len(per_socket) == 1:
+        shape = f"{topology.sockets} × {per_socket[0]} cores"
+    else:
+        shape = f"{topology.sockets} sockets of {per_socket[0]} to {per_socket[-1]} cores"
+    if topology.threads_per_core > 1:
+        shape += f" × {topology.threads_per_core} threads"
+    parts = [shape, f"{len(topology.online)} CPUs online ({cpulist.render(topology.online)})"]
+    if topology.allowed != topology.online:
+        parts.append(f"allowed {cpulist.render(topology.allowed) or 'none'}")
+    nodes = len(topology.numa_nodes)
+    if nodes:
+        parts.append(f"{nodes} NUMA node{'s' if nodes > 1 else ''}")
+    return ", ".join(parts)
+
+
+def _memory(facts: HostFacts) -> str:
+    memory = facts.memory
+    parts = []
+    if memory.total_bytes is not None:
+        parts.append(gib(memory.total_bytes))
+    if memory.available_bytes is not None:
+        parts.append(f"{gib(memory.available_bytes)} available")
+    if memory.swap_total_bytes and memory.swap_free_bytes is not None:
+        used = memory.swap_total_bytes - memory.swap_free_bytes
+        parts.append(f"swap {gib(used)} of {gib(memory.swap_total_bytes)} used")
+    return ", ".join(parts)
+
+
+def _limits(facts: HostFacts) -> str:
+    limits = facts.limits
+    parts = []
+    if limits.cpu_quota is not None:
+        parts.append(f"CPU quota {limits.cpu_quota:g}")
+    if limits.memory_bytes is not None:
+        parts.append(f"memory {gib(limits.memory_bytes)}")
+    if limits.shm_bytes is not None:
+        parts.append(f"/dev/shm {gib(limits.shm_bytes)}")
+    if limits.open_files is not None:
+        parts.append(f"{limits.open_files} open files")
+    if limits.cgroup_version is not None:
+        parts.append(f"cgroup v{limits.cgroup_version}")
+    if facts.settings.container:
+        parts.append(f"in {facts.settings.container}")
+    return ", ".join(parts)
+
+
+def _settings(facts: HostFacts) -> str:
+    settings = facts.settings
+    yes_no = {True: "on", False: "off", None: None}
+    known = (
+        ("", settings.kernel),
+        ("governor ", settings.governor),
+        ("turbo ", yes_no[settings.turbo]),
+        ("transparent huge pages ", settings.transparent_huge_pages),
+        ("NUMA balancing ", yes_no[settings.numa_balancing]),
+        ("SMT ", settings.smt),
+    )
+    return ", ".join(f"{label}{text}" for label, text in known if text)
+
+
+def _packages(facts: HostFacts) -> str:
+    found = [facts.package(name) for name in _PACKAGES]
+    parts = [f"{p.name} {p.version or '(no version)'}" for p in found if p is not None]
+    if facts.python:
+        parts.insert(0, f"Python {facts.python}")
+    if not any(p is not None and p.name == "torch" for p in found) and facts.python:
+        parts.append("no torch")
+    return ", ".join(parts)
+
+
+def _launchers(facts: HostFacts) -> str:
+    return ", ".join(
+        " ".join(filter(None, (item.name, item.dialect, item.version))) + f" ({item.path})"
+        for item in facts.launchers
+    )
+
+
+def _load(facts: HostFacts) -> str:
+    load = facts.load
+    parts = []
+    if load.average_1min is not None:
+        parts.append(f"{load.average_1min:g} over the last minute")
+    if load.cpu_pressure_percent is not None:
+        parts.append(f"CPU pressure {load.cpu_pressure_percent:g} %")
+    if load.memory_pressure_percent is not None:
+        parts.append(f"memory pressure {load.memory_pressure_percent:g} %")
+    if load.steal_share is not None:
+        parts.append(f"steal {100 * load.steal_share:.1f} %")
+    return ", ".join(parts)
+
+
+def gib(size_bytes: int) -> str:
+    """Bytes for people, in MiB or GiB."""
+    if size_bytes < 1 << 30:
+        return f"{size_bytes / (1 << 20):.0f} MiB"
+    return f"{size_bytes / (1 << 30):.1f} GiB"
