@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cputune.plan import Plan
 from cputune.verify.records import FAILED, NOT_CHECKED, PASSED, Check, Evidence
 from cputune.verify.rules import Document, at
-from collections.abc import Mapping
 
 
 def pytorchjob_pods(job: Document) -> list[tuple[str, dict[str, Any]]]:

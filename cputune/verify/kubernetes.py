@@ -17,8 +17,8 @@ import yaml
 from cputune.host import Host
 from cputune.plan import Plan
 from cputune.verify.interface import Answer, Artefact, Expected, not_installed
-from cputune.verify.records import FAILED, NOT_CHECKED, PASSED, Check, Evidence
 from cputune.verify.jobs import plan_of_job, pytorchjob_pods, trainjob_pod
+from cputune.verify.records import FAILED, PASSED, Check, Evidence
 from cputune.verify.rules import Document, at, pytorchjob_complaints, trainjob_complaints
 
 INSTALL_SDK = "pip install kubeflow-training"
