@@ -59,6 +59,58 @@ def rank_slices(cores: tuple[Core, ...], ranks: int) -> tuple[tuple[Core, ...], 
     return tuple(cores[i * size : (i + 1) * size] for i in range(ranks))
 
 
+LEAST_USED_SHARE = 0.8
+"""Rank counts that would leave more than a fifth of the cores idle are not proposed."""
+
+MOST_RANKS_PER_NODE = 8
+
+
+def rank_counts(cores: tuple[Core, ...]) -> tuple[int, ...]:
+    """Ranks that fit the machine: one over all, one per socket, one per NUMA node, and
+    evenly between and above these, as long as no rank straddles a border unevenly, few
+    cores are left idle, and a rank of a large machine keeps at least two cores.
+    """
+    if not cores:
+        return ()
+    sockets, nodes = (len(_groups(cores, by_node=by_node)) for by_node in (False, True))
+    least_cores = 1 if len(cores) <= 8 else 2
+    most = max(nodes, sockets, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
+    found = []
+    for ranks in range(1, most + 1):
+        even = nodes % ranks == 0 or any(ranks % groups == 0 for groups in {sockets, nodes})
+        if not even or ranks > len(cores):
+            continue
+        used = sum(len(cores_of_rank) for cores_of_rank in rank_slices(cores, ranks))
+        if ranks == 1 or used >= LEAST_USED_SHARE * len(cores):
+            found.append(ranks)
+    return tuple(found)
+
+
+def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> tuple[int, ...]:
+    """Thread counts worth trying on the cores of one rank, one thread per core, most first.
+
+    All cores that the oneCCL workers leave, three quarters, half and a quarter of them,
+    and those of its first socket, first NUMA node or fastest kind of core where it spans
+    several.
+    """
+    computing = cores_of_rank[ccl_workers:]
+    count = len(computing)
+    if count <= 4:
+        return tuple(range(count, 0, -1))
+    wanted = {count, (3 * count + 2) // 4, count // 2, count // 4}
+    for by_node in (True, False):
+        wanted.add(len(_groups(computing, by_node=by_node)[0]))
+    wanted.add(sum(core.max_khz == computing[0].max_khz for core in computing))
+    return tuple(sorted(wanted, reverse=True))
+
+
+def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:
+    """How many sockets and how many NUMA nodes these CPUs lie on."""
+    wanted = set(cpus)
+    on = [core for core in facts.topology.cores if not wanted.isdisjoint(core.cpus)]
+    return len(_groups(tuple(on), by_node=False)), len(_groups(tuple(on), by_node=True))
+
+
 def _groups(cores: tuple[Core, ...], *, by_node: bool) -> tuple[tuple[Core, ...], ...]:
     found: dict[object, list[Core]] = {}
     for core in cores:

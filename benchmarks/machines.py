@@ -1,0 +1,257 @@
+"""Machines that do not exist, and runners that draw step times from a model of them.
+
+``machine()`` makes the facts of one; ``Model`` says how long a step of a plan takes
+there; ``SimulatedRunner`` adds noise, delays and warm-up, and counts what was spent.
+Nothing here measures anything: these are for comparing searches, thousands of times.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cputune.facts import (
+    Core,
+    Cpu,
+    HostFacts,
+    Library,
+    Limits,
+    Load,
+    Memory,
+    NumaNode,
+    Package,
+    Settings,
+    Topology,
+)
+from cputune.layout import nodes_spanned
+from cputune.plan import Plan
+from cputune.tune.steps import Step
+from cputune.workload import Workload
+
+GIB = 1 << 30
+AMX = ("amx_bf16", "amx_int8", "amx_tile", "avx2", "avx512_bf16", "avx512_vnni", "avx512f")
+AVX512 = ("avx2", "avx512_vnni", "avx512f")
+
+
+def machine(
+    *,
+    sockets: int = 1,
+    cores_per_socket: int = 8,
+    threads_per_core: int = 1,
+    nodes_per_socket: int = 1,
+    isa: tuple[str, ...] = AMX,
+    memory_gib: int = 256,
+    cpu_quota: float | None = None,
+    memory_limit_gib: float | None = None,
+    allowed: tuple[int, ...] | None = None,
+    libraries: tuple[str, ...] = (),
+    packages: tuple[Package, ...] = (),
+    environment: dict[str, str] | None = None,
+) -> HostFacts:
+    """Facts of a machine, numbered as Linux does: first every core, then its siblings."""
+    total = sockets * cores_per_socket
+    per_node = cores_per_socket // nodes_per_socket
+    cores = tuple(
+        Core(
+            cpus=tuple(index + total * sibling for sibling in range(threads_per_core)),
+            socket=index // cores_per_socket,
+            numa_node=min(index // per_node, sockets * nodes_per_socket - 1),
+        )
+        for index in range(total)
+    )
+    online = tuple(range(total * threads_per_core))
+    nodes = tuple(
+        NumaNode(
+            id=node,
+            cpus=tuple(sorted(c for core in cores if core.numa_node == node for c in core.cpus)),
+            memory_bytes=memory_gib * GIB // (sockets * nodes_per_socket),
+        )
+        for node in range(sockets * nodes_per_socket)
+    )
+    return HostFacts(
+        cpu=Cpu(
+            vendor="GenuineIntel",
+            model_name="Simulated",
+            codename=None,
+            family=6,
+            model=143,
+            stepping=8,
+            architecture="x86_64",
+            hypervisor=False,
+            isa=tuple(sorted(isa)),
+        ),
+        topology=Topology(
+            cores=cores,
+            online=online,
+            present=online,
+            allowed=online if allowed is None else allowed,
+            numa_nodes=nodes,
+        ),
+        limits=Limits(
+            cpu_quota=cpu_quota,
+            cpuset=allowed,
+            memory_bytes=None if memory_limit_gib is None else int(memory_limit_gib * GIB),
+            shm_bytes=None,
+            open_files=1024,
+            memlock_bytes=None,
+        ),
+        memory=Memory(
+            total_bytes=memory_gib * GIB,
+            available_bytes=memory_gib * GIB,
+            swap_total_bytes=0,
+            swap_free_bytes=0,
+        ),
+        settings=Settings(
+            governor=None,
+            turbo=None,
+            transparent_huge_pages=None,
+            numa_balancing=None,
+            smt=None,
+            kernel=None,
+            container=None,
+        ),
+        load=Load(
+            average_1min=0.0,
+            average_5min=0.0,
+            cpu_pressure_percent=0.0,
+            memory_pressure_percent=0.0,
+            steal_share=0.0,
+        ),
+        python="3.11.0",
+        packages=packages,
+        libraries=tuple(Library(name=n, path=f"/usr/lib/lib{n}.so.4") for n in libraries),
+        environment=environment or {},
+        recorded=True,
+    )
+
+
+IPEX_ERA = (
+    Package(name="torch", version="2.8.0", location=None),
+    Package(name="intel_extension_for_pytorch", version="2.8.0", location=None),
+    Package(name="oneccl_bind_pt", version="2.8.0", location=None),
+    Package(name="transformers", version="4.56.2", location=None),
+    Package(name="accelerate", version="1.7.0", location=None),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """How long an optimizer step takes: compute, memory bandwidth, and agreement of ranks.
+
+    ``work`` is seconds of one core for one step in fp32; ``serial`` the share of it that
+    threads do not divide (Amdahl); ``bandwidth`` how many cores saturate the memory of one
+    NUMA node; ``straddle`` and ``socket_straddle`` what a rank pays for each doubling of
+    the nodes and sockets under it; ``sync`` the share of ``work`` that a doubling of the
+    ranks costs in all-reduce; the rest are factors of a step's compute.
+    """
+
+    work: float = 8.0
+    serial: float = 0.01
+    bandwidth: float = 24.0
+    bandwidth_share: float = 0.3
+    straddle: float = 0.15
+    socket_straddle: float = 0.3
+    unbound: float = 0.1
+    smt: float = 1.05
+    sync: float = 0.003
+    ccl_sync: float = 0.7
+    worker_gain: float = 0.25
+    factors: dict[str, float] = field(
+        default_factory=lambda: {
+            "bf16": 0.35,
+            "tcmalloc": 0.88,
+            "jemalloc": 1.04,
+            "libiomp5": 0.97,
+            "ipex": 0.9,
+        }
+    )
+
+    def seconds(self, facts: HostFacts, plan: Plan) -> float:
+        """The noiseless time of one step."""
+        threads = min(plan.threads_per_process, len(plan.cpus[0]))
+        spread = [nodes_spanned(facts, cpus) for cpus in plan.cpus]
+        by_cpu = {cpu: core for core in facts.topology.cores for cpu in core.cpus}
+        cores_of_rank = len({id(by_cpu[cpu]) for cpu in plan.cpus[0]}) if plan.cpus[0] else 1
+        cores_of_rank = min(cores_of_rank, threads)
+        smt = self.smt if threads > cores_of_rank else 1.0
+        ranks = plan.processes_per_node
+        compute = self.work * self.factors.get(plan.precision, 1.0)
+        parallel = (1 - self.serial) * compute / ranks
+        per_rank = self.serial * compute / ranks**0.5 + parallel / (cores_of_rank / smt)
+        nodes_used = max(sum(nodes for _, nodes in spread), 1)
+        nodes_used = min(nodes_used, max(len(facts.topology.numa_nodes), 1))
+        streams = ranks * cores_of_rank / nodes_used
+        memory = (self.bandwidth_share * self.work * (0.6 if plan.precision == "bf16" else 1.0)) / (
+            nodes_used * self.bandwidth * (1 - math.exp(-streams / self.bandwidth))
+        )
+        sockets, nodes = max(spread)
+        penalty = 1 + self.straddle * math.log2(max(nodes, 1))
+        penalty += self.socket_straddle * math.log2(max(sockets, 1))
+        if plan.as_found:
+            penalty += self.unbound
+        step = (per_rank + memory) * penalty
+        for name in (plan.allocator, plan.openmp):
+            step *= self.factors.get(name, 1.0)
+        if plan.ipex:
+            step *= self.factors["ipex"]
+        if ranks > 1:
+            sync = self.sync * self.work * math.log2(ranks)
+            if plan.backend == "ccl":
+                sync *= self.ccl_sync / (1 + self.worker_gain * math.log2(1 + plan.ccl_workers))
+            step += sync
+        return step
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedRunner:
+    """Steps of a model with noise: ``noise`` per step, ``delays`` of them ``delay`` times longer.
+
+    ``marked`` delays carry ``delayed_seconds`` as a real runner's would. ``warmup``
+    multiplies the first steps; ``run_noise`` is the same for all steps of a run.
+    ``spent_seconds`` counts every step that was read.
+    """
+
+    facts: HostFacts
+    model: Model
+    workload: Workload
+    seed: int = 0
+    noise: float = 0.05
+    run_noise: float = 0.0
+    delays: float = 0.03
+    delay: float = 5.0
+    marked: bool = True
+    warmup: tuple[float, ...] = (2.0, 1.3)
+    spent_seconds: float = 0.0
+    spent_steps: int = 0
+    runs: int = 0
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        """Endless steps of a plan."""
+        self.runs += 1
+        key = zlib.crc32(repr(plan).encode())
+        rng = random.Random((self.seed << 40) ^ (self.runs << 32) ^ key)
+        true = self.model.seconds(self.facts, plan) * math.exp(rng.gauss(0, self.run_noise))
+        samples = self.workload.global_batch_size or 8
+        if self.workload.batch_per_rank is not None:
+            samples = self.workload.batch_per_rank * plan.processes_per_node
+        index = 0
+        while True:
+            seconds = true * math.exp(rng.gauss(0, self.noise))
+            if index < len(self.warmup):
+                seconds *= self.warmup[index]
+            delayed = 0.0
+            if rng.random() < self.delays:
+                delayed = seconds * (self.delay - 1) if self.marked else 0.0
+                seconds *= self.delay
+            self.spent_seconds += seconds
+            self.spent_steps += 1
+            yield Step(
+                seconds=seconds,
+                samples=samples,
+                loss=5.0 - 0.01 * index,
+                delayed_seconds=delayed,
+            )
+            index += 1
