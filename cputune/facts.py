@@ -41,13 +41,15 @@ class Core:
     """One physical core: its online logical CPUs (SMT siblings), socket and NUMA node.
 
     ``socket`` counts distinct packages from 0 in the order of their first CPU; it is
-    not the kernel's physical_package_id. ``max_khz`` tells P from E cores.
+    not the kernel's physical_package_id. ``max_khz`` tells P from E cores, and so does
+    ``capacity`` (cpu_capacity, or ACPI's nominal performance: a number without unit).
     """
 
     cpus: tuple[int, ...]
     socket: int
     numa_node: int | None
     max_khz: int | None = None
+    capacity: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,9 @@ class Topology:
     """Sockets, cores and CPUs. ``cores`` are the online ones, in the order of their first CPU.
 
     ``allowed`` are the online CPUs this process may run on (affinity and cpuset).
+    Where the machine does not tell its cores (sockets), ``cores_known``
+    (``sockets_known``) is false: each CPU stands as a core (all cores as one socket),
+    so that work can be laid out, and the document says null.
     """
 
     cores: tuple[Core, ...]
@@ -73,6 +78,8 @@ class Topology:
     allowed: tuple[int, ...]
     numa_nodes: tuple[NumaNode, ...]
     hybrid: bool = False
+    cores_known: bool = True
+    sockets_known: bool = True
 
     @property
     def sockets(self) -> int:
@@ -111,6 +118,7 @@ class Topology:
                         socket=core.socket,
                         numa_node=core.numa_node,
                         max_khz=core.max_khz,
+                        capacity=core.capacity,
                     )
                 )
         return tuple(kept)
@@ -157,13 +165,19 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """An installed distribution, read from its metadata and never imported."""
+    """An installed distribution, read from its metadata and never imported.
+
+    ``build`` is what torch was compiled for ("cpu", "cuda 13.0"); ``others`` are further
+    versions whose metadata lies in the same environment, a sign of a damaged install.
+    """
 
     name: str
     version: str | None
     location: str | None
     requires: tuple[str, ...] = ()
     installer: str | None = None
+    build: str | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

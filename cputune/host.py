@@ -49,13 +49,17 @@ class Completed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """An installed Python distribution, as its metadata describes it."""
+    """An installed Python distribution, as its metadata describes it.
+
+    ``others`` are further versions of it that lie in the same environment.
+    """
 
     name: str
     version: str | None
     location: str | None
     requires: tuple[str, ...] = ()
     installer: str | None = None
+    others: tuple[str, ...] = ()
 
 
 class Host:
@@ -105,6 +109,14 @@ class Host:
     def python_version(self) -> str | None:
         """The version of the interpreter that trains."""
         return None
+
+    def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
+        """EAX, EBX, ECX, EDX of the CPUID instruction; None where it cannot be asked."""
+        return None
+
+    def cpu_info(self) -> Mapping[str, object]:
+        """What py-cpuinfo says, for systems that have no /proc/cpuinfo."""
+        return {}
 
     def disk_bytes(self, path: str) -> int | None:
         """Size of the file system that holds a path."""

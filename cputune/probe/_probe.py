@@ -1,0 +1,51 @@
+"""Host → HostFacts: every theme once, each in its own file."""
+
+from __future__ import annotations
+
+from cputune.facts import HostFacts
+from cputune.host import Host, LiveHost
+from cputune.probe._cpuinfo import read_cpuinfo
+from cputune.probe._look import Look
+from cputune.probe.cpu import read_cpu
+from cputune.probe.environment import read_environment
+from cputune.probe.launchers import read_launchers
+from cputune.probe.libraries import read_libraries
+from cputune.probe.limits import read_limits
+from cputune.probe.load import read_load
+from cputune.probe.memory import read_memory
+from cputune.probe.packages import read_packages
+from cputune.probe.settings import read_settings
+from cputune.probe.topology import read_topology
+
+
+def probe(host: Host | None = None) -> HostFacts:
+    """Look at a machine: the live one, or the ``host`` that is given.
+
+    Never raises for what a machine does not tell: such facts are None, and
+    ``HostFacts.unknown`` holds the reasons. Starts one child at most, for the version
+    of mpirun. Imports no package that it looks at.
+    """
+    look = Look(LiveHost() if host is None else host)
+    load = read_load(look)  # first: what follows adds to it
+    info = read_cpuinfo(look)
+    limits = read_limits(look)
+    packages = read_packages(look)
+    locations = dict.fromkeys(package.location for package in packages if package.location)
+    python = look.host.python_version()
+    if python is None:
+        look.not_known("python", "the recording does not name the interpreter")
+    return HostFacts(
+        cpu=read_cpu(look, info),
+        topology=read_topology(look, info, limits.cpuset),
+        limits=limits,
+        memory=read_memory(look),
+        settings=read_settings(look),
+        load=load,
+        python=python,
+        packages=packages,
+        libraries=read_libraries(look, tuple(locations)),
+        launchers=read_launchers(look),
+        environment=read_environment(look.host.environment()),
+        unknown=look.unknown,
+        recorded=not look.host.live,
+    )

@@ -1,0 +1,63 @@
+"""HostFacts as the ``host`` part of the doctor's document (schema ``cputune.doctor/1``)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from cputune import cpulist
+from cputune.facts import HostFacts, Topology
+
+
+def host_document(facts: HostFacts) -> dict[str, Any]:
+    """Plain JSON values. What is not known is null, and ``unknown`` says why."""
+    limits = asdict(facts.limits)
+    limits["cpuset"] = _list(facts.limits.cpuset)
+    return {
+        "cpu": {**asdict(facts.cpu), "isa": list(facts.cpu.isa)},
+        "topology": _topology(facts.topology),
+        "limits": limits,
+        "memory": asdict(facts.memory),
+        "settings": asdict(facts.settings),
+        "load": asdict(facts.load),
+        "python": facts.python,
+        "packages": [
+            {**asdict(package), "requires": list(package.requires), "others": list(package.others)}
+            for package in facts.packages
+        ],
+        "libraries": [asdict(library) for library in facts.libraries],
+        "launchers": [asdict(launcher) for launcher in facts.launchers],
+        "environment": dict(facts.environment),
+        "recorded": facts.recorded,
+        "unknown": [asdict(unknown) for unknown in facts.unknown],
+    }
+
+
+def _topology(topology: Topology) -> dict[str, Any]:
+    cores, sockets = topology.cores_known, topology.sockets_known
+    online = set(topology.online)
+    present = topology.present
+    return {
+        "sockets": topology.sockets if sockets else None,
+        "physical_cores": topology.physical_cores if cores else None,
+        "threads_per_core": topology.threads_per_core if cores else None,
+        "logical_cpus": len(topology.online) or None,
+        "online": _list(topology.online or None),
+        "offline": _list(None if present is None else tuple(set(present) - online)),
+        "allowed": _list(topology.allowed or None),
+        "cores_per_socket": list(topology.cores_per_socket) if cores and sockets else None,
+        "numa_nodes": [
+            {
+                "id": node.id,
+                "cpus": cpulist.render(node.cpus),
+                "memory_bytes": node.memory_bytes,
+                "free_bytes": node.free_bytes,
+            }
+            for node in topology.numa_nodes
+        ],
+        "hybrid": topology.hybrid,
+    }
+
+
+def _list(cpus: tuple[int, ...] | None) -> str | None:
+    return None if cpus is None else cpulist.render(cpus)
