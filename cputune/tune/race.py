@@ -1,0 +1,113 @@
+"""How long a trial is read: until its centre is sure enough, or it has clearly lost.
+
+``Race`` holds what the trials so far have shown: the fastest of them, the noise from
+step to step, and how much slower the first steps are. From it follows, after every
+step, whether another one is worth its time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cputune.tune.statistics import Estimate, Noise, estimate
+
+Verdict = Literal["more", "enough", "lost"]
+
+LEAST_KEPT = 3
+"""Steps that a completed trial has at least, warm-up not counted."""
+
+TARGET_ERROR = 0.025
+"""Standard error of a contender's centre (log, so about 2.5 %) at which it is sure enough."""
+
+MOST_KEPT = 8
+MOST_STEPS = 24
+
+SURE = 2.3
+"""Standard errors between a plan and the fastest so far at which it has clearly lost."""
+
+USUAL_EXCESS = (1.1, 0.75, 0.45, 0.3, 0.2, 0.1)
+"""How far above its centre (log) the first, second… step may lie where nothing is learnt yet.
+
+Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores).
+"""
+
+DELAY = math.log(6)
+"""A single step may be delayed this much (log) without the kernel saying so."""
+
+
+@dataclass(slots=True)
+class Race:
+    """What is known while a study runs."""
+
+    noise: Noise = field(default_factory=Noise)
+    fastest: Estimate | None = None
+    excesses: list[list[float]] = field(default_factory=list)
+
+    def verdict(self, logs: Sequence[float]) -> Verdict:
+        """Whether these steps of a run suffice: logs of seconds per sample, in order."""
+        if not logs:
+            return "more"
+        noise = self.noise.deviation
+        now = estimate(logs, noise)
+        if self.fastest is not None:
+            to_beat = self.fastest.center + SURE * self.fastest.error
+            if self._floor(logs, now) > to_beat:
+                return "lost"
+        if len(logs) >= MOST_STEPS or len(now.kept) >= MOST_KEPT:
+            return "enough"
+        if not now.level or len(now.kept) < LEAST_KEPT:
+            return "more"
+        if self.fastest is None:
+            return "enough"
+        behind = now.center - SURE * now.error > self.fastest.center
+        return "enough" if behind or now.error <= TARGET_ERROR else "more"
+
+    def _floor(self, logs: Sequence[float], now: Estimate) -> float:
+        """Where the centre of this run lies at least, were the rest of warm-up still to come."""
+        noise = self.noise.deviation
+        if len(logs) == 1:
+            return logs[0] - self._excess(0, sure=True) - DELAY
+        index = len(logs) - 1
+        if now.level and len(now.kept) >= LEAST_KEPT:
+            return now.center - SURE * now.error - self._excess(index, sure=True) / 2
+        return min(logs[-2:]) - self._excess(index, sure=True) - 1.2 * noise
+
+    def _excess(self, index: int, *, sure: bool = False) -> float:
+        """How far above its centre step ``index`` of a run lies: typically, or at most."""
+        usual = USUAL_EXCESS[index] if index < len(USUAL_EXCESS) else 0.0
+        seen = sorted(self.excesses[index]) if index < len(self.excesses) else []
+        if not seen:
+            return usual if sure else usual / 2
+        if not sure:
+            return max(0.0, seen[len(seen) // 2])
+        high = max(0.0, seen[(3 * len(seen)) // 4]) + self.noise.deviation
+        return high if len(seen) > 1 else max(high, usual / 2)
+
+    def lost(self, logs: Sequence[float]) -> Estimate:
+        """The best guess for a run that was cut short, with an error to match."""
+        noise = self.noise.deviation
+        guesses = [value - self._excess(index) for index, value in enumerate(logs)]
+        now = estimate(guesses, noise)
+        rest = self._excess(len(logs) - 1, sure=True) / 2
+        return Estimate(
+            center=now.center,
+            error=math.hypot(now.error, rest, noise / 2),
+            kept=now.kept,
+            warmup=0,
+            level=now.level,
+        )
+
+    def learn(self, logs: Sequence[float], result: Estimate, *, completed: bool) -> None:
+        """Take in a finished run: its noise, its warm-up, and whether it is the fastest."""
+        self.noise.learn(result.kept)
+        if not completed:
+            return
+        for index, value in enumerate(logs):
+            if index == len(self.excesses):
+                self.excesses.append([])
+            self.excesses[index].append(value - result.center)
+        if self.fastest is None or result.center < self.fastest.center:
+            self.fastest = result
