@@ -34,6 +34,35 @@ def pin_domains(facts: HostFacts) -> tuple[tuple[int, ...], ...] | None:
         return None
 
 
+def omp_binds(facts: HostFacts) -> bool:
+    """Whether OMP_PROC_BIND tells the runtime to bind threads."""
+    policy = (value(facts, "OMP_PROC_BIND") or "false").lower()
+    return policy.split(",")[0].strip() in ("true", "close", "spread", "master", "primary")
+
+
+def listed_cpus(places: str | None) -> tuple[int, ...] | None:
+    """CPUs of an explicit OMP_PLACES, ``{0,1},{2:2}``; None for names such as ``cores``.
+
+    ``{first:count:stride}`` is OpenMP's interval; intervals over whole places
+    (``{0}:4``) are read too.
+    """
+    if places is None or "{" not in places:
+        return None
+    cpus: set[int] = set()
+    for body, count_text, stride_text in re.findall(r"\{([^}]*)\}(?::(\d+))?(?::(-?\d+))?", places):
+        place: set[int] = set()
+        for part in body.split(","):
+            numbers = part.split(":")
+            if not all(re.fullmatch(r"\s*\d{1,6}\s*", text) for text in numbers):
+                return None
+            first, length, step = (*map(int, numbers), *(1, 1)[len(numbers) - 1 :])[:3]
+            place.update(range(first, first + min(length, 4096) * step, max(1, step)))
+        shift = int(stride_text or 1)
+        for index in range(min(int(count_text or 1), 4096)):
+            cpus.update(cpu + index * shift for cpu in place)
+    return tuple(sorted(cpu for cpu in cpus if cpu >= 0))
+
+
 def gomp_cpus(facts: HostFacts) -> tuple[int, ...] | None:
     """CPUs of GOMP_CPU_AFFINITY: lists and ranges with strides, ``0 3 1-2 4-15:2``."""
     text = value(facts, "GOMP_CPU_AFFINITY")

@@ -6,13 +6,19 @@ import math
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.variables import value
+from cputune.doctor.memory_need import least_training_bytes
+from cputune.doctor.variables import local_ranks, number, value
 from cputune.facts import HostFacts
-from cputune.layout import default_threads
+from cputune.layout import default_threads, usable_cores
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 SHM_NEEDED_BYTES = GIB
 SHM_SMALL_BYTES = GIB // 4
+THROTTLED_SHARE = 0.1
+FEWEST_PERIODS = 100
+FEWEST_OPEN_FILES = 1024
+CACHE_ENTRIES = 1024
+"""What oneDNN keeps unless ONEDNN_PRIMITIVE_CACHE_CAPACITY says otherwise."""
 
 
 @check(
@@ -27,23 +33,123 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: the limit is a cgroup quota of CPU time, which no library looks at. torch
     starts one thread per core that it sees; together they use up the quota early in
-    every period of 100 ms and then all of them stand still until the next.
+    every period of 100 ms, and then all of them stand still until the next.
     """
     quota, threads = facts.limits.cpu_quota, default_threads(facts)
     if quota is None or threads <= max(1, math.floor(quota)):
         return
-    fits = max(1, math.floor(quota))
-    evidence = (
-        f"the cgroup gives {quota:g} CPUs of time, a training process starts {threads} threads"
+    asked = value(facts, "OMP_NUM_THREADS")
+    why = f"OMP_NUM_THREADS={asked}" if asked else "one per allowed core"
+    yield quota_threads.finding(
+        f"the cgroup gives {quota:g} CPUs of time, a training process starts "
+        f"{threads} threads ({why})",
+        command=f"export OMP_NUM_THREADS={max(1, math.floor(quota))}",
     )
-    if value(facts, "OMP_NUM_THREADS"):
-        evidence += f" (OMP_NUM_THREADS={value(facts, 'OMP_NUM_THREADS')})"
-    else:
-        evidence += " (one per allowed core)"
+
+
+@check(
+    "quota-throttled",
+    Severity.WARNING,
+    title="This cgroup is being throttled",
+    remedy="Start fewer threads, or ask for a higher CPU limit.",
+    source="onyx-dot-app/onyx#12351, https://docs.kernel.org/scheduler/sched-bwc.html",
+)
+def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: steps take much longer than the CPU time they use, again and again.
+
+    Cause: the kernel stopped the cgroup because its quota was used up. ``cpu.stat``
+    counts the periods in which that happened, over the whole life of the container.
+    """
     periods, throttled = facts.limits.periods, facts.limits.throttled_periods
-    if periods and throttled:
-        evidence += f"; throttled in {100 * throttled / periods:.0f} % of periods so far"
-    yield quota_threads.finding(evidence, command=f"export OMP_NUM_THREADS={fits}")
+    if periods is None or throttled is None or periods < FEWEST_PERIODS:
+        return
+    if throttled / periods > THROTTLED_SHARE:
+        quota = facts.limits.cpu_quota
+        limit = "" if quota is None else f", the quota is {quota:g} CPUs"
+        yield quota_throttled.finding(
+            f"throttled in {throttled} of {periods} periods "
+            f"({100 * throttled / periods:.0f} %){limit}"
+        )
+
+
+@check(
+    "ranks-auto",
+    Severity.WARNING,
+    title="The number of ranks is left to be guessed",
+    remedy="Give the number of ranks of each node yourself: one per socket or NUMA node.",
+    source="kubeflow/trainer#2407",
+)
+def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: a pod runs out of memory or hangs right after its start.
+
+    Cause: nproc_per_node=auto means one process per CPU of the host, whatever the
+    container may use, and each of them holds the whole model and as many threads as
+    the pod has CPUs. In a PyTorchJob, leaving spec.nprocPerNode out means auto too.
+    """
+    asked = value(facts, "PET_NPROC_PER_NODE")
+    if asked is None or asked.lower() not in ("auto", "cpu"):
+        return
+    cores = usable_cores(facts)
+    sockets = len({core.socket for core in cores}) or 1
+    online = len(facts.topology.online)
+    yield ranks_auto.finding(
+        f"PET_NPROC_PER_NODE={asked} starts {online} ranks, one per CPU of the host; "
+        f"{len(cores)} cores on {sockets} socket{'s' if sockets > 1 else ''} may be used",
+        severity=Severity.ERROR if len(cores) < online else None,
+        command=f"export PET_NPROC_PER_NODE={sockets}",
+    )
+
+
+@check(
+    "ranks-oversubscribed",
+    Severity.WARNING,
+    title="Ranks and threads exceed the CPUs",
+    remedy="Divide the cores by the ranks: that is OMP_NUM_THREADS.",
+    source="kubeflow/trainer#2407, pytorch/pytorch#22260",
+)
+def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: more ranks make training slower, not faster.
+
+    Cause: every rank starts its own team of OpenMP threads. When ranks × threads exceed
+    the CPUs, threads wait for CPUs while their team spins at a barrier for them.
+    """
+    ranks, threads = local_ranks(facts), number(facts, "OMP_NUM_THREADS")
+    cpus = len(facts.topology.online)
+    if ranks is None or ranks < 2 or threads is None or not cpus or ranks * threads <= cpus:
+        return
+    fits = max(1, facts.topology.physical_cores // ranks)
+    yield ranks_oversubscribed.finding(
+        f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads "
+        f"on {cpus} CPUs",
+        command=f"export OMP_NUM_THREADS={fits}",
+    )
+
+
+@check(
+    "memory-limit",
+    Severity.ADVICE,
+    title="The memory limit is too small for some workloads",
+    remedy="Raise the limit, or train a smaller model; every rank needs this much of its own.",
+    source="kubeflow/trainer#2407, https://huggingface.co/docs/transformers/perf_train_cpu",
+)
+def memory_limit(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: the process is killed (exit code 137) in its first steps.
+
+    Cause: weights, gradients and the two moments of AdamW take 16 bytes per parameter
+    in each rank, before activations. The limit is the container's, else the machine's.
+    """
+    limit, total = facts.limits.memory_bytes, facts.memory.total_bytes
+    known = [size for size in (limit, total) if size is not None]
+    if not known:
+        return
+    room = min(known)
+    short = [(name, need) for name, need in least_training_bytes() if need > room]
+    if short:
+        what = "the cgroup limit" if room == limit else "the machine's memory"
+        needs = ", ".join(f"{name} {need / GIB:.1f} GiB" for name, need in short)
+        yield memory_limit.finding(
+            f"{what} is {room / GIB:.1f} GiB; one rank needs at least {needs}"
+        )
 
 
 @check(
@@ -66,9 +172,93 @@ def shm_small(facts: HostFacts) -> Iterator[Finding]:
     size = facts.limits.shm_bytes
     if size is not None and size < SHM_SMALL_BYTES:
         yield shm_small.finding(
-            f"/dev/shm holds {size / (1 << 20):.0f} MiB, "
-            f"{SHM_NEEDED_BYTES / (1 << 20):.0f} MiB are needed"
+            f"/dev/shm holds {size / MIB:.0f} MiB, {SHM_NEEDED_BYTES / MIB:.0f} MiB are needed"
         )
 
 
-CHECKS: tuple[Check, ...] = (quota_threads, shm_small)
+@check(
+    "open-files",
+    Severity.ADVICE,
+    title="Few open files are allowed",
+    remedy="Raise the soft limit in the shell that trains.",
+    source="pytorch/pytorch#11201",
+)
+def open_files(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "Too many open files" or "received 0 items of ancdata" in a DataLoader.
+
+    Cause: each tensor that a worker hands over holds a file descriptor.
+    """
+    limit = facts.limits.open_files
+    if limit is not None and limit < FEWEST_OPEN_FILES:
+        yield open_files.finding(
+            f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least",
+            command='ulimit -Sn "$(ulimit -Hn)"',
+        )
+
+
+@check(
+    "memlock-small",
+    Severity.WARNING,
+    title="Too little memory may be locked for the fabric that is chosen",
+    remedy="Raise the limit (ulimit -l unlimited, or LimitMEMLOCK), or choose FI_PROVIDER=tcp.",
+    source="https://ofiwg.github.io/libfabric/main/man/fi_verbs.7.html",
+)
+def memlock_small(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: MPI or oneCCL fails to register memory, or falls back to TCP.
+
+    Cause: RDMA providers pin the buffers that they send from.
+    """
+    provider = (value(facts, "FI_PROVIDER") or "").lower()
+    limit = facts.limits.memlock_bytes
+    if limit is None or limit >= GIB:
+        return
+    if any(name in provider for name in ("verbs", "psm", "mlx", "efa")):
+        yield memlock_small.finding(
+            f"FI_PROVIDER={provider} with {limit / MIB:g} MiB of lockable memory"
+        )
+
+
+@check(
+    "primitive-cache",
+    Severity.ADVICE,
+    title="Memory grows with every new shape",
+    remedy=(
+        "Pad to a fixed length, or keep fewer compiled kernels by the capacity variables; "
+        "for inference on single shapes LRU_CACHE_CAPACITY=1."
+    ),
+    source="pytorch/pytorch#98688, pytorch/pytorch#29893",
+)
+def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: resident memory grows for hours when batches vary in length.
+
+    Cause: oneDNN compiles a kernel for every shape and keeps 1024 of them, buffers
+    included. With little memory that is what a job dies of.
+    """
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
+    capacity = number(facts, *names)
+    limit = facts.limits.memory_bytes
+    command = "export ONEDNN_PRIMITIVE_CACHE_CAPACITY=64 LRU_CACHE_CAPACITY=64"
+    if capacity is not None and capacity > CACHE_ENTRIES:
+        yield primitive_cache.finding(
+            f"the cache may hold {capacity} kernels, {CACHE_ENTRIES} is oneDNN's own limit",
+            command=command,
+        )
+    elif capacity is None and limit is not None and limit <= 8 * GIB and facts.package("torch"):
+        yield primitive_cache.finding(
+            f"the memory limit is {limit / GIB:.1f} GiB and no capacity is set "
+            f"(oneDNN keeps {CACHE_ENTRIES} kernels)",
+            command=command,
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    ranks_auto,
+    quota_threads,
+    quota_throttled,
+    ranks_oversubscribed,
+    shm_small,
+    memory_limit,
+    memlock_small,
+    open_files,
+    primitive_cache,
+)

@@ -6,10 +6,16 @@ machine: a person mends from the top.
 
 from __future__ import annotations
 
-from cputune.doctor import container
+from cputune.doctor import binding, container, launch, precision, threads
 from cputune.doctor.finding import Check
 
-CHECKS: tuple[Check, ...] = (*container.CHECKS,)
+CHECKS: tuple[Check, ...] = (
+    *launch.CHECKS,
+    *container.CHECKS,
+    *threads.CHECKS,
+    *binding.CHECKS,
+    *precision.CHECKS,
+)
 
 
 def find_check(code: str) -> Check | None:

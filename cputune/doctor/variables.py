@@ -43,3 +43,16 @@ def local_ranks(facts: HostFacts) -> int | None:
 def world_size(facts: HostFacts) -> int | None:
     """Ranks of the job, as the launcher around us says; None outside a launcher."""
     return number(facts, "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+
+
+def under_mpi(facts: HostFacts) -> bool:
+    """Whether an MPI launcher started this process."""
+    return any(value(facts, name) for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
+
+
+def under_torchrun(facts: HostFacts) -> bool:
+    """Whether torchrun started this process, or the variables tell it what to start."""
+    return any(
+        name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT") or name.startswith("PET_")
+        for name in facts.environment
+    )

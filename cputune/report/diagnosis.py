@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from cputune.doctor import Diagnosis, Severity
+from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.bindings import bound_parties
 from cputune.doctor.finding import Check
 from cputune.report.machine import machine_lines
@@ -13,6 +13,7 @@ from cputune.report.topology import picture
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 SCHEMA = "cputune.doctor/1"
 
@@ -42,41 +43,29 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def print_text(diagnosis: Diagnosis, console: Console) -> None:
     """What is wrong first, then what is worth doing, then the facts and the picture."""
-    from rich.padding import Padding
     from rich.text import Text
 
     console.print(Text(verdict(diagnosis), style="bold"))
     for heading, severities in _SECTIONS:
         findings = [f for f in diagnosis.findings if f.severity in severities]
-        if not findings:
-            continue
-        console.print()
-        console.print(Text(heading, style="bold underline"))
+        if findings:
+            console.print()
+            console.print(Text(heading, style="bold underline"))
         for finding in findings:
-            head = Text(f"{finding.severity.value:7} ", style=_STYLES[finding.severity])
-            head.append(finding.title, style="bold")
-            head.append(f"  [{finding.code}]", style="dim")
-            console.print(head)
-            console.print(Padding(Text(finding.evidence), (0, 0, 0, 8)))
-            console.print(Padding(Text(finding.remedy, style="green"), (0, 0, 0, 8)))
-            for line in (finding.command or "").splitlines():
-                # A command that is wrapped cannot be pasted.
-                console.print(Text(f"        $ {line}", style="cyan"), soft_wrap=True)
+            _print_finding(finding, console)
     console.print()
     console.print(Text("The machine", style="bold underline"))
     rows = machine_lines(diagnosis.facts)
+    rows += [("unknown", f"{item.fact}: {item.reason}") for item in diagnosis.facts.unknown]
     margin = max((len(label) for label, _ in rows), default=0) + 2
     for label, text in rows:
-        console.print(_hanging(label, text, margin, console))
-    for unknown in diagnosis.facts.unknown:
-        console.print(_hanging("unknown", f"{unknown.fact}: {unknown.reason}", margin, console))
+        _print_hanging(console, Text(label.ljust(margin), "dim"), Text(text))
     console.print()
-    ascii_only = not (console.encoding or "").lower().startswith("utf")
     for line in picture(
         diagnosis.facts,
         bound=bound_parties(diagnosis.facts),
         width=min(80, console.width),
-        ascii_only=ascii_only,
+        ascii_only=not (console.encoding or "").lower().startswith("utf"),
     ):
         console.print(Text(line), soft_wrap=True)
     if diagnosis.findings:
@@ -85,15 +74,29 @@ def print_text(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
 
 
-def _hanging(label: str, text: str, margin: int, console: Console) -> Any:
-    from rich.table import Table
+def _print_finding(finding: Finding, console: Console) -> None:
     from rich.text import Text
 
-    row = Table.grid(padding=0)
-    row.add_column(width=margin)
-    row.add_column(max_width=max(20, console.width - margin))
-    row.add_row(Text(label, style="dim"), Text(text))
-    return row
+    head = Text(finding.title, style="bold")
+    head.append(f"  [{finding.code}]", style="not bold dim")
+    margin = Text(f"{finding.severity.value:7} ", style=_STYLES[finding.severity])
+    blank = Text(" " * len(margin))
+    _print_hanging(console, margin, head)
+    _print_hanging(console, blank, Text(finding.evidence))
+    _print_hanging(console, blank, Text(finding.remedy, style="green"))
+    for line in (finding.command or "").splitlines():
+        # A command that is wrapped cannot be pasted.
+        console.print(blank + Text(f"$ {line}", style="cyan"), soft_wrap=True)
+
+
+def _print_hanging(console: Console, label: Text, body: Text) -> None:
+    """Print ``body`` beside ``label``, its further lines indented as far."""
+    from rich.text import Text
+
+    blank = Text(" " * len(label))
+    for number, line in enumerate(body.wrap(console, max(20, console.width - len(label)))):
+        line.rstrip()
+        console.print((blank if number else label) + line, soft_wrap=True)
 
 
 def verdict(diagnosis: Diagnosis) -> str:

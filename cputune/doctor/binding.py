@@ -1,0 +1,334 @@
+"""Who binds what to which CPUs: OpenMP, MPI, oneCCL, the shell, and whether they agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cputune import cpulist
+from cputune.doctor.bindings import (
+    ccl_worker_cpus,
+    gomp_cpus,
+    listed_cpus,
+    omp_binds,
+    pin_domains,
+)
+from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.variables import number, under_mpi, value
+from cputune.facts import HostFacts
+from cputune.layout import usable_cores
+
+_OFF = ("none", "disabled", "false", "no", "0", "off", "disable")
+
+
+@check(
+    "affinity-shrinks",
+    Severity.WARNING,
+    title="Importing torch binds the main thread to one core",
+    remedy=(
+        "Unset it and bind the whole process from outside instead: taskset, numactl or the "
+        "launcher's own binding."
+    ),
+    source=(
+        "pytorch/pytorch#91989, pytorch/pytorch#99625, pytorch/pytorch#101850, "
+        "huggingface/accelerate#3911"
+    ),
+)
+def affinity_shrinks(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: everything runs on CPU 0; DataLoader workers and children are slow.
+
+    Cause: with KMP_AFFINITY or OMP_PROC_BIND the OpenMP runtime binds the thread that
+    loads it as soon as torch is imported. sched_getaffinity then shows one core, and
+    every worker process that is forked later inherits it.
+    """
+    kmp = value(facts, "KMP_AFFINITY")
+    if kmp is not None and not {"none", "disabled"} & set(re.split(r"[,=]", kmp.lower())):
+        yield affinity_shrinks.finding(f"KMP_AFFINITY={kmp}", command="unset KMP_AFFINITY")
+    if omp_binds(facts):
+        yield affinity_shrinks.finding(
+            f"OMP_PROC_BIND={value(facts, 'OMP_PROC_BIND')}", command="unset OMP_PROC_BIND"
+        )
+
+
+@check(
+    "affinity-gomp",
+    Severity.WARNING,
+    title="GOMP_CPU_AFFINITY binds the main thread to one core",
+    remedy="Unset it and bind the whole process from outside instead (taskset, numactl).",
+    source="pytorch/pytorch#49971, pytorch/pytorch#149422",
+)
+def affinity_gomp(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: after ``import torch`` the process may use one CPU only.
+
+    Cause: libgomp binds the thread that loads it to the first CPU of the list, and all
+    that is started from it inherits that.
+    """
+    text = value(facts, "GOMP_CPU_AFFINITY")
+    if text is None:
+        return
+    evidence = f"GOMP_CPU_AFFINITY={text}"
+    cpus = gomp_cpus(facts)
+    outside = set(cpus or ()) - set(facts.topology.allowed)
+    if cpus and facts.topology.allowed and outside:
+        evidence += (
+            f" names CPUs {cpulist.render(outside)}, "
+            f"allowed are {cpulist.render(facts.topology.allowed)}"
+        )
+    yield affinity_gomp.finding(evidence, command="unset GOMP_CPU_AFFINITY")
+
+
+@check(
+    "ccl-affinity",
+    Severity.ERROR,
+    title="oneCCL workers are sent to CPUs that are not allowed",
+    remedy="Name CPUs out of the allowed ones.",
+    source="intel/torch-ccl#54",
+)
+def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "error while creating worker thread #0 pthread_create returns 22".
+
+    Cause: CCL_WORKER_AFFINITY names a CPU outside the affinity or the cpuset, and the
+    kernel refuses the thread (EINVAL is 22).
+    """
+    cpus, allowed = ccl_worker_cpus(facts), facts.topology.allowed
+    outside = set(cpus or ()) - set(allowed)
+    if outside and allowed:
+        yield ccl_affinity.finding(
+            f"CCL_WORKER_AFFINITY={value(facts, 'CCL_WORKER_AFFINITY')} names CPUs "
+            f"{cpulist.render(outside)}; allowed are {cpulist.render(allowed)}",
+            command="unset CCL_WORKER_AFFINITY",
+        )
+
+
+@check(
+    "ccl-workers",
+    Severity.ERROR,
+    title="Threads and oneCCL workers exceed the cores of a rank",
+    remedy="Leave each worker a core of its own: threads + workers = cores of the rank.",
+    source="uxlfoundation/oneCCL#168, https://uxlfoundation.github.io/oneCCL/env-variables.html",
+)
+def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "the number of workers exceeds the number of available cores per process".
+
+    Cause: CCL_WORKER_COUNT worker threads need cores that no OpenMP thread uses.
+    oneCCL refuses more workers than cores, and disables them where none is left.
+    """
+    workers, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
+    cores = len(usable_cores(facts))
+    if not workers or not cores:
+        return
+    if workers + (threads or 1) > cores:
+        yield ccl_workers.finding(
+            f"CCL_WORKER_COUNT={workers} and {threads or 'at least 1'} OpenMP "
+            f"thread{'s' if threads != 1 else ''} on {cores} usable cores",
+            severity=None if workers >= cores else Severity.WARNING,
+            command=(
+                f"export OMP_NUM_THREADS={cores - workers}"
+                if workers < cores
+                else "export CCL_WORKER_COUNT=1"
+            ),
+        )
+
+
+@check(
+    "openmpi-one-core",
+    Severity.ADVICE,
+    title="Open MPI binds each of two ranks to one core",
+    remedy="Say how many cores a rank gets, or bind to none.",
+    source="open-mpi/ompi#13009, open-mpi/ompi#12900",
+)
+def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: two ranks, both slow; every thread of a rank sits on one core.
+
+    Cause: with one or two ranks Open MPI binds each to a core (``--bind-to core``),
+    from three on to a package or NUMA node.
+    """
+    cores = len(usable_cores(facts))
+    if under_mpi(facts) and number(facts, "OMPI_COMM_WORLD_SIZE"):
+        allowed, online = len(facts.topology.allowed_cores), facts.topology.physical_cores
+        local = number(facts, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1
+        if allowed == 1 and online // local > 1:
+            yield openmpi_one_core.finding(
+                f"this rank may use CPUs {cpulist.render(facts.topology.allowed)}: one core "
+                f"of {online}, with {local} ranks on the machine",
+                severity=Severity.WARNING,
+                command=f"mpirun --map-by ppr:{local}:node:pe={online // local} python train.py",
+            )
+        return
+    unbound = any(
+        (value(facts, name) or "").startswith("none")
+        for name in ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")
+    )
+    found = [item for item in facts.launchers if (item.dialect or "").startswith("openmpi")]
+    if found and not unbound and cores >= 4:
+        yield openmpi_one_core.finding(
+            f"{found[0].path} is Open MPI; mpirun -n 2 gives each rank 1 of {cores} cores",
+            command=f"mpirun -n 2 --map-by ppr:2:node:pe={cores // 2} python train.py",
+        )
+
+
+@check(
+    "bound-twice",
+    Severity.WARNING,
+    title="Two binders pin the same process",
+    remedy="Keep one binder: the launcher's, or the one around it, and unset the other.",
+    source="deepspeedai/DeepSpeed#4531",
+)
+def bound_twice(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: ranks share CPUs although each binder alone would have kept them apart.
+
+    Cause: numactl or taskset, Intel MPI's I_MPI_PIN and the OpenMP runtime each lay
+    out CPUs on their own; the second one works inside what the first has left.
+    """
+    binders = []
+    topology = facts.topology
+    limit = set(facts.limits.cpuset or topology.online)
+    if topology.allowed and set(topology.allowed) < limit:
+        binders.append(f"the process is bound to CPUs {cpulist.render(topology.allowed)}")
+    domain, pin = value(facts, "I_MPI_PIN_DOMAIN"), value(facts, "I_MPI_PIN")
+    if (domain or (pin and pin.lower() not in _OFF)) and (pin or "").lower() not in _OFF:
+        binders.append(f"I_MPI_PIN_DOMAIN={domain}" if domain else f"I_MPI_PIN={pin}")
+    kmp = value(facts, "KMP_AFFINITY")
+    if kmp and not {"none", "disabled"} & set(kmp.lower().split(",")):
+        binders.append(f"KMP_AFFINITY={kmp}")
+    if value(facts, "GOMP_CPU_AFFINITY"):
+        binders.append(f"GOMP_CPU_AFFINITY={value(facts, 'GOMP_CPU_AFFINITY')}")
+    if omp_binds(facts) and value(facts, "OMP_PLACES"):
+        binders.append(f"OMP_PLACES={value(facts, 'OMP_PLACES')}")
+    if len(binders) > 1:
+        yield bound_twice.finding("; ".join(binders))
+
+
+@check(
+    "places-outside",
+    Severity.WARNING,
+    title="OMP_PLACES names CPUs that are not allowed",
+    remedy="Write OMP_PLACES=cores, which means the allowed ones.",
+    source="https://www.openmp.org/spec-html/5.0/openmpse53.html",
+)
+def places_outside(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: libgomp warns of places, and threads end up together on few CPUs.
+
+    Cause: an explicit list was made for another machine, or for the host of a container.
+    """
+    cpus, allowed = listed_cpus(value(facts, "OMP_PLACES")), facts.topology.allowed
+    outside = set(cpus or ()) - set(allowed)
+    if outside and allowed:
+        yield places_outside.finding(
+            f"OMP_PLACES names CPUs {cpulist.render(outside)}; "
+            f"allowed are {cpulist.render(allowed)}",
+            command="export OMP_PLACES=cores",
+        )
+
+
+@check(
+    "pin-mask",
+    Severity.WARNING,
+    title="A pin mask that does not mean what it says",
+    remedy="Write masks with 0x, within the CPUs there are; then look at the affinity of a rank.",
+    source="geopm/geopm#614",
+)
+def pin_mask(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: ranks run on all CPUs, or on the wrong ones, with exit code 0.
+
+    Cause: Intel MPI prints "IPL2 Error" for a mask without 0x and goes on with its
+    default; a mask with CPUs that do not exist is accepted in silence.
+    """
+    text = value(facts, "I_MPI_PIN_DOMAIN") or ""
+    if not text.startswith("["):
+        return
+    bare = [m for m in text.strip("[]").split(",") if not m.strip().lower().startswith("0x")]
+    if bare:
+        yield pin_mask.finding(f"I_MPI_PIN_DOMAIN={text}: no 0x before {', '.join(bare)}")
+        return
+    named = {cpu for cpus in pin_domains(facts) or () for cpu in cpus}
+    outside = named - set(facts.topology.online)
+    if outside and facts.topology.online:
+        yield pin_mask.finding(
+            f"I_MPI_PIN_DOMAIN={text} names CPUs {cpulist.render(outside)}; "
+            f"online are {cpulist.render(facts.topology.online)}"
+        )
+
+
+@check(
+    "numa-not-zero",
+    Severity.ADVICE,
+    title="CPU 0 and its NUMA node are not allowed here",
+    remedy="Bind to the nodes that are allowed; numactl -C 0 -m 0 fails in this cpuset.",
+    source="pytorch/pytorch#131011",
+)
+def numa_not_zero(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "numactl: failed to set … Invalid argument"; memory binding is lost.
+
+    Cause: launchers test numactl with ``-C 0 -m 0`` and give up binding when it fails,
+    as it does in a cpuset without CPU 0.
+    """
+    topology = facts.topology
+    allowed = set(topology.allowed)
+    nodes = [node for node in topology.numa_nodes if allowed & set(node.cpus)]
+    if not allowed or 0 in allowed or not nodes or len(topology.numa_nodes) < 2:
+        return
+    ids = ",".join(str(node.id) for node in nodes)
+    yield numa_not_zero.finding(
+        f"allowed are CPUs {cpulist.render(allowed)}, on NUMA node {ids}",
+        command=f"numactl --physcpubind={cpulist.render(allowed)} --membind={ids} python train.py",
+    )
+
+
+@check(
+    "mempolicy",
+    Severity.ADVICE,
+    title="This container may not bind memory",
+    remedy="Bind CPUs and leave memory to first touch, or add the capability SYS_NICE.",
+    source="intel/intel-extension-for-pytorch#354, vllm-project/vllm#45438",
+)
+def mempolicy(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "set_mempolicy: Operation not permitted" from numactl in a container.
+
+    Cause: Docker's seccomp profile lets set_mempolicy and mbind through only with
+    CAP_SYS_NICE.
+    """
+    nodes = [node for node in facts.topology.numa_nodes if node.memory_bytes != 0]
+    if facts.settings.container and len(nodes) > 1 and facts.sys_nice is False:
+        yield mempolicy.finding(
+            f"in {facts.settings.container}, without CAP_SYS_NICE, with memory on "
+            f"{len(nodes)} NUMA nodes",
+            command="docker run --cap-add SYS_NICE IMAGE python train.py",
+        )
+
+
+@check(
+    "shell-bound",
+    Severity.ADVICE,
+    title="This shell is bound to some of the CPUs",
+    remedy="Start from a shell that is not bound, where the whole machine is meant.",
+    source="pytorch/pytorch#99625",
+)
+def shell_bound(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: training uses fewer cores than the machine has, whatever is set.
+
+    Cause: a parent process (taskset, a launcher, a scheduler) set an affinity that every
+    child inherits.
+    """
+    topology = facts.topology
+    limit = set(facts.limits.cpuset or topology.online)
+    narrow = topology.allowed and set(topology.allowed) < limit
+    if narrow and not under_mpi(facts) and not number(facts, "LOCAL_WORLD_SIZE"):
+        yield shell_bound.finding(
+            f"CPUs {cpulist.render(topology.allowed)} of {cpulist.render(limit)}"
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    ccl_affinity,
+    ccl_workers,
+    affinity_shrinks,
+    affinity_gomp,
+    bound_twice,
+    pin_mask,
+    places_outside,
+    openmpi_one_core,
+    numa_not_zero,
+    mempolicy,
+    shell_bound,
+)

@@ -1,0 +1,274 @@
+"""What the CPU computes natively, what is asked of it, and what holds it back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.variables import is_true, value
+from cputune.facts import HostFacts
+from cputune.layout import native_precisions
+
+_AMX = ("amx_tile", "amx_bf16", "amx_int8")
+
+# What each cap still allows, by the kernel flags that it takes away.
+# https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+_ABOVE_AMX = ("amx_fp16",)
+_ABOVE_FP16 = (*_AMX, *_ABOVE_AMX)
+_ABOVE_BF16 = ("avx512_fp16", *_ABOVE_FP16)
+_ABOVE_VNNI = ("avx512_bf16", *_ABOVE_BF16)
+_ABOVE_AVX512 = ("avx512_vnni", *_ABOVE_VNNI)
+_ABOVE_AVX2 = ("avx512f", *_ABOVE_AVX512)
+_ABOVE_AVX = ("avx2", *_ABOVE_AVX2)
+_LOST_BY_CAP = {
+    "SSE41": _ABOVE_AVX,
+    "AVX": _ABOVE_AVX,
+    "AVX2": _ABOVE_AVX2,
+    "AVX2_VNNI": _ABOVE_AVX2,
+    "AVX2_VNNI_2": _ABOVE_AVX2,
+    "AVX512_CORE": _ABOVE_AVX512,
+    "AVX512_CORE_VNNI": _ABOVE_VNNI,
+    "AVX512_CORE_BF16": _ABOVE_BF16,
+    "AVX512_CORE_FP16": _ABOVE_FP16,
+    "AVX512_CORE_AMX": _ABOVE_AMX,
+    # ATEN_CPU_CAPABILITY (aten/src/ATen/native/DispatchStub.cpp) governs vector code only
+    "ATEN:DEFAULT": ("avx2", "avx512f"),
+    "ATEN:AVX2": ("avx512f",),
+    # MKL_ENABLE_INSTRUCTIONS of oneMKL
+    "MKL:SSE4_2": _ABOVE_AVX,
+    "MKL:AVX": _ABOVE_AVX,
+    "MKL:AVX2": _ABOVE_AVX2,
+    "MKL:AVX2_E1": _ABOVE_AVX2,
+    "MKL:AVX512": _ABOVE_AVX512,
+    "MKL:AVX512_E1": _ABOVE_VNNI,
+    "MKL:AVX512_E2": _ABOVE_BF16,
+    "MKL:AVX512_E3": _ABOVE_FP16,
+    "MKL:AVX512_E4": _ABOVE_AMX,
+}
+_CAPS = (
+    ("ONEDNN_MAX_CPU_ISA", ""),
+    ("DNNL_MAX_CPU_ISA", ""),
+    ("ATEN_CPU_CAPABILITY", "ATEN:"),
+    ("MKL_ENABLE_INSTRUCTIONS", "MKL:"),
+)
+
+
+@check(
+    "isa-capped",
+    Severity.WARNING,
+    title="A variable keeps the fast instructions from being used",
+    remedy="Unset it, unless it works around a crash.",
+    source="https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html",
+)
+def isa_capped(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: a fast machine trains like an old one; bf16 is slower than fp32.
+
+    Cause: ONEDNN_MAX_CPU_ISA (once DNNL_MAX_CPU_ISA), ATEN_CPU_CAPABILITY or
+    MKL_ENABLE_INSTRUCTIONS caps what the libraries may use below what the CPU has.
+    """
+    for name, prefix in _CAPS:
+        cap = value(facts, name)
+        lost = [f for f in _LOST_BY_CAP.get(prefix + (cap or "").upper(), ()) if facts.cpu.has(f)]
+        if lost:
+            yield isa_capped.finding(
+                f"{name}={cap}, but this CPU has {', '.join(lost)}", command=f"unset {name}"
+            )
+    debug = value(facts, "MKL_DEBUG_CPU_TYPE")
+    if debug is not None:
+        yield isa_capped.finding(
+            f"MKL_DEBUG_CPU_TYPE={debug} forces MKL's code path; it is ignored since 2020.1",
+            severity=Severity.WARNING if facts.cpu.has("avx512f") else Severity.ADVICE,
+            command="unset MKL_DEBUG_CPU_TYPE",
+        )
+
+
+@check(
+    "bf16-slow",
+    Severity.ADVICE,
+    title="This CPU has no bf16 instructions",
+    remedy="Train in fp32: without --bf16, and with mixed_precision no.",
+    source=(
+        "pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456, "
+        "intel/intel-extension-for-pytorch#178, intel/intel-extension-for-pytorch#305"
+    ),
+)
+def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: bf16 is three to four times slower than fp32.
+
+    Cause: without avx512_bf16, AMX or Arm's bf16 every product is computed in fp32 after
+    a conversion, so that bf16 costs time instead of saving it.
+    """
+    if not _isa_known(facts) or "bf16" in native_precisions(facts):
+        return
+    asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "bf16"
+    shown = [flag for flag in ("avx512f", "avx2", "sve") if facts.cpu.has(flag)]
+    evidence = "the CPU shows none of avx512_bf16, amx_bf16 and Arm's bf16; it has " + (
+        ", ".join(shown) or "no AVX2 either"
+    )
+    if asked:
+        yield bf16_slow.finding(
+            f"ACCELERATE_MIXED_PRECISION=bf16, but {evidence}",
+            severity=Severity.WARNING,
+            title="bf16 is asked for, but this CPU has no bf16 instructions",
+            command="export ACCELERATE_MIXED_PRECISION=no",
+        )
+    else:
+        yield bf16_slow.finding(evidence)
+
+
+@check(
+    "bf16-native",
+    Severity.ADVICE,
+    title="This CPU computes bf16 natively",
+    remedy="Train with --bf16 --use_cpu; without a GPU --bf16 alone is refused.",
+    source="huggingface/transformers#20445, https://huggingface.co/docs/transformers/perf_train_cpu",
+)
+def bf16_native(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: training runs in fp32 at a fraction of what the machine can do.
+
+    Cause: nothing turns bf16 on by itself. AMX and avx512_bf16 multiply it several times
+    as fast as fp32.
+    """
+    if "bf16" not in native_precisions(facts) or value(facts, "ACCELERATE_MIXED_PRECISION"):
+        return
+    units = [flag for flag in ("amx_bf16", "avx512_bf16", "bf16") if facts.cpu.has(flag)]
+    yield bf16_native.finding(f"the CPU has {', '.join(units)}; training defaults to fp32")
+
+
+@check(
+    "bf16-use-cpu",
+    Severity.ERROR,
+    title="bf16 without use_cpu",
+    remedy="Give --use_cpu beside --bf16, or set ACCELERATE_USE_CPU=true.",
+    source="huggingface/transformers#20445",
+)
+def bf16_use_cpu(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: ValueError: "Your setup doesn't support bf16/gpu".
+
+    Cause: TrainingArguments takes bf16 without use_cpu as bf16 on a GPU, and there is
+    none.
+    """
+    asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "bf16"
+    if asked and not is_true(facts, "ACCELERATE_USE_CPU") and not facts.accelerators:
+        yield bf16_use_cpu.finding(
+            "ACCELERATE_MIXED_PRECISION=bf16, ACCELERATE_USE_CPU="
+            + (value(facts, "ACCELERATE_USE_CPU") or "(unset)"),
+            command="export ACCELERATE_USE_CPU=true",
+        )
+
+
+@check(
+    "fp16-ignored",
+    Severity.WARNING,
+    title="fp16 on a CPU trains in fp32 without a word",
+    remedy="Ask for bf16 where the CPU has it, else for nothing.",
+    source="https://github.com/huggingface/accelerate/blob/main/src/accelerate/accelerator.py",
+)
+def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: fp16 is exactly as fast as fp32.
+
+    Cause: accelerate turns fp16 autocast on for accelerators only; on a CPU the flag is
+    skipped without a message.
+    """
+    asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "fp16"
+    if asked and not facts.accelerators:
+        best = native_precisions(facts)[0]
+        yield fp16_ignored.finding(
+            "ACCELERATE_MIXED_PRECISION=fp16 on a machine without a GPU",
+            command=f"export ACCELERATE_MIXED_PRECISION={'bf16' if best == 'bf16' else 'no'}",
+        )
+
+
+@check(
+    "amx-doubtful",
+    Severity.WARNING,
+    title="The machine shows AMX, but may not give it",
+    remedy=(
+        "Look with doctor --deep; if it crashes, keep oneDNN below AMX by the variable "
+        "(and above it again once the host is mended)."
+    ),
+    source="uxlfoundation/oneDNN#5689",
+)
+def amx_doubtful(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "Illegal instruction" in the first bf16 product on a virtual machine.
+
+    Cause: hypervisor or kernel passes the CPUID bits of AMX on, but not the tiles
+    themselves. Linux gives them from 5.16 on; a VM that shows amx_tile alone, or AMX
+    without AVX-512, was put together by hand.
+    """
+    cpu = facts.cpu
+    if not any(cpu.has(flag) for flag in _AMX):
+        return
+    doubts = []
+    release = re.match(r"(\d+)\.(\d+)", facts.settings.kernel or "")
+    vendor_kernel = re.search(r"\.el\d", facts.settings.kernel or "")
+    if release and not vendor_kernel and (int(release[1]), int(release[2])) < (5, 16):
+        doubts.append(f"kernel {facts.settings.kernel} is older than 5.16")
+    missing = [flag for flag in ("amx_tile", "avx512f") if not cpu.has(flag)]
+    if missing:
+        doubts.append(f"AMX flags without {', '.join(missing)}")
+    if doubts:
+        yield amx_doubtful.finding(
+            "; ".join(doubts), command="export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+        )
+
+
+@check(
+    "denormals",
+    Severity.ADVICE,
+    title="Denormal numbers are computed slowly in fp32",
+    remedy="Call torch.set_flush_denormal(True) at the start of the training script.",
+    source="pytorch/pytorch#23862, pytorch/pytorch#19651",
+)
+def denormals(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: single steps, or all after some epochs, take 5 to 50 times as long.
+
+    Cause: numbers below 1e-38 (fading activations, gradients, Adam's moments) take a
+    slow path in the CPU, and torch does not flush them to zero by itself. Products of
+    avx512_bf16 and AMX flush them in hardware.
+    """
+    cpu = facts.cpu
+    x86 = any(cpu.has(flag) for flag in ("avx", "avx2", "avx512f"))
+    if x86 and "bf16" not in native_precisions(facts) and facts.package("torch"):
+        yield denormals.finding(
+            "training runs in fp32 here, and torch leaves denormals on (set_flush_denormal)"
+        )
+
+
+@check(
+    "isa-old",
+    Severity.WARNING,
+    title="This x86 CPU has no AVX2",
+    remedy="Train on another machine; IPEX refuses this one.",
+    source="https://github.com/intel/intel-extension-for-pytorch/blob/main/docs/tutorials/installation.md",
+)
+def isa_old(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: everything is slow, or IPEX says that the CPU is not supported.
+
+    Cause: the CPU (or the CPU model chosen for the virtual machine) stops at SSE or AVX.
+    """
+    cpu = facts.cpu
+    if cpu.architecture == "x86_64" and _isa_known(facts) and not cpu.has("avx2"):
+        yield isa_old.finding(
+            f"{cpu.model_name or 'this CPU'} has of the flags that matter for training: "
+            + (", ".join(cpu.isa) or "none")
+        )
+
+
+def _isa_known(facts: HostFacts) -> bool:
+    return bool(facts.cpu.isa) or (
+        facts.cpu.architecture is not None and facts.why_unknown("cpu.isa") is None
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    bf16_use_cpu,
+    fp16_ignored,
+    isa_capped,
+    amx_doubtful,
+    isa_old,
+    bf16_slow,
+    bf16_native,
+    denormals,
+)

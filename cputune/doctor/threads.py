@@ -1,0 +1,172 @@
+"""How many OpenMP threads a training process starts, and on how many CPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cputune import cpulist
+from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.variables import local_ranks, number, under_torchrun, value
+from cputune.facts import HostFacts
+from cputune.layout import usable_cores
+
+
+@check(
+    "threads-one",
+    Severity.WARNING,
+    title="One thread per rank",
+    remedy="Set OMP_NUM_THREADS to the cores of a rank before torchrun does.",
+    source="pytorch/pytorch#22260, dmlc/dgl#2812",
+)
+def threads_one(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: training on the CPU is very slow under torchrun, most cores are idle.
+
+    Cause: torchrun sets OMP_NUM_THREADS=1 in every rank when it starts more than one
+    and the variable is unset (torch/distributed/run.py).
+    """
+    ranks = local_ranks(facts) or 1
+    cores = len(usable_cores(facts)) // ranks
+    if cores < 2:
+        return
+    fits = f"export OMP_NUM_THREADS={cores}"
+    threads = number(facts, "OMP_NUM_THREADS")
+    if threads == 1:
+        yield threads_one.finding(
+            f"OMP_NUM_THREADS=1, while {cores} cores may be used by each of {ranks} "
+            f"local rank{'s' if ranks > 1 else ''}",
+            command=fits,
+        )
+    elif threads is None and ranks > 1 and under_torchrun(facts):
+        yield threads_one.finding(
+            f"OMP_NUM_THREADS is unset, so torchrun gives 1 thread to each of {ranks} local "
+            f"ranks; {cores} cores are there for each",
+            command=fits,
+        )
+    elif threads is None and facts.package("torch"):
+        yield threads_one.finding(
+            "OMP_NUM_THREADS is unset: python train.py will use every allowed core "
+            f"({cores} that are usable), torchrun with several ranks 1 thread each",
+            severity=Severity.ADVICE,
+            title="OMP_NUM_THREADS is left to the launcher",
+            command=fits,
+        )
+
+
+@check(
+    "threads-malformed",
+    Severity.WARNING,
+    title="A thread count that is no number",
+    remedy="Give a whole number from 1 on; OpenMP ignores anything else.",
+    source="https://www.openmp.org/spec-html/5.0/openmpse50.html",
+)
+def threads_malformed(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "libgomp: Invalid value for environment variable OMP_NUM_THREADS".
+
+    Cause: the value is not a positive number (an unexpanded ``$(nproc)`` in a YAML
+    file, say). The runtime goes on with its own default.
+    """
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT"):
+        text = value(facts, name)
+        if text is None or re.fullmatch(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", text):
+            continue
+        yield threads_malformed.finding(f"{name}={text!r}", command=f"unset {name}")
+
+
+@check(
+    "threads-affinity",
+    Severity.WARNING,
+    title="More threads than CPUs that they may run on",
+    remedy="Start as many threads as cores are allowed, or widen the affinity.",
+    source="pytorch/pytorch#125547, pytorch/pytorch#64864",
+)
+def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: up to thirty times slower than with fewer threads.
+
+    Cause: the affinity of the process (taskset, numactl, cpuset, a scheduler) is
+    narrower than the thread count. Threads share CPUs and wait at each barrier for
+    those that are not running.
+    """
+    allowed = facts.topology.allowed
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        threads = number(facts, name)
+        if threads is not None and allowed and threads > len(allowed):
+            yield threads_affinity.finding(
+                f"{name}={threads}, but {len(allowed)} CPUs are allowed "
+                f"({cpulist.render(allowed)})",
+                command=f"export {name}={max(1, len(usable_cores(facts)))}",
+            )
+
+
+@check(
+    "threads-siblings",
+    Severity.ADVICE,
+    title="Two compute threads on one core",
+    remedy="One thread per physical core is the usual best; let the tuner measure both.",
+    source="intel/intel-extension-for-pytorch#310",
+)
+def threads_siblings(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: all CPUs are busy, and training is no faster than with half the threads.
+
+    Cause: SMT siblings share the units that multiply matrices, AMX above all.
+    """
+    threads, cores = number(facts, "OMP_NUM_THREADS"), len(facts.topology.allowed_cores)
+    ranks = local_ranks(facts) or 1
+    total = (threads or 0) * ranks
+    if threads is not None and cores < total <= len(facts.topology.allowed):
+        yield threads_siblings.finding(
+            f"{total} threads on {cores} allowed physical cores",
+            command=f"export OMP_NUM_THREADS={max(1, cores // ranks)}",
+        )
+
+
+@check(
+    "threads-mkl",
+    Severity.WARNING,
+    title="MKL_NUM_THREADS and OMP_NUM_THREADS disagree",
+    remedy="Unset MKL_NUM_THREADS; torch then follows OMP_NUM_THREADS.",
+    source="https://pytorch.org/docs/stable/notes/multiprocessing.html#cpu-oversubscription",
+)
+def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: torch.get_num_threads() is not what OMP_NUM_THREADS says.
+
+    Cause: torch takes MKL's count where it is built with MKL, and MKL_NUM_THREADS
+    beats OMP_NUM_THREADS there (aten/src/ATen/ParallelOpenMP.cpp).
+    """
+    mkl, omp = number(facts, "MKL_NUM_THREADS"), number(facts, "OMP_NUM_THREADS")
+    if mkl is not None and omp is not None and mkl != omp:
+        yield threads_mkl.finding(
+            f"MKL_NUM_THREADS={mkl}, OMP_NUM_THREADS={omp}: torch uses {mkl}",
+            command="unset MKL_NUM_THREADS",
+        )
+
+
+@check(
+    "threads-limit",
+    Severity.WARNING,
+    title="OMP_THREAD_LIMIT is below the thread count",
+    remedy="Unset OMP_THREAD_LIMIT.",
+    source="https://www.openmp.org/spec-html/5.0/openmpse58.html",
+)
+def threads_limit(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: fewer cores are busy than torch.get_num_threads() says.
+
+    Cause: OMP_THREAD_LIMIT caps every team without a word.
+    """
+    limit, threads = number(facts, "OMP_THREAD_LIMIT"), number(facts, "OMP_NUM_THREADS")
+    wanted = threads or len(usable_cores(facts))
+    if limit is not None and 0 < limit < wanted:
+        yield threads_limit.finding(
+            f"OMP_THREAD_LIMIT={limit}, {wanted} threads are wanted",
+            command="unset OMP_THREAD_LIMIT",
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    threads_affinity,
+    threads_one,
+    threads_malformed,
+    threads_mkl,
+    threads_limit,
+    threads_siblings,
+)
