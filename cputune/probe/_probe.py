@@ -15,6 +15,13 @@ from cputune.probe.load import read_load
 from cputune.probe.memory import read_memory
 from cputune.probe.packages import read_packages
 from cputune.probe.settings import read_settings
+from cputune.probe.surroundings import (
+    read_accelerators,
+    read_bound_processes,
+    read_network,
+    read_preload_missing,
+    read_sys_nice,
+)
 from cputune.probe.topology import read_topology
 
 
@@ -34,9 +41,10 @@ def probe(host: Host | None = None) -> HostFacts:
     python = look.host.python_version()
     if python is None:
         look.not_known("python", "the recording does not name the interpreter")
+    topology = read_topology(look, info, limits.cpuset)
     return HostFacts(
         cpu=read_cpu(look, info),
-        topology=read_topology(look, info, limits.cpuset),
+        topology=topology,
         limits=limits,
         memory=read_memory(look),
         settings=read_settings(look),
@@ -46,6 +54,11 @@ def probe(host: Host | None = None) -> HostFacts:
         libraries=read_libraries(look, tuple(locations)),
         launchers=read_launchers(look),
         environment=read_environment(look.host.environment()),
+        preload_missing=read_preload_missing(look),
+        accelerators=read_accelerators(look),
+        sys_nice=read_sys_nice(look),
+        network=read_network(look),
+        bound_processes=read_bound_processes(look, topology.online),
         unknown=look.unknown,
         recorded=not look.host.live,
     )

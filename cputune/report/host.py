@@ -28,6 +28,17 @@ def host_document(facts: HostFacts) -> dict[str, Any]:
         "libraries": [asdict(library) for library in facts.libraries],
         "launchers": [asdict(launcher) for launcher in facts.launchers],
         "environment": dict(facts.environment),
+        "preload_missing": list(facts.preload_missing),
+        "accelerators": _items(facts.accelerators),
+        "sys_nice": facts.sys_nice,
+        "network": {
+            "interfaces": _items(facts.network.interfaces),
+            "hostname_addresses": _items(facts.network.hostname_addresses),
+        },
+        "bound_processes": [
+            {"pid": process.pid, "name": process.name, "cpus": cpulist.render(process.cpus)}
+            for process in facts.bound_processes
+        ],
         "recorded": facts.recorded,
         "unknown": [asdict(unknown) for unknown in facts.unknown],
     }
@@ -61,3 +72,7 @@ def _topology(topology: Topology) -> dict[str, Any]:
 
 def _list(cpus: tuple[int, ...] | None) -> str | None:
     return None if cpus is None else cpulist.render(cpus)
+
+
+def _items(texts: tuple[str, ...] | None) -> list[str] | None:
+    return None if texts is None else list(texts)
