@@ -33,7 +33,11 @@ def both_ways(versions: Versions) -> tuple[str, str | None]:
         return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.13.", None
     said = [f"{_verb(way)}: {way.command()}" for way in ways]
     sentence = "; or ".join(said)
-    return f"{sentence[0].upper()}{sentence[1:]}", ways[0].command()
+    sentence = f"{sentence[0].upper()}{sentence[1:]}."
+    if versions.torch is not None and versions.torch.local == "cpu" and " torch==" in sentence:
+        page = load().wheels["torch_cpu"]
+        sentence += f" PyPI's torch brings the CUDA libraries; its CPU build lies at {page}."
+    return sentence, ways[0].command()
 
 
 def _verb(way: Way) -> str:

@@ -42,9 +42,9 @@ class Way:
 def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | None:
     """The smallest change to a stack of this era in which everything fits.
 
-    Only packages that are there are changed or removed, besides IPEX itself, which the
-    IPEX era needs; with ``complete`` torch, transformers and accelerate are added where
-    they are missing. None where this Python has no such stack.
+    Only packages that are there are changed or removed; with ``complete`` torch,
+    transformers, accelerate and (for its era) IPEX are added where they are missing.
+    None where this Python has no such stack.
     """
     stack = load()
     start = versions
@@ -52,7 +52,9 @@ def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | No
         for name in ("torch", "transformers", "accelerate"):
             if start.get(name) is None:
                 start = replace(start, **{name: stack.era(era).versions[name]})
-    present = [n for n in ORDER if start.get(n) is not None or (n == "ipex" and era == "ipex")]
+        if era == "ipex" and start.ipex is None:
+            start = replace(start, ipex=stack.era(era).versions["ipex"])
+    present = [name for name in ORDER if start.get(name) is not None]
     must = {name for name in present if not _belongs(stack, era, name, start.get(name))}
     for count in range(len(must), len(present) + 1):
         for names in combinations(present, count):
@@ -87,7 +89,7 @@ def _solutions(
         if misfits(at, stack):
             return
         if not left:
-            if era == "today" or _has_a_caller(stack, at):
+            if era == "today" or at.ipex is None or _has_a_caller(stack, at):
                 yield at
             return
         for candidate in _candidates(stack, era, left[0], at):
