@@ -33,6 +33,9 @@ def probe(host: Host | None = None) -> HostFacts:
     of mpirun. Imports no package that it looks at.
     """
     look = Look(LiveHost() if host is None else host)
+    trouble = look.host.trouble()
+    if trouble is not None:
+        look.not_known("record", trouble)
     load = read_load(look)  # first: what follows adds to it
     info = read_cpuinfo(look)
     limits = read_limits(look)

@@ -1,0 +1,26 @@
+"""Host: the only door to disk, environment, clock and child processes.
+
+Everything that looks at the machine takes a ``Host``, so that a recorded machine
+(``RecordedHost``) can stand in for the live one. Paths are those of the machine that is
+looked at: ``/proc/cpuinfo`` is read below the root of the recording.
+"""
+
+from __future__ import annotations
+
+from cputune.host.base import Command, Completed, Distribution, Host
+from cputune.host.children import end_group
+from cputune.host.files import read_file, write_atomically
+from cputune.host.live import LiveHost
+from cputune.host.recorded import RecordedHost
+
+__all__ = [
+    "Command",
+    "Completed",
+    "Distribution",
+    "Host",
+    "LiveHost",
+    "RecordedHost",
+    "end_group",
+    "read_file",
+    "write_atomically",
+]

@@ -1,0 +1,110 @@
+"""What a machine can be asked, and the records of question and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A child to start. ``environment`` replaces ours; None inherits it."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] | None = None
+    cwd: str | None = None
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """How a child ended. ``returncode`` is None where it was ended at its timeout."""
+
+    returncode: int | None
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """An installed Python distribution, as its metadata describes it.
+
+    ``others`` are further versions of it that lie in the same environment.
+    """
+
+    name: str
+    version: str | None
+    location: str | None
+    requires: tuple[str, ...] = ()
+    installer: str | None = None
+    others: tuple[str, ...] = ()
+
+
+class Host:
+    """A machine to look at. This base class knows nothing of its own, and says so.
+
+    Reading raises OSError, as the file system does; ``ValueError`` where a file is no text.
+    """
+
+    live = False
+
+    def read_text(self, path: str) -> str:
+        """The text of a file; undecodable bytes become U+FFFD."""
+        raise FileNotFoundError(path)
+
+    def list_dir(self, path: str) -> tuple[str, ...]:
+        """The names in a directory, sorted."""
+        raise FileNotFoundError(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is there and can be reached."""
+        return False
+
+    def real_path(self, path: str) -> str:
+        """The path with its links followed."""
+        return path
+
+    def environment(self) -> Mapping[str, str]:
+        """The environment variables of the process that asks."""
+        return {}
+
+    def affinity(self) -> tuple[int, ...] | None:
+        """CPUs that the process may run on; None where that is not recorded."""
+        return None
+
+    def which(self, program: str) -> str | None:
+        """The path of a program on PATH."""
+        return None
+
+    def run(self, command: Command) -> Completed:
+        """Run a child to its end. Raises OSError where it cannot be started."""
+        raise FileNotFoundError(command.argv[0])
+
+    def distributions(self) -> tuple[Distribution, ...]:
+        """Installed Python distributions, from metadata alone."""
+        return ()
+
+    def python_version(self) -> str | None:
+        """The version of the interpreter that trains."""
+        return None
+
+    def trouble(self) -> str | None:
+        """What is wrong with the source itself, if anything (a damaged recording)."""
+        return None
+
+    def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
+        """EAX, EBX, ECX, EDX of the CPUID instruction; None where it cannot be asked."""
+        return None
+
+    def cpu_info(self) -> Mapping[str, object]:
+        """What py-cpuinfo says, for systems that have no /proc/cpuinfo."""
+        return {}
+
+    def disk_bytes(self, path: str) -> int | None:
+        """Size of the file system that holds a path."""
+        return None
+
+    def resource_limit(self, name: str) -> int | None:
+        """A soft limit (``NOFILE``, ``MEMLOCK``); None where unlimited or not recorded."""
+        return None

@@ -1,0 +1,219 @@
+"""A machine as it was recorded: files below a directory, and what is no file beside them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import posixpath
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cputune import cpulist
+from cputune.errors import HostError
+from cputune.host.base import Command, Completed, Distribution, Host
+from cputune.host.files import read_file
+
+RECORD_FILE = "record.json"
+RECORD_SCHEMA = "cputune.record/1"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedHost(Host):
+    """The machine recorded at ``root``: ``root/proc``, ``root/sys``, and ``root/record.json``.
+
+    The last is optional and holds what is no file of the kernel::
+
+        {"schema": "cputune.record/1",
+         "python": "3.11.7",
+         "affinity": "0-15",
+         "environment": {"OMP_NUM_THREADS": "8"},
+         "packages": [{"name": "torch", "version": "2.13.0", "location": "/venv/lib/..."}],
+         "launchers": {"mpirun": {"path": "/usr/bin/mpirun",
+                                  "answer": {"returncode": 0, "stdout": "...", "stderr": ""}}},
+         "limits": {"NOFILE": 1024, "MEMLOCK": null},
+         "disk_bytes": {"/dev/shm": 67108864},
+         "cpuid": {"7.1": [0, 0, 0, 0]},
+         "unreadable": {"/proc/x": 13},
+         "files": {"/venv/lib/.../torch/version.py": "..."},
+         "directories": {"/usr/lib64": ["libgomp.so.1"]},
+         "real_paths": {"/usr/lib64/libgomp.so.1": "/usr/lib64/libgomp.so.1.0.0"},
+         "paths": ["/.dockerenv"]}
+
+    ``packages`` may also map names to versions. Nothing is ever taken from the live
+    machine, and nothing that lies outside of ``root`` is read.
+    """
+
+    root: str | os.PathLike[str]
+    _record: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _real: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        base = os.path.realpath(self.root)
+        if not os.path.isdir(base):
+            raise HostError(
+                f"no recorded machine lies at {os.fspath(self.root)!r}",
+                hint="give the directory that holds proc/ and sys/",
+            )
+        self._real[""] = base
+        try:
+            record = json.loads(read_file(os.path.join(base, RECORD_FILE)))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, RecursionError) as error:
+            self._record["trouble"] = f"{RECORD_FILE} cannot be read: {error}"
+            return
+        if not isinstance(record, dict):
+            self._record["trouble"] = f"{RECORD_FILE} holds no JSON object"
+        elif record.get("schema", RECORD_SCHEMA) != RECORD_SCHEMA:
+            self._record["trouble"] = f"{RECORD_FILE} has the unknown schema {record['schema']!r}"
+        else:
+            self._record.update(record)
+
+    def trouble(self) -> str | None:
+        told = self._record.get("trouble")
+        return told if isinstance(told, str) else None
+
+    def read_text(self, path: str) -> str:
+        number = self._mapping("unreadable").get(path)
+        if isinstance(number, int):
+            raise OSError(number, os.strerror(number), path)
+        kept = self._mapping("files").get(path)
+        return kept if isinstance(kept, str) else read_file(self._inside(path))
+
+    def list_dir(self, path: str) -> tuple[str, ...]:
+        kept = self._mapping("directories").get(path)
+        if isinstance(kept, list):
+            return tuple(sorted(name for name in kept if isinstance(name, str)))
+        return tuple(sorted(os.listdir(self._inside(path))))
+
+    def exists(self, path: str) -> bool:
+        if path in self._mapping("files") or path in self._mapping("directories"):
+            return True
+        paths = self._record.get("paths")
+        if isinstance(paths, list) and path in paths:
+            return True
+        try:
+            return os.path.exists(self._inside(path))
+        except (OSError, ValueError):
+            return False
+
+    def real_path(self, path: str) -> str:
+        real = self._mapping("real_paths").get(path)
+        return real if isinstance(real, str) else path
+
+    def environment(self) -> Mapping[str, str]:
+        return {k: v for k, v in self._mapping("environment").items() if isinstance(v, str)}
+
+    def affinity(self) -> tuple[int, ...] | None:
+        told = self._record.get("affinity")
+        try:
+            return cpulist.parse(told) or None if isinstance(told, str) else None
+        except ValueError:
+            return None
+
+    def which(self, program: str) -> str | None:
+        path = self._launcher(program).get("path")
+        return path if isinstance(path, str) else None
+
+    def run(self, command: Command) -> Completed:
+        """The recorded answer of a launcher to ``--version``, as if it ran."""
+        for name in self._mapping("launchers"):
+            launcher = self._launcher(name)
+            answer = launcher.get("answer")
+            if command.argv == (launcher.get("path"), "--version") and isinstance(answer, dict):
+                code = answer.get("returncode")
+                return Completed(
+                    returncode=code if isinstance(code, int) else None,
+                    stdout=str(answer.get("stdout", "")),
+                    stderr=str(answer.get("stderr", "")),
+                    seconds=0.0,
+                )
+        raise FileNotFoundError(errno.ENOENT, "its answer was not recorded", command.argv[0])
+
+    def distributions(self) -> tuple[Distribution, ...]:
+        packages = self._record.get("packages")
+        if isinstance(packages, dict):
+            packages = [{"name": name, "version": version} for name, version in packages.items()]
+        found = []
+        for package in packages if isinstance(packages, list) else ():
+            if isinstance(package, dict) and isinstance(package.get("name"), str):
+                found.append(
+                    Distribution(
+                        name=package["name"],
+                        version=_text(package.get("version")),
+                        location=_text(package.get("location")),
+                        requires=_texts(package.get("requires")),
+                        installer=_text(package.get("installer")),
+                        others=_texts(package.get("others")),
+                    )
+                )
+        return tuple(sorted(found, key=lambda distribution: distribution.name.lower()))
+
+    def python_version(self) -> str | None:
+        return _text(self._record.get("python"))
+
+    def disk_bytes(self, path: str) -> int | None:
+        return _number(self._mapping("disk_bytes").get(path))
+
+    def resource_limit(self, name: str) -> int | None:
+        return _number(self._mapping("limits").get(name))
+
+    def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
+        kept = self._mapping("cpuid").get(f"{leaf}.{subleaf}")
+        if isinstance(kept, list) and len(kept) == 4 and all(isinstance(v, int) for v in kept):
+            a, b, c, d = kept
+            return a, b, c, d
+        return None
+
+    def _mapping(self, key: str) -> Mapping[str, Any]:
+        value = self._record.get(key)
+        return value if isinstance(value, dict) else {}
+
+    def _launcher(self, name: str) -> Mapping[str, Any]:
+        value = self._mapping("launchers").get(name)
+        return value if isinstance(value, dict) else {}
+
+    def _inside(self, path: str) -> str:
+        """Map a path of the machine below the root. Raises OSError where it leads out.
+
+        Links of the recorded tree are followed, but not out of it: the real path of
+        each directory is found once and kept, so that 4096 CPUs are read quickly.
+        """
+        directory, name = posixpath.split(posixpath.normpath("/" + path))
+        target = os.path.join(self._real_directory(directory.strip("/")), name)
+        try:
+            if stat.S_ISLNK(os.lstat(target).st_mode):
+                return self._checked(os.path.realpath(target))
+        except ValueError as error:  # a NUL in the path
+            raise FileNotFoundError(errno.ENOENT, str(error)) from error
+        return target
+
+    def _real_directory(self, directory: str) -> str:
+        if directory not in self._real:
+            above, _, name = directory.rpartition("/")
+            target = os.path.join(self._real_directory(above), name)
+            if os.path.islink(target):
+                target = self._checked(os.path.realpath(target))
+            self._real[directory] = target
+        return self._real[directory]
+
+    def _checked(self, real: str) -> str:
+        base = self._real[""]
+        if real != base and not real.startswith(base.rstrip("/") + "/"):
+            raise FileNotFoundError(errno.ENOENT, "leads out of the recording", real)
+        return real
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
