@@ -28,6 +28,7 @@ from cputune.verify.records import (
     Verdict,
 )
 from cputune.verify.shell import ShellConsumer
+from cputune.verify.slurm import SlurmConsumer
 
 __all__ = [
     "FAILED",
@@ -45,6 +46,7 @@ CONSUMERS: tuple[Consumer, ...] = (
     ShellConsumer(),
     KubernetesConsumer(),
     LaunchConsumer(),
+    SlurmConsumer(),
 )
 
 

@@ -72,12 +72,18 @@ class _Heard:
 
 
 def observe(
-    commands: Sequence[Command], *, ranks: int, steps: int, timeout_seconds: float
+    commands: Sequence[Command],
+    *,
+    ranks: int,
+    steps: int,
+    timeout_seconds: float,
+    logs: Sequence[Path] = (),
 ) -> Launched:
     """Start the commands together and listen until every rank has made its steps.
 
     ``ranks`` are awaited in all; a launch that starts fewer is listened to until it ends
-    by itself, or until the time is up. Raises OSError where a command cannot be started.
+    by itself, or until the time is up. ``logs`` are further files that hold its output.
+    Raises OSError where a command cannot be started.
     """
     heard: dict[int, _Heard] = {}
     started = time.monotonic()
@@ -102,7 +108,7 @@ def observe(
         for child in children:
             end_group(child)
         end_marked(SOCKET_VARIABLE, post.path)
-        output = _tail(Path(directory))
+        output = _tail([*sorted(Path(directory).glob("output-*")), *logs])
     return Launched(
         ranks=tuple(
             Rank(number=n, state=h.state, steps=tuple(h.steps), trouble=h.trouble)
@@ -215,10 +221,10 @@ def _drain(post: Post, heard: dict[int, _Heard]) -> None:
                 _hear(heard.setdefault(source, _Heard()), event)
 
 
-def _tail(directory: Path) -> str:
+def _tail(paths: Sequence[Path]) -> str:
     parts = []
-    for path in sorted(directory.glob("output-*")):
-        with path.open("rb") as file:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
             parts.append(file.read().decode("utf-8", errors="replace"))

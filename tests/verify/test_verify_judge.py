@@ -1,0 +1,144 @@
+import math
+import random
+import statistics
+
+import pytest
+
+from cputune.plan import Plan
+from cputune.result import Throughput
+from cputune.verify.interface import Expected
+from cputune.verify.judge import judge, median_interval, step_rates, throughput, throughput_check
+from cputune.verify.launched import Launched, Rank, RankStep
+
+PLAN = Plan(processes_per_node=2, threads_per_process=1, precision="bf16", cpus=((0,), (1,)))
+
+
+def steps(count=12, seconds=0.5, samples=4, loss=5.0, **more):
+    return tuple(
+        RankStep(seconds=seconds, samples=samples, loss=loss, **more) for _ in range(count)
+    )
+
+
+def rank(number, made=None, **state):
+    seen = {
+        "world_size": 2,
+        "threads": 1,
+        "affinity": [number],
+        "dtype": "bfloat16",
+        "backend": "gloo",
+        **state,
+    }
+    return Rank(number=number, state=seen, steps=steps() if made is None else made)
+
+
+def launched(*ranks, **more):
+    fields = {"returncode": None, "enough": True, "timed_out": False, "seconds": 9.0, "output": ""}
+    return Launched(ranks=ranks, **{**fields, **more})
+
+
+def states(seen, plan=PLAN, **expected):
+    checks = judge(seen, Expected(**expected), plan, "mpirun")
+    return {check.name: check.state for check in checks}
+
+
+def test_a_launch_that_is_the_plan_passes():
+    found = states(launched(rank(0), rank(1)), global_batch_size=8)
+    assert set(found.values()) == {"passed"}
+    assert set(found) >= {"launch", "world size", "threads", "affinity", "precision", "backend"}
+
+
+@pytest.mark.parametrize(
+    ("state", "failed"),
+    [
+        ({"world_size": 1}, "world size"),
+        ({"threads": 2}, "threads"),
+        ({"affinity": [0, 1]}, "affinity"),
+        ({"dtype": "float32"}, "precision"),
+        ({"backend": "mpi"}, "backend"),
+        ({"threads": None}, "threads"),
+    ],
+)
+def test_one_rank_that_differs_fails_that_check_alone(state, failed):
+    found = states(launched(rank(0), rank(1, **state)))
+    assert [name for name, value in found.items() if value == "failed"] == [failed]
+
+
+def test_a_preload_that_was_not_mapped_fails():
+    plan = Plan(
+        processes_per_node=2,
+        threads_per_process=1,
+        precision="bf16",
+        cpus=((0,), (1,)),
+        allocator="tcmalloc",
+        preload=("/usr/lib/libtcmalloc.so.4",),
+    )
+    good = rank(0, mapped=["/usr/lib/libtcmalloc.so.4"])
+    assert states(launched(good, rank(1, mapped=[])), plan)["preload"] == "failed"
+
+
+def test_ranks_that_take_another_batch_fail():
+    assert states(launched(rank(0), rank(1)), global_batch_size=16)["global batch"] == "failed"
+
+
+@pytest.mark.parametrize("losses", [(5.0, math.nan), (5.0, math.inf), (2.0, 400.0)])
+def test_a_loss_that_runs_away_fails(losses):
+    made = tuple(RankStep(seconds=1, samples=4, loss=loss) for loss in losses)
+    assert states(launched(rank(0), rank(1, made)))["loss"] == "failed"
+
+
+def test_a_script_without_a_loss_is_not_checked_for_it():
+    made = steps(loss=None)
+    assert states(launched(rank(0, made), rank(1, made)))["loss"] == "not checked"
+
+
+def test_fewer_ranks_than_the_plan_fail_the_launch():
+    assert states(launched(rank(0)))["launch"] == "failed"
+
+
+def test_a_launch_without_a_rank_shows_its_output():
+    seen = launched(enough=False, returncode=3, output="first\nerror: there is no mpirun\n")
+    (check,) = judge(seen, Expected(), PLAN, "mpirun")
+    assert check.state == "failed"
+    assert "ended with 3" in check.summary
+    assert check.evidence[-1].seen == "error: there is no mpirun"
+
+
+def test_throughput_is_that_of_the_whole_job():
+    ratio = throughput([rank(0), rank(1)], Throughput(median=16.0, low=15.0, high=17.0))
+    assert ratio.measured == 16.0
+    assert ratio.low < 1.0 < ratio.high
+
+
+def test_the_slowest_rank_makes_the_step():
+    slow = steps(seconds=1.0)
+    assert step_rates([rank(0), rank(1, slow)]) == [8.0] * 10
+
+
+def test_steps_that_waited_for_a_cpu_do_not_count():
+    made = steps(8) + steps(4, seconds=5.0, delayed_seconds=4.0)
+    assert step_rates([rank(0, made), rank(1, made)]) == [16.0] * 6
+
+
+def test_a_launch_far_below_the_tuned_figure_fails():
+    slow = throughput([rank(0), rank(1)], Throughput(median=40.0, low=39.0, high=41.0))
+    assert throughput_check(slow, "mpirun").state == "failed"
+    same = throughput([rank(0), rank(1)], Throughput(median=16.0, low=15.9, high=16.1))
+    assert throughput_check(same, "mpirun").state == "passed"
+    assert throughput_check(None, "mpirun").state == "not checked"
+
+
+def test_the_interval_of_a_median_holds_it_often_enough():
+    draw = random.Random(7)
+    inside = 0
+    for _ in range(2000):
+        values = sorted(draw.gauss(0, 1) for _ in range(11))
+        low, high = median_interval(values)
+        assert low <= statistics.median(values) <= high
+        inside += low <= 0 <= high
+    assert inside >= 0.95 * 2000
+
+
+@pytest.mark.parametrize("count", range(1, 40))
+def test_an_interval_exists_for_every_number_of_steps(count):
+    low, high = median_interval(range(count))
+    assert 0 <= low <= high < count
