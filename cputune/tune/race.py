@@ -58,12 +58,20 @@ class Race:
                 return "lost"
         if len(logs) >= MOST_STEPS or len(now.kept) >= MOST_KEPT:
             return "enough"
-        if not now.level or len(now.kept) < LEAST_KEPT:
+        if not now.level or len(now.kept) < LEAST_KEPT or len(logs) < self.warmup + 2:
             return "more"
         if self.fastest is None:
             return "enough"
         behind = now.center - SURE * now.error > self.fastest.center
         return "enough" if behind or now.error <= TARGET_ERROR else "more"
+
+    @property
+    def warmup(self) -> int:
+        """How many first steps of a run are slower than the rest, as far as was seen."""
+        if not self.excesses:
+            return 2
+        slow = [i for i in range(len(self.excesses)) if self._excess(i) > self.noise.deviation]
+        return slow[-1] + 1 if slow else 0
 
     def _floor(self, logs: Sequence[float], now: Estimate) -> float:
         """Where the centre of this run lies at least, were the rest of warm-up still to come."""

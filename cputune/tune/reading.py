@@ -153,7 +153,7 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
     """Why a loss is not that of the baseline, or None where it is as it should be.
 
     The same seed and data give nearly the same losses in any precision: a mean over the
-    common steps that is off by a third, and by more than 0.3, is no rounding. Later
+    common steps that is off by a third, and by more than 0.5, is no rounding. Later
     steps may not rise above twice the worst that the baseline had.
     """
     last = losses[-1] if losses else None
@@ -174,10 +174,13 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
         for own, other in zip(losses, reference, strict=False)
         if own is not None and other is not None and math.isfinite(other)
     ]
-    if len(pairs) < 2:
+    if len(pairs) < 3:
         return None
     own_mean = sum(own for own, _ in pairs) / len(pairs)
     mean = sum(other for _, other in pairs) / len(pairs)
-    if abs(own_mean - mean) > max(0.33 * abs(mean), 0.3):
-        return f"the loss over the first {len(pairs)} steps is {own_mean:.3g}, the baseline's {mean:.3g}"
+    if abs(own_mean - mean) > max(0.33 * abs(mean), 0.5):
+        return (
+            f"the mean loss of the first {len(pairs)} steps is {own_mean:.3g}, "
+            f"the baseline's {mean:.3g}"
+        )
     return None

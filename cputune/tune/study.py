@@ -1,0 +1,455 @@
+"""A study: baseline, suggestions, then what the sampler proposes; at the end the confirmation."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cputune.errors import CannotError, Interrupted, NoValidTrialError
+from cputune.facts import HostFacts
+from cputune.layout import baseline_plan
+from cputune.plan import Plan
+from cputune.result import COMPLETED, FAILED, PRUNED, Result, Throughput, Trial, host_fingerprint
+from cputune.tune.confirm import Contender, confirm
+from cputune.tune.events import (
+    ConfirmRun,
+    ConfirmStarted,
+    OnEvent,
+    StepTaken,
+    StudyEnded,
+    StudyStarted,
+    TrialEnded,
+    TrialRepeated,
+    TrialStarted,
+)
+from cputune.tune.ledger import Identity, Ledger
+from cputune.tune.race import Race, Verdict
+from cputune.tune.reading import Rules, Run, read_run
+from cputune.tune.sampler import History, PlanSampler
+from cputune.tune.space import SearchSpace, build_space
+from cputune.tune.statistics import Estimate, estimate
+from cputune.tune.steps import Contended, Runner, Step
+from cputune.tune.verdict import Findings, conclude
+from cputune.workload import Workload
+
+ATTEMPTS = 3
+"""How often a trial that others delayed is run before it is given up."""
+
+BUSY_ERROR = 0.1
+"""Least standard error (log) of a trial on a machine that is never quiet."""
+
+STUDY_SHARE = 0.7
+"""Share of ``--max-time`` for the study; the rest is for the confirmation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What was asked for, beside the workload and the machine."""
+
+    budget: int = 20
+    seed: int = 0
+    knobs: tuple[str, ...] | None = None
+    fix: Mapping[str, Any] = field(default_factory=dict)
+    allow_slow_precision: bool = False
+    max_time_seconds: float | None = None
+    study: Path | None = None
+    resume: bool = False
+
+
+class TuningStudy:
+    """One study, from its first trial to its result. Used once: ``run()``."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        facts: HostFacts,
+        runner: Runner,
+        settings: Settings,
+        *,
+        confirm_runner: Runner | None = None,
+        on_event: OnEvent | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workload = workload
+        self._facts = facts
+        self._runner = runner
+        self._confirm_runner = runner if confirm_runner is None else confirm_runner
+        self._settings = settings
+        self._on_event: OnEvent = on_event or (lambda event: None)
+        self._clock = clock
+        self._started = clock()
+        self._step_seconds = 0.0
+        self._race = Race()
+        self._history = History()
+        self._findings = Findings()
+        self._reference: list[float | None] = []
+        self._space: SearchSpace | None = None
+        self._sampler: PlanSampler | None = None
+        self._ledger = Ledger(settings.study, resume=settings.resume)
+
+    def run(self) -> Result:
+        """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
+        try:
+            resumed = self._take_up()
+            self._search(resumed)
+            self._confirm()
+        except (KeyboardInterrupt, Interrupted):
+            self._ledger.abandon()
+            raise self._interrupted() from None
+        except BaseException:
+            self._ledger.abandon()
+            raise
+        result = self._conclude()
+        self._on_event(StudyEnded(result=result))
+        return result
+
+    def _interrupted(self) -> Interrupted:
+        count = len(self._findings.trials)
+        error = StudyInterrupted(
+            f"interrupted after {count} {'trial' if count == 1 else 'trials'}",
+            hint=(
+                "go on with: cputune tune --resume"
+                if self._settings.study is not None
+                else "--study FILE.db keeps what was measured, --resume goes on from there"
+            ),
+        )
+        self._findings.notes.append("The study was interrupted; nothing was confirmed.")
+        try:
+            error.result = self._conclude()
+        except NoValidTrialError:
+            error.result = None
+        return error
+
+    # The study's book
+
+    def _take_up(self) -> int:
+        """Go on from the trials on record; says how many."""
+        identity = self._identity()
+        recorded = self._ledger.identity
+        if recorded is None:
+            self._ledger.identify(identity)
+            return 0
+        different = [name for name in identity if identity[name] != recorded.get(name)]
+        if different:
+            raise CannotError(
+                f"the study in {self._settings.study} is of another "
+                + ", ".join(name.replace("_", " ") for name in different),
+                hint="resume it as it was started, or give another file with --study",
+            )
+        past = self._ledger.past()
+        for trial, run in past:
+            self._book(trial, run)
+        return len(past)
+
+    def _identity(self) -> Identity:
+        settings = self._settings
+        return {
+            "host": host_fingerprint(self._facts),
+            "workload": self._workload.to_json(),
+            "seed": settings.seed,
+            "knobs": None if settings.knobs is None else sorted(settings.knobs),
+            "fix": {name: str(value) for name, value in sorted(settings.fix.items())},
+            "allow_slow_precision": settings.allow_slow_precision,
+        }
+
+    def _book(self, trial: Trial, run: Run) -> None:
+        """Take a trial into everything that is learnt from."""
+        past = self._history
+        first = not self._findings.trials
+        self._findings.trials.append(trial)
+        self._step_seconds += trial.step_seconds
+        past.tried.add(trial.plan)
+        if first and trial.plan.as_found:
+            self._reference = list(run.losses)
+        if trial.state == FAILED:
+            if trial.kind != Contended.kind:
+                past.failed.append(trial.plan)
+            return
+        if trial.state == PRUNED:
+            guess = self._race.lost(run.logs)
+        else:
+            guess = estimate(run.logs, self._race.noise.deviation)
+        self._race.learn(run.logs, guess, completed=trial.state == COMPLETED)
+        busy = BUSY_ERROR if trial.delayed_steps * 2 > trial.steps else 0.0
+        past.plans.append(trial.plan)
+        past.logs.append(guess.center)
+        past.errors.append(max(guess.error, busy))
+
+    # The search
+
+    def _search(self, resumed: int) -> None:
+        settings = self._settings
+        if not self._findings.trials:
+            self._ledger.begin_baseline()
+            self._trial(baseline_plan(self._facts), "baseline")
+        space = self._open_space(resumed)
+        assert self._sampler is not None
+        waiting = [(o, p) for o, p in space.suggestions if p not in self._history.tried]
+        while len(self._findings.trials) < settings.budget:
+            if self._out_of_time(STUDY_SHARE):
+                self._findings.notes.append("The search ended early: the time given was up.")
+                return
+            if waiting:
+                origin, plan = waiting.pop(0)
+                self._ledger.begin(space, plan)
+            elif self._sampler.propose(len(self._findings.trials)) is not None:
+                origin = "sampler"
+                plan = self._ledger.begin(space)
+            else:
+                self._findings.exhausted = True
+                return
+            self._trial(plan, origin)
+
+    def _open_space(self, resumed: int) -> SearchSpace:
+        """The space, now that the baseline has shown what the script trains."""
+        settings = self._settings
+        self._workload = self._observed_workload()
+        self._space = build_space(
+            self._facts,
+            self._workload,
+            vary=settings.knobs,
+            fix=settings.fix,
+            allow_slow_precision=settings.allow_slow_precision,
+        )
+        self._sampler = PlanSampler(self._space, self._history, seed=settings.seed)
+        self._ledger.guide(self._sampler, self._race)
+        self._on_event(StudyStarted(space=self._space, budget=settings.budget, resumed=resumed))
+        return self._space
+
+    def _observed_workload(self) -> Workload:
+        shown = getattr(self._runner, "workload", None)
+        workload = shown if isinstance(shown, Workload) else self._workload
+        if workload.global_batch_size is None and workload.batch_per_rank is None:
+            workload = replace(workload, global_batch_size=self._findings.samples_per_step)
+        return workload
+
+    def _trial(self, plan: Plan, origin: str) -> None:
+        number = len(self._findings.trials)
+        self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
+        run, spent = self._quiet_run(plan, number)
+        pruned = self._ledger.report(run)
+        trial = Trial(
+            number=number,
+            plan=plan,
+            state=COMPLETED,
+            steps=run.steps,
+            delayed_steps=run.delayed,
+            step_seconds=spent,
+            origin=origin,
+            observed=self._observed(),
+        )
+        if run.failure is not None:
+            details = run.failure.details
+            reason = str(run.failure) + (f"\n{details}" if details else "")
+            trial = replace(trial, state=FAILED, kind=run.failure.kind, reason=reason)
+        elif not run.logs:
+            trial = replace(
+                trial, state=FAILED, kind="no measurement", reason="the time given was up"
+            )
+        else:
+            now = estimate(run.logs, self._race.noise.deviation)
+            trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
+            if pruned or run.verdict != "enough":
+                lost = f"clearly slower than the fastest, {self._fastest()}"
+                reason = lost if pruned else "the time given was up, or the job ended"
+                done = not pruned and now.level and len(now.kept) >= 2
+                trial = replace(trial, state=COMPLETED if done else PRUNED, reason=reason)
+        if run.samples is not None and plan.world_size == 1:
+            self._findings.samples_per_step = run.samples
+        self._ledger.end(trial, run)
+        self._book(trial, run)
+        self._on_event(TrialEnded(trial=trial))
+
+    def _fastest(self) -> str:
+        fastest = self._race.fastest
+        return "" if fastest is None else f"{math.exp(-fastest.center):.3g} samples/s"
+
+    def _quiet_run(self, plan: Plan, number: int) -> tuple[Run, float]:
+        """A run that others did not delay, if one can be had; and the seconds of all tries."""
+        spent = 0.0
+        attempts = 1 if self._findings.never_quiet else ATTEMPTS
+        for attempt in range(attempts):
+            run = self._read(self._runner, plan, number, believe_delayed=False)
+            spent += run.step_seconds
+            if not isinstance(run.failure, Contended):
+                self._findings.saw_quiet = True
+                return run, spent
+            self._findings.contended_runs += 1
+            if attempt + 1 < attempts:
+                self._on_event(
+                    TrialRepeated(number=number, attempt=attempt + 1, reason=str(run.failure))
+                )
+        if not self._findings.saw_quiet:
+            # Never one quiet run so far: what the busy machine gives is all there is.
+            self._findings.never_quiet = True
+            run = self._read(self._runner, plan, number, believe_delayed=True)
+            spent += run.step_seconds
+        return run, spent
+
+    def _read(
+        self,
+        runner: Runner,
+        plan: Plan,
+        number: int,
+        *,
+        believe_delayed: bool,
+        verdict: Callable[[Sequence[float]], Verdict] | None = None,
+        share: float = STUDY_SHARE,
+    ) -> Run:
+        def on_step(index: int, step: Step, delayed: bool) -> None:
+            self._on_event(
+                StepTaken(number=number, index=index, seconds=step.seconds, delayed=delayed)
+            )
+
+        return read_run(
+            runner,
+            plan,
+            Rules(
+                verdict=verdict or self._race.verdict,
+                delays_itself=delays_itself(plan, self._facts),
+                believe_delayed=believe_delayed,
+                reference=() if plan.as_found else self._reference,
+                out_of_time=lambda seconds: self._out_of_time(share, seconds),
+                on_step=on_step,
+            ),
+        )
+
+    def _observed(self) -> tuple[Mapping[str, Any], ...]:
+        ask = getattr(self._runner, "observed", None)
+        if not callable(ask):
+            return ()
+        return tuple(one if isinstance(one, Mapping) else asdict(one) for one in ask())
+
+    def _out_of_time(self, share: float, running_seconds: float = 0.0) -> bool:
+        """Whether this share of the time is up, by the clock or by the steps' own time.
+
+        Steps of a runner that simulates take no time of the clock.
+        """
+        most = self._settings.max_time_seconds
+        if most is None:
+            return False
+        used = max(self._clock() - self._started, self._step_seconds + running_seconds)
+        return used > share * most
+
+    # The confirmation
+
+    def _confirm(self) -> None:
+        ranked = self._ranked()
+        if not ranked:
+            return
+        belief = self._belief()
+        base = next((t.plan for t in self._findings.trials if t.plan.as_found), None)
+        if base is None or any(
+            t.plan == base and self._is_broken(t) for t in self._findings.trials
+        ):
+            base = self._stand_in(ranked)
+        ranked = [plan for plan in ranked if plan != base]
+        if not ranked:
+            return
+        baseline = Contender(role="baseline", plan=base, believed=belief[base])
+        rivals = [Contender(role="candidate", plan=p, believed=belief[p]) for p in ranked[:2]]
+        self._on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
+        confirm(baseline, rivals, self._race, self._confirm_run, out_of_time=self._all_time_up)
+        spare = ranked[2:]
+        while spare and rivals and all(r.out is not None and not r.measured for r in rivals):
+            # Both fell over in a fresh process: the next best has its turn.
+            self._findings.fallen.extend(rivals)
+            rivals = [Contender(role="candidate", plan=spare[0], believed=belief[spare.pop(0)])]
+            baseline.logs.clear()
+            confirm(baseline, rivals, self._race, self._confirm_run, out_of_time=self._all_time_up)
+        self._findings.baseline = baseline
+        self._findings.rivals = rivals
+
+    @staticmethod
+    def _is_broken(trial: Trial) -> bool:
+        return trial.state == FAILED and trial.kind != Contended.kind
+
+    def _stand_in(self, ranked: Sequence[Plan]) -> Plan:
+        """What to compare with where today's launch does not run: the first that did."""
+        tried = [t.plan for t in self._findings.trials if t.plan in set(ranked)]
+        self._findings.stand_in = tried[0]
+        return tried[0]
+
+    def _all_time_up(self) -> bool:
+        return self._out_of_time(1.0)
+
+    def _ranked(self) -> list[Plan]:
+        """Plans that ran, the fastest first, as the model believes after all trials."""
+        belief = self._belief()
+        ran = [t.plan for t in self._findings.trials if t.state == COMPLETED]
+        return sorted((p for p in ran if not p.as_found), key=lambda plan: belief[plan][0])
+
+    def _belief(self) -> Mapping[Plan, tuple[float, float]]:
+        return {} if self._sampler is None else self._sampler.believe()
+
+    def _confirm_run(
+        self,
+        number: int,
+        contender: Contender,
+        verdict: Callable[[Sequence[float]], Verdict],
+    ) -> Run:
+        for _ in range(2):
+            run = self._read(
+                self._confirm_runner,
+                contender.plan,
+                -1,
+                believe_delayed=self._findings.never_quiet,
+                verdict=verdict,
+                share=math.inf,
+            )
+            self._step_seconds += run.step_seconds
+            if not isinstance(run.failure, Contended):
+                break
+            self._findings.contended_runs += 1
+        rate: Throughput | None = None
+        reason = None if run.failure is None else f"{run.failure.kind}: {run.failure}"
+        if run.failure is None and run.logs:
+            rate = speed(estimate(run.logs, self._race.noise.deviation))
+        self._findings.confirm_runs.append(
+            ConfirmRun(
+                round=number,
+                plan=contender.plan,
+                role=contender.role,
+                samples_per_second=rate,
+                reason=reason,
+            )
+        )
+        self._on_event(self._findings.confirm_runs[-1])
+        return run
+
+    def _conclude(self) -> Result:
+        return conclude(
+            self._findings,
+            facts=self._facts,
+            workload=self._workload,
+            space=self._space,
+            noise=self._race.noise.deviation,
+            budget=self._settings.budget,
+            seed=self._settings.seed,
+            seconds=max(self._clock() - self._started, self._step_seconds),
+        )
+
+
+class StudyInterrupted(Interrupted):
+    """Interrupted, with what was found: ``result`` is None where no trial was valid yet."""
+
+    result: Result | None = None
+
+
+def speed(now: Estimate) -> Throughput:
+    """Samples per second from log seconds per sample."""
+    return Throughput(
+        median=math.exp(-now.center), low=math.exp(-now.high), high=math.exp(-now.low)
+    )
+
+
+def delays_itself(plan: Plan, facts: HostFacts) -> bool:
+    """Whether a plan has more threads than CPUs or CPU time: its delays are its own fault."""
+    threads = plan.processes_per_node * plan.threads_per_process
+    cpus = len({cpu for cpus in plan.cpus for cpu in cpus})
+    quota = facts.limits.cpu_quota
+    return plan.oversubscribed or threads > cpus or (quota is not None and threads > quota)
