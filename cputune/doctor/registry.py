@@ -6,7 +6,7 @@ machine: a person mends from the top.
 
 from __future__ import annotations
 
-from cputune.doctor import binding, container, launch, precision, threads
+from cputune.doctor import binding, container, launch, libraries, precision, shape, system, threads
 from cputune.doctor.finding import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -15,6 +15,9 @@ CHECKS: tuple[Check, ...] = (
     *threads.CHECKS,
     *binding.CHECKS,
     *precision.CHECKS,
+    *libraries.CHECKS,
+    *system.CHECKS,
+    *shape.CHECKS,
 )
 
 

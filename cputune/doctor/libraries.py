@@ -1,0 +1,204 @@
+"""Libraries in the process: OpenMP runtimes, allocators, what LD_PRELOAD names."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.variables import is_true, number, value
+from cputune.facts import HostFacts
+
+_PRELOADS = {
+    "tcmalloc": r"libtcmalloc",
+    "jemalloc": r"libjemalloc",
+    "libiomp5": r"libiomp5|libomp\.so",
+    "libgomp": r"libgomp",
+}
+_KMP_SETTINGS = ("KMP_BLOCKTIME", "KMP_TPAUSE", "KMP_SETTINGS", "KMP_HW_SUBSET")
+_LONG_BLOCKTIME_MS = 1000
+
+
+@check(
+    "preload-dead",
+    Severity.WARNING,
+    title="LD_PRELOAD names a file that does not exist",
+    remedy="Name the file that is there; ld.so goes on without what it does not find.",
+    source="intel/intel-extension-for-pytorch#279, pytorch/pytorch#180983",
+)
+def preload_dead(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "object … from LD_PRELOAD cannot be preloaded: ignored", or no gain at all.
+
+    Cause: the path is another machine's. Debian and Ubuntu name the files with their
+    version (libtcmalloc.so.4), and scripts look for libtcmalloc.so.
+    """
+    for path in facts.preload_missing:
+        name = next((n for n, pattern in _PRELOADS.items() if re.search(pattern, path)), None)
+        there = facts.library(name) if name else None
+        evidence = f"{path} does not exist"
+        if there is not None:
+            evidence += f"; {name} lies at {there.path}"
+        kept = [p for p in _preloaded(facts) if p != path]
+        wanted = ":".join([*kept, there.path] if there else kept)
+        yield preload_dead.finding(
+            evidence,
+            command=f"export LD_PRELOAD={shlex.quote(wanted)}" if wanted else "unset LD_PRELOAD",
+        )
+
+
+@check(
+    "openmp-two",
+    Severity.WARNING,
+    title="Two OpenMP runtimes in one process",
+    remedy="Keep one: preload libiomp5 alone, or none and let torch use the libgomp it brings.",
+    source="pytorch/pytorch#98836, pytorch/pytorch#13806",
+)
+def openmp_two(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "OMP: Error #15", wrong results, or threads of two teams on the same cores.
+
+    Cause: each runtime has a thread pool of its own. KMP_DUPLICATE_LIB_OK only silences
+    the message. ``doctor --deep`` counts the runtimes that ``import torch`` loads.
+    """
+    loaded = _preloaded(facts)
+    intel = [path for path in loaded if re.search(_PRELOADS["libiomp5"], path)]
+    gnu = [path for path in loaded if re.search(_PRELOADS["libgomp"], path)]
+    if intel and gnu:
+        yield openmp_two.finding(f"LD_PRELOAD holds {intel[0]} and {gnu[0]}")
+    if is_true(facts, "KMP_DUPLICATE_LIB_OK"):
+        yield openmp_two.finding(
+            f"KMP_DUPLICATE_LIB_OK={value(facts, 'KMP_DUPLICATE_LIB_OK')} hides that two "
+            "runtimes are loaded",
+            command="unset KMP_DUPLICATE_LIB_OK",
+        )
+
+
+@check(
+    "allocator-default",
+    Severity.ADVICE,
+    title="A faster allocator is here and not used",
+    remedy="Preload it; the tuner measures whether it helps.",
+    source="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator",
+)
+def allocator_default(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: much time in page faults; every step frees and maps large tensors again.
+
+    Cause: glibc's malloc returns large blocks to the kernel at once. tcmalloc and
+    jemalloc keep them. What is gained depends on the model and on the machine.
+    """
+    loaded = _preloaded(facts)
+    if any(
+        re.search(_PRELOADS[name], path) for name in ("tcmalloc", "jemalloc") for path in loaded
+    ):
+        return
+    library = facts.library("tcmalloc") or facts.library("jemalloc")
+    if library is not None and facts.package("torch"):
+        wanted = ":".join([*loaded, library.path])
+        yield allocator_default.finding(
+            f"{library.path} is installed, LD_PRELOAD is {value(facts, 'LD_PRELOAD') or 'unset'}",
+            command=f"export LD_PRELOAD={shlex.quote(wanted)}",
+        )
+
+
+@check(
+    "setting-without-library",
+    Severity.ADVICE,
+    title="A variable speaks to a library that is not loaded",
+    remedy="Preload the library, or unset the variable.",
+    source="pytorch/pytorch#149422",
+)
+def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: a variable out of a tuning guide changes nothing.
+
+    Cause: KMP_* are read by Intel's and LLVM's OpenMP (pip's torch brings GNU's),
+    MALLOC_CONF by jemalloc.
+    """
+    loaded = _preloaded(facts)
+    conda = (package := facts.package("torch")) is not None and package.installer == "conda"
+    intel = conda or any(re.search(_PRELOADS["libiomp5"], path) for path in loaded)
+    for name in _KMP_SETTINGS:
+        if value(facts, name) and not intel:
+            yield setting_without_library.finding(
+                f"{name}={value(facts, name)}, and LD_PRELOAD holds no libiomp5"
+            )
+    jemalloc = any(re.search(_PRELOADS["jemalloc"], path) for path in loaded)
+    if value(facts, "MALLOC_CONF") and not jemalloc:
+        yield setting_without_library.finding(
+            f"MALLOC_CONF={value(facts, 'MALLOC_CONF')}, and LD_PRELOAD holds no jemalloc"
+        )
+
+
+@check(
+    "blocktime-long",
+    Severity.ADVICE,
+    title="Idle OpenMP threads spin for long",
+    remedy="Set KMP_BLOCKTIME=1 where several ranks or oneCCL workers share the machine.",
+    source="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+)
+def blocktime_long(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: ranks slow each other down although each has its own cores.
+
+    Cause: after a parallel region libiomp5's threads spin for KMP_BLOCKTIME
+    milliseconds and keep the core from oneCCL's workers and the DataLoader's.
+    """
+    text = (value(facts, "KMP_BLOCKTIME") or "").lower()
+    spin = number(facts, "KMP_BLOCKTIME")
+    if text == "infinite" or (spin is not None and spin >= _LONG_BLOCKTIME_MS):
+        yield blocktime_long.finding(f"KMP_BLOCKTIME={text}", command="export KMP_BLOCKTIME=1")
+
+
+@check(
+    "schedule-dynamic",
+    Severity.ADVICE,
+    title="OpenMP loops are scheduled dynamically",
+    remedy="Unset OMP_SCHEDULE; equal pieces, handed out once, suit tensors.",
+    source="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+)
+def schedule_dynamic(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: poor locality, more remote memory on machines with several sockets.
+
+    Cause: a dynamic or guided schedule hands the same rows to another core every time.
+    """
+    text = value(facts, "OMP_SCHEDULE")
+    if text is not None and re.search(r"dynamic|guided", text, re.IGNORECASE):
+        yield schedule_dynamic.finding(f"OMP_SCHEDULE={text}", command="unset OMP_SCHEDULE")
+
+
+@check(
+    "conda-pip-mixed",
+    Severity.ADVICE,
+    title="conda and pip both brought parts of the stack",
+    remedy="Install the whole stack with one of them, in a fresh environment.",
+    source="pytorch/pytorch#98836",
+)
+def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: two OpenMP runtimes, "undefined symbol", a package that comes back after removal.
+
+    Cause: neither tool sees the libraries that the other brought; conda's numpy loads
+    MKL and libiomp5, pip's torch loads its own libgomp.
+    """
+    names = ("torch", "numpy", "mkl", "intel-openmp", "scipy", "scikit-learn", "transformers")
+    found = [p for p in map(facts.package, names) if p is not None and p.installer]
+    by_conda = [p.name for p in found if p.installer == "conda"]
+    by_pip = [p.name for p in found if p.installer in ("pip", "uv")]
+    native = {"torch", "numpy", "mkl", "intel-openmp", "scipy", "scikit-learn"}
+    if native.intersection(by_conda) and native.intersection(by_pip):
+        yield conda_pip_mixed.finding(
+            f"from conda: {', '.join(by_conda)}; from pip: {', '.join(by_pip)}"
+        )
+
+
+def _preloaded(facts: HostFacts) -> list[str]:
+    """The entries of LD_PRELOAD; blanks and colons separate them."""
+    return [path for path in re.split(r"[:\s]+", facts.environment.get("LD_PRELOAD", "")) if path]
+
+
+CHECKS: tuple[Check, ...] = (
+    preload_dead,
+    openmp_two,
+    allocator_default,
+    setting_without_library,
+    blocktime_long,
+    schedule_dynamic,
+    conda_pip_mixed,
+)
