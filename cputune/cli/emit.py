@@ -1,0 +1,237 @@
+"""``cputune emit``: parsing, where files go, and what is said beside them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cputune.emit import (
+    FORMATS,
+    MPI_DIALECTS,
+    Cluster,
+    EmittedFile,
+    Node,
+    emit,
+    parse_hostfile,
+    parse_hosts,
+)
+from cputune.emit.machine import machine_difference
+from cputune.errors import CannotError, ResultError, UsageError
+from cputune.facts import HostFacts
+from cputune.host import write_atomically
+from cputune.result import Result, load_result
+from cputune.workload import DEFAULT_RECIPE, Workload
+
+DEFAULT_RESULT = Path("cputune.json")
+DEFAULT_DIRECTORY = Path("launch")
+_SCRIPT = "cputune.script"
+
+
+class _WithScript(click.Command):
+    """Everything after ``--`` is the user's script, untouched."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            cut = args.index("--")
+            ctx.meta[_SCRIPT] = tuple(args[cut + 1 :])
+            args = args[:cut]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- SCRIPT ARGS...]"]
+
+
+@click.command(name="emit", cls=_WithScript)
+@click.argument("result", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "-f",
+    "format_",
+    required=True,
+    metavar="FORMAT",
+    help="One of: " + ", ".join((*FORMATS, "all")) + ".",
+)
+@click.option("-o", "--output", help="Directory or file; - prints the main file. Default: launch/.")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@click.option("--nodes", type=int, help="Machines to run on. Default: as many as hosts, else 1.")
+@click.option("--hostfile", type=click.Path(path_type=Path), help="Hosts, in any MPI's form.")
+@click.option("--hosts", help="Hosts: a,b:2,[fd00::1].")
+@click.option(
+    "--mpi", metavar="NAME", help="One of: " + ", ".join(MPI_DIALECTS) + ". Default: as found."
+)
+@click.option("--accelerate-version", metavar="VERSION", help="Where the job runs, e.g. 1.12.")
+@click.option("--transformers-version", metavar="VERSION", help="Where the job runs, e.g. 4.56.")
+@click.option("--batch-per-rank", type=click.IntRange(min=1), help="Samples of each rank per step.")
+@click.option("--interface", help="Network interface between nodes, e.g. eth0.")
+@click.option("--job-name", help="Name of the job on a cluster.")
+@click.option("--namespace", help="Kubernetes namespace.")
+@click.option("--image", help="Container image, e.g. registry.example.com/bert:1.")
+@click.option("--base-image", help="Image that the Dockerfile starts from.")
+@click.option("--pvc", help="Volume claim for data and output.")
+@click.option("--pvc-size", help="Its size, e.g. 20Gi.")
+@click.option("--storage-class", help="Its storage class.")
+@click.option("--memory", help="Memory of a pod, e.g. 32Gi.")
+@click.option("--shm", help="/dev/shm of a pod, e.g. 2Gi.")
+@click.option("--node-selector", multiple=True, metavar="LABEL=VALUE", help="Nodes to run on.")
+@click.option("--runtime", help="ClusterTrainingRuntime of a TrainJob.")
+@click.option("--time", "time_limit", help="Slurm time limit, e.g. 04:00:00.")
+@click.option("--partition", help="Slurm partition.")
+@click.option("--account", help="Slurm account.")
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> None:
+    """Write the launch files that reproduce a tuned plan.
+
+    RESULT is what `cputune tune` wrote (cputune.json). Without one the files hold the
+    guides' default plan for this machine, and say that nothing was measured.
+
+    \b
+    cputune emit --format mpirun
+    cputune emit --format all -o launch --nodes 2 --hosts node1,node2
+    cputune emit --format torchrun -- run_qa.py --model_name_or_path bert-base-uncased
+    """
+    script = ctx.meta.get(_SCRIPT)
+    facts = _facts()
+    result = _result(options["result"], options["other_machine"], facts)
+    files = emit(
+        result,
+        options["format_"],
+        facts=facts,
+        workload=_workload(result, script, options["batch_per_rank"]),
+        nodes=options["nodes"],
+        hosts=_hosts(options["hostfile"], options["hosts"]),
+        mpi=options["mpi"],
+        versions={
+            name: options[f"{name}_version"]
+            for name in ("accelerate", "transformers")
+            if options[f"{name}_version"]
+        },
+        cluster=_cluster(options),
+    )
+    if result is None:
+        _say(
+            "nothing was measured: this is the guides' default plan for this machine "
+            "(`cputune tune` measures)"
+        )
+    for note in dict.fromkeys(note for file in files for note in file.notes):
+        _say(note)
+    _write(files, options["output"], options["force"])
+
+
+def _facts() -> HostFacts:
+    from cputune.probe import probe
+
+    return probe()
+
+
+def _result(path: Path | None, other_machine: bool, facts: HostFacts) -> Result | None:
+    if path is None:
+        if not DEFAULT_RESULT.exists():
+            return None
+        path = DEFAULT_RESULT
+    result = load_result(path)
+    difference = machine_difference(result.host, facts)
+    if difference and not other_machine:
+        raise ResultError(
+            f"{path} was measured on another machine: {difference}",
+            hint="tune here, or give --other-machine to emit it all the same",
+        )
+    if difference:
+        _say(f"the plan was measured on another machine: {difference}")
+    return result
+
+
+def _workload(
+    result: Result | None, script: tuple[str, ...] | None, batch_per_rank: int | None
+) -> Workload | None:
+    if script is not None:
+        tuned = result.workload if result is not None else None
+        workload = Workload.script(script)
+        if tuned is not None and tuned.argv[:1] == workload.argv[:1]:
+            workload = replace(tuned, argv=workload.argv)
+    elif result is not None:
+        workload = result.workload
+    else:
+        workload = Workload.from_recipe(DEFAULT_RECIPE)
+    if batch_per_rank is not None:
+        workload = replace(workload, batch_per_rank=batch_per_rank)
+    return workload
+
+
+def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:
+    if hostfile is not None and hosts is not None:
+        raise UsageError("--hostfile and --hosts exclude each other", hint="give one of them")
+    if hosts is not None:
+        return parse_hosts(hosts)
+    if hostfile is None:
+        return ()
+    try:
+        text = hostfile.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(
+            f"cannot read {hostfile}: {reason}", hint="one host on each line, `host slots=N`"
+        ) from error
+    return parse_hostfile(text, where=str(hostfile))
+
+
+def _cluster(options: dict[str, Any]) -> Cluster:
+    selector = []
+    for pair in options["node_selector"]:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"{pair!r} is no label", hint="--node-selector name=value")
+        selector.append((key, value))
+    names = {field.name for field in fields(Cluster)} - {"node_selector"}
+    return Cluster(node_selector=tuple(selector), **{name: options[name] for name in names})
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")
+
+
+def _write(files: Sequence[EmittedFile], output: str | None, force: bool) -> None:
+    """All files or none: every target is looked at before the first is written."""
+    if output == "-":
+        sys.stdout.write(files[0].text)
+        if len(files) > 1:
+            _say("it needs beside it: " + ", ".join(file.name for file in files[1:]))
+        return
+    targets = _targets(files, output)
+    for path, file in targets:
+        if path.is_dir():
+            raise CannotError(f"{path} is a directory", hint="choose another place with -o")
+        if path.exists() and not force and not _holds(path, file.text):
+            raise UsageError(f"{path} exists already", hint="give --force to replace it")
+    directory = targets[0][0].parent
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotError(
+            f"cannot make {directory}: {error.strerror}", hint="choose another place with -o"
+        ) from error
+    for path, file in targets:
+        write_atomically(path, file.text, force=True, mode=0o755 if file.executable else 0o644)
+    for path, _ in targets:
+        click.echo(str(path))
+
+
+def _targets(files: Sequence[EmittedFile], output: str | None) -> list[tuple[Path, EmittedFile]]:
+    place = Path(output) if output else DEFAULT_DIRECTORY
+    as_file = output is not None and place.suffix and not output.endswith("/")
+    if not as_file or place.is_dir():
+        return [(place / file.name, file) for file in files]
+    main, *others = files
+    return [(place, main), *((place.parent / file.name, file) for file in others)]
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_text(encoding="utf-8") == text
+    except (OSError, ValueError):
+        return False

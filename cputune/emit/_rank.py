@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Start one rank on its own CPUs, then become the training script.
+
+    rank.py --launcher mpi --cpus 0-13/14-27 -- train.py --its-arguments
+
+Launchers differ in what they bind and in how they number ranks; this file makes the same
+of all of them. It needs Python 3.7 and nothing else, and replaces itself (exec).
+
+--launcher  who numbers the ranks: mpi, slurm or torch. RANK, LOCAL_RANK, WORLD_SIZE and
+            LOCAL_WORLD_SIZE are set from its variables.
+--cpus      the CPUs of each local rank, as kernel lists between slashes.
+--bind      exact:   take those CPUs, or fail (this is the default);
+            offered: take them where they are allowed, else keep what the launcher bound;
+            pod=N:   CPU numbers mean nothing in a container: where it has CPUs of its own
+                     (no more than the N it asked for) cut them into one share per rank,
+                     else leave it to the kernel.
+--set K=V   set a variable that the launcher overwrites; --unset K removes one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+NUMBERING = {
+    # rank, world size, local rank, local world size
+    "mpi": (
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        (
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
+    ),
+    "slurm": (("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),),
+    "torch": (("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),),
+}
+
+
+class RankError(Exception):
+    """What is wrong, and what to do about it."""
+
+
+class Options:
+    launcher = "torch"
+    cpus = ""
+    bind = "exact"
+
+    def __init__(self, words: list[str]) -> None:
+        self.changes: list[tuple[str, str | None]] = []
+        self.command: list[str] = []
+        while words:
+            word = words.pop(0)
+            if word == "--":
+                self.command = words
+                return
+            if not words:
+                break
+            value = words.pop(0)
+            if word in ("--launcher", "--cpus", "--bind"):
+                setattr(self, word[2:], value)
+            elif word == "--set":
+                name, _, text = value.partition("=")
+                self.changes.append((name, text))
+            elif word == "--unset":
+                self.changes.append((value, None))
+            else:
+                break
+        raise RankError("rank.py was given no command", "rank.py --cpus 0-3/4-7 -- train.py")
+
+
+def parse(text: str) -> set[int]:
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def render(cpus: set[int]) -> str:
+    return ",".join(str(cpu) for cpu in sorted(cpus))
+
+
+def number_ranks(launcher: str, local_size: int) -> int:
+    """Set the four variables that torch reads; return the local rank."""
+    for rank, world, local_rank, local_world in NUMBERING[launcher]:
+        if rank in os.environ and local_rank in os.environ:
+            os.environ["RANK"] = os.environ[rank]
+            os.environ["WORLD_SIZE"] = os.environ.get(world, "1")
+            os.environ["LOCAL_RANK"] = os.environ[local_rank]
+            os.environ["LOCAL_WORLD_SIZE"] = os.environ.get(local_world, str(local_size))
+            return int(os.environ["LOCAL_RANK"])
+    if launcher == "torch":
+        return 0  # a single process has no numbers, and needs none
+    tried = " or ".join(names[0] for names in NUMBERING[launcher])
+    raise RankError(f"the launcher did not set {tried}", "start this through the launch script")
+
+
+def bind(cpus: str, local_rank: int, exact: bool) -> None:
+    wanted, before = parse(cpus), os.sched_getaffinity(0)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, wanted)
+    if os.sched_getaffinity(0) == wanted:
+        return
+    os.sched_setaffinity(0, before)
+    what = f"rank {local_rank} cannot have CPUs {render(wanted)}, it may use {render(before)}"
+    if exact:
+        raise RankError(
+            what, "the plan is of another machine or a larger cpuset: tune where it runs"
+        )
+    sys.stderr.write(f"note: {what}; it keeps those\n")
+
+
+def siblings(cpu: int) -> set[int]:
+    try:
+        path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        with open(path, encoding="ascii") as file:
+            return parse(file.read().strip())
+    except (OSError, ValueError):
+        return {cpu}
+
+
+def share_pod(local_size: int, local_rank: int, asked: int) -> None:
+    """Cut the CPUs of a container: oneCCL workers first in each share, then threads."""
+    allowed = os.sched_getaffinity(0)
+    workers = int(os.environ.get("CCL_WORKER_COUNT", "0"))
+    each = int(os.environ.get("OMP_NUM_THREADS", "1")) + workers
+    cores = [cpu for cpu in sorted(allowed) if cpu == min(siblings(cpu) & allowed)]
+    units = cores if len(cores) >= each * local_size else sorted(allowed)
+    if len(allowed) > asked or len(units) < each * local_size:
+        if local_rank == 0:
+            sys.stderr.write(
+                f"note: this container has no CPUs of its own (it may use {len(allowed)}, "
+                f"asked for {asked}): ranks are not bound\n"
+            )
+        return
+    shares = [units[i * each : (i + 1) * each] for i in range(local_size)]
+    os.sched_setaffinity(0, shares[local_rank][workers:])
+    if workers:
+        ids = [str(cpu) for share in shares for cpu in share[:workers]]
+        os.environ["CCL_WORKER_AFFINITY"] = ",".join(ids)
+
+
+def main() -> None:
+    options = Options(sys.argv[1:])
+    pod = options.bind.startswith("pod=")
+    shares = options.cpus.split("/")
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if pod else len(shares)
+    local_rank = number_ranks(options.launcher, local_size)
+    if local_rank >= local_size:
+        raise RankError(
+            f"local rank {local_rank} has no CPUs: the plan has {local_size} ranks on a node",
+            "start as many ranks as the launch script does",
+        )
+    if pod:
+        share_pod(local_size, local_rank, int(options.bind[4:]))
+    elif options.cpus:
+        bind(shares[local_rank], local_rank, options.bind == "exact")
+    for name, value in options.changes:
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    for library in os.environ.get("LD_PRELOAD", "").replace(":", " ").split():
+        if "/" in library and not os.path.isfile(library):
+            raise RankError(
+                f"the plan preloads {library}, which is not here", "install it here too"
+            )
+    if os.environ.get("CCL_PROCESS_LAUNCHER") == "none":
+        os.environ["CCL_LOCAL_RANK"] = str(local_rank)
+        os.environ["CCL_LOCAL_SIZE"] = str(local_size)
+    os.execv(sys.executable, [sys.executable, *options.command])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except RankError as error:
+        sys.stderr.write("error: {}\nhint: {}\n".format(*error.args))
+        sys.exit(3)

@@ -1,0 +1,141 @@
+"""``accelerate``: its YAML, a host file, and the script with the launch line.
+
+accelerate starts several CPU ranks only through mpirun, and only where a host file is
+named (0.34 to 1.15); no key of its YAML carries threads or CPUs. So the launch line is
+part of the artefact. Keys per version: accelerate/commands/config/config_args.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cputune.command import release
+from cputune.emit import shell, yamltext
+from cputune.emit.interface import EmittedFile, Job
+from cputune.emit.mpirun import (
+    DETECT,
+    HYDRA_HOSTS,
+    NAMES,
+    OPENMPI_HOSTS,
+    dialects_of,
+    host_files,
+    pin_domain,
+    refuse_colon,
+)
+from cputune.errors import UsageError
+
+CONFIG = "accelerate.yaml"
+IPEX_UNTIL = (1, 12)
+"""The last release that knows ``ipex_config`` and ``mpirun_config.mpirun_ccl``."""
+MPIRUN_FROM = (0, 28)
+"""The first release that starts mpirun."""
+CPU_AFFINITY_FROM = (0, 29)
+
+
+def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
+    """The script, the YAML, and for several ranks the host files. Raises UsageError."""
+    several = job.plan.world_size > 1
+    notes = []
+    shell.require_hosts(job)
+    if several:
+        refuse_colon(job)
+        if release(job.versions.get("accelerate")) < MPIRUN_FROM:
+            raise UsageError(
+                f"accelerate {job.versions['accelerate']} cannot start several CPU ranks",
+                hint="use --format mpirun or torchrun, or accelerate 0.28 or later",
+            )
+        notes.append(
+            "accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back, "
+            "and binds each rank, whatever mpirun has done."
+        )
+    text = shell.head(job, f"Launch of {job.workload.name} with accelerate launch.", notes)
+    text += shell.oneccl(job) + shell.training(job)
+    text += shell.clear(shell.OVERRIDING, shell.OVERRIDING_PINS)
+    text += "\n" + shell.exports(job.environment)
+    launch = [
+        '"$python" -m accelerate.commands.launch',
+        f'--config_file "$here/{CONFIG}"',
+        f"--num_cpu_threads_per_process {job.plan.threads_per_process}",
+        f"--mixed_precision {precision(job)}",
+    ]
+    if several:
+        text += shell.exports({"I_MPI_PIN_DOMAIN": pin_domain(job)})
+        text += DETECT % (NAMES[job.mpi] if job.mpi else "an MPI") + HOSTS_OF_DIALECT
+        text += shell.FREE_PORT
+        launch += ['--mpirun_hostfile "$hosts"', '--main_process_port "$port"']
+    options = shell.rank_options(job, "mpi" if several else "torch")
+    options += ["--unset", "KMP_AFFINITY"]
+    blocktime = job.environment.get("KMP_BLOCKTIME")
+    if not blocktime:
+        options += ["--unset", "KMP_BLOCKTIME"]
+    carried = dict(job.environment) if job.plan.nodes > 1 else {}
+    if blocktime:
+        carried["KMP_BLOCKTIME"] = blocktime
+    # Open MPI hands no variables to other nodes unasked, and accelerate does not ask.
+    options += [shell.quote(w) for k, v in carried.items() for w in ("--set", f"{k}={v}")]
+    if job.plan.nodes > 1:
+        options += ["--set", "MASTER_ADDR=" + shell.quote(job.nodes[0].name)]
+        options += ["--set", '"MASTER_PORT=$port"']
+    text += "\nlaunch=(\n" + "".join(f"  {line}\n" for line in launch) + ")\n"
+    text += (
+        f'exec "${{launch[@]}}" "$here/rank.py" {" ".join(options)} \\\n  -- "${{train[@]}}" "$@"\n'
+    )
+    config = yamltext.document(configuration(job), job.header)
+    hosts = host_files(job, dialects_of(job), always=True) if several else ()
+    return (
+        shell.script("accelerate.sh", text, tuple(notes)),
+        EmittedFile(name=CONFIG, text=config),
+        *hosts,
+    )
+
+
+HOSTS_OF_DIALECT = f"""
+case $dialect in
+  intelmpi | mpich) hosts=$here/{HYDRA_HOSTS} ;;
+  openmpi*)
+    hosts=$here/{OPENMPI_HOSTS}
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    ;;
+  *) fail "mpirun is no MPI that is known here" "install Intel MPI, MPICH or Open MPI" ;;
+esac
+[[ -f $hosts ]] ||
+  fail "these files were written for another MPI than this $dialect" \\
+    "cputune emit --format accelerate --mpi $dialect"
+"""
+
+
+def precision(job: Job) -> str:
+    """Accelerate's word for the precision; fp16 on a CPU would train in fp32 without a word."""
+    return "no" if job.plan.precision == "fp32" else job.plan.precision
+
+
+def configuration(job: Job) -> dict[str, Any]:
+    """The YAML of this accelerate release. Any key that it does not know is a ValueError."""
+    plan = job.plan
+    version = release(job.versions.get("accelerate"))
+    several = plan.world_size > 1
+    config: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "MULTI_CPU" if several else yamltext.Quoted("NO"),
+        "enable_cpu_affinity": False,
+        "machine_rank": 0,
+        "main_process_ip": yamltext.Quoted(job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"),
+        "main_training_function": "main",
+        "mixed_precision": yamltext.Quoted(precision(job)),
+        "num_machines": plan.nodes,
+        "num_processes": plan.world_size,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": True,
+    }
+    if version < CPU_AFFINITY_FROM:
+        del config["enable_cpu_affinity"]
+    if version <= IPEX_UNTIL:
+        config["ipex_config"] = {"ipex": plan.ipex}
+    if several:
+        hydra = dialects_of(job)[0] in ("intelmpi", "mpich")
+        config["mpirun_config"] = {"mpirun_hostfile": HYDRA_HOSTS if hydra else OPENMPI_HOSTS}
+        if version <= IPEX_UNTIL:
+            # It becomes CCL_WORKER_COUNT, and accelerate takes ccl where that is 1 or more.
+            config["mpirun_config"]["mpirun_ccl"] = plan.ccl_workers
+    return config

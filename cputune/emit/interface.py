@@ -1,0 +1,114 @@
+"""What every format is given (``Job``) and what it gives back (``EmittedFile``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from cputune.plan import Plan
+from cputune.workload import Workload
+
+MPI_DIALECTS = ("intelmpi", "mpich", "openmpi4", "openmpi5")
+"""Ways that an ``mpirun`` wants to be spoken to; see docs/emit.md for the differences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmittedFile:
+    """One file of an artefact: text only, nothing is written.
+
+    ``notes`` are what the reader must know and the file alone cannot do: what no
+    launcher carries, what was left to guess, placeholders that only the user can fill.
+    """
+
+    name: str
+    text: str
+    executable: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A word of a command that names a file of the same artefact."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A word of a command that names where the training writes."""
+
+    name: str
+
+
+Word: TypeAlias = "str | Beside | Output"
+"""A word of the training command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine of a host file and the ranks it takes; None where it does not say."""
+
+    name: str
+    slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What only the user knows of where the job runs: names, images, volumes, queues.
+
+    None stands for a value that was not given: the artefact then shows a placeholder,
+    or leaves the choice to the cluster.
+    """
+
+    job_name: str | None = None
+    namespace: str | None = None
+    image: str | None = None
+    base_image: str | None = None
+    pvc: str | None = None
+    pvc_size: str | None = None
+    storage_class: str | None = None
+    memory: str | None = None
+    shm: str | None = None
+    node_selector: tuple[tuple[str, str], ...] = ()
+    runtime: str | None = None
+    time_limit: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    interface: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A plan made ready to be written down.
+
+    Attributes:
+        plan: never as found, and with the nodes that were asked for.
+        command: the training script and all its arguments, flags of the plan included.
+        environment: the variables of the plan, for every rank.
+        companions: files that the command needs beside it.
+        header: what was measured, where, when and how fast; lines without a sign.
+        notes: what holds for every format.
+        threads_per_core: of the machine that was measured; 2 with SMT.
+        physical_cores: of that machine; None where it is not known.
+        mpi: the dialect of ``mpirun``; None where it is not known.
+        versions: distributions of the environment that trains, by name.
+    """
+
+    plan: Plan
+    workload: Workload
+    command: tuple[Word, ...]
+    environment: Mapping[str, str]
+    companions: tuple[EmittedFile, ...]
+    header: tuple[str, ...]
+    notes: tuple[str, ...]
+    threads_per_core: int
+    physical_cores: int | None = None
+    nodes: tuple[Node, ...] = ()
+    mpi: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    cluster: Cluster = field(default_factory=Cluster)
+
+
+Format = Callable[[Job], tuple[EmittedFile, ...]]
+"""A format turns a job into its files, the one to start or submit first."""

@@ -1,0 +1,199 @@
+"""From a result (or a machine alone) to a ``Job``: the plan made ready to be written down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from typing import Any
+
+from cputune.command import training_flags
+from cputune.emit import header
+from cputune.emit.hostfile import choose
+from cputune.emit.interface import (
+    MPI_DIALECTS,
+    Beside,
+    Cluster,
+    EmittedFile,
+    Job,
+    Node,
+    Output,
+    Word,
+)
+from cputune.emit.machine import host_of
+from cputune.errors import UsageError
+from cputune.facts import HostFacts
+from cputune.layout import guide_plan
+from cputune.plan import Plan
+from cputune.result import Result
+from cputune.workload import DEFAULT_RECIPE, Workload
+
+RANK_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE = "rank.py", "train.py", "recipe.json"
+TRAINING_PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "intel_extension_for_pytorch",
+    "oneccl_bind_pt",
+)
+
+
+def make_job(
+    result: Result | None,
+    *,
+    facts: HostFacts | None = None,
+    workload: Workload | None = None,
+    nodes: int | None = None,
+    hosts: tuple[Node, ...] = (),
+    mpi: str | None = None,
+    versions: Mapping[str, str] | None = None,
+    cluster: Cluster | None = None,
+) -> Job:
+    """Bring plan, workload, nodes and versions together.
+
+    Without a result the plan is the guide's for ``facts``. ``workload`` replaces the one
+    that was tuned. Raises UsageError for what does not fit together.
+    """
+    if mpi is not None and mpi not in MPI_DIALECTS:
+        raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(MPI_DIALECTS))
+    if nodes is not None and nodes < 1:
+        raise UsageError(f"a job has 1 node or more, not {nodes}", hint="--nodes 1")
+    if result is not None:
+        found, host = result.best.plan, result.host
+        known: Mapping[str, str] = result.versions
+    elif facts is not None:
+        found, host = guide_plan(facts), host_of(facts)
+        known = versions_of(facts)
+    else:
+        raise UsageError(
+            "there is nothing to write down", hint="give a result, or the facts of a machine"
+        )
+    workload = workload or (result.workload if result else Workload.from_recipe(DEFAULT_RECIPE))
+    plan = replace(found, as_found=False, nodes=nodes or (len(hosts) if hosts else found.nodes))
+    hosts = choose(hosts, plan.nodes, plan.processes_per_node) if hosts else ()
+    said = header.measured(result, plan) if result is not None else header.unmeasured(host, plan)
+    chosen = {**known, **(versions or {})}
+    command, notes = training_command(workload, plan, chosen)
+    return Job(
+        plan=plan,
+        workload=workload,
+        command=command,
+        environment=plan.environment(),
+        companions=companions(workload, said),
+        header=said,
+        notes=notes,
+        threads_per_core=threads_per_core(host, facts),
+        physical_cores=(host.get("topology") or {}).get("physical_cores"),
+        nodes=hosts,
+        mpi=mpi or mpi_of(facts),
+        versions=chosen,
+        cluster=cluster or Cluster(),
+    )
+
+
+def training_command(
+    workload: Workload, plan: Plan, versions: Mapping[str, str]
+) -> tuple[tuple[Word, ...], tuple[str, ...]]:
+    """The words of the training command, and what they cannot carry."""
+    script: tuple[Word, ...]
+    if workload.recipe is not None:
+        script = (
+            Beside(TRAIN_SCRIPT),
+            "--recipe",
+            Beside(RECIPE_FILE),
+            "--output_dir",
+            Output("out"),
+        )
+    else:
+        script = workload.argv
+        _refuse_unprintable(workload.argv)
+        if script[0].startswith("-") and script[0] != "-m":
+            raise UsageError(
+                f"python would take the script {script[0]!r} for an option of its own",
+                hint=f"write ./{script[0]}",
+            )
+    if not workload.parses_arguments:
+        return script, (
+            "The script does not read TrainingArguments from its command line, so the plan "
+            "reaches it through the environment alone; batch size and backend stay its own.",
+        )
+    try:
+        flags = training_flags(workload, plan, versions)
+    except ValueError as error:
+        raise UsageError(
+            str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
+        ) from error
+    return (*script, *flags), ()
+
+
+def _refuse_unprintable(argv: tuple[str, ...]) -> None:
+    for word in argv:
+        if "\0" in word or not _encodable(word):
+            raise UsageError(
+                f"the argument {word!r} is no text", hint="rename the file, or change the argument"
+            )
+
+
+def _encodable(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def companions(workload: Workload, said: tuple[str, ...]) -> tuple[EmittedFile, ...]:
+    """rank.py, and for a recipe train.py and recipe.json, which stand beside every artefact."""
+    text = (resources.files("cputune.emit") / "_rank.py").read_text(encoding="utf-8")
+    first, _, rest = text.partition("\n")
+    files = [
+        EmittedFile(
+            name=RANK_SCRIPT, text=f"{first}\n{header.comment(said)}{rest}", executable=True
+        )
+    ]
+    if workload.recipe is not None:
+        train = resources.files("cputune.trial") / "train_recipe.py"
+        recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"
+        files += [
+            EmittedFile(name=TRAIN_SCRIPT, text=train.read_text(encoding="utf-8")),
+            EmittedFile(name=RECIPE_FILE, text=recipe),
+        ]
+    return tuple(files)
+
+
+def job_name(job: Job) -> str:
+    """A name for clusters (DNS-1035): the one that was given, or made of the workload's."""
+    given = job.cluster.job_name
+    if given is None:
+        stem = job.workload.name.rsplit("/", 1)[-1].removesuffix(".py").lower()
+        name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")
+        name = name if name[:1].isalpha() else f"train-{name}"
+        return name[:40].strip("-")
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?", given):
+        raise UsageError(
+            f"{given!r} cannot name a job",
+            hint="small letters, digits and hyphens, a letter first, at most 53",
+        )
+    return given
+
+
+def versions_of(facts: HostFacts) -> dict[str, str]:
+    """What of the training stack is installed, by distribution name."""
+    packages = ((name, facts.package(name)) for name in TRAINING_PACKAGES)
+    return {name: found.version for name, found in packages if found and found.version}
+
+
+def mpi_of(facts: HostFacts | None) -> str | None:
+    """The dialect of the first ``mpirun`` on PATH; None where there is none that we know."""
+    launchers = facts.launchers if facts is not None else ()
+    return next((one.dialect for one in launchers if one.dialect in MPI_DIALECTS), None)
+
+
+def threads_per_core(host: Mapping[str, Any], facts: HostFacts | None) -> int:
+    """SMT siblings of a core on the machine that was measured; 1 where that is not known."""
+    count = (host.get("topology") or {}).get("threads_per_core")
+    if isinstance(count, int) and count > 0:
+        return count
+    return facts.topology.threads_per_core if facts is not None else 1
