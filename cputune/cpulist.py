@@ -6,6 +6,7 @@ lists") and ``bitmap_parse``/``bitmap_parselist`` in ``lib/bitmap-str.c``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
@@ -13,9 +14,11 @@ def parse(text: str) -> tuple[int, ...]:
     """Read a kernel CPU list, ``"0-3,8,16-30:2/4"``, as sorted distinct CPU numbers.
 
     Ranges may carry the kernel's stride, ``first-last:used/group``. White space and
-    an empty list are fine, as in an empty cpuset. Raises ValueError on anything else.
+    an empty list are fine, as in an empty cpuset. Raises ValueError on anything else,
+    also where ranges repeat so often that only damage can be the reason.
     """
     cpus: set[int] = set()
+    listed = 0
     for part in text.strip().strip("\0").split(","):
         chunk = part.strip()
         if not chunk:
@@ -28,6 +31,9 @@ def parse(text: str) -> tuple[int, ...]:
             raise ValueError(f"a CPU range runs backwards: {chunk!r}")
         if last >= MAX_CPUS:
             raise ValueError(f"no machine has a CPU {last}")
+        listed += last - first + 1
+        if listed > 8 * MAX_CPUS:
+            raise ValueError("a CPU list that repeats itself without end")
         if stride:
             used_text, slash, group_text = stride.partition("/")
             used, group = _number(used_text, text), _number(group_text, text)
@@ -57,13 +63,26 @@ def render(cpus: Iterable[int]) -> str:
 def parse_mask(text: str) -> tuple[int, ...]:
     """Read a hex bitmap as the kernel writes it, ``"00000000,0000000f"`` or ``"0xf"``.
 
-    Groups between commas are 32 bits each, the most significant first.
+    Groups between commas are 32 bits each, the most significant first; a mask without
+    commas may be of any width. Raises ValueError on anything else.
     """
-    groups = text.strip().strip("\0").removeprefix("0x").split(",")
-    value = 0
-    for group in groups:
-        value = (value << 32) | int(group, 16)
-    return tuple(bit for bit in range(value.bit_length()) if value >> bit & 1)
+    stripped = text.strip().strip("\0").removeprefix("0x")
+    groups = stripped.split(",")
+    if len(stripped) > MAX_CPUS or not all(_HEX.fullmatch(group) for group in groups):
+        raise ValueError(f"not a CPU mask: {stripped[:80]!r}")
+    if len(groups) > 1 and any(len(group) > 8 for group in groups):
+        raise ValueError(f"a group of more than 32 bits in {stripped[:80]!r}")
+    cpus = []
+    for position, group in enumerate(reversed(groups)):
+        value, first = int(group, 16), 32 * position
+        while value:
+            lowest = (value & -value).bit_length() - 1
+            cpus.append(first + lowest)
+            value &= value - 1
+    return tuple(cpus)
+
+
+_HEX = re.compile(r"[0-9a-fA-F]+")
 
 
 def render_mask(cpus: Iterable[int]) -> str:
@@ -73,5 +92,7 @@ def render_mask(cpus: Iterable[int]) -> str:
 
 def _number(text: str, whole: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"not a CPU list: {whole.strip()!r}")
+        raise ValueError(f"not a CPU list: {whole.strip()[:80]!r}")
+    if len(text) > 9:
+        raise ValueError(f"no machine has a CPU {text[:20]}")
     return int(text)
