@@ -47,15 +47,11 @@ def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | No
     None where this Python has no such stack.
     """
     stack = load()
-    start = versions
-    if complete:
-        for name in ("torch", "transformers", "accelerate"):
-            if start.get(name) is None:
-                start = replace(start, **{name: stack.era(era).versions[name]})
-        if era == "ipex" and start.ipex is None:
-            start = replace(start, ipex=stack.era(era).versions["ipex"])
+    wanted = ("torch", "transformers", "accelerate", *(("ipex",) if era == "ipex" else ()))
+    added = [name for name in wanted if complete and versions.get(name) is None]
+    start = replace(versions, **{name: stack.era(era).versions[name] for name in added})
     present = [name for name in ORDER if start.get(name) is not None]
-    must = {name for name in present if not _belongs(stack, era, name, start.get(name))}
+    must = {n for n in present if n in added or not _belongs(stack, era, n, start.get(n))}
     for count in range(len(must), len(present) + 1):
         for names in combinations(present, count):
             if not must.issubset(names):
@@ -140,10 +136,8 @@ def _belongs(stack: Stack, era: str, name: str, version: Version | None) -> bool
 
 
 def _has_a_caller(stack: Stack, v: Versions) -> bool:
-    """Whether anybody would call ``ipex.optimize``: the user, where there is no Trainer."""
-    if v.transformers is None and v.accelerate is None:
-        return True
-    return ipex_user(stack, v) is not None
+    """Whether anybody would call ``ipex.optimize``; without accelerate nobody can tell."""
+    return v.accelerate is None or ipex_user(stack, v) is not None
 
 
 def _requirement(name: str, version: Version) -> str:

@@ -1,0 +1,94 @@
+"""Machines that differ in nothing but what is installed on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cputune.facts import (
+    Core,
+    Cpu,
+    HostFacts,
+    Limits,
+    Load,
+    Memory,
+    Package,
+    Settings,
+    Topology,
+)
+
+TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0", "numpy": "2.4.6"}
+IPEX_ERA = {
+    "torch": "2.8.0",
+    "intel_extension_for_pytorch": "2.8.0",
+    "transformers": "4.56.2",
+    "accelerate": "1.7.0",
+    "numpy": "2.2.6",
+}
+
+
+def machine(
+    packages: Mapping[str, str | None],
+    *,
+    python: str | None = "3.11.9",
+    environment: Mapping[str, str] | None = None,
+    accelerators: tuple[str, ...] | None = (),
+    isa: tuple[str, ...] = ("amx_bf16", "avx512_bf16", "avx512f"),
+    cores: int = 4,
+    quota: float | None = None,
+    location: str = "/venv/site-packages",
+) -> HostFacts:
+    cpus = tuple(range(cores))
+    return HostFacts(
+        cpu=Cpu(
+            vendor="GenuineIntel",
+            model_name=None,
+            codename=None,
+            family=6,
+            model=143,
+            stepping=8,
+            architecture="x86_64",
+            hypervisor=None,
+            isa=isa,
+        ),
+        topology=Topology(
+            cores=tuple(Core(cpus=(cpu,), socket=0, numa_node=0) for cpu in cpus),
+            online=cpus,
+            present=cpus,
+            allowed=cpus,
+            numa_nodes=(),
+        ),
+        limits=Limits(
+            cpu_quota=quota,
+            cpuset=None,
+            memory_bytes=None,
+            shm_bytes=None,
+            open_files=None,
+            memlock_bytes=None,
+        ),
+        memory=Memory(
+            total_bytes=None, available_bytes=None, swap_total_bytes=None, swap_free_bytes=None
+        ),
+        settings=Settings(
+            governor=None,
+            turbo=None,
+            transparent_huge_pages=None,
+            numa_balancing=None,
+            smt=None,
+            kernel=None,
+            container=None,
+        ),
+        load=Load(
+            average_1min=None,
+            average_5min=None,
+            cpu_pressure_percent=None,
+            memory_pressure_percent=None,
+            steal_share=None,
+        ),
+        python=python,
+        packages=tuple(
+            Package(name=name, version=version, location=location)
+            for name, version in packages.items()
+        ),
+        environment=dict(environment or {}),
+        accelerators=accelerators,
+    )

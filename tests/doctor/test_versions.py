@@ -1,0 +1,307 @@
+from dataclasses import replace
+
+import pytest
+from stacks import IPEX_ERA, TODAY, machine
+
+from cputune.doctor.finding import Severity
+from cputune.doctor.judge import STACK_CHECKS, judge_stack
+from cputune.doctor.versions import VERSION_CHECKS
+from cputune.errors import UsageError
+
+
+def findings(packages, **more):
+    facts = machine(packages, **more)
+    return {finding.code: finding for check in VERSION_CHECKS for finding in check(facts)}
+
+
+@pytest.mark.parametrize("packages", [TODAY, {}, {"numpy": "2.4.6"}])
+def test_a_stack_that_fits_has_no_finding(packages):
+    assert findings(packages) == {}
+
+
+def test_the_ipex_era_stack_has_advice_alone():
+    assert set(findings(IPEX_ERA)) == {"ipex-unasked"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "code", "severity", "evidence", "command"),
+    [
+        (
+            {**IPEX_ERA, "torch": "2.6.0"},
+            "ipex-torch-mismatch",
+            Severity.ERROR,
+            "2.8.0 was built for torch 2.8, not 2.6.0; importing it prints an ERROR and raises "
+            "AttributeError",
+            "pip install intel_extension_for_pytorch==2.6.0",
+        ),
+        (
+            {**TODAY, "intel_extension_for_pytorch": "2.8.0"},
+            "ipex-ended",
+            Severity.ERROR,
+            "intel_extension_for_pytorch 2.8.0 beside torch 2.13.0",
+            "pip uninstall -y intel_extension_for_pytorch",
+        ),
+        (
+            {"torch": "1.13.1", "intel_extension_for_pytorch": "1.12.100"},
+            "ipex-torch-mismatch",
+            Severity.ERROR,
+            "exits with 127",
+            "pip install intel_extension_for_pytorch==1.13.100 "
+            "-f https://developer.intel.com/ipex-whl-stable-cpu",
+        ),
+        (
+            {"torch": "1.12.1", "oneccl_bind_pt": "1.12.0"},
+            "oneccl-torch-mismatch",
+            Severity.ERROR,
+            "built for torch 1.12.0, not 1.12.1; oneccl_bind_pt 1.12.100 fits",
+            "pip install oneccl_bind_pt==1.12.100 "
+            "-f https://developer.intel.com/ipex-whl-stable-cpu",
+        ),
+        (
+            {**TODAY, "torch": "2.5.1"},
+            "transformers-torch",
+            Severity.ERROR,
+            "transformers 5.23.0 needs torch >=2.6, found 2.5.1",
+            "pip install torch==2.13.0",
+        ),
+        (
+            {"torch": "2.8.0", "transformers": "4.52.4", "accelerate": "1.7.0"},
+            "transformers-torch",
+            Severity.WARNING,
+            "needs torch <2.7,>=2.1, found 2.8.0",
+            "pip install transformers==4.56.2",
+        ),
+        (
+            {**TODAY, "accelerate": "1.0.1"},
+            "transformers-accelerate",
+            Severity.ERROR,
+            "needs accelerate >=1.1.0, found 1.0.1",
+            "pip install accelerate==1.15.0",
+        ),
+        (
+            {"torch": "2.13.0", "transformers": "5.23.0"},
+            "transformers-accelerate",
+            Severity.WARNING,
+            "found none",
+            "pip install 'accelerate>=1.1.0'",
+        ),
+        (
+            {"torch": "1.13.1", "accelerate": "1.3.0"},
+            "accelerate-torch",
+            Severity.ERROR,
+            "needs torch >=2.0.0, found 1.13.1",
+            None,
+        ),
+        (
+            {"torch": "2.2.2", "numpy": "2.0.1"},
+            "numpy-too-new",
+            Severity.ERROR,
+            "torch 2.2.2 needs numpy <2, found 2.0.1",
+            "pip install 'numpy<2'",
+        ),
+        (
+            {"torch": "2.4.1", "accelerate": "0.33.0", "numpy": "2.0.1"},
+            "numpy-too-new",
+            Severity.WARNING,
+            "accelerate 0.33.0 needs numpy <2.0.0",
+            "pip install 'numpy<2'",
+        ),
+        (
+            {"transformers": "5.23.0", "accelerate": "1.15.0"},
+            "torch-missing",
+            Severity.WARNING,
+            "transformers, accelerate without torch",
+            "pip install torch --index-url https://download.pytorch.org/whl/cpu",
+        ),
+        (
+            {**IPEX_ERA, "accelerate": "1.8.1"},
+            "ipex-ignored",
+            Severity.WARNING,
+            "accelerate 1.8.1 with torch 2.8.0",
+            "pip install accelerate==1.7.0",
+        ),
+        (
+            IPEX_ERA,
+            "ipex-unasked",
+            Severity.ADVICE,
+            "ACCELERATE_USE_IPEX is not set",
+            "export ACCELERATE_USE_IPEX=false",
+        ),
+        (
+            {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0", "accelerate": "1.13.0"},
+            "oneccl-unused",
+            Severity.WARNING,
+            "accelerate 1.13.0 has no ccl backend",
+            "pip install accelerate==1.7.0",
+        ),
+        (
+            {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0", "transformers": "5.1.0"},
+            "oneccl-unused",
+            Severity.WARNING,
+            "transformers 5.1.0 does not take --ddp_backend ccl",
+            "pip install transformers==4.56.2",
+        ),
+        (
+            {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"},
+            "oneccl-setvars",
+            Severity.WARNING,
+            "CCL_ROOT is not set",
+            ". '/venv/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh'",
+        ),
+        (
+            {**TODAY, "torch": "2.13.0+cu130"},
+            "torch-cuda-build",
+            Severity.ADVICE,
+            "torch 2.13.0+cu130, no GPU",
+            "pip uninstall -y torch && pip install torch==2.13.0 "
+            "--index-url https://download.pytorch.org/whl/cpu",
+        ),
+        (
+            {**TODAY, "nvidia-cublas-cu12": "12.8"},
+            "torch-cuda-build",
+            Severity.ADVICE,
+            "1 nvidia packages",
+            "pip uninstall -y torch nvidia-cublas-cu12 && pip install torch==2.13.0 "
+            "--index-url https://download.pytorch.org/whl/cpu",
+        ),
+        (
+            {**TODAY, "torch": None},
+            "package-version-unknown",
+            Severity.WARNING,
+            "torch in /venv/site-packages has no version",
+            "pip install --force-reinstall --no-deps torch",
+        ),
+        (
+            {**TODAY, "torch": "rubbish"},
+            "package-version-unknown",
+            Severity.WARNING,
+            "the version 'rubbish'",
+            "pip install --force-reinstall --no-deps torch",
+        ),
+    ],
+)
+def test_a_misfit_is_found_with_its_cure(packages, code, severity, evidence, command):
+    python = "3.10.4" if packages.get("torch", "").__str__().startswith("1.") else "3.11.9"
+    finding = findings(packages, python=python)[code]
+    assert finding.severity is severity
+    assert evidence in finding.evidence
+    if command is not None:
+        assert finding.command == command
+
+
+def test_both_ways_out_are_said_the_smaller_one_first():
+    remedy = findings({**TODAY, "intel_extension_for_pytorch": "2.8.0"})["ipex-ended"].remedy
+    assert remedy == (
+        "Go to today's stack: pip uninstall -y intel_extension_for_pytorch; or stay in the IPEX "
+        "era: pip install torch==2.8.0 transformers==4.56.2 accelerate==1.7.0."
+    )
+
+
+def test_a_python_that_has_no_wheel():
+    finding = findings({"torch": "2.8.0"}, python="3.14.0")["python-without-wheel"]
+    assert "torch 2.8.0 has no wheel for Python 3.14" in finding.evidence
+    assert finding.remedy.endswith("3.10, 3.11, 3.12, 3.13.")
+
+
+def test_a_cuda_build_is_right_on_a_machine_with_a_gpu_or_where_nobody_knows():
+    packages = {**TODAY, "torch": "2.13.0+cu130"}
+    assert "torch-cuda-build" not in findings(packages, accelerators=("nvidia",))
+    assert "torch-cuda-build" not in findings(packages, accelerators=None)
+
+
+def test_a_cuda_build_without_a_label_is_known_by_what_it_was_built_for():
+    facts = machine({"torch": "2.13.0"})
+    built = replace(facts, packages=(replace(facts.packages[0], build="cuda 13.0"),))
+    codes = {finding.code for check in VERSION_CHECKS for finding in check(built)}
+    assert codes == {"torch-cuda-build"}
+
+
+def test_variables_that_the_installed_versions_do_not_read():
+    set_in_vain = {"ACCELERATE_USE_IPEX": "true", "CCL_WORKER_COUNT": "1"}
+    facts = machine(TODAY, environment=set_in_vain)
+    found = [finding for check in VERSION_CHECKS for finding in check(facts)]
+    assert [finding.command for finding in found] == [
+        "unset ACCELERATE_USE_IPEX",
+        "unset CCL_WORKER_COUNT",
+    ]
+    assert "stack-variable-ignored" not in findings(IPEX_ERA, environment=set_in_vain)
+    assert "stack-variable-ignored" not in findings(TODAY, environment={"CCL_WORKER_COUNT": "0"})
+
+
+def test_sourced_bindings_need_no_setvars():
+    packages = {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"}
+    assert "oneccl-setvars" not in findings(packages, environment={"CCL_ROOT": "/opt/ccl"})
+
+
+def test_ipex_switched_off_is_not_used_unasked():
+    assert findings(IPEX_ERA, environment={"ACCELERATE_USE_IPEX": "false"}) == {}
+
+
+def test_every_check_tells_its_story_once():
+    checks = (*VERSION_CHECKS, *STACK_CHECKS)
+    assert len({check.code for check in checks}) == len(checks)
+    assert all(check.story and check.source and check.remedy for check in checks)
+
+
+class TestJudgeStack:
+    def judge(self, spec, packages=TODAY):
+        found = judge_stack(spec, machine(packages))
+        return {finding.code: finding for finding in found}
+
+    def test_a_stack_that_is_not_installed(self):
+        found = self.judge("torch=2.6.0,transformers=4.40")
+        fits = found["stack-fits"].evidence
+        assert "intel_extension_for_pytorch: 2.6.0;" in fits
+        assert "oneccl_bind_pt: 2.6.0;" in fits
+        assert "accelerate: 0.21.0 to 1.15.0;" in fits
+        assert found["stack-ipex-era"].command == (
+            "pip install accelerate==1.7.0 intel_extension_for_pytorch==2.6.0"
+        )
+        assert found["stack-today"].command == (
+            "pip install torch==2.13.0 transformers==5.23.0 accelerate==1.15.0"
+        )
+
+    def test_a_stack_that_does_not_fit_is_said_first(self):
+        found = judge_stack("torch==2.13.0, ipex==2.8.0", machine({}))
+        assert found[0].code == "ipex-ended"
+
+    def test_what_the_stack_refuses_ignores_and_accepts(self):
+        found = judge_stack("installed", machine(TODAY))
+        said = {f.title: f.evidence for f in found if f.code == "stack-words"}
+        assert "--use_cpu" in said["What this stack accepts"]
+        assert "--no_cuda (instead: --use_cpu)" in said["What this stack refuses"]
+        assert "ipex_config:" in said["What this stack refuses"]
+        assert "--ddp_backend ccl (accelerate 1.15.0 has no ccl" in said["What this stack refuses"]
+        assert "--fp16 (on a CPU it trains in fp32" in said["What this stack ignores"]
+        assert "mpirun_config.mpirun_ccl:" in said["What this stack ignores"]
+
+    @pytest.mark.parametrize(("accelerate", "state"), [("1.7.0", "accepts"), ("1.8.1", "ignores")])
+    def test_use_ipex_is_accepted_only_where_somebody_calls_it(self, accelerate, state):
+        found = judge_stack("installed", machine({**IPEX_ERA, "accelerate": accelerate}))
+        (words,) = [f.evidence for f in found if f.title == f"What this stack {state}"]
+        assert "--use_ipex" in words
+
+    def test_todays_stack_has_to_change_nothing(self):
+        assert self.judge("installed")["stack-today"].command is None
+
+    def test_another_python_may_be_asked_about(self):
+        found = self.judge("python=3.14,torch=2.8.0,ipex=2.8.0")
+        assert "python-without-wheel" in found
+        assert "no wheels of the IPEX era" in found["stack-ipex-era"].evidence
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            "",
+            "torch",
+            "torch=",
+            "torch=abc",
+            "tensorflow=2.0",
+            "torch=2.6,torch=2.7",
+            "python=3.11",
+        ],
+    )
+    def test_what_cannot_be_read_is_a_usage_error_with_a_hint(self, spec):
+        with pytest.raises(UsageError) as caught:
+            judge_stack(spec, machine(TODAY))
+        assert caught.value.hint
