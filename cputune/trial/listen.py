@@ -1,0 +1,126 @@
+"""The other end of the line: gathers JSON lines of many ranks, and blocks while it waits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import tempfile
+from typing import Any
+
+LONGEST_LINE = 4 << 20
+LONGEST_SOCKET_PATH = 100
+"""A Unix socket's path has 108 bytes (unix(7)); somebody's TMPDIR may be longer."""
+
+
+class Post:
+    """A Unix socket that ranks connect to, and other line sockets read in the same wait."""
+
+    def __init__(self, directory: str) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._own: str | None = None
+        if len(os.fsencode(directory)) > LONGEST_SOCKET_PATH - 8:
+            directory = self._own = tempfile.mkdtemp(prefix="cputune-", dir="/tmp")
+        self.path = os.path.join(directory, "socket")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._server.bind(self.path)
+        self._server.listen(256)
+        self._server.setblocking(False)
+        self._selector.register(self._server, selectors.EVENT_READ, None)
+
+    def add(self, connection: socket.socket, source: Any) -> None:
+        """Read this socket too; its events carry ``source``."""
+        connection.setblocking(False)
+        self._selector.register(connection, selectors.EVENT_READ, _Line(source))
+
+    def remove(self, connection: socket.socket) -> None:
+        """Read this socket no more; it stays open."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection)
+
+    def wait(self, seconds: float | None) -> list[tuple[Any, dict[str, Any] | None]]:
+        """Block until somebody speaks, at most so long; (source, event) in order.
+
+        The source of a rank is its number. An event of None: the line was closed.
+        """
+        heard: list[tuple[Any, dict[str, Any] | None]] = []
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                with contextlib.suppress(OSError):
+                    connection, _ = self._server.accept()
+                    self.add(connection, None)
+                continue
+            line: _Line = key.data
+            connection = key.fileobj  # type: ignore[assignment]
+            closed = line.read(connection)
+            heard += [(line.source, event) for event in line.take()]
+            if closed:
+                self._selector.unregister(connection)
+                if line.is_rank:
+                    connection.close()
+                heard.append((line.source, None))
+        return heard
+
+    def drop_ranks(self) -> None:
+        """Forget every rank, those in the queue too: the next trial starts with a clean line."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, _Line) and key.data.is_rank:
+                self._selector.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+        while True:
+            try:
+                self._server.accept()[0].close()
+            except OSError:
+                return
+
+    def close(self) -> None:
+        """Close every line and remove the socket."""
+        self.drop_ranks()
+        self._selector.close()
+        self._server.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+        if self._own is not None:
+            with contextlib.suppress(OSError):
+                os.rmdir(self._own)
+
+
+class _Line:
+    """One connection: what was read and is not yet a whole line, and who speaks."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.is_rank = source is None
+        self._rest = b""
+        self._events: list[dict[str, Any]] = []
+
+    def read(self, connection: socket.socket) -> bool:
+        """Read what is there. True where the other end has closed, or talks nonsense."""
+        try:
+            data = connection.recv(1 << 16)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            return True
+        for text in lines:
+            try:
+                event = json.loads(text)
+            except ValueError:
+                return True
+            if not isinstance(event, dict):
+                return True
+            if event.get("event") == "hello" and self.is_rank:
+                self.source = int(event["rank"])
+            self._events.append(event)
+        return not data
+
+    def take(self) -> list[dict[str, Any]]:
+        events, self._events = self._events, []
+        return events

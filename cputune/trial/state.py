@@ -1,0 +1,110 @@
+"""What this rank really runs with, as opposed to what it was asked to."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+_LIBRARIES = (
+    # name in the report, the file names that mean it
+    ("tcmalloc", re.compile(r"libtcmalloc[^/]*\.so")),
+    ("jemalloc", re.compile(r"libjemalloc[^/]*\.so")),
+    ("mimalloc", re.compile(r"libmimalloc[^/]*\.so")),
+    ("libiomp5", re.compile(r"libiomp5[^/]*\.so")),
+    ("libomp", re.compile(r"libomp[.-][^/]*so")),
+    ("libgomp", re.compile(r"libgomp[^/]*\.so")),
+)
+_ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
+_OPENMP = ("libiomp5", "libomp", "libgomp")
+"""In the order in which they win: torch brings libgomp along even where another is preloaded."""
+
+_PACKAGES = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
+
+
+def read() -> dict[str, Any]:
+    """Threads, affinity, process group, libraries and versions of this process."""
+    torch = sys.modules.get("torch")
+    distributed = sys.modules.get("torch.distributed")
+    grouped = (
+        distributed is not None and distributed.is_available() and distributed.is_initialized()
+    )
+    mapped = mapped_libraries()
+    found = [name for name, pattern in _LIBRARIES if any(map(pattern.search, mapped))]
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    return {
+        "pid": os.getpid(),
+        "rank": distributed.get_rank() if grouped and distributed else 0,
+        "world_size": distributed.get_world_size() if grouped and distributed else 1,
+        "backend": str(distributed.get_backend()) if grouped and distributed else None,
+        "threads": torch.get_num_threads() if torch is not None else None,
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "allocator": next((name for name in _ALLOCATORS if name in found), "default"),
+        "openmp": next((name for name in _OPENMP if name in found), None),
+        "preload": [p for p in re.split(r"[:\s]+", preloaded) if p],
+        "mapped": [path for path in mapped if any(p.search(path) for _, p in _LIBRARIES)],
+        "versions": {
+            name: str(getattr(sys.modules[name], "__version__", "unknown"))
+            for name in _PACKAGES
+            if name in sys.modules
+        },
+        "python": sys.version.split()[0],
+    }
+
+
+def mapped_libraries() -> list[str]:
+    """The shared libraries that are mapped into this process, by path."""
+    found: dict[str, None] = {}
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                path = line.rstrip("\n").split(maxsplit=5)[5:]
+                if path and ".so" in path[0]:
+                    found[path[0]] = None
+    except OSError:
+        return []
+    return list(found)
+
+
+class DtypeProbe:
+    """A forward hook on one layer that multiplies matrices: what did its product come out in?
+
+    Asking the frameworks would not do: accelerate skips fp16 on a CPU and trains in fp32
+    without a word (accelerate/accelerator.py, ``native_amp``).
+    """
+
+    def __init__(self) -> None:
+        self._hook: Any = None
+        self.dtype: str | None = None
+
+    def attach(self, model: Any) -> None:
+        """Hook the first such layer of the model, once."""
+        if self._hook is not None or not hasattr(model, "modules"):
+            return
+        for module in model.modules():
+            if _multiplies(module):
+                self._hook = module.register_forward_hook(self._seen)
+                return
+
+    def detach(self) -> str | None:
+        """Take the hook away; the dtype ("float32", "bfloat16") or None if it saw nothing."""
+        if self._hook is not None:
+            self._hook.remove()
+        return self.dtype
+
+    def _seen(self, module: Any, inputs: Any, output: Any) -> None:
+        if hasattr(output, "dtype"):
+            self.dtype = str(output.dtype).removeprefix("torch.")
+
+
+def _multiplies(module: Any) -> bool:
+    name = type(module).__name__
+    weight = getattr(module, "weight", None)
+    return (
+        weight is not None
+        and getattr(weight, "ndim", 0) >= 2
+        and weight.is_floating_point()
+        and "Embedding" not in name
+        and "Norm" not in name
+    )
