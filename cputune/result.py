@@ -182,27 +182,25 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
     """What makes a result one of this machine: its CPU, layout and limits, not its load."""
     topology = facts.topology
     return {
-        "vendor": facts.cpu.vendor,
-        "model_name": facts.cpu.model_name,
-        "isa": list(facts.cpu.isa),
-        "sockets": topology.sockets,
-        "physical_cores": topology.physical_cores,
-        "threads_per_core": topology.threads_per_core,
-        "numa_nodes": len(topology.numa_nodes),
-        "allowed": cpulist.render(topology.allowed),
-        "cpu_quota": facts.limits.cpu_quota,
-        "memory_limit_bytes": facts.limits.memory_bytes,
+        "cpu": {
+            "vendor": facts.cpu.vendor,
+            "model_name": facts.cpu.model_name,
+            "codename": facts.cpu.codename,
+            "isa": list(facts.cpu.isa),
+        },
+        "topology": {
+            "sockets": topology.sockets,
+            "physical_cores": topology.physical_cores,
+            "threads_per_core": topology.threads_per_core,
+            "logical_cpus": len(topology.online),
+            "numa_nodes": len(topology.numa_nodes),
+            "allowed": cpulist.render(topology.allowed),
+        },
+        "limits": {
+            "cpu_quota": facts.limits.cpu_quota,
+            "memory_bytes": facts.limits.memory_bytes,
+        },
     }
-
-
-def host_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, ...]:
-    """In what a machine differs from another: ``("sockets: 2, there 1", ...)``."""
-    names = dict.fromkeys((*ours, *theirs))
-    return tuple(
-        f"{name}: {ours.get(name)}, there {theirs.get(name)}"
-        for name in names
-        if ours.get(name) != theirs.get(name)
-    )
 
 
 MIGRATIONS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()

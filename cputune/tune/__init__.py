@@ -7,6 +7,7 @@ Optuna is imported when a study starts, not before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,7 @@ def tune(
         facts = probe()
     search_space(facts, job, knobs=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
 
+    from cputune.tune.events import Said
     from cputune.tune.study import Settings, TuningStudy
 
     settings = Settings(
@@ -106,15 +108,19 @@ def tune(
         study=None if study is None else Path(study),
         resume=resume,
     )
-    if runner is not None:
-        return TuningStudy(job, facts, runner, settings, on_event=on_event).run()
 
-    from cputune.tune.runner import ProcessRunner
+    def open_runner(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
+        if runner is not None:
+            return nullcontext(runner)
+        from cputune.tune.runner import ProcessRunner
 
-    with ProcessRunner(job, facts) as cheap, ProcessRunner(job, facts, fresh=True) as fresh:
-        return TuningStudy(
-            job, facts, cheap, settings, confirm_runner=fresh, on_event=on_event
-        ).run()
+        return ProcessRunner(workload, facts, fresh=fresh, on_note=say)
+
+    def say(text: str) -> None:
+        if on_event is not None:
+            on_event(Said(text=text))
+
+    return TuningStudy(job, facts, open_runner, settings, on_event=on_event).run()
 
 
 def _require_optuna() -> None:

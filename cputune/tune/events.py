@@ -20,6 +20,13 @@ class StudyStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """The runner says in words what it is doing."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
     """A plan is about to be run; ``origin`` says who proposed it."""
 
@@ -81,6 +88,7 @@ class StudyEnded:
 
 Event = (
     StudyStarted
+    | Said
     | TrialStarted
     | StepTaken
     | TrialRepeated

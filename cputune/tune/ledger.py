@@ -27,10 +27,12 @@ from cputune.tune.race import Race
 from cputune.tune.reading import Run
 from cputune.tune.sampler import distributions
 from cputune.tune.space import SearchSpace
+from cputune.workload import Workload
 
 STUDY_NAME = "cputune"
 
-_IDENTITY, _TRIAL, _RUN = "cputune.identity", "cputune.trial", "cputune.run"
+_IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
+_TRIAL, _RUN = "cputune.trial", "cputune.run"
 
 Identity = Mapping[str, Any]
 """What must be the same for a study to be gone on with: plain JSON values by name."""
@@ -81,6 +83,16 @@ class Ledger:
     def identify(self, identity: Identity) -> None:
         """Write down what this study is of."""
         self._study.set_user_attr(_IDENTITY, dict(identity))
+
+    @property
+    def workload(self) -> Workload | None:
+        """The workload as its first trial has shown it; None before that."""
+        found = self._study.user_attrs.get(_WORKLOAD)
+        return None if found is None else Workload.from_json(found)
+
+    def remember(self, workload: Workload) -> None:
+        """Write down what the first trial has shown of the workload."""
+        self._study.set_user_attr(_WORKLOAD, workload.to_json())
 
     def past(self) -> list[tuple[Trial, Run]]:
         """The trials on record, in order; one that was cut off is told as failed and left out."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,10 @@ class Settings:
     resume: bool = False
 
 
+OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
+"""Opens a runner for a workload; true asks for fresh processes, as an emitted launch has."""
+
+
 class TuningStudy:
     """One study, from its first trial to its result. Used once: ``run()``."""
 
@@ -67,17 +73,15 @@ class TuningStudy:
         self,
         workload: Workload,
         facts: HostFacts,
-        runner: Runner,
+        open_runner: OpenRunner,
         settings: Settings,
         *,
-        confirm_runner: Runner | None = None,
         on_event: OnEvent | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._workload = workload
         self._facts = facts
-        self._runner = runner
-        self._confirm_runner = runner if confirm_runner is None else confirm_runner
+        self._open_runner = open_runner
         self._settings = settings
         self._on_event: OnEvent = on_event or (lambda event: None)
         self._clock = clock
@@ -95,7 +99,8 @@ class TuningStudy:
         """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
         try:
             resumed = self._take_up()
-            self._search(resumed)
+            with self._open_runner(self._workload, False) as runner:
+                self._search(runner, resumed)
             self._confirm()
         except (KeyboardInterrupt, Interrupted):
             self._ledger.abandon()
@@ -143,6 +148,7 @@ class TuningStudy:
         past = self._ledger.past()
         for trial, run in past:
             self._book(trial, run)
+        self._workload = self._ledger.workload or self._workload
         return len(past)
 
     def _identity(self) -> Identity:
@@ -181,11 +187,13 @@ class TuningStudy:
 
     # The search
 
-    def _search(self, resumed: int) -> None:
+    def _search(self, runner: Runner, resumed: int) -> None:
         settings = self._settings
         if not self._findings.trials:
             self._ledger.begin_baseline()
-            self._trial(baseline_plan(self._facts), "baseline")
+            self._trial(runner, baseline_plan(self._facts), "baseline")
+            self._workload = self._observed_workload(runner)
+            self._ledger.remember(self._workload)
         space = self._open_space(resumed)
         assert self._sampler is not None
         waiting = [(o, p) for o, p in space.suggestions if p not in self._history.tried]
@@ -202,12 +210,11 @@ class TuningStudy:
             else:
                 self._findings.exhausted = True
                 return
-            self._trial(plan, origin)
+            self._trial(runner, plan, origin)
 
     def _open_space(self, resumed: int) -> SearchSpace:
         """The space, now that the baseline has shown what the script trains."""
         settings = self._settings
-        self._workload = self._observed_workload()
         self._space = build_space(
             self._facts,
             self._workload,
@@ -220,17 +227,17 @@ class TuningStudy:
         self._on_event(StudyStarted(space=self._space, budget=settings.budget, resumed=resumed))
         return self._space
 
-    def _observed_workload(self) -> Workload:
-        shown = getattr(self._runner, "workload", None)
+    def _observed_workload(self, runner: Runner) -> Workload:
+        shown = getattr(runner, "workload", None)
         workload = shown if isinstance(shown, Workload) else self._workload
         if workload.global_batch_size is None and workload.batch_per_rank is None:
             workload = replace(workload, global_batch_size=self._findings.samples_per_step)
         return workload
 
-    def _trial(self, plan: Plan, origin: str) -> None:
+    def _trial(self, runner: Runner, plan: Plan, origin: str) -> None:
         number = len(self._findings.trials)
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
-        run, spent = self._quiet_run(plan, number)
+        run, spent = self._quiet_run(runner, plan, number)
         pruned = self._ledger.report(run)
         trial = Trial(
             number=number,
@@ -240,7 +247,7 @@ class TuningStudy:
             delayed_steps=run.delayed,
             step_seconds=spent,
             origin=origin,
-            observed=self._observed(),
+            observed=_observed(runner),
         )
         if run.failure is not None:
             details = run.failure.details
@@ -258,6 +265,7 @@ class TuningStudy:
                 reason = lost if pruned else "the time given was up, or the job ended"
                 done = not pruned and now.level and len(now.kept) >= 2
                 trial = replace(trial, state=COMPLETED if done else PRUNED, reason=reason)
+        self._findings.data = getattr(runner, "data", None) or self._findings.data
         if run.samples is not None and plan.world_size == 1:
             self._findings.samples_per_step = run.samples
         self._ledger.end(trial, run)
@@ -268,12 +276,12 @@ class TuningStudy:
         fastest = self._race.fastest
         return "" if fastest is None else f"{math.exp(-fastest.center):.3g} samples/s"
 
-    def _quiet_run(self, plan: Plan, number: int) -> tuple[Run, float]:
+    def _quiet_run(self, runner: Runner, plan: Plan, number: int) -> tuple[Run, float]:
         """A run that others did not delay, if one can be had; and the seconds of all tries."""
         spent = 0.0
         attempts = 1 if self._findings.never_quiet else ATTEMPTS
         for attempt in range(attempts):
-            run = self._read(self._runner, plan, number, believe_delayed=False)
+            run = self._read(runner, plan, number, believe_delayed=False)
             spent += run.step_seconds
             if not isinstance(run.failure, Contended):
                 self._findings.saw_quiet = True
@@ -286,7 +294,7 @@ class TuningStudy:
         if not self._findings.saw_quiet:
             # Never one quiet run so far: what the busy machine gives is all there is.
             self._findings.never_quiet = True
-            run = self._read(self._runner, plan, number, believe_delayed=True)
+            run = self._read(runner, plan, number, believe_delayed=True)
             spent += run.step_seconds
         return run, spent
 
@@ -318,12 +326,6 @@ class TuningStudy:
             ),
         )
 
-    def _observed(self) -> tuple[Mapping[str, Any], ...]:
-        ask = getattr(self._runner, "observed", None)
-        if not callable(ask):
-            return ()
-        return tuple(one if isinstance(one, Mapping) else asdict(one) for one in ask())
-
     def _out_of_time(self, share: float, running_seconds: float = 0.0) -> bool:
         """Whether this share of the time is up, by the clock or by the steps' own time.
 
@@ -353,14 +355,17 @@ class TuningStudy:
         baseline = Contender(role="baseline", plan=base, believed=belief[base])
         rivals = [Contender(role="candidate", plan=p, believed=belief[p]) for p in ranked[:2]]
         self._on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
-        confirm(baseline, rivals, self._race, self._confirm_run, out_of_time=self._all_time_up)
-        spare = ranked[2:]
-        while spare and rivals and all(r.out is not None and not r.measured for r in rivals):
-            # Both fell over in a fresh process: the next best has its turn.
-            self._findings.fallen.extend(rivals)
-            rivals = [Contender(role="candidate", plan=spare[0], believed=belief[spare.pop(0)])]
-            baseline.logs.clear()
-            confirm(baseline, rivals, self._race, self._confirm_run, out_of_time=self._all_time_up)
+        with self._open_runner(self._workload, True) as runner:
+            run = partial(self._confirm_run, runner)
+            confirm(baseline, rivals, self._race, run, out_of_time=self._all_time_up)
+            spare = ranked[2:]
+            while spare and all(r.out is not None and not r.measured for r in rivals):
+                # Both fell over in a fresh process: the next best has its turn.
+                self._findings.fallen.extend(rivals)
+                plan = spare.pop(0)
+                rivals = [Contender(role="candidate", plan=plan, believed=belief[plan])]
+                baseline.logs.clear()
+                confirm(baseline, rivals, self._race, run, out_of_time=self._all_time_up)
         self._findings.baseline = baseline
         self._findings.rivals = rivals
 
@@ -388,13 +393,14 @@ class TuningStudy:
 
     def _confirm_run(
         self,
+        runner: Runner,
         number: int,
         contender: Contender,
         verdict: Callable[[Sequence[float]], Verdict],
     ) -> Run:
         for _ in range(2):
             run = self._read(
-                self._confirm_runner,
+                runner,
                 contender.plan,
                 -1,
                 believe_delayed=self._findings.never_quiet,
@@ -432,6 +438,11 @@ class TuningStudy:
             seed=self._settings.seed,
             seconds=max(self._clock() - self._started, self._step_seconds),
         )
+
+
+def _observed(runner: Runner) -> tuple[Mapping[str, Any], ...]:
+    ask = getattr(runner, "observed", None)
+    return tuple(ask()) if callable(ask) else ()
 
 
 class StudyInterrupted(Interrupted):

@@ -54,6 +54,7 @@ class Findings:
     saw_quiet: bool = False
     contended_runs: int = 0
     samples_per_step: int | None = None
+    data: str | None = None
     stand_in: Plan | None = None
     baseline: Contender | None = None
     rivals: list[Contender] = field(default_factory=list)
@@ -100,6 +101,7 @@ def conclude(
         seed=seed,
         budget=budget,
         sampler=SAMPLER,
+        data=findings.data,
         left_out=() if space is None else tuple(out.to_json() for out in space.left_out),
         notes=(*findings.notes, *_study_notes(findings, space), *advice.notes),
         seconds=round(seconds, 3),

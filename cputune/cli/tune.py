@@ -1,0 +1,315 @@
+"""``cputune tune``: measure plans on this machine and find the fastest."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cputune.cli._output import console, print_json
+from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
+from cputune.workload import DEFAULT_RECIPE, Workload
+
+if TYPE_CHECKING:
+    from cputune.facts import HostFacts
+    from cputune.result import Result
+    from cputune.tune.events import OnEvent
+    from cputune.tune.space import SearchSpace
+
+_NEEDED = ("torch", "transformers", "accelerate", "optuna")
+
+
+@click.command(name="tune", context_settings={"ignore_unknown_options": False})
+@click.option("--recipe", metavar="NAME", help=f"What to train; {DEFAULT_RECIPE} by default.")
+@click.option("--budget", type=int, default=20, show_default=True, help="Trials of the study.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the search.")
+@click.option("--max-time", metavar="TIME", help="When to end: 90s, 10m, 1h30m.")
+@click.option("--knobs", metavar="A,B", help="Vary these alone; the rest stays as it is today.")
+@click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a knob at a value.")
+@click.option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
+@click.option(
+    "--allow-slow-precision", is_flag=True, help="Try bf16 where the CPU only emulates it."
+)
+@click.option("--batch-per-rank", type=int, metavar="N", help="The batch grows with the ranks.")
+@click.option("--global-batch-size", type=int, metavar="N", help="Samples per step of all ranks.")
+@click.option("--study", metavar="FILE.db", help="Keep the study here (SQLite).")
+@click.option("--resume", is_flag=True, help="Go on with the study that was interrupted.")
+@click.option("-o", "--output", metavar="FILE", default="cputune.json", show_default=True)
+@click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
+@click.option("--json", "as_json", is_flag=True, help="The result on stdout, nothing else.")
+@click.argument("script", nargs=-1, type=click.UNPROCESSED)
+def command(
+    recipe: str | None,
+    budget: int,
+    seed: int,
+    max_time: str | None,
+    knobs: str | None,
+    fix: tuple[str, ...],
+    dry_run: bool,
+    allow_slow_precision: bool,
+    batch_per_rank: int | None,
+    global_batch_size: int | None,
+    study: str | None,
+    resume: bool,
+    output: str,
+    force: bool,
+    as_json: bool,
+    script: tuple[str, ...],
+) -> None:
+    """Measure plans on this machine and find the fastest.
+
+    \b
+    cputune tune
+    cputune tune --budget 10 --recipe distilbert-squad
+    cputune tune -- run_qa.py --model_name_or_path bert-base-uncased --do_train
+    """
+    if budget < 1:
+        raise UsageError(f"a budget of {budget} trials finds nothing", hint="--budget 20")
+    job = _job(recipe, script, batch_per_rank, global_batch_size)
+    options: dict[str, Any] = {
+        "knobs": None if knobs is None else tuple(k.strip() for k in knobs.split(",") if k.strip()),
+        "fix": dict(_pair(text) for text in fix),
+        "allow_slow_precision": allow_slow_precision,
+    }
+    seconds = None if max_time is None else _seconds(max_time)
+
+    from cputune.probe import probe
+    from cputune.tune import search_space, tune
+
+    if dry_run:
+        facts = probe()
+        _dry_run(search_space(facts, job, **options), as_json=as_json)
+        return
+    destination = None if output == "-" else Path(output)
+    book = _study_path(study, destination)
+    _refuse_overwriting(destination, book, force=force, resume=resume)
+    _require_packages()
+    facts = probe()
+    search_space(facts, job, **options)
+    _warn_of_errors(facts)
+    if force and not resume:
+        book.unlink(missing_ok=True)
+    progress = _progress()
+    try:
+        result = tune(
+            job,
+            facts=facts,
+            budget=budget,
+            seed=seed,
+            max_time_seconds=seconds,
+            study=book,
+            resume=resume,
+            on_event=progress,
+            **options,
+        )
+    except Interrupted as error:
+        found = getattr(error, "result", None)
+        if found is not None and destination is not None:
+            _write(found, destination)
+            sys.stderr.write(f"what was found so far is in {destination}\n")
+        raise Interrupted(str(error), hint=f"go on with: {_again(resume)}") from None
+    if destination is not None:
+        _write(result, destination)
+    _show(result, destination, as_json=as_json or destination is None)
+
+
+def _job(
+    recipe: str | None,
+    script: tuple[str, ...],
+    batch_per_rank: int | None,
+    global_batch_size: int | None,
+) -> Workload:
+    for name, value in (
+        ("batch-per-rank", batch_per_rank),
+        ("global-batch-size", global_batch_size),
+    ):
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} is a number of samples, 1 or more", hint=f"--{name} 8")
+    if batch_per_rank is not None and global_batch_size is not None:
+        raise UsageError(
+            "--batch-per-rank and --global-batch-size exclude each other",
+            hint="the first lets the batch grow with the ranks, the second keeps it",
+        )
+    if script:
+        if recipe is not None:
+            raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
+        if not Path(script[0]).is_file():
+            raise UsageError(
+                f"there is no script {script[0]!r}", hint="cputune tune -- path/to/train.py --flags"
+            )
+        return Workload.script(
+            script, global_batch_size=global_batch_size, batch_per_rank=batch_per_rank
+        )
+    job = Workload.from_recipe(recipe or DEFAULT_RECIPE, batch_per_rank=batch_per_rank)
+    if global_batch_size is not None:
+        from dataclasses import replace
+
+        job = replace(job, global_batch_size=global_batch_size)
+    return job
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise UsageError(f"--fix takes NAME=VALUE, not {text!r}", hint="--fix precision=bf16")
+    return name.strip(), value.strip()
+
+
+_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+
+
+def _seconds(text: str) -> float:
+    match = _TIME.fullmatch(text.strip().lower())
+    if match is None or not any(match.groups()):
+        raise UsageError(f"not a time: {text!r}", hint="--max-time 90s, 10m or 1h30m")
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    total = hours * 3600 + minutes * 60 + seconds
+    if total == 0:
+        raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
+    return float(total)
+
+
+def _study_path(study: str | None, destination: Path | None) -> Path:
+    """The study's file: as asked, or beside the result (``cputune.json``, ``cputune.db``)."""
+    if study is not None:
+        return Path(study)
+    return Path("cputune.db") if destination is None else destination.with_suffix(".db")
+
+
+def _refuse_overwriting(destination: Path | None, book: Path, *, force: bool, resume: bool) -> None:
+    if resume:
+        if not book.is_file():
+            raise CannotError(f"there is no study {book} to resume", hint="leave out --resume")
+        return
+    for path in (destination, book):
+        if path is None:
+            continue
+        if path.exists() and not force:
+            raise UsageError(
+                f"{path} exists",
+                hint="--force replaces it, -o FILE writes elsewhere, --resume goes on with a study",
+            )
+        if not path.absolute().parent.is_dir():
+            raise UsageError(
+                f"there is no directory {path.parent}", hint="-o FILE writes elsewhere"
+            )
+
+
+def _require_packages() -> None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise MissingPackageError(
+            f"tuning needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
+            "not installed",
+            hint="pip install 'cputune[tune]'",
+        )
+
+
+def _warn_of_errors(facts: HostFacts) -> None:
+    """One line where the doctor finds what would make every trial fail or lie."""
+    from cputune.doctor import Severity, diagnose
+
+    errors = [f for f in diagnose(facts).findings if f.severity is Severity.ERROR]
+    for finding in errors:
+        sys.stderr.write(f"warning: {finding.title} (`cputune doctor --explain {finding.code}`)\n")
+
+
+def _dry_run(space: SearchSpace, *, as_json: bool) -> None:
+    from cputune.report.tuning import space_lines
+
+    words = _first_command(space)
+    if as_json:
+        print_json(
+            {
+                "schema": "cputune.space/1",
+                "plans": [plan.to_json() for plan in space.plans()],
+                "knobs": {knob.name: list(knob.values) for knob in space.knobs},
+                "left_out": [out.to_json() for out in space.left_out],
+                "first_command": words,
+            }
+        )
+        return
+    out = console()
+    for line in space_lines(space):
+        out.print(line)
+    out.print(f"first: {space.baseline.describe()}")
+    out.print(f"  {words}")
+
+
+def _first_command(space: SearchSpace) -> str:
+    """The baseline's command, as the first trial runs it."""
+    import shlex
+
+    from cputune.command import training_flags
+    from cputune.trial import recipe_script
+
+    job = space.workload
+    versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
+    argv = job.argv or (str(recipe_script()), f"{job.name}.json")
+    return shlex.join(["python", *argv, *training_flags(job, space.baseline, versions)])
+
+
+def _progress() -> OnEvent:
+    """A line that changes on a terminal; elsewhere a line for each trial."""
+    from cputune.report.tuning import line_of
+    from cputune.tune.events import Event, StepTaken, TrialStarted
+
+    alive = sys.stderr.isatty()
+
+    def show(event: Event) -> None:
+        if alive and isinstance(event, TrialStarted | StepTaken):
+            if isinstance(event, TrialStarted):
+                text = f"trial {event.number}: starting  {event.plan.describe()}"
+            elif event.number < 0:
+                return
+            else:
+                text = f"trial {event.number}: step {event.index + 1}, {event.seconds:.3g} s"
+            sys.stderr.write(f"\r\x1b[K{text[:78]}")
+            sys.stderr.flush()
+            return
+        line = line_of(event)
+        if line is not None:
+            sys.stderr.write(f"\r\x1b[K{line}\n" if alive else f"{line}\n")
+            sys.stderr.flush()
+
+    return show
+
+
+def _write(result: Result, destination: Path) -> None:
+    import json
+
+    from cputune.host import write_atomically
+
+    text = json.dumps(result.to_json(), indent=2, ensure_ascii=False) + "\n"
+    write_atomically(destination, text, force=True)
+
+
+def _show(result: Result, destination: Path | None, *, as_json: bool) -> None:
+    from cputune.report.tuning import measured_lines, result_table, sentence
+
+    if as_json:
+        print_json(result.to_json())
+        return
+    out = console()
+    out.print(result_table(result))
+    out.print()
+    for line in measured_lines(result):
+        out.print(line)
+    out.print(sentence(result), style="bold")
+    for note in result.notes:
+        out.print(f"note: {note}")
+    out.print(f"The result is in {destination}. Next: cputune emit --format mpirun {destination}")
+
+
+def _again(resumed: bool) -> str:
+    """The command that was given, with --resume."""
+    import shlex
+
+    words = [word for word in sys.argv[1:] if word != "--force"]
+    if not resumed:
+        words.insert(1, "--resume")
+    return shlex.join(["cputune", *words])

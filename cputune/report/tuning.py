@@ -1,0 +1,147 @@
+"""A study for people: progress while it runs, the table and the sentence at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from cputune.plan import Plan
+from cputune.result import FAILED, PRUNED, Result, Throughput, Trial
+from cputune.tune.events import (
+    ConfirmRun,
+    ConfirmStarted,
+    Event,
+    Said,
+    StudyStarted,
+    TrialEnded,
+    TrialRepeated,
+)
+
+if TYPE_CHECKING:
+    from cputune.tune.space import SearchSpace
+
+
+def line_of(event: Event) -> str | None:
+    """One line for an event, or None for one that is not worth a line of its own."""
+    if isinstance(event, StudyStarted):
+        resumed = f", {event.resumed} trials are on record" if event.resumed else ""
+        return f"{len(event.space)} plans, {event.budget} trials{resumed}"
+    if isinstance(event, Said):
+        return event.text
+    if isinstance(event, TrialEnded):
+        return trial_line(event.trial)
+    if isinstance(event, TrialRepeated):
+        return f"trial {event.number}: {event.reason}; it is repeated"
+    if isinstance(event, ConfirmStarted):
+        return f"measuring {len(event.plans)} plans again, side by side"
+    if isinstance(event, ConfirmRun):
+        rate = event.samples_per_second
+        shown = f"{rate.median:.3g} samples/s" if rate is not None else event.reason
+        return f"round {event.round + 1}: {shown}  {event.plan.describe()}"
+    return None
+
+
+def trial_line(trial: Trial) -> str:
+    """``trial 3: 17.1 samples/s  1 × 2 threads, bf16``."""
+    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}"
+
+
+def outcome(trial: Trial) -> str:
+    """What came of a trial, in few words."""
+    if trial.state == FAILED:
+        reason = (trial.reason or "").split("\n")[0]
+        return f"{trial.kind}: {reason}" if reason else str(trial.kind)
+    rate = trial.samples_per_second
+    shown = "?" if rate is None else f"{rate.median:.3g} samples/s"
+    return f"{shown} (pruned)" if trial.state == PRUNED else shown
+
+
+def sentence(result: Result) -> str:
+    """The outcome of a whole study in one sentence."""
+    speedup = result.speedup
+    if result.best.plan == result.baseline.plan:
+        return "What you have today is as fast as anything that was tried."
+    today = "what you have today" if result.baseline.plan.as_found else "the plan compared with"
+    return (
+        f"{speedup.ratio:.2f} times faster than {today} "
+        f"(95 % interval {speedup.low:.2f}–{speedup.high:.2f})."
+    )
+
+
+def result_table(result: Result) -> Table:
+    """Every trial, the fastest first and the failed last."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("trial", "samples/s", "steps"):
+        table.add_column(heading, justify="right")
+    for heading in ("plan", "from", ""):
+        table.add_column(heading)
+    for trial in sorted(result.trials, key=_fastest_first):
+        mark = ""
+        if trial.plan == result.best.plan:
+            mark = "best"
+        elif trial.state == PRUNED:
+            mark = "pruned"
+        elif trial.state == FAILED:
+            mark = outcome(trial)
+        rate = trial.samples_per_second
+        table.add_row(
+            str(trial.number),
+            "–" if rate is None else _rate(rate),
+            str(trial.steps),
+            trial.plan.describe(),
+            trial.origin,
+            mark,
+            style="bold" if mark == "best" else None,
+        )
+    return table
+
+
+def _fastest_first(trial: Trial) -> tuple[bool, float]:
+    rate = trial.samples_per_second
+    return rate is None, 0.0 if rate is None else -rate.median
+
+
+def _rate(rate: Throughput) -> str:
+    return f"{rate.median:.3g}"
+
+
+def measured_lines(result: Result) -> tuple[str, ...]:
+    """Baseline and best with their intervals."""
+    lines = [
+        f"today  {_interval(result.baseline.samples_per_second)}  {_plan(result.baseline.plan)}"
+    ]
+    if result.best.plan != result.baseline.plan:
+        lines.append(
+            f"best   {_interval(result.best.samples_per_second)}  {_plan(result.best.plan)}"
+        )
+    return tuple(lines)
+
+
+def _interval(rate: Throughput) -> str:
+    return f"{rate.median:.3g} samples/s ({rate.low:.3g}–{rate.high:.3g})"
+
+
+def _plan(plan: Plan) -> str:
+    return plan.describe()
+
+
+def space_lines(space: SearchSpace) -> tuple[str, ...]:
+    """The space in words: its knobs, what stays fixed, and what was left out and why."""
+    lines = [f"{len(space)} plans"]
+    for knob in space.knobs:
+        if len(knob.values) > 1:
+            lines.append(f"  {knob.name}: " + ", ".join(_value(value) for value in knob.values))
+    fixed = [f"{k.name}={_value(k.values[0])}" for k in space.knobs if len(k.values) == 1]
+    if fixed:
+        lines.append("  always: " + ", ".join(fixed))
+    if space.left_out:
+        lines.append("left out:")
+        lines.extend(f"  {out.what}: {out.why}" for out in space.left_out)
+    return tuple(lines)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
