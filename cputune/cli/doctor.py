@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,8 @@ from cputune.doctor import Diagnosis, Finding, Severity, diagnose
 from cputune.errors import UsageError
 
 if TYPE_CHECKING:
+    from cputune.doctor import Check
+    from cputune.facts import HostFacts
     from cputune.host import Host
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
@@ -35,6 +36,10 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
     help="End with 1 where a finding is as bad as this.",
 )
 @click.option("--root", metavar="DIR", help="Look at a recorded machine (DIR/proc, DIR/sys).")
+@click.option("--record", metavar="DIR", help="Write what a replay by --root needs, unnamed.")
+@click.option("--deep", is_flag=True, help="Also start children that import and measure.")
+@click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
+@click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
 @click.option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
 @click.pass_context
@@ -48,6 +53,10 @@ def command(
     ignore: tuple[str, ...],
     fail_on: str,
     root: str | None,
+    record: str | None,
+    deep: bool,
+    stack: str | None,
+    check_file: str | None,
     output: str,
     force: bool,
 ) -> None:
@@ -57,23 +66,30 @@ def command(
     cputune doctor
     cputune doctor --json | jq .summary
     cputune doctor --explain quota-threads
+    cputune doctor --stack torch=2.6.0
     """
     if as_json + as_markdown + print_fix > 1:
         raise UsageError("--json, --markdown and --print-fix exclude each other")
+    if sum(asked is not None for asked in (explain, record, stack, check_file)) > 1:
+        raise UsageError("--explain, --record, --stack and --check-file exclude each other")
+    if deep and root is not None:
+        raise UsageError("--deep starts children, and a recorded machine can start none")
     if explain is not None:
         _explain(explain)
         return
-    for word in only:
-        _known(word, (*_codes(), *_SEVERITIES))
-    for word in ignore:
-        _known(word, _codes())
-
-    from cputune.probe import probe
+    for word in (*only, *ignore):
+        _known(word, allowed=_SEVERITIES if word in only else ())
 
     host = _host(root)
-    diagnosis = diagnose(probe(host))
-    diagnosis = replace(diagnosis, findings=_chosen(diagnosis.findings, only, ignore))
-    _write(diagnosis, as_json, as_markdown, print_fix, output, force)
+    if record is not None:
+        _record(host, record)
+        return
+    diagnosis = _diagnose(host, deep=deep, stack=stack, check_file=check_file)
+    chosen = _chosen(diagnosis.findings, only, ignore)
+    diagnosis = Diagnosis(facts=diagnosis.facts, findings=chosen)
+    form = "json" if as_json else "markdown" if as_markdown else "fix" if print_fix else "text"
+    about_machine = stack is None and check_file is None
+    _write(diagnosis, form, machine=about_machine, output=output, force=force)
     if fail_on != "never" and diagnosis.at_least(Severity(fail_on)):
         ctx.exit(1)
 
@@ -82,6 +98,21 @@ def _host(root: str | None) -> Host:
     from cputune.host import LiveHost, RecordedHost
 
     return LiveHost() if root is None else RecordedHost(root)
+
+
+def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | None) -> Diagnosis:
+    from cputune.probe import probe
+
+    facts: HostFacts = probe(host)
+    if stack is not None:
+        from cputune.doctor.judge import judge_stack
+
+        return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
+    return diagnose(facts)
+
+
+def _record(host: Host, directory: str) -> None:
+    raise NotImplementedError
 
 
 def _chosen(
@@ -95,38 +126,34 @@ def _chosen(
     )
 
 
-def _write(
-    diagnosis: Diagnosis,
-    as_json: bool,
-    as_markdown: bool,
-    print_fix: bool,
-    output: str,
-    force: bool,
-) -> None:
+def _write(diagnosis: Diagnosis, form: str, *, machine: bool, output: str, force: bool) -> None:
     from cputune.report.diagnosis import document, markdown, print_text
 
-    if output == "-" and as_json:
+    if output == "-" and form == "json":
         print_json(document(diagnosis))
-        return
-    if output == "-" and not (as_markdown or print_fix):
-        print_text(diagnosis, console())
-        return
-    if as_json:
-        import json
-
-        text = json.dumps(document(diagnosis), indent=2, ensure_ascii=False) + "\n"
-    elif as_markdown:
-        text = markdown(diagnosis)
-    elif print_fix:
-        from cputune.report.fixes import fix_script
-
-        text = fix_script(diagnosis)
+    elif output == "-" and form == "text":
+        print_text(diagnosis, console(), machine=machine)
     else:
-        import io
+        if form == "json":
+            import json
 
-        buffer = io.StringIO()
-        print_text(diagnosis, console(buffer))
-        text = buffer.getvalue()
+            text = json.dumps(document(diagnosis), indent=2, ensure_ascii=False) + "\n"
+        elif form == "markdown":
+            text = markdown(diagnosis, machine=machine)
+        elif form == "fix":
+            from cputune.report.fixes import fix_script
+
+            text = fix_script(diagnosis)
+        else:
+            import io
+
+            buffer = io.StringIO()
+            print_text(diagnosis, console(buffer), machine=machine)
+            text = buffer.getvalue()
+        _put(text, output, force)
+
+
+def _put(text: str, output: str, force: bool) -> None:
     if output == "-":
         sys.stdout.write(text)
         return
@@ -137,22 +164,20 @@ def _write(
 
 
 def _explain(code: str) -> None:
-    from cputune.doctor.registry import find_check
     from cputune.report.diagnosis import explain
 
-    _known(code, _codes())
-    check = find_check(code)
-    assert check is not None
-    click.echo(explain(check))
+    _known(code)
+    click.echo(explain(next(check for check in _checks() if check.code == code)))
 
 
-def _codes() -> tuple[str, ...]:
-    from cputune.doctor.registry import CHECKS
+def _checks() -> tuple[Check, ...]:
+    from cputune.doctor.registry import all_checks
 
-    return tuple(check.code for check in CHECKS)
+    return all_checks()
 
 
-def _known(word: str, words: tuple[str, ...]) -> None:
+def _known(word: str, *, allowed: tuple[str, ...] = ()) -> None:
+    words = (*(check.code for check in _checks()), *allowed)
     if word in words:
         return
     near = difflib.get_close_matches(word, words, n=3)

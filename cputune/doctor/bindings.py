@@ -9,8 +9,11 @@ from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 
 
+MOST_PROCESSES_SHOWN = 16
+
+
 def bound_parties(facts: HostFacts) -> dict[str, tuple[int, ...]]:
-    """CPUs by whoever is bound to them: MPI ranks, OpenMP threads, oneCCL workers."""
+    """CPUs by whoever is bound to them: ranks, OpenMP threads, oneCCL workers, processes."""
     parties: dict[str, tuple[int, ...]] = {}
     for rank, domain in enumerate(pin_domains(facts) or ()):
         parties[f"rank {rank} (I_MPI_PIN_DOMAIN)"] = domain
@@ -20,6 +23,8 @@ def bound_parties(facts: HostFacts) -> dict[str, tuple[int, ...]]:
     ):
         if cpus:
             parties[name] = cpus
+    for process in facts.bound_processes[:MOST_PROCESSES_SHOWN]:
+        parties[f"{process.name} (process {process.pid})"] = process.cpus
     return parties
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from packaging.version import InvalidVersion, Version
@@ -22,7 +23,8 @@ from cputune.layout import usable_cores
 _MPI = ("intelmpi", "mpich", "openmpi")
 _LOOPBACK = ("127.", "::1", "localhost")
 _NO_CPU_GUESS = Version("1.13")
-"""From here on accelerate joins CPU ranks only where use_cpu is set (accelerate#3883)."""
+"""From here on accelerate joins CPU ranks only where use_cpu is set, and has no ccl
+(accelerate#3883)."""
 
 
 @check(
@@ -135,6 +137,9 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
     torch, ccl = _version(facts, "torch"), _version(facts, "oneccl_bind_pt")
     if bindings is None or torch is None or ccl is None or not mpi_launchers(facts):
         return
+    accelerate = _version(facts, "accelerate")
+    if accelerate is not None and accelerate >= _NO_CPU_GUESS:
+        return  # it knows no ccl any more; oneccl-unused says so
     if torch.release[:2] == ccl.release[:2] and not number(facts, "CCL_WORKER_COUNT"):
         yield gloo_slow.finding(
             f"{bindings.name} {ccl} fits torch {torch}; CCL_WORKER_COUNT is unset, so "
@@ -250,7 +255,7 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
         yield gloo_loopback.finding(
             f"/etc/hosts gives this machine's name as {', '.join(addresses)}; "
             f"{_nodes(facts)} machines take part",
-            command=f"export GLOO_SOCKET_IFNAME={outside}" if outside else None,
+            command=f"export GLOO_SOCKET_IFNAME={shlex.quote(outside)}" if outside else None,
         )
 
 
@@ -274,7 +279,7 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
             outside = next((item for item in known or () if item != "lo"), "lo")
             yield interface_missing.finding(
                 f"{name}={','.join(wanted)}; there are {', '.join(known or ()) or 'none'}",
-                command=f"export {name}={outside}",
+                command=f"export {name}={shlex.quote(outside)}",
             )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from cputune.doctor import binding, container, launch, libraries, precision, shape, system, threads
 from cputune.doctor.finding import Check
+from cputune.doctor.versions import VERSION_CHECKS
 
 CHECKS: tuple[Check, ...] = (
+    *VERSION_CHECKS,
     *launch.CHECKS,
     *container.CHECKS,
     *threads.CHECKS,
@@ -21,6 +23,8 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def find_check(code: str) -> Check | None:
-    """The check with this code."""
-    return next((check for check in CHECKS if check.code == code), None)
+def all_checks() -> tuple[Check, ...]:
+    """These, and those that need more than facts: a stack that is asked for, a file, a child."""
+    from cputune.doctor.judge import STACK_CHECKS
+
+    return (*CHECKS, *STACK_CHECKS)

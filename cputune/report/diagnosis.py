@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.bindings import bound_parties
 from cputune.doctor.finding import Check
-from cputune.report.machine import machine_lines
+from cputune.report.machine import machine_lines, visible
 from cputune.report.topology import picture
 
 if TYPE_CHECKING:
@@ -41,8 +41,11 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def print_text(diagnosis: Diagnosis, console: Console) -> None:
-    """What is wrong first, then what is worth doing, then the facts and the picture."""
+def print_text(diagnosis: Diagnosis, console: Console, *, machine: bool = True) -> None:
+    """What is wrong first, then what is worth doing, then the facts and the picture.
+
+    Without ``machine`` the findings alone, for those that are not about the machine.
+    """
     from rich.text import Text
 
     console.print(Text(verdict(diagnosis), style="bold"))
@@ -53,13 +56,24 @@ def print_text(diagnosis: Diagnosis, console: Console) -> None:
             console.print(Text(heading, style="bold underline"))
         for finding in findings:
             _print_finding(finding, console)
+    if machine:
+        _print_machine(diagnosis, console)
+    if diagnosis.findings:
+        code = diagnosis.findings[0].code
+        console.print()
+        console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
+
+
+def _print_machine(diagnosis: Diagnosis, console: Console) -> None:
+    from rich.text import Text
+
     console.print()
     console.print(Text("The machine", style="bold underline"))
     rows = machine_lines(diagnosis.facts)
     rows += [("unknown", f"{item.fact}: {item.reason}") for item in diagnosis.facts.unknown]
     margin = max((len(label) for label, _ in rows), default=0) + 2
     for label, text in rows:
-        _print_hanging(console, Text(label.ljust(margin), "dim"), Text(text))
+        _print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
     console.print()
     for line in picture(
         diagnosis.facts,
@@ -67,11 +81,7 @@ def print_text(diagnosis: Diagnosis, console: Console) -> None:
         width=min(80, console.width),
         ascii_only=not (console.encoding or "").lower().startswith("utf"),
     ):
-        console.print(Text(line), soft_wrap=True)
-    if diagnosis.findings:
-        code = diagnosis.findings[0].code
-        console.print()
-        console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
+        console.print(Text(visible(line)), soft_wrap=True)
 
 
 def _print_finding(finding: Finding, console: Console) -> None:
@@ -82,11 +92,11 @@ def _print_finding(finding: Finding, console: Console) -> None:
     margin = Text(f"{finding.severity.value:7} ", style=_STYLES[finding.severity])
     blank = Text(" " * len(margin))
     _print_hanging(console, margin, head)
-    _print_hanging(console, blank, Text(finding.evidence))
-    _print_hanging(console, blank, Text(finding.remedy, style="green"))
+    _print_hanging(console, blank, Text(visible(finding.evidence)))
+    _print_hanging(console, blank, Text(visible(finding.remedy), style="green"))
     for line in (finding.command or "").splitlines():
         # A command that is wrapped cannot be pasted.
-        console.print(blank + Text(f"$ {line}", style="cyan"), soft_wrap=True)
+        console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
 
 
 def _print_hanging(console: Console, label: Text, body: Text) -> None:
@@ -109,8 +119,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     return ", ".join(counts) if counts else "nothing is wrong, and there is nothing to advise"
 
 
-def markdown(diagnosis: Diagnosis) -> str:
-    """The whole diagnosis for pasting into an issue."""
+def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
+    """The diagnosis for pasting into an issue; without ``machine`` its findings alone."""
     lines = ["## cputune doctor", "", verdict(diagnosis).capitalize() + ".", ""]
     for finding in diagnosis.findings:
         lines += [f"### {finding.severity.value}: {_escape(finding.title)} (`{finding.code}`)", ""]
@@ -118,10 +128,14 @@ def markdown(diagnosis: Diagnosis) -> str:
         if finding.command:
             lines += [*_fenced(finding.command, "sh"), ""]
         lines += [f"Source: {links(finding.source)}", ""]
+    if not machine:
+        return "\n".join(lines)
     lines += ["### The machine", "", "| | |", "|---|---|"]
-    lines += [f"| {label} | {_cell(text)} |" for label, text in machine_lines(diagnosis.facts)]
-    lines += [f"| unknown | {_cell(f'{u.fact}: {u.reason}')} |" for u in diagnosis.facts.unknown]
-    drawing = "\n".join(picture(diagnosis.facts, bound=bound_parties(diagnosis.facts)))
+    lines += [f"| {label} | {_escape(text)} |" for label, text in machine_lines(diagnosis.facts)]
+    lines += [f"| unknown | {_escape(f'{u.fact}: {u.reason}')} |" for u in diagnosis.facts.unknown]
+    drawing = "\n".join(
+        map(visible, picture(diagnosis.facts, bound=bound_parties(diagnosis.facts)))
+    )
     return "\n".join([*lines, "", *_fenced(drawing, "text")]) + "\n"
 
 
@@ -157,11 +171,7 @@ def _url(part: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return re.sub(r"([\\`*_<>\[\]#|])", r"\\\1", text)
-
-
-def _cell(text: str) -> str:
-    return _escape(text).replace("\n", " ")
+    return re.sub(r"([\\`*_<>\[\]#|])", r"\\\1", visible(text))
 
 
 def _fenced(text: str, language: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from cputune.doctor import Diagnosis, Finding
+from cputune.report.machine import visible
 
 _HARMLESS = re.compile(
     r"(export [A-Za-z_]\w*=|unset [A-Za-z_]\w*( [A-Za-z_]\w*)*$|ulimit -S?n |source |\. "
@@ -26,28 +27,35 @@ def fix_script(diagnosis: Diagnosis) -> str:
         "# shellcheck disable=SC1090,SC1091",
         "",
     ]
-    seen: set[str] = set()
+    written: list[str] = []
     for finding in diagnosis.findings:
-        lines += [*_cure(finding, seen), ""]
+        lines += [*_cure(finding, written), ""]
     if not diagnosis.findings:
         lines += ["# Nothing to mend.", ""]
     return "\n".join(lines)
 
 
-def _cure(finding: Finding, seen: set[str]) -> list[str]:
+def _cure(finding: Finding, written: list[str]) -> list[str]:
+    """The finding as comments and its command; ``written`` collects the commands so far."""
     lines = [f"# {finding.severity.value}: {_one_line(finding.title)} [{finding.code}]"]
     lines += [f"#   {_one_line(finding.evidence)}", f"#   {_one_line(finding.remedy)}"]
-    for command in (finding.command or "").splitlines():
-        if not command.strip() or command in seen:
+    for line in (finding.command or "").splitlines():
+        command = visible(line).strip()
+        if not command or command in written:
             continue
-        seen.add(command)
-        lines.append(command if _harmless(command) else f"# by hand: {command}")
+        if not _harmless(command):
+            lines.append(f"# by hand: {command}")
+        elif "pip install" in command and any("pip install" in other for other in written):
+            lines.append(f"# or, in place of the one above: {command}")
+        else:
+            lines.append(command)
+        written.append(command)
     return lines
 
 
 def _harmless(command: str) -> bool:
-    return bool(_HARMLESS.match(command)) and not re.search(r"[;&|]|\$\(.*\brm\b", command)
+    return bool(_HARMLESS.match(command)) and not re.search(r"[;&|<>`]|\$\(.*\brm\b", command)
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return visible(" ".join(text.split()))

@@ -135,7 +135,7 @@ def _settings(facts: HostFacts) -> str:
         ("turbo ", yes_no[settings.turbo]),
         ("transparent huge pages ", settings.transparent_huge_pages),
         ("NUMA balancing ", yes_no[settings.numa_balancing]),
-        ("SMT ", settings.smt),
+        ("SMT ", "none" if settings.smt == "notsupported" else settings.smt),
     )
     return ", ".join(f"{label}{text}" for label, text in known if text)
 
@@ -176,3 +176,10 @@ def gib(size_bytes: int) -> str:
     if size_bytes < 1 << 30:
         return f"{size_bytes / (1 << 20):.0f} MiB"
     return f"{size_bytes / (1 << 30):.1f} GiB"
+
+
+def visible(text: str) -> str:
+    """The text without control characters: what a machine says of itself may hold any."""
+    return "".join(
+        char if char.isprintable() or char == " " else f"\\x{ord(char):02x}" for char in text
+    )

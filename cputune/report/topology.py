@@ -17,10 +17,17 @@ GROUP = 8
 LABELS = string.digits + string.ascii_lowercase + string.ascii_uppercase
 MOST_CORES_DRAWN = 1024
 """Above that the picture names CPU ranges only."""
+MANY_PLACES, FEW_CORES = 8, 4
+"""From so many sockets and nodes on, those with so few cores stand side by side."""
 
-
-UNICODE_SIGNS = {"free": "■", "partly": "◧", "closed": "·"}
-ASCII_SIGNS = {"free": "#", "partly": "%", "closed": "."}
+UNICODE_SIGNS = {"free": "■", "slow": "□", "partly": "◧", "closed": "·"}
+ASCII_SIGNS = {"free": "#", "slow": "o", "partly": "%", "closed": "."}
+_MEANINGS = {
+    "free": "allowed core",
+    "slow": "allowed, but a slower kind of core",
+    "partly": "only some of its CPUs allowed",
+    "closed": "not allowed",
+}
 
 
 def picture(
@@ -40,18 +47,31 @@ def picture(
     cores = sorted(facts.topology.cores, key=lambda c: (c.socket, _node(c), c.cpus[0]))
     if not cores:
         return ["no topology is known"]
-    lines: list[str] = []
-    drawn: set[str] = set()
-    for (socket, node), members in groupby(cores, key=lambda c: (c.socket, _node(c))):
-        group = list(members)
-        lines.append(_heading(facts, socket, node, group, width))
-        if len(cores) > MOST_CORES_DRAWN:
-            continue
-        cells = [_cell(facts, core, labels, signs) for core in group]
-        drawn.update(cells)
-        lines += _rows(cells, width)
-    lines += _legend(drawn, labels, signs, facts, width)
-    return lines
+    places = [
+        (socket, node, list(members))
+        for (socket, node), members in groupby(cores, key=lambda c: (c.socket, _node(c)))
+    ]
+    slow = _slow_cores(facts)
+    cells = {core.cpus: _cell(facts, core, labels, signs, slow) for core in cores}
+    if len(places) > MANY_PLACES and max(len(members) for *_, members in places) <= FEW_CORES:
+        entries = [f"{s} {''.join(cells[c.cpus] for c in members)}" for s, _, members in places]
+        lines = ["sockets, with their cores:", *_flow(entries, width)]
+    else:
+        lines = []
+        for socket, node, members in places:
+            lines.append(_heading(facts, socket, node, members, width))
+            if len(cores) <= MOST_CORES_DRAWN:
+                lines += _rows([cells[core.cpus] for core in members], width)
+    drawn = set(cells.values()) if len(cores) <= MOST_CORES_DRAWN else set()
+    return lines + _legend(drawn, labels, signs, facts, width)
+
+
+def _slow_cores(facts: HostFacts) -> frozenset[tuple[int, ...]]:
+    """The cores of a hybrid machine that are not of its fastest kind."""
+    cores = facts.topology.cores
+    speeds = {core.cpus: core.capacity or core.max_khz or 0 for core in cores}
+    limit = 0.9 * max(speeds.values(), default=0) if facts.topology.hybrid else 0
+    return frozenset(cpus for cpus, speed in speeds.items() if speed < limit)
 
 
 def _node(core: Core) -> int:
@@ -67,7 +87,6 @@ def _labels(bound: Mapping[str, Sequence[int]]) -> dict[str, tuple[str, frozense
 
 
 def _heading(facts: HostFacts, socket: int, node: int, cores: list[Core], width: int) -> str:
-    cpus = cpulist.render(cpu for core in cores for cpu in core.cpus)
     memory = next((n.memory_bytes for n in facts.topology.numa_nodes if n.id == node), None)
     parts = [f"socket {socket}"]
     if node >= 0:
@@ -76,8 +95,18 @@ def _heading(facts: HostFacts, socket: int, node: int, cores: list[Core], width:
     if memory is not None:
         parts.append(f"{memory / (1 << 30):.0f} GiB")
     head = "  ".join(parts) + "  CPUs "
-    room = width - len(head)
-    return head + (cpus if len(cpus) <= room else cpus[: max(0, room - 1)] + "…")
+    return head + _short(sorted(cpu for core in cores for cpu in core.cpus), width - len(head))
+
+
+def _short(cpus: list[int], room: int) -> str:
+    """A CPU list that fits; one with a constant step as ``0,2…78``, as cut as need be else."""
+    text = cpulist.render(cpus)
+    if len(text) <= room:
+        return text
+    step = cpus[1] - cpus[0]
+    if cpus == list(range(cpus[0], cpus[-1] + 1, step)):
+        return f"{cpus[0]},{cpus[1]}…{cpus[-1]}"
+    return text[: max(0, room - 1)] + "…"
 
 
 def _cell(
@@ -85,13 +114,14 @@ def _cell(
     core: Core,
     labels: Mapping[str, tuple[str, frozenset[int]]],
     signs: Mapping[str, str],
+    slow: frozenset[tuple[int, ...]],
 ) -> str:
     holders = [sign for sign, cpus in labels.values() if cpus.intersection(core.cpus)]
     if holders:
         return holders[0] if len(holders) == 1 else "+"
     open_cpus = len(set(facts.topology.allowed).intersection(core.cpus))
     if open_cpus == len(core.cpus):
-        return signs["free"]
+        return signs["slow" if core.cpus in slow else "free"]
     return signs["partly"] if open_cpus else signs["closed"]
 
 
@@ -109,16 +139,9 @@ def _legend(
     width: int,
 ) -> list[str]:
     smt = facts.topology.threads_per_core
-    free = "allowed core" + (f" ({smt} CPUs)" if smt > 1 else "")
-    entries = [
-        f"{signs[key]} {meaning}"
-        for key, meaning in (
-            ("free", free),
-            ("partly", "only some of its CPUs allowed"),
-            ("closed", "not allowed"),
-        )
-        if signs[key] in drawn
-    ]
+    entries = [f"{signs[key]} {text}" for key, text in _MEANINGS.items() if signs[key] in drawn]
+    if smt > 1 and entries:
+        entries[0] += f" ({smt} CPUs)"
     entries += [
         f"{sign} {name}: CPUs {cpulist.render(cpus)}"
         for name, (sign, cpus) in labels.items()
