@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cputune.host.base import Command, Completed, Distribution, Host
 from cputune.host.children import end_group
-from cputune.host.files import read_file, write_atomically
+from cputune.host.files import read_file, write_atomically, write_tree
 from cputune.host.live import LiveHost
 from cputune.host.recorded import RecordedHost
 
@@ -23,4 +23,5 @@ __all__ = [
     "end_group",
     "read_file",
     "write_atomically",
+    "write_tree",
 ]

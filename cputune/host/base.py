@@ -61,6 +61,10 @@ class Host:
         """Whether a file or directory is there and can be reached."""
         return False
 
+    def knows(self, path: str) -> bool:
+        """Whether ``exists`` can be believed: a recording holds only what was looked at."""
+        return False
+
     def real_path(self, path: str) -> str:
         """The path with its links followed."""
         return path

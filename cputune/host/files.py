@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cputune.errors import CannotError, UsageError
@@ -47,3 +49,34 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
         raise CannotError(
             f"cannot write {path}: {error.strerror or error}", hint="choose another place with -o"
         ) from error
+
+
+def write_tree(directory: Path, files: Mapping[str, str], directories: Iterable[str] = ()) -> None:
+    """Write a directory whole or not at all: relative paths to texts, and empty directories.
+
+    Raises UsageError where it exists and holds anything, CannotError where it cannot
+    be written.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(
+            f"{directory} exists already", hint="name a directory that is new, or empty"
+        )
+    temporary = None
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
+        for inner in directories:
+            (temporary / inner).mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            (temporary / path).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / path).write_text(text, encoding="utf-8")
+        temporary.chmod(0o755)
+        os.replace(temporary, directory)
+    except OSError as error:
+        raise CannotError(
+            f"cannot write {directory}: {error.strerror or error}",
+            hint="choose another place for the recording",
+        ) from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)

@@ -29,6 +29,9 @@ class LiveHost(Host):
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def knows(self, path: str) -> bool:
+        return True
+
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
 
@@ -41,7 +44,9 @@ class LiveHost(Host):
         return None
 
     def which(self, program: str) -> str | None:
-        return shutil.which(program)
+        # An environment that was not activated has its programs all the same.
+        beside = os.path.join(sys.prefix, "bin")
+        return shutil.which(program) or shutil.which(program, path=beside)
 
     def run(self, command: Command) -> Completed:
         started = time.monotonic()

@@ -40,7 +40,7 @@ class RecordedHost(Host):
          "files": {"/venv/lib/.../torch/version.py": "..."},
          "directories": {"/usr/lib64": ["libgomp.so.1"]},
          "real_paths": {"/usr/lib64/libgomp.so.1": "/usr/lib64/libgomp.so.1.0.0"},
-         "paths": ["/.dockerenv"]}
+         "paths": {"/.dockerenv": true, "/dev/kfd": false}}
 
     ``packages`` may also map names to versions. Nothing is ever taken from the live
     machine, and nothing that lies outside of ``root`` is read.
@@ -92,13 +92,16 @@ class RecordedHost(Host):
     def exists(self, path: str) -> bool:
         if path in self._mapping("files") or path in self._mapping("directories"):
             return True
-        paths = self._record.get("paths")
-        if isinstance(paths, list) and path in paths:
-            return True
+        kept = self._mapping("paths").get(path)
+        if isinstance(kept, bool):
+            return kept
         try:
             return os.path.exists(self._inside(path))
         except (OSError, ValueError):
             return False
+
+    def knows(self, path: str) -> bool:
+        return isinstance(self._mapping("paths").get(path), bool) or self.exists(path)
 
     def real_path(self, path: str) -> str:
         real = self._mapping("real_paths").get(path)

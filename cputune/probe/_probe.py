@@ -61,7 +61,7 @@ def probe(host: Host | None = None) -> HostFacts:
         accelerators=read_accelerators(look),
         sys_nice=read_sys_nice(look),
         network=read_network(look),
-        bound_processes=read_bound_processes(look, topology.online),
+        bound_processes=read_bound_processes(look, topology),
         unknown=look.unknown,
         recorded=not look.host.live,
     )

@@ -32,6 +32,11 @@ SYSTEM_DIRECTORIES = (
 _INSIDE_SITE_PACKAGES = ("torch/lib", "torch.libs", "tcmalloc", "oneccl_bindings_for_pytorch/lib")
 
 
+def is_library(file: str) -> bool:
+    """Whether a file name is one of those that are looked for."""
+    return any(pattern.fullmatch(file) for _, pattern in _PATTERNS)
+
+
 def read_libraries(look: Look, site_packages: tuple[str, ...]) -> tuple[Library, ...]:
     """Find them, in the order in which a person would choose: own environment, then system.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cputune.facts import BoundProcess, Network
+from cputune.facts import BoundProcess, Network, Topology
 from cputune.probe._look import Look, whole_number
 
 CAP_SYS_NICE = 23
@@ -23,7 +23,7 @@ MOST_PROCESSES_READ = 4096
 def read_accelerators(look: Look) -> tuple[str, ...] | None:
     """Which GPU drivers are there; None where a recording cannot tell."""
     found = tuple(dict.fromkeys(name for name, path in _DRIVERS if look.exists(path)))
-    if not found and not look.host.live:
+    if not found and not all(look.host.knows(path) for _, path in _DRIVERS):
         look.not_known("accelerators", "the recording does not hold the device files")
         return None
     return found
@@ -51,23 +51,22 @@ def read_network(look: Look) -> Network:
 def read_preload_missing(look: Look) -> tuple[str, ...]:
     """Absolute paths in LD_PRELOAD that no file has; ld.so goes on without them.
 
-    A recording holds no libraries, so nothing is said of its paths.
+    Nothing is said of paths that a recording does not know of.
     """
-    if not look.host.live:
-        return ()
     entries = re.split(r"[:\s]+", look.host.environment().get("LD_PRELOAD", ""))
-    return tuple(entry for entry in entries if "/" in entry and not look.exists(entry))
+    return tuple(
+        entry
+        for entry in entries
+        if "/" in entry and look.host.knows(entry) and not look.exists(entry)
+    )
 
 
-def read_bound_processes(look: Look, online: tuple[int, ...]) -> tuple[BoundProcess, ...]:
+def read_bound_processes(look: Look, topology: Topology) -> tuple[BoundProcess, ...]:
     """Processes bound to fewer CPUs than are online and to others than we are.
 
-    Kernel threads have no memory of their own (no VmSize) and are left out. Only the
-    live machine is asked.
+    Kernel threads have no memory of their own (no VmSize) and are left out.
     """
-    if not look.host.live:
-        return ()
-    ours = frozenset(look.host.affinity() or online)
+    online, ours = topology.online, frozenset(topology.allowed)
     found = []
     for pid in look.numbered("/proc", "")[:MOST_PROCESSES_READ]:
         status = look.text(f"/proc/{pid}/status")

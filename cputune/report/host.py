@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cputune import cpulist
-from cputune.facts import HostFacts, Topology
+from cputune.facts import HostFacts, Package, Topology
 
 
 def host_document(facts: HostFacts) -> dict[str, Any]:
@@ -21,10 +21,7 @@ def host_document(facts: HostFacts) -> dict[str, Any]:
         "settings": asdict(facts.settings),
         "load": asdict(facts.load),
         "python": facts.python,
-        "packages": [
-            {**asdict(package), "requires": list(package.requires), "others": list(package.others)}
-            for package in facts.packages
-        ],
+        "packages": [_package(package) for package in facts.packages],
         "libraries": [asdict(library) for library in facts.libraries],
         "launchers": [asdict(launcher) for launcher in facts.launchers],
         "environment": dict(facts.environment),
@@ -39,9 +36,22 @@ def host_document(facts: HostFacts) -> dict[str, Any]:
             {"pid": process.pid, "name": process.name, "cpus": cpulist.render(process.cpus)}
             for process in facts.bound_processes
         ],
-        "recorded": facts.recorded,
         "unknown": [asdict(unknown) for unknown in facts.unknown],
     }
+
+
+def _package(package: Package) -> dict[str, Any]:
+    """What there is, without what it requires (hundreds of lines for some)."""
+    shown: dict[str, Any] = {
+        "name": package.name,
+        "version": package.version,
+        "location": package.location,
+    }
+    if package.installer:
+        shown["installer"] = package.installer
+    if package.build:
+        shown["build"] = package.build
+    return {**shown, "others": list(package.others)} if package.others else shown
 
 
 def _topology(topology: Topology) -> dict[str, Any]:

@@ -1,0 +1,286 @@
+"""``doctor --record DIR``: what a replay needs, and nothing that names person or machine.
+
+The probe looks at the machine through a host that notes every question and its answer.
+The answers are the recording, so that it holds exactly what a replay asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cputune import cpulist
+from cputune.host import Command, Completed, Distribution, Host, RecordedHost, write_tree
+from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
+from cputune.probe._probe import probe
+from cputune.probe.environment import read_environment
+from cputune.probe.libraries import is_library
+from cputune.probe.scrub import HOST_NAME, Scrubber
+
+_CGROUP_TOPS = ("/sys/fs/cgroup", "/cgroup", "/dev/cgroup", "/dev/cpuset")
+_TREES = ("/proc/", "/sys/")
+_NUMBERED = re.compile(r"(cpu|node|policy)\d+")
+
+
+def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
+    """Record a machine at a new directory and return the host that replays it.
+
+    Host names, addresses, serial numbers, ids of containers, users and their homes are
+    replaced by stand-ins; the document of the replay is the document of the recording.
+    Raises UsageError where something lies there already, CannotError where it cannot
+    be written.
+    """
+    noting = NotingHost(host)
+    facts = probe(noting)
+    bound = frozenset(process.pid for process in facts.bound_processes)
+    files, directories = recording(noting, bound)
+    write_tree(Path(directory), files, directories)
+    return RecordedHost(directory)
+
+
+class NotingHost(Host):
+    """Passes every question on, and notes the answer."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.live = host.live
+        self.texts: dict[str, str] = {}
+        self.errors: dict[str, int] = {}
+        self.directories: dict[str, tuple[str, ...]] = {}
+        self.paths: dict[str, bool] = {}
+        self.real_paths: dict[str, str] = {}
+        self.programs: dict[str, str] = {}
+        self.answers: dict[tuple[str, ...], Completed] = {}
+        self.sizes: dict[str, int | None] = {}
+        self.limits: dict[str, int | None] = {}
+        self.registers: dict[str, tuple[int, int, int, int]] = {}
+
+    def read_text(self, path: str) -> str:
+        try:
+            text = self._host.read_text(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno is not None:
+                self.errors[path] = error.errno
+            raise
+        self.texts[path] = text
+        return text
+
+    def list_dir(self, path: str) -> tuple[str, ...]:
+        self.directories[path] = self._host.list_dir(path)
+        return self.directories[path]
+
+    def exists(self, path: str) -> bool:
+        self.paths[path] = self._host.exists(path)
+        return self.paths[path]
+
+    def knows(self, path: str) -> bool:
+        return self._host.knows(path)
+
+    def real_path(self, path: str) -> str:
+        self.real_paths[path] = self._host.real_path(path)
+        return self.real_paths[path]
+
+    def environment(self) -> Mapping[str, str]:
+        return self._host.environment()
+
+    def affinity(self) -> tuple[int, ...] | None:
+        return self._host.affinity()
+
+    def which(self, program: str) -> str | None:
+        path = self._host.which(program)
+        if path is not None:
+            self.programs[program] = path
+        return path
+
+    def run(self, command: Command) -> Completed:
+        self.answers[command.argv] = self._host.run(command)
+        return self.answers[command.argv]
+
+    def distributions(self) -> tuple[Distribution, ...]:
+        return self._host.distributions()
+
+    def python_version(self) -> str | None:
+        return self._host.python_version()
+
+    def trouble(self) -> str | None:
+        return self._host.trouble()
+
+    def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
+        registers = self._host.cpuid(leaf, subleaf)
+        if registers is not None:
+            self.registers[f"{leaf}.{subleaf}"] = registers
+        return registers
+
+    def cpu_info(self) -> Mapping[str, object]:
+        return self._host.cpu_info()
+
+    def disk_bytes(self, path: str) -> int | None:
+        self.sizes[path] = self._host.disk_bytes(path)
+        return self.sizes[path]
+
+    def resource_limit(self, name: str) -> int | None:
+        self.limits[name] = self._host.resource_limit(name)
+        return self.limits[name]
+
+
+def recording(noted: NotingHost, bound: frozenset[int]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The files and directories of a recording, relative to its root.
+
+    ``bound`` are the processes whose binding matters: of others nothing is kept.
+    """
+    environment = noted.environment()
+    scrub = Scrubber(
+        host_name=noted.texts.get("/proc/sys/kernel/hostname", "").strip() or None,
+        home=environment.get("HOME"),
+        user=environment.get("USER") or environment.get("LOGNAME"),
+    )
+    files: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+    for path, text in sorted(noted.texts.items()):
+        process = re.match(r"/proc/(\d+)/", path)
+        if process and int(process[1]) not in bound:
+            continue
+        place = _place(path, scrub)
+        if path.startswith(_TREES):
+            files[place.lstrip("/")] = _clean(path, text, scrub)
+        else:
+            elsewhere[place] = _clean(path, text, scrub)
+    document: dict[str, Any] = {
+        "schema": RECORD_SCHEMA,
+        "python": noted.python_version(),
+        "affinity": _list(noted.affinity()),
+        "environment": scrub.variables(read_environment(environment)),
+        "packages": [_package(package, scrub) for package in noted.distributions()],
+        "launchers": _launchers(noted, scrub),
+        "limits": noted.limits,
+        "disk_bytes": noted.sizes,
+        "cpuid": noted.registers,
+        "unreadable": {_place(path, scrub): code for path, code in noted.errors.items()},
+        "files": elsewhere,
+        "directories": _library_directories(noted, scrub),
+        "real_paths": {scrub.text(k): scrub.text(v) for k, v in noted.real_paths.items()},
+        "paths": {
+            _place(path, scrub, file=False): there
+            for path, there in sorted(noted.paths.items())
+            if not path.startswith(("/sys/", "/proc/self/"))
+        },
+    }
+    files[RECORD_FILE] = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return files, _directories(noted, scrub, bound)
+
+
+def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
+    """Where a path of the machine lies in the recording: cgroups without their ids."""
+    for top in _CGROUP_TOPS:
+        if path.startswith(f"{top}/"):
+            parts = path.removeprefix(f"{top}/").split("/")
+            names = [*map(scrub.group, parts[:-1]), parts[-1]] if file else map(scrub.group, parts)
+            return "/".join((top, *names))
+    return scrub.text(path)
+
+
+def _directories(noted: NotingHost, scrub: Scrubber, bound: frozenset[int]) -> tuple[str, ...]:
+    """Directories of proc and sys that a replay lists or asks for, also where they are empty."""
+    found = {
+        _place(path, scrub, file=False)
+        for path, there in noted.paths.items()
+        if there and path not in noted.texts
+    }
+    for directory, names in noted.directories.items():
+        found.add(directory)
+        if directory == "/proc":
+            names = tuple(name for name in names if name.isdigit() and int(name) in bound)
+        elif directory == "/sys/class/net":
+            names = tuple(map(scrub.interface, names))
+        else:
+            names = tuple(name for name in names if _NUMBERED.fullmatch(name))
+        found.update(f"{directory}/{name}" for name in names)
+    return tuple(sorted(path.lstrip("/") for path in found if path.startswith(_TREES)))
+
+
+def _clean(path: str, text: str, scrub: Scrubber) -> str:
+    """The text of a file without what names a person or a machine, and is not read anyway."""
+    if path == "/proc/cpuinfo":
+        text = re.sub(r"(?mi)^serial\b.*\n?", "", text)
+        return re.sub(r"identification = \w+", "identification = 000000", text)
+    if path == "/proc/sys/kernel/hostname":
+        return HOST_NAME + "\n"
+    if path == "/etc/hosts":
+        rows = (line.partition("#")[0].split() for line in scrub.value(text).splitlines())
+        return "".join(f"{row[0]} {HOST_NAME}\n" for row in rows if HOST_NAME in row[1:])
+    if path == "/proc/stat":
+        return text.partition("\n")[0] + "\n"
+    if path == "/proc/version":
+        return " ".join(text.split()[:3]) + "\n"
+    if path.endswith("/status"):
+        return "".join(re.findall(r"(?m)^(?:Name|VmSize|CapEff|Cpus_allowed_list):.*\n", text))
+    if path == "/proc/self/cgroup":
+        lines = (line.rpartition(":") for line in text.splitlines())
+        return "".join(f"{head}:{scrub.group_path(group)}\n" for head, _, group in lines)
+    if path == "/proc/self/mountinfo":
+        return "".join(_mount_line(line, scrub) for line in text.splitlines())
+    if path in ("/proc/self/mounts", "/proc/mounts"):
+        return "".join(line + "\n" for line in text.splitlines() if "cgroup" in line.split()[2:3])
+    return scrub.text(text)
+
+
+def _mount_line(line: str, scrub: Scrubber) -> str:
+    """One line of mountinfo; empty for mounts that say nothing about limits or containers."""
+    before, _, after = line.partition(" - ")
+    left, right = before.split(), after.split()
+    if len(left) < 6 or len(right) < 3:
+        return ""
+    kind, options = right[0], right[2]
+    if kind in ("cgroup", "cgroup2", "cpuset"):
+        left[3] = scrub.group_path(left[3])
+        left[4] = _place(left[4], scrub, file=False)
+    elif left[4] == "/":
+        options = (
+            ",".join(re.findall(r"/var/lib/(?:docker|containerd|containers)/", options)) or "rw"
+        )
+    elif left[4] != "/dev/shm":
+        return ""
+    return f"{' '.join(left[:6])} - {kind} none {options}\n"
+
+
+def _launchers(noted: NotingHost, scrub: Scrubber) -> dict[str, Any]:
+    launchers: dict[str, Any] = {}
+    for name, path in noted.programs.items():
+        launchers[name] = {"path": scrub.text(path)}
+        answer = noted.answers.get((path, "--version"))
+        if answer is not None:
+            launchers[name]["answer"] = {
+                "returncode": answer.returncode,
+                "stdout": scrub.value(answer.stdout),
+                "stderr": scrub.value(answer.stderr),
+            }
+    return launchers
+
+
+def _library_directories(noted: NotingHost, scrub: Scrubber) -> dict[str, list[str]]:
+    return {
+        scrub.text(directory): [name for name in names if is_library(name)]
+        for directory, names in sorted(noted.directories.items())
+        if not f"{directory}/".startswith(_TREES)
+    }
+
+
+def _package(package: Distribution, scrub: Scrubber) -> dict[str, Any]:
+    return {
+        "name": package.name,
+        "version": package.version,
+        "location": None if package.location is None else scrub.text(package.location),
+        "requires": list(package.requires),
+        "installer": package.installer,
+        "others": list(package.others),
+    }
+
+
+def _list(cpus: tuple[int, ...] | None) -> str | None:
+    return None if cpus is None else cpulist.render(cpus)

@@ -1,0 +1,90 @@
+"""Taking out of a recording what names a person or a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HOST_NAME, USER, HOME = "host", "user", "/home/user"
+ADDRESS_4, ADDRESS_6 = "192.0.2.1", "2001:db8::1"
+"""Addresses that are set aside for documentation (RFC 5737, RFC 3849)."""
+
+_IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_IPV6 = re.compile(r"(?<![\w:])(?!::1(?![\w:]))[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])")
+_HARDWARE_ADDRESS = re.compile(r"(?i)(?<![0-9a-z])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-z])")
+
+_PLAIN_GROUPS = re.compile(
+    r"kubepods(-besteffort|-burstable)?(\.slice)?|besteffort|burstable|guaranteed|docker|lxc"
+    r"|(system|user|machine|session|app|background|init)\.(slice|scope)|init\.scope|libpod_parent"
+    r"|(cpu|cpuset|cpuacct|memory|unified|systemd)(,(cpu|cpuacct))*"
+)
+_KNOWN_GROUPS = re.compile(
+    r"(?P<kind>kubepods-(?:besteffort-|burstable-)?pod|pod|docker-|crio-|cri-containerd-|libpod-"
+    r"|user@|user-|session-|lxc\.payload\.)?.*?(?P<suffix>\.slice|\.scope|\.service)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubber:
+    """Replaces names by the same stand-in wherever they occur.
+
+    Args:
+        host_name: as the kernel has it; its short form is replaced too.
+        home, user: of the person that records; other homes below /home go as well.
+    """
+
+    host_name: str | None = None
+    home: str | None = None
+    user: str | None = None
+    _groups: dict[str, str] = field(default_factory=dict, init=False)
+
+    def text(self, text: str) -> str:
+        """Without home directories, the user's name as a part of paths, and the host name."""
+        if self.home and len(self.home) > 2:
+            text = re.sub(re.escape(self.home.rstrip("/")) + r"(?=/|$|[:\s\"'])", HOME, text)
+        text = re.sub(r"/(home|Users)/[^/:\s\"']+", HOME, text)
+        if self.user and len(self.user) > 2 and self.user != "root":
+            text = re.sub(rf"(?<=/){re.escape(self.user)}(?=/|$|[:\s\"'])", USER, text)
+        for name in self._host_names():
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", HOST_NAME, text)
+        return text
+
+    def value(self, text: str) -> str:
+        """As ``text``, and without network addresses; loopback stays what it is."""
+        text = _HARDWARE_ADDRESS.sub("00:00:00:00:00:00", self.text(text))
+        return _IPV6.sub(ADDRESS_6, _IPV4.sub(ADDRESS_4, text))
+
+    def variables(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Environment variables; of MASTER_ADDR only whether it is this machine."""
+        clean = {name: self.value(value) for name, value in variables.items()}
+        address = clean.get("MASTER_ADDR", "")
+        ours = ("", "localhost", HOST_NAME, ADDRESS_4, ADDRESS_6)
+        if address not in ours and not re.fullmatch(r"127[\d.]+|::1", address):
+            clean["MASTER_ADDR"] = "other-host"
+        return clean
+
+    def group_path(self, path: str) -> str:
+        """A cgroup path whose parts keep their kind (``docker-``, ``kubepods``) and no id."""
+        return "/".join(self.group(part) for part in path.split("/"))
+
+    def group(self, part: str) -> str:
+        """One part of a cgroup path; names of controllers and of the usual slices stay."""
+        if part in ("", ".", "..") or _PLAIN_GROUPS.fullmatch(part):
+            return part
+        if part not in self._groups:
+            known = _KNOWN_GROUPS.fullmatch(part)
+            kind = (known and known["kind"]) or "group-"
+            suffix = (known and known["suffix"]) or ""
+            self._groups[part] = f"{kind}{len(self._groups) + 1}{suffix}"
+        return self._groups[part]
+
+    def interface(self, name: str) -> str:
+        """A network interface's name without the hardware address that may be in it."""
+        return re.sub(r"[0-9a-f]{6,}", "0", name)
+
+    def _host_names(self) -> tuple[str, ...]:
+        if not self.host_name or self.host_name in ("localhost", "(none)"):
+            return ()
+        short = self.host_name.partition(".")[0]
+        return tuple(name for name in (self.host_name, short) if len(name) > 2)
