@@ -8,7 +8,6 @@ from cputune import cpulist
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 
-
 MOST_PROCESSES_SHOWN = 16
 
 

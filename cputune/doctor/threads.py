@@ -30,20 +30,20 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
     if cores < 2:
         return
     fits = f"export OMP_NUM_THREADS={cores}"
-    threads = number(facts, "OMP_NUM_THREADS")
+    threads, unset = number(facts, "OMP_NUM_THREADS"), not value(facts, "OMP_NUM_THREADS")
     if threads == 1:
         yield threads_one.finding(
             f"OMP_NUM_THREADS=1, while {cores} cores may be used by each of {ranks} "
             f"local rank{'s' if ranks > 1 else ''}",
             command=fits,
         )
-    elif threads is None and ranks > 1 and under_torchrun(facts):
+    elif unset and ranks > 1 and under_torchrun(facts):
         yield threads_one.finding(
             f"OMP_NUM_THREADS is unset, so torchrun gives 1 thread to each of {ranks} local "
             f"ranks; {cores} cores are there for each",
             command=fits,
         )
-    elif threads is None and facts.package("torch"):
+    elif unset and facts.package("torch"):
         yield threads_one.finding(
             "OMP_NUM_THREADS is unset: python train.py will use every allowed core "
             f"({cores} that are usable), torchrun with several ranks 1 thread each",

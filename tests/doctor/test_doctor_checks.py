@@ -1,0 +1,625 @@
+"""Each check fires on a machine that has its fault, and not on one that nearly has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+from clean_machine import (
+    CASCADE_LAKE_ISA,
+    CLEAN,
+    GIB,
+    IPEX_ERA,
+    TCMALLOC,
+    changed,
+    topology,
+)
+
+from cputune.doctor import Severity, diagnose
+from cputune.doctor.registry import CHECKS
+from cputune.doctor.versions import VERSION_CHECKS
+from cputune.facts import Core, HostFacts, Launcher, Library, Network, NumaNode, Package
+
+BY_CODE = {check.code: check for check in CHECKS}
+ERROR, WARNING, ADVICE = Severity
+
+OPENMPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi4", version="4.1.4")
+SPLIT = topology()
+MEMORYLESS = replace(SPLIT.numa_nodes[1], memory_bytes=0)
+FULL = replace(SPLIT.numa_nodes[1], free_bytes=GIB)
+HBM = NumaNode(id=2, cpus=(), memory_bytes=64 * GIB)
+CONDA_NUMPY = Package(name="numpy", version="1.26.4", location="/conda", installer="conda")
+
+
+def hybrid(*, on: bool) -> dict[str, Any]:
+    fast = tuple(Core(cpus=(i, i + 6), socket=0, numa_node=0, max_khz=5_200_000) for i in range(6))
+    slow = tuple(Core(cpus=(12 + i,), socket=0, numa_node=0, max_khz=3_900_000) for i in range(8))
+    online = tuple(range(20))
+    return {
+        "cores": fast + slow,
+        "online": online,
+        "present": online,
+        "allowed": online,
+        "numa_nodes": (NumaNode(id=0, cpus=online, memory_bytes=32 * GIB),),
+        "hybrid": on,
+    }
+
+
+class Case(NamedTuple):
+    """A fault: what it takes, what the finding says, and what comes close without being it."""
+
+    code: str
+    fault: dict[str, Any]
+    said: tuple[str, ...]
+    severity: Severity = ADVICE
+    near: dict[str, Any] | None = None
+
+
+def env(**variables: str | None) -> dict[str, Any]:
+    return {"environment": variables}
+
+
+TORCHRUN = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "OMP_NUM_THREADS": "28"}
+MASTER = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+
+CASES = (
+    Case(
+        "quota-threads",
+        {"limits": {"cpu_quota": 8.5}, **env(OMP_NUM_THREADS=None)},
+        ("8.5 CPUs", "56 threads", "one per allowed core"),
+        WARNING,
+        near={"limits": {"cpu_quota": 8.5}, **env(OMP_NUM_THREADS="8")},
+    ),
+    Case(
+        "quota-throttled",
+        {"limits": {"cpu_quota": 8.0, "periods": 1000, "throttled_periods": 950}},
+        ("950 of 1000", "95 %", "8 CPUs"),
+        WARNING,
+        near={"limits": {"periods": 1000, "throttled_periods": 20}},
+    ),
+    Case(
+        "ranks-auto",
+        {"limits": {"cpu_quota": 8.0}, **env(PET_NPROC_PER_NODE="auto")},
+        ("auto", "112 ranks", "8 cores"),
+        ERROR,
+        near=env(PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="28"),
+    ),
+    Case(
+        "ranks-oversubscribed",
+        env(**TORCHRUN, OMP_NUM_THREADS="112"),
+        ("2 local ranks", "224 threads", "112 CPUs"),
+        WARNING,
+        near=env(**TORCHRUN, OMP_NUM_THREADS="28"),
+    ),
+    Case(
+        "memory-limit",
+        {"limits": {"memory_bytes": 4 * GIB}},
+        ("cgroup limit is 4.0 GiB", "bert-large-squad 5."),
+        near={"limits": {"memory_bytes": 16 * GIB}},
+    ),
+    Case(
+        "shm-small",
+        {"limits": {"shm_bytes": 64 << 20}},
+        ("64 MiB", "1024 MiB"),
+        WARNING,
+        near={"limits": {"shm_bytes": GIB}},
+    ),
+    Case(
+        "open-files",
+        {"limits": {"open_files": 256}},
+        ("256", "1024"),
+        near={"limits": {"open_files": 1024}},
+    ),
+    Case(
+        "memlock-small",
+        {"limits": {"memlock_bytes": 8 << 20}, **env(FI_PROVIDER="verbs")},
+        ("verbs", "8 MiB"),
+        WARNING,
+        near={"limits": {"memlock_bytes": 8 << 20}, **env(FI_PROVIDER="tcp")},
+    ),
+    Case(
+        "primitive-cache",
+        env(ONEDNN_PRIMITIVE_CACHE_CAPACITY="100000"),
+        ("100000", "1024"),
+        near={"limits": {"memory_bytes": 7 * GIB}, **env(ONEDNN_PRIMITIVE_CACHE_CAPACITY="64")},
+    ),
+    Case(
+        "threads-one",
+        env(OMP_NUM_THREADS="1"),
+        ("OMP_NUM_THREADS=1", "56 cores"),
+        WARNING,
+        near={"topology": topology(sockets=1, cores=1, smt=1), **env(OMP_NUM_THREADS="1")},
+    ),
+    Case(
+        "threads-malformed",
+        env(OMP_NUM_THREADS="$(nproc)"),
+        ("$(nproc)",),
+        WARNING,
+        near=env(OMP_NUM_THREADS="56,1"),
+    ),
+    Case(
+        "threads-affinity",
+        {"topology": topology(allowed=(0, 1, 2, 3))},
+        ("OMP_NUM_THREADS=56", "4 CPUs", "0-3"),
+        WARNING,
+        near={"topology": topology(allowed=(0, 1, 2, 3)), **env(OMP_NUM_THREADS="4")},
+    ),
+    Case(
+        "threads-siblings",
+        env(OMP_NUM_THREADS="112"),
+        ("112 threads", "56 allowed physical cores"),
+        near=env(OMP_NUM_THREADS="56"),
+    ),
+    Case(
+        "threads-mkl",
+        env(MKL_NUM_THREADS="4"),
+        ("MKL_NUM_THREADS=4", "OMP_NUM_THREADS=56"),
+        WARNING,
+        near=env(MKL_NUM_THREADS="56"),
+    ),
+    Case(
+        "threads-limit",
+        env(OMP_THREAD_LIMIT="8"),
+        ("OMP_THREAD_LIMIT=8", "56 threads"),
+        WARNING,
+        near=env(OMP_THREAD_LIMIT="112"),
+    ),
+    Case(
+        "affinity-shrinks",
+        env(KMP_AFFINITY="granularity=fine,compact,1,0"),
+        ("KMP_AFFINITY=granularity=fine,compact,1,0",),
+        WARNING,
+        near=env(KMP_AFFINITY="none", OMP_PROC_BIND="false"),
+    ),
+    Case(
+        "affinity-gomp",
+        {"topology": topology(allowed=(0, 1, 2, 3)), **env(GOMP_CPU_AFFINITY="0-7:2")},
+        ("GOMP_CPU_AFFINITY=0-7:2", "CPUs 4,6", "0-3"),
+        WARNING,
+    ),
+    Case(
+        "bound-twice",
+        env(I_MPI_PIN_DOMAIN="[0x3,0xc]", KMP_AFFINITY="compact"),
+        ("I_MPI_PIN_DOMAIN=[0x3,0xc]", "KMP_AFFINITY=compact"),
+        WARNING,
+        near=env(I_MPI_PIN="0", I_MPI_PIN_DOMAIN="[0x3,0xc]", KMP_AFFINITY="compact"),
+    ),
+    Case(
+        "ccl-affinity",
+        {
+            "topology": topology(allowed=tuple(range(28))),
+            **env(CCL_WORKER_AFFINITY="0,1,28,29", OMP_NUM_THREADS="26"),
+        },
+        ("28-29", "0-27"),
+        ERROR,
+        near=env(CCL_WORKER_AFFINITY="0,1,28,29"),
+    ),
+    Case(
+        "ccl-workers",
+        {
+            "topology": topology(sockets=1, cores=1, smt=1),
+            **env(CCL_WORKER_COUNT="2", OMP_NUM_THREADS="1"),
+        },
+        ("CCL_WORKER_COUNT=2", "1 usable cores"),
+        ERROR,
+        near=env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52"),
+    ),
+    Case(
+        "places-outside",
+        {"topology": topology(allowed=(0, 1)), **env(OMP_PLACES="{0},{1},{64:2}")},
+        ("64-65", "0-1"),
+        WARNING,
+        near=env(OMP_PLACES="cores"),
+    ),
+    Case(
+        "pin-mask",
+        env(I_MPI_PIN_DOMAIN="[ffff,ffff0000]"),
+        ("no 0x", "ffff0000"),
+        WARNING,
+        near=env(I_MPI_PIN_DOMAIN="[0xffff,0xffff0000]"),
+    ),
+    Case(
+        "openmpi-one-core",
+        {"launchers": (OPENMPI,)},
+        ("/usr/bin/mpirun", "1 of 56 cores"),
+        near={"launchers": (OPENMPI,), **env(OMPI_MCA_hwloc_base_binding_policy="none")},
+    ),
+    Case(
+        "numa-not-zero",
+        {"topology": topology(allowed=tuple(range(28, 56)))},
+        ("28-55", "node 1"),
+        near={"topology": topology(allowed=tuple(range(28)))},
+    ),
+    Case(
+        "mempolicy",
+        {"settings": {"container": "docker"}, "sys_nice": False},
+        ("docker", "CAP_SYS_NICE", "2 NUMA nodes"),
+        near={"settings": {"container": "docker"}, "sys_nice": True},
+    ),
+    Case(
+        "shell-bound",
+        {"topology": topology(allowed=(0, 1)), **env(OMP_NUM_THREADS="2")},
+        ("0-1", "0-111"),
+        near={
+            "topology": topology(allowed=(0, 1)),
+            "limits": {"cpuset": (0, 1)},
+            **env(OMP_NUM_THREADS="2"),
+        },
+    ),
+    Case(
+        "isa-capped",
+        env(ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16"),
+        ("ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16", "amx_bf16"),
+        WARNING,
+        near=env(ONEDNN_MAX_CPU_ISA="AVX512_CORE_AMX"),
+    ),
+    Case(
+        "bf16-slow",
+        {"cpu": {"isa": CASCADE_LAKE_ISA}},
+        ("ACCELERATE_MIXED_PRECISION=bf16", "none of avx512_bf16", "avx512f"),
+        WARNING,
+        near={"cpu": {"isa": (*CASCADE_LAKE_ISA, "avx512_bf16")}},
+    ),
+    Case(
+        "bf16-native",
+        env(ACCELERATE_MIXED_PRECISION=None),
+        ("amx_bf16", "avx512_bf16"),
+        near={"cpu": {"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION=None)},
+    ),
+    Case(
+        "bf16-use-cpu",
+        env(ACCELERATE_USE_CPU=None),
+        ("ACCELERATE_MIXED_PRECISION=bf16", "(unset)"),
+        ERROR,
+        near={"accelerators": ("nvidia",), **env(ACCELERATE_USE_CPU=None)},
+    ),
+    Case(
+        "fp16-ignored",
+        env(ACCELERATE_MIXED_PRECISION="fp16"),
+        ("fp16",),
+        WARNING,
+        near={"accelerators": ("nvidia",), **env(ACCELERATE_MIXED_PRECISION="fp16")},
+    ),
+    Case(
+        "amx-doubtful",
+        {"settings": {"kernel": "5.4.0-99-generic"}, "cpu": {"hypervisor": True}},
+        ("5.4.0-99-generic", "5.16"),
+        WARNING,
+        near={"settings": {"kernel": "5.14.0-427.el9.x86_64"}, "cpu": {"hypervisor": True}},
+    ),
+    Case(
+        "denormals",
+        {"cpu": {"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION="no")},
+        ("fp32",),
+    ),
+    Case(
+        "isa-old",
+        {"cpu": {"isa": ("avx", "sse4_2")}, **env(ACCELERATE_MIXED_PRECISION="no")},
+        ("avx, sse4_2",),
+        WARNING,
+        near={"cpu": {"isa": ("asimd", "bf16"), "architecture": "aarch64", "vendor": "ARM"}},
+    ),
+    Case(
+        "ranks-alone",
+        env(**TORCHRUN, **MASTER, OMP_NUM_THREADS="28", ACCELERATE_USE_CPU=None),
+        ("2 ranks", "accelerate 1.15.0", "(unset)"),
+        ERROR,
+        near={
+            "packages": {"accelerate": "1.12.0"},
+            **env(**TORCHRUN, **MASTER, OMP_NUM_THREADS="28", ACCELERATE_USE_CPU=None),
+        },
+    ),
+    Case(
+        "rank-left-over",
+        env(**{**HYDRA, **MASTER, "PMI_RANK": "1"}, RANK="0"),
+        ("RANK=0", "PMI_RANK=1"),
+        ERROR,
+        near=env(**HYDRA, **MASTER, RANK="0"),
+    ),
+    Case(
+        "master-addr",
+        env(**HYDRA),
+        ("2 ranks", "MASTER_ADDR, MASTER_PORT"),
+        ERROR,
+        near=env(**HYDRA, **MASTER),
+    ),
+    Case(
+        "master-loopback",
+        env(**{**TWO_PODS, "MASTER_ADDR": "127.0.0.1"}),
+        ("127.0.0.1", "2 machines"),
+        ERROR,
+        near=env(**{**TWO_PODS, "PET_NNODES": "1", "MASTER_ADDR": "127.0.0.1"}),
+    ),
+    Case(
+        "gloo-loopback",
+        {"network": {"hostname_addresses": ("127.0.1.1",)}, **env(**TWO_PODS)},
+        ("127.0.1.1", "2 machines"),
+        ERROR,
+        near={"network": {"hostname_addresses": ("127.0.1.1",)}},
+    ),
+    Case(
+        "interface-missing",
+        env(GLOO_SOCKET_IFNAME="ens3"),
+        ("GLOO_SOCKET_IFNAME=ens3", "eth0"),
+        ERROR,
+        near=env(GLOO_SOCKET_IFNAME="eth0"),
+    ),
+    Case(
+        "ccl-without-mpi",
+        {
+            "packages": IPEX_ERA,
+            **env(**TORCHRUN, **MASTER, OMP_NUM_THREADS="27", CCL_WORKER_COUNT="1"),
+        },
+        ("CCL_WORKER_COUNT=1", "WORLD_SIZE=2", "PMI_RANK"),
+        ERROR,
+        near={
+            "packages": IPEX_ERA,
+            **env(**HYDRA, **MASTER, CCL_WORKER_COUNT="1"),
+        },
+    ),
+    Case(
+        "ccl-transport",
+        env(CCL_ATL_TRANSPORT="mpi"),
+        ("CCL_ATL_TRANSPORT=mpi", "I_MPI_ROOT is unset"),
+        WARNING,
+        near=env(CCL_ATL_TRANSPORT="ofi"),
+    ),
+    Case(
+        "mpi-mixed",
+        env(I_MPI_ROOT="/opt/intel/oneapi/mpi/latest"),
+        ("/opt/intel/oneapi/mpi/latest", "/usr/bin/mpirun is mpich"),
+        WARNING,
+    ),
+    Case(
+        "accelerate-one-process",
+        {"launchers": ()},
+        ("accelerate 1.15.0", "mpirun is not"),
+        near={"launchers": (), "topology": topology(sockets=1), **env(OMP_NUM_THREADS="28")},
+    ),
+    Case(
+        "gloo-slow",
+        {"packages": IPEX_ERA},
+        ("2.8.0", "CCL_WORKER_COUNT is unset"),
+        near={"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52")},
+    ),
+    Case(
+        "mpi-missing",
+        {"launchers": ()},
+        ("2 sockets", "no mpirun"),
+        near={"launchers": (), "topology": topology(sockets=1), **env(OMP_NUM_THREADS="28")},
+    ),
+    Case(
+        "preload-dead",
+        {
+            "preload_missing": ("/usr/lib/libtcmalloc.so",),
+            **env(LD_PRELOAD="/usr/lib/libtcmalloc.so"),
+        },
+        ("/usr/lib/libtcmalloc.so does not exist", TCMALLOC),
+        WARNING,
+    ),
+    Case(
+        "openmp-two",
+        env(LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so:/usr/lib/libgomp.so.1"),
+        ("/opt/libiomp5.so", "/usr/lib/libgomp.so.1"),
+        WARNING,
+        near=env(LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
+    ),
+    Case(
+        "allocator-default",
+        env(LD_PRELOAD=None),
+        (TCMALLOC, "unset"),
+        near={
+            "libraries": (Library(name="libgomp", path="/usr/lib/libgomp.so.1"),),
+            **env(LD_PRELOAD=None),
+        },
+    ),
+    Case(
+        "setting-without-library",
+        env(KMP_BLOCKTIME="1"),
+        ("KMP_BLOCKTIME=1", "no libiomp5"),
+        near=env(KMP_BLOCKTIME="1", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
+    ),
+    Case(
+        "blocktime-long",
+        env(KMP_BLOCKTIME="infinite"),
+        ("KMP_BLOCKTIME=infinite",),
+        near=env(KMP_BLOCKTIME="200"),
+    ),
+    Case(
+        "schedule-dynamic",
+        env(OMP_SCHEDULE="DYNAMIC,1"),
+        ("OMP_SCHEDULE=DYNAMIC,1",),
+        near=env(OMP_SCHEDULE="STATIC"),
+    ),
+    Case(
+        "conda-pip-mixed",
+        {"packages": {"numpy": CONDA_NUMPY}},
+        ("from conda: numpy", "from pip: torch"),
+    ),
+    Case(
+        "governor",
+        {"settings": {"governor": "performance,powersave"}},
+        ("powersave",),
+    ),
+    Case("turbo-off", {"settings": {"turbo": False}}, ("no_turbo",)),
+    Case(
+        "huge-pages",
+        {"settings": {"transparent_huge_pages": "never"}},
+        ("never",),
+        near={"settings": {"transparent_huge_pages": "always"}},
+    ),
+    Case(
+        "numa-balancing",
+        {"settings": {"numa_balancing": True}},
+        ("2 NUMA nodes",),
+        near={
+            "settings": {"numa_balancing": True},
+            "topology": topology(sockets=1),
+            **env(OMP_NUM_THREADS="28"),
+        },
+    ),
+    Case(
+        "swap-in-use",
+        {"memory": {"swap_free_bytes": 6 * GIB}},
+        ("2.0 of 8.0 GiB",),
+        near={"memory": {"swap_free_bytes": 8 * GIB - (100 << 20)}},
+    ),
+    Case(
+        "machine-busy",
+        {"load": {"average_1min": 40.0, "cpu_pressure_percent": 35.0}},
+        ("40 on 112 CPUs", "35 %"),
+        WARNING,
+        near={"load": {"average_1min": 2.0}},
+    ),
+    Case("memory-pressure", {"load": {"memory_pressure_percent": 30.0}}, ("30 %",), WARNING),
+    Case("cpu-steal", {"load": {"steal_share": 0.12}}, ("12.0 %",), WARNING),
+    Case(
+        "siblings-together",
+        {"topology": topology(together=True)},
+        ("0-1 are one core", "0-111 are 56 cores"),
+    ),
+    Case(
+        "hybrid-cores",
+        {"topology": hybrid(on=True), **env(OMP_NUM_THREADS="6")},
+        ("6 of 14 cores",),
+        near={"topology": hybrid(on=False), **env(OMP_NUM_THREADS="6")},
+    ),
+    Case(
+        "cpus-offline",
+        {"topology": {"present": tuple(range(116))}},
+        ("0-115", "0-111"),
+        near={"topology": {"present": tuple(range(224))}, "settings": {"smt": "off"}},
+    ),
+    Case(
+        "numa-memoryless",
+        {"topology": {"numa_nodes": (SPLIT.numa_nodes[0], MEMORYLESS)}},
+        ("node 1", "0 bytes"),
+        WARNING,
+    ),
+    Case(
+        "numa-cpuless",
+        {"topology": {"numa_nodes": (*SPLIT.numa_nodes, HBM)}},
+        ("node 2: 64 GiB",),
+    ),
+    Case(
+        "numa-full",
+        {"topology": {"numa_nodes": (SPLIT.numa_nodes[0], FULL)}},
+        ("node 1: 1.0 of 256 GiB",),
+    ),
+    Case(
+        "numa-in-socket",
+        {"topology": topology(nodes_per_socket=2)},
+        ("2 sockets", "4 NUMA nodes"),
+    ),
+    Case(
+        "sockets-of-one-core",
+        {"topology": topology(sockets=24, cores=1, smt=1), **env(OMP_NUM_THREADS="24")},
+        ("24 sockets",),
+        near={
+            "topology": topology(sockets=2, cores=1, smt=1),
+            **env(OMP_NUM_THREADS="2"),
+        },
+    ),
+    Case(
+        "sockets-unequal",
+        {"topology": topology(allowed=tuple(range(40)))},
+        ("socket 0: 28", "socket 1: 12"),
+        near={"topology": topology(allowed=(*range(14), *range(28, 42)))},
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
+def test_fires_on_the_fault(case: Case) -> None:
+    findings = [f for f in diagnose(changed(**case.fault)).findings if f.code == case.code]
+    assert findings, f"{case.code} was not found"
+    evidence = "\n".join(finding.evidence for finding in findings)
+    for text in case.said:
+        assert text in evidence
+    assert findings[0].severity is case.severity
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
+def test_silent_where_there_is_no_such_fault(case: Case) -> None:
+    near = CLEAN if case.near is None else changed(**case.near)
+    assert not BY_CODE[case.code](near)
+
+
+def test_every_check_is_in_the_table() -> None:
+    assert {case.code for case in CASES} == set(BY_CODE) - {c.code for c in VERSION_CHECKS}
+
+
+def test_codes_are_distinct() -> None:
+    assert len(BY_CODE) == len(CHECKS)
+
+
+def test_a_clean_machine_has_no_findings() -> None:
+    assert diagnose(CLEAN).findings == ()
+
+
+SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
+    # a check that looks at more than one thing
+    ("threads-one", changed(**env(OMP_NUM_THREADS=None)), ADVICE),
+    (
+        "threads-one",
+        changed(**env(PET_NPROC_PER_NODE="2", OMP_NUM_THREADS=None)),
+        WARNING,
+    ),
+    ("affinity-shrinks", changed(**env(OMP_PROC_BIND="close")), WARNING),
+    ("ranks-alone", changed(**env(ACCELERATE_USE_CPU=None)), ADVICE),
+    ("ccl-without-mpi", changed(packages=IPEX_ERA, launchers=()), ADVICE),
+    ("ccl-workers", changed(**env(CCL_WORKER_COUNT="4")), WARNING),
+    ("isa-capped", changed(**env(ATEN_CPU_CAPABILITY="avx2")), WARNING),
+    ("isa-capped", changed(**env(MKL_ENABLE_INSTRUCTIONS="AVX2")), WARNING),
+    ("isa-capped", changed(**env(DNNL_MAX_CPU_ISA="AVX2")), WARNING),
+    ("isa-capped", changed(**env(MKL_DEBUG_CPU_TYPE="5")), WARNING),
+    (
+        "bf16-slow",
+        changed(cpu={"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION=None)),
+        ADVICE,
+    ),
+    ("amx-doubtful", changed(cpu={"isa": ("amx_bf16", "avx2", "avx512f")}), WARNING),
+    ("openmp-two", changed(**env(KMP_DUPLICATE_LIB_OK="TRUE")), WARNING),
+    ("pin-mask", changed(**env(I_MPI_PIN_DOMAIN=f"[{1 << 200:#x}]")), WARNING),
+    ("bound-twice", changed(topology=topology(allowed=(0, 1)), **env(I_MPI_PIN="1")), WARNING),
+    (
+        "openmpi-one-core",
+        changed(
+            topology=topology(allowed=(3, 59)),
+            **env(
+                OMPI_COMM_WORLD_RANK="0",
+                OMPI_COMM_WORLD_SIZE="2",
+                OMPI_COMM_WORLD_LOCAL_SIZE="2",
+            ),
+        ),
+        WARNING,
+    ),
+    (
+        "interface-missing",
+        changed(network=Network(interfaces=("lo",)), **env(FI_TCP_IFACE="eth0")),
+        ERROR,
+    ),
+    (
+        "mpi-mixed",
+        changed(
+            launchers=(*CLEAN.launchers, replace(OPENMPI, name="mpiexec", path="/opt/mpiexec"))
+        ),
+        WARNING,
+    ),
+    ("primitive-cache", changed(limits={"memory_bytes": 8 * GIB}), ADVICE),
+    ("setting-without-library", changed(**env(MALLOC_CONF="background_thread:true")), ADVICE),
+    (
+        "swap-in-use",
+        changed(memory={"swap_free_bytes": 0}, load={"memory_pressure_percent": 9.0}),
+        WARNING,
+    ),
+)
+
+
+@pytest.mark.parametrize(("code", "facts", "severity"), SECOND_FAULTS)
+def test_other_ways_to_the_same_fault(code: str, facts: HostFacts, severity: Severity) -> None:
+    found = [finding for finding in diagnose(facts).findings if finding.code == code]
+    assert [finding.severity for finding in found] == [severity]
