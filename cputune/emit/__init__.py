@@ -15,7 +15,9 @@ from cputune.emit.interface import MPI_DIALECTS, Cluster, EmittedFile, Format, J
 from cputune.emit.job import make_job
 from cputune.emit.mpirun import emit_mpirun
 from cputune.emit.pytorchjob import emit_pytorchjob
+from cputune.emit.slurm import emit_slurm
 from cputune.emit.torchrun import emit_torchrun
+from cputune.emit.trainjob import emit_trainjob
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.result import Result
@@ -39,6 +41,8 @@ FORMATS: dict[str, Format] = {
     "accelerate": emit_accelerate,
     "torchrun": emit_torchrun,
     "pytorchjob": emit_pytorchjob,
+    "trainjob": emit_trainjob,
+    "slurm": emit_slurm,
 }
 
 

@@ -7,7 +7,8 @@ Launchers differ in what they bind and in how they number ranks; this file makes
 of all of them. It needs Python 3.7 and nothing else, and replaces itself (exec).
 
 --launcher  who numbers the ranks: mpi, slurm or torch. RANK, LOCAL_RANK, WORLD_SIZE and
-            LOCAL_WORLD_SIZE are set from its variables.
+            LOCAL_WORLD_SIZE are set from its variables. A job of one rank has no numbers:
+            with LOCAL_RANK=0 accelerate wraps the model of a lone process in DDP.
 --cpus      the CPUs of each local rank, as kernel lists between slashes.
 --bind      exact:   take those CPUs, or fail (this is the default);
             offered: take them where they are allowed, else keep what the launcher bound;
@@ -23,8 +24,9 @@ import contextlib
 import os
 import sys
 
+TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 NUMBERING = {
-    # rank, world size, local rank, local world size
+    # in the order of TORCH
     "mpi": (
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
         (
@@ -35,7 +37,7 @@ NUMBERING = {
         ),
     ),
     "slurm": (("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),),
-    "torch": (("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),),
+    "torch": (TORCH,),
 }
 
 
@@ -85,15 +87,18 @@ def render(cpus: set[int]) -> str:
 
 def number_ranks(launcher: str, local_size: int) -> int:
     """Set the four variables that torch reads; return the local rank."""
-    for rank, world, local_rank, local_world in NUMBERING[launcher]:
-        if rank in os.environ and local_rank in os.environ:
-            os.environ["RANK"] = os.environ[rank]
-            os.environ["WORLD_SIZE"] = os.environ.get(world, "1")
-            os.environ["LOCAL_RANK"] = os.environ[local_rank]
-            os.environ["LOCAL_WORLD_SIZE"] = os.environ.get(local_world, str(local_size))
-            return int(os.environ["LOCAL_RANK"])
+    for names in NUMBERING[launcher]:
+        rank, world, local_rank, local_world = (os.environ.get(name) for name in names)
+        if rank is None or local_rank is None:
+            continue
+        values = (rank, world or "1", local_rank, local_world or str(local_size))
+        for position, name in enumerate(TORCH):
+            os.environ[name] = values[position]
+            if values[1] == "1":
+                del os.environ[name]
+        return int(local_rank)
     if launcher == "torch":
-        return 0  # a single process has no numbers, and needs none
+        return 0  # a process that nobody numbered is alone
     tried = " or ".join(names[0] for names in NUMBERING[launcher])
     raise RankError(f"the launcher did not set {tried}", "start this through the launch script")
 

@@ -35,6 +35,7 @@ CPU_AFFINITY_FROM = (0, 29)
 def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
     """The script, the YAML, and for several ranks the host files. Raises UsageError."""
     several = job.plan.world_size > 1
+    variables = shell.variables(job, mpi=True)
     notes = []
     shell.require_hosts(job)
     if several:
@@ -48,10 +49,11 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
             "accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back, "
             "and binds each rank, whatever mpirun has done."
         )
-    text = shell.head(job, f"Launch of {job.workload.name} with accelerate launch.", notes)
+    text = shell.head(
+        job, "accelerate", f"Launch of {job.workload.name} with accelerate launch.", notes
+    )
     text += shell.oneccl(job) + shell.training(job)
-    text += shell.clear(shell.OVERRIDING, shell.OVERRIDING_PINS)
-    text += "\n" + shell.exports(job.environment)
+    text += "\n" + shell.exports(variables)
     launch = [
         '"$python" -m accelerate.commands.launch',
         f'--config_file "$here/{CONFIG}"',
@@ -65,10 +67,10 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
         launch += ['--mpirun_hostfile "$hosts"', '--main_process_port "$port"']
     options = shell.rank_options(job, "mpi" if several else "torch")
     options += ["--unset", "KMP_AFFINITY"]
-    blocktime = job.environment.get("KMP_BLOCKTIME")
+    blocktime = variables.get("KMP_BLOCKTIME")
     if not blocktime:
         options += ["--unset", "KMP_BLOCKTIME"]
-    carried = dict(job.environment) if job.plan.nodes > 1 else {}
+    carried = dict(variables) if job.plan.nodes > 1 else {}
     if blocktime:
         carried["KMP_BLOCKTIME"] = blocktime
     # Open MPI hands no variables to other nodes unasked, and accelerate does not ask.

@@ -49,7 +49,7 @@ def dockerfile(job: Job) -> str:
         text += f"RUN mkdir -p {k8s.PRELOAD}"
         for name in k8s.preloads(job):
             text += (
-                f" \\\n && ln -s \"$(find /usr /opt -name '{_pattern(name)}' | sort | head -n 1)\" "
+                f" \\\n && ln -s \"$(find /usr /opt -name '{_FILES[name]}' | sort | head -n 1)\" "
                 f"{k8s.PRELOAD}/{name}.so"
                 f" \\\n && test -f {k8s.PRELOAD}/{name}.so"
             )
@@ -64,8 +64,12 @@ def dockerfile(job: Job) -> str:
     return text + f"COPY --from=launch {' '.join(own)} {k8s.WORKSPACE}/\n"
 
 
-def _pattern(name: str) -> str:
-    return "libiomp5.so" if name == "libiomp5" else f"lib{name.removeprefix('lib')}*.so.*"
+_FILES = {
+    "tcmalloc": "libtcmalloc*.so.*",
+    "jemalloc": "libjemalloc.so.*",
+    "libgomp": "libgomp.so.*",
+    "libiomp5": "libiomp5.so",
+}
 
 
 def _pip(job: Job) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Mapping
+from importlib import metadata
 from typing import Any
 
+from cputune.emit.interface import Job
 from cputune.plan import Plan
 from cputune.result import Result, Throughput
 
@@ -30,6 +33,14 @@ def comment(lines: Iterable[str], *, sign: str = "#") -> str:
         wrapped = textwrap.wrap(plain, WIDTH, break_long_words=False, break_on_hyphens=False)
         out += [f"{sign} {part}" for part in wrapped] or [sign]
     return "\n".join(out) + "\n"
+
+
+def full(job: Job, format: str, title: str, notes: Iterable[str] = ()) -> str:
+    """The header of an artefact's main file: for people, then one line for `cputune verify`."""
+    lines = [f"{title} Written by cputune {_version()}.", "", *job.header]
+    lines += [f"Note: {note}" for note in (*job.notes, *notes)]
+    said = json.dumps({"format": format, **job.promise}, separators=(",", ":"))
+    return comment(lines) + f"# cputune-plan: {said}\n"
 
 
 def measured(result: Result, plan: Plan) -> tuple[str, ...]:
@@ -91,3 +102,10 @@ def _versions(versions: Mapping[str, str]) -> tuple[str, ...]:
 
 def _batch(data: str | None) -> tuple[str, ...]:
     return (f"Data: {data}.",) if data else ()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("cputune")
+    except metadata.PackageNotFoundError:
+        return "from a checkout"

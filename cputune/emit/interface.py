@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cputune.plan import Plan
 from cputune.workload import Workload
@@ -88,6 +88,7 @@ class Job:
         environment: the variables of the plan, for every rank.
         companions: files that the command needs beside it.
         header: what was measured, where, when and how fast; lines without a sign.
+        promise: the same for machines, as JSON values.
         notes: what holds for every format.
         threads_per_core: of the machine that was measured; 2 with SMT.
         physical_cores: of that machine; None where it is not known.
@@ -101,6 +102,7 @@ class Job:
     environment: Mapping[str, str]
     companions: tuple[EmittedFile, ...]
     header: tuple[str, ...]
+    promise: Mapping[str, Any]
     notes: tuple[str, ...]
     threads_per_core: int
     physical_cores: int | None = None
@@ -108,6 +110,12 @@ class Job:
     mpi: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)
+
+    @property
+    def on_siblings(self) -> bool:
+        """Whether the plan puts threads on SMT siblings: more threads than there are cores."""
+        threads = self.plan.processes_per_node * self.plan.threads_per_process
+        return self.physical_cores is not None and threads > self.physical_cores
 
 
 Format = Callable[[Job], tuple[EmittedFile, ...]]

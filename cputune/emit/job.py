@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import resources
 from typing import Any
 
@@ -22,12 +22,11 @@ from cputune.emit.interface import (
     Output,
     Word,
 )
-from cputune.emit.machine import host_of
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.layout import guide_plan
 from cputune.plan import Plan
-from cputune.result import Result
+from cputune.result import Result, host_fingerprint
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 RANK_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE = "rank.py", "train.py", "recipe.json"
@@ -64,7 +63,7 @@ def make_job(
         found, host = result.best.plan, result.host
         known: Mapping[str, str] = result.versions
     elif facts is not None:
-        found, host = guide_plan(facts), host_of(facts)
+        found, host = guide_plan(facts), host_fingerprint(facts)
         known = versions_of(facts)
     else:
         raise UsageError(
@@ -83,6 +82,7 @@ def make_job(
         environment=plan.environment(),
         companions=companions(workload, said),
         header=said,
+        promise=promise(plan, workload, result),
         notes=notes,
         threads_per_core=threads_per_core(host, facts),
         physical_cores=(host.get("topology") or {}).get("physical_cores"),
@@ -93,6 +93,16 @@ def make_job(
     )
 
 
+def promise(plan: Plan, workload: Workload, result: Result | None) -> dict[str, Any]:
+    """What `cputune verify` holds an artefact against, beside its format."""
+    said: dict[str, Any] = {"plan": plan.to_json()}
+    if result is not None:
+        said["samples_per_second"] = asdict(result.best.samples_per_second)
+    if workload.global_batch_size is not None and workload.batch_per_rank is None:
+        said["global_batch_size"] = workload.global_batch_size
+    return said
+
+
 def training_command(
     workload: Workload, plan: Plan, versions: Mapping[str, str]
 ) -> tuple[tuple[Word, ...], tuple[str, ...]]:
@@ -101,7 +111,6 @@ def training_command(
     if workload.recipe is not None:
         script = (
             Beside(TRAIN_SCRIPT),
-            "--recipe",
             Beside(RECIPE_FILE),
             "--output_dir",
             Output("out"),

@@ -55,6 +55,10 @@ def claim(job: Job) -> str:
     )
 
 
+def dns_name(given: str, what: str, example: str) -> str:
+    return _matching(_DNS_NAME, given, what, example)
+
+
 def storage_class(job: Job) -> str | None:
     given = job.cluster.storage_class
     return given and _matching(_DNS_NAME, given, "a storage class", "--storage-class standard")
@@ -91,8 +95,7 @@ def pod_cpus(job: Job) -> int:
     plan = job.plan
     threads = plan.processes_per_node * plan.threads_per_process
     workers = plan.processes_per_node * plan.ccl_workers
-    on_siblings = job.physical_cores is not None and threads > job.physical_cores
-    return (threads if on_siblings else threads * job.threads_per_core) + (
+    return (threads if job.on_siblings else threads * job.threads_per_core) + (
         workers * job.threads_per_core
     )
 
@@ -106,14 +109,15 @@ def escape(word: str) -> Quoted:
 
 
 def environment(job: Job) -> list[dict[str, str]]:
-    """The plan's variables; libraries by their places in the image, no CPU numbers."""
-    values = dict(job.environment)
+    """The plan's variables; libraries by their places in the image, no CPU numbers.
+
+    What is downloaded from the hub stays on the volume.
+    """
+    values = shell.variables(job, mpi=False)
     values.pop("CCL_WORKER_AFFINITY", None)  # rank.py knows the pod's CPUs
+    values["HF_HOME"] = f"{DATA}/huggingface"
     if "LD_PRELOAD" in values:
         values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
-    values.update(shell.without_mpi(job))
-    if job.cluster.interface:
-        values["GLOO_SOCKET_IFNAME"] = job.cluster.interface
     return [{"name": name, "value": escape(value)} for name, value in values.items()]
 
 
@@ -167,6 +171,11 @@ def volumes(job: Job) -> list[dict[str, Any]]:
 
 def mounts() -> list[dict[str, str]]:
     return [{"name": "data", "mountPath": DATA}, {"name": "dshm", "mountPath": "/dev/shm"}]
+
+
+def pod_annotations() -> dict[str, str]:
+    """A mesh's sidecar would keep a finished pod running, and catches the ranks' traffic."""
+    return {"sidecar.istio.io/inject": Quoted("false")}
 
 
 def notes(job: Job) -> tuple[str, ...]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cputune import cpulist
 from cputune.facts import HostFacts
+from cputune.plan import Plan
+from cputune.result import host_fingerprint
 
 _COMPARED = (
     ("cpu", "model_name", "processor"),
@@ -16,26 +19,12 @@ _COMPARED = (
 )
 
 
-def host_of(facts: HostFacts) -> dict[str, Any]:
-    """The machine as a result file describes it, as far as emission needs it."""
-    topology = facts.topology
-    return {
-        "cpu": {"model_name": facts.cpu.model_name, "codename": facts.cpu.codename},
-        "topology": {
-            "sockets": topology.sockets,
-            "physical_cores": topology.physical_cores,
-            "threads_per_core": topology.threads_per_core,
-            "logical_cpus": len(topology.online),
-        },
-    }
-
-
 def machine_difference(host: Mapping[str, Any], facts: HostFacts) -> str | None:
     """In what the machine of a result differs from this one; None where it does not.
 
     What either of them does not say is not compared.
     """
-    here = host_of(facts)
+    here = host_fingerprint(facts)
     for group, key, words in _COMPARED:
         section = host.get(group)
         there = section.get(key) if isinstance(section, Mapping) else None
@@ -43,3 +32,9 @@ def machine_difference(host: Mapping[str, Any], facts: HostFacts) -> str | None:
         if there is not None and ours is not None and there != ours:
             return f"{words} {there} there, {ours} here"
     return None
+
+
+def missing_cpus(plan: Plan, facts: HostFacts) -> str | None:
+    """The CPUs of a plan that this process may not use, as a list; None where it may use all."""
+    wanted = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
+    return cpulist.render(wanted - set(facts.topology.allowed)) or None

@@ -46,7 +46,7 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
     shell.require_hosts(job)
     dialects = dialects_of(job)
     of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
-    text = shell.head(job, f"Launch of {job.workload.name} with mpirun ({of}).")
+    text = shell.head(job, "mpirun", f"Launch of {job.workload.name} with mpirun ({of}).")
     text += shell.oneccl(job)
     text += DETECT % (NAMES[job.mpi] if job.mpi else "an MPI")
     if job.mpi:
@@ -60,7 +60,7 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
         'for word in "$@"; do\n  [[ $word != : ]] ||\n'
         '    fail "mpirun takes a lone colon for its own" "write the argument otherwise"\ndone\n'
     )
-    text += shell.clear(shell.OVERRIDING, shell.OVERRIDING_PINS) + shell.FREE_PORT
+    text += shell.FREE_PORT
     if job.mpi:
         text += "\n" + _launch(job, job.mpi)
     else:
@@ -87,7 +87,7 @@ def _launch(job: Job, dialect: str) -> str:
     several = plan.nodes > 1
     variables = {
         "MASTER_ADDR": job.nodes[0].name if several else "127.0.0.1",
-        **job.environment,
+        **shell.variables(job, mpi=True),
     }
     lines = ['"$mpirun"', f"-n {plan.world_size}"]
     if dialect in ("intelmpi", "mpich"):
@@ -99,6 +99,8 @@ def _launch(job: Job, dialect: str) -> str:
         else:
             lines.append("-genv I_MPI_PIN_DOMAIN " + shell.quote(pin_domain(job)))
         lines += _variables("-genv {} {}", variables)
+        if not several:
+            lines.append("-launcher fork")
     else:
         if several:
             lines.append(f'--hostfile "$here/{OPENMPI_HOSTS}"')
@@ -160,9 +162,9 @@ def _pattern(dialect: str) -> str:
 
 
 def refuse_colon(job: Job) -> None:
-    """Every mpirun takes a lone ``:`` for the end of one program and the start of the next."""
+    """Mpirun and srun take a lone ``:`` for the end of one program and the start of the next."""
     if ":" in job.command:
         raise UsageError(
-            "mpirun cannot carry an argument that is a lone colon",
+            "mpirun and srun cannot carry an argument that is a lone colon",
             hint="use --format torchrun, or write the argument otherwise",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune.emit import container, yamltext
+from cputune.emit import container, header, yamltext
 from cputune.emit import kubernetes as k8s
 from cputune.emit.interface import EmittedFile, Job
 from cputune.emit.job import job_name
@@ -18,9 +18,8 @@ from cputune.emit.job import job_name
 def emit_pytorchjob(job: Job) -> tuple[EmittedFile, ...]:
     """The YAML, and the files to build, feed and drive it. Raises UsageError."""
     notes = k8s.notes(job)
-    lines = [f"Launch of {job.workload.name} as a PyTorchJob.", "", *job.header]
-    lines += [f"Note: {note}" for note in (*job.notes, *notes)]
-    text = yamltext.document(document(job), lines)
+    title = f"Launch of {job.workload.name} as a PyTorchJob."
+    text = header.full(job, "pytorchjob", title, notes) + yamltext.dump(document(job))
     return (
         EmittedFile(name="pytorchjob.yaml", text=text, notes=notes),
         *container.files(job, "pytorchjob"),
@@ -71,6 +70,6 @@ def _pod(job: Job) -> dict[str, Any]:
     if selector:
         spec["nodeSelector"] = selector
     return {
-        "metadata": {"annotations": {"sidecar.istio.io/inject": yamltext.Quoted("false")}},
+        "metadata": {"annotations": k8s.pod_annotations()},
         "spec": spec,
     }

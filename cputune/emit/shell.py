@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 
 from cputune import cpulist
-from cputune.emit.header import comment
+from cputune.emit import header
 from cputune.emit.interface import Beside, EmittedFile, Job, Output, Word
 from cputune.errors import UsageError
 
-OVERRIDING = (
-    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT",
-    "OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES OMP_THREAD_LIMIT OMP_DYNAMIC GOMP_CPU_AFFINITY",
-    "MKL_NUM_THREADS KMP_AFFINITY KMP_BLOCKTIME KMP_HW_SUBSET LD_PRELOAD MALLOC_CONF",
-    "CCL_WORKER_COUNT CCL_WORKER_AFFINITY CCL_LOCAL_RANK CCL_LOCAL_SIZE CCL_PROCESS_LAUNCHER",
-    "ACCELERATE_USE_CPU ACCELERATE_MIXED_PRECISION ACCELERATE_USE_IPEX ACCELERATE_TORCH_DEVICE",
-    "ACCELERATE_USE_DEEPSPEED ACCELERATE_USE_FSDP",
-)
-"""Variables of an outer environment that would change the plan, a line per theme."""
+STRICT = r"""set -euo pipefail
 
-OVERRIDING_PINS = (
-    "I_MPI_PIN I_MPI_PIN_DOMAIN I_MPI_PIN_PROCESSOR_LIST I_MPI_PIN_CELL I_MPI_PIN_ORDER",
-    "I_MPI_PIN_PROCESSOR_EXCLUDE_LIST I_MPI_PERHOST HYDRA_BINDING",
-)
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 3
+}
+"""
 
-OVERRIDING_TORCHRUN = (
-    "PET_NNODES PET_NPROC_PER_NODE PET_NODE_RANK PET_MASTER_ADDR PET_MASTER_PORT",
-    "PET_RDZV_BACKEND PET_RDZV_ENDPOINT PET_STANDALONE PET_MAX_RESTARTS",
-)
+HERE = """here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+"""
+
+PYTHON = """python=${PYTHON:-python3}
+command -v -- "$python" >/dev/null ||
+  fail "there is no $python" "set PYTHON to the interpreter that trains"
+"""
+
+CLEAR = """
+# An outer environment must not change the plan.
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" "${!OPENBLAS_@}" MKL_NUM_THREADS MKL_DYNAMIC
+unset "${!CCL_@}" "${!I_MPI_PIN@}" "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}"
+unset "${!ACCELERATE_@}" "${!PET_@}" "${!TORCHELASTIC_@}" FORK_LAUNCHED
+unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
+"""
+"""The variables that beat a plan wherever they are set; trials are run without them too."""
 
 FREE_PORT = """
 free_port() {
@@ -47,6 +54,8 @@ def quote(word: Word) -> str:
         return f'"$here/{word.name}"'
     if isinstance(word, Output):
         return word.name
+    if "," in word and "'" not in word:
+        return f"'{word}'"  # bash does not ask for it, but readers of arrays do (SC2054)
     return shlex.quote(word)
 
 
@@ -65,25 +74,10 @@ def array(name: str, words: Iterable[Word]) -> str:
     return f"{name}=(\n" + "\n".join(lines) + "\n)\n"
 
 
-def head(job: Job, title: str, notes: Iterable[str] = ()) -> str:
+def head(job: Job, format: str, title: str, notes: Iterable[str] = ()) -> str:
     """Shebang, header comment, and what every script needs first."""
-    lines = [title, "", *job.header]
-    lines += [f"Note: {note}" for note in (*job.notes, *notes)]
-    return (
-        "#!/usr/bin/env bash\n"
-        + comment(lines)
-        + r"""set -euo pipefail
-
-fail() {
-  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
-  exit 3
-}
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-python=${PYTHON:-python3}
-command -v -- "$python" >/dev/null ||
-  fail "there is no $python" "set PYTHON to the interpreter that trains"
-"""
-    )
+    text = "#!/usr/bin/env bash\n" + header.full(job, format, title, notes)
+    return text + STRICT + HERE + PYTHON + CLEAR
 
 
 def training(job: Job) -> str:
@@ -99,15 +93,25 @@ def training(job: Job) -> str:
     return text
 
 
-def clear(*themes: Iterable[str]) -> str:
-    """Unset what an outer environment must not decide."""
-    lines = [f"unset {line}" for theme in themes for line in theme]
-    return "\n# An outer environment must not change the plan.\n" + "\n".join(lines) + "\n"
-
-
 def exports(environment: Mapping[str, str]) -> str:
     """Export the variables of every rank."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+
+
+_INTERFACE = re.compile(r"[A-Za-z0-9_.:=^-]{1,64}")
+
+
+def interface_variables(job: Job) -> dict[str, str]:
+    """The network interface for gloo and for oneCCL over TCP, where one was named."""
+    name = job.cluster.interface
+    if name is None:
+        return {}
+    if not _INTERFACE.fullmatch(name):
+        raise UsageError(f"{name!r} is not a network interface", hint="as in: --interface eth0")
+    variables = {"GLOO_SOCKET_IFNAME": name}
+    if job.plan.backend == "ccl":
+        variables["FI_TCP_IFACE"] = name
+    return variables
 
 
 def rank_options(job: Job, launcher: str, *, binding: str = "exact") -> list[str]:
@@ -163,12 +167,13 @@ def script(name: str, text: str, notes: tuple[str, ...] = ()) -> EmittedFile:
     return EmittedFile(name=name, text=text, executable=True, notes=notes)
 
 
-def without_mpi(job: Job) -> dict[str, str]:
-    """What oneCCL needs where no mpirun starts the ranks: rank.py adds the local numbers.
+def variables(job: Job, *, mpi: bool) -> dict[str, str]:
+    """The variables of every rank: the plan's, and what its network needs.
 
-    Environment variables CCL_PROCESS_LAUNCHER and CCL_ATL_TRANSPORT of the oneCCL
-    documentation: "none" takes CCL_LOCAL_RANK and CCL_LOCAL_SIZE, over OFI.
+    Where no mpirun starts the ranks, oneCCL is told to use none, over OFI, and rank.py
+    adds the local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
     """
-    if job.plan.backend != "ccl":
-        return {}
-    return {"CCL_PROCESS_LAUNCHER": "none", "CCL_ATL_TRANSPORT": "ofi"}
+    found = {**job.environment, **interface_variables(job)}
+    if job.plan.backend == "ccl" and not mpi:
+        found.update(CCL_PROCESS_LAUNCHER="none", CCL_ATL_TRANSPORT="ofi")
+    return found

@@ -23,10 +23,9 @@ def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
     """The script. Raises UsageError where several nodes have no first host."""
     plan = job.plan
     shell.require_hosts(job)
-    text = shell.head(job, f"Launch of {job.workload.name} with torchrun.")
+    text = shell.head(job, "torchrun", f"Launch of {job.workload.name} with torchrun.")
     text += shell.oneccl(job) + shell.training(job)
-    text += shell.clear(shell.OVERRIDING, shell.OVERRIDING_TORCHRUN)
-    text += "\n" + shell.exports({**job.environment, **shell.without_mpi(job)})
+    text += "\n" + shell.exports(shell.variables(job, mpi=False))
     node_rank = "0"
     address = "127.0.0.1"
     if plan.nodes > 1:
