@@ -123,21 +123,23 @@ def print_text(verdicts: tuple[Verdict, ...]) -> None:
         title = Text(f"{sign} ", style=color)
         title.append(verdict.path, style="bold").append(f"  {verdict.format}: {verdict.state}")
         out.print(title)
+        before = None
         for check in verdict.checks:
-            _print_check(out, check)
+            _print_check(out, check, said=check.consumer == before)
+            before = check.consumer
         out.print()
     counts = [(state, sum(v.state == state for v in verdicts)) for state in SIGNS]
     out.print(", ".join(f"{count} {state}" for state, count in counts if count))
 
 
-def _print_check(out: Any, check: Check) -> None:
+def _print_check(out: Any, check: Check, *, said: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
     sign, color = SIGNS[check.state]
     line = Text("").append(f"{sign} ", style=color).append(f"{check.name:<16}")
     line.append(check.summary)
-    if check.consumer:
+    if check.consumer and not said:
         line.append(f"  [{check.consumer}]", style="dim")
     out.print(Padding(line, (0, 0, 0, 2)))
     if check.state == "failed":

@@ -18,6 +18,7 @@ from cputune.verify.artefact import expectation, find
 from cputune.verify.interface import Answer, Artefact, Consumer, Expected
 from cputune.verify.kubernetes import KubernetesConsumer
 from cputune.verify.launch import LaunchConsumer
+from cputune.verify.pods import PodConsumer
 from cputune.verify.records import (
     FAILED,
     NOT_CHECKED,
@@ -45,6 +46,7 @@ CONSUMERS: tuple[Consumer, ...] = (
     # Readers before runners: a script that bash cannot read is not run.
     ShellConsumer(),
     KubernetesConsumer(),
+    PodConsumer(),
     LaunchConsumer(),
     SlurmConsumer(),
 )

@@ -48,7 +48,8 @@ class Check:
 class Ratio:
     """Throughput of the launch over the tuned one's, with a 95 % interval.
 
-    ``steps`` optimizer steps of the launch were timed; both figures are samples per second.
+    ``steps`` optimizer steps of the launch were timed, ``delayed_steps`` waited for a CPU;
+    both figures are samples per second.
     """
 
     ratio: float
@@ -57,6 +58,7 @@ class Ratio:
     measured: float
     tuned: float
     steps: int
+    delayed_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,12 +111,12 @@ def test_throughput_is_that_of_the_whole_job():
 
 def test_the_slowest_rank_makes_the_step():
     slow = steps(seconds=1.0)
-    assert step_rates([rank(0), rank(1, slow)]) == [8.0] * 10
+    assert step_rates([rank(0), rank(1, slow)]) == ([8.0] * 10, 0)
 
 
 def test_steps_that_waited_for_a_cpu_do_not_count():
     made = steps(8) + steps(4, seconds=5.0, delayed_seconds=4.0)
-    assert step_rates([rank(0, made), rank(1, made)]) == [16.0] * 6
+    assert step_rates([rank(0, made), rank(1, made)]) == ([16.0] * 6, 4)
 
 
 def test_a_launch_far_below_the_tuned_figure_fails():
@@ -125,6 +125,14 @@ def test_a_launch_far_below_the_tuned_figure_fails():
     same = throughput([rank(0), rank(1)], Throughput(median=16.0, low=15.9, high=16.1))
     assert throughput_check(same, "mpirun").state == "passed"
     assert throughput_check(None, "mpirun").state == "not checked"
+
+
+def test_a_slow_launch_on_a_busy_machine_is_not_judged():
+    made = steps(delayed_seconds=0.4)
+    slow = throughput([rank(0, made), rank(1)], Throughput(median=40.0, low=39.0, high=41.0))
+    check = throughput_check(slow, "mpirun")
+    assert check.state == "not checked"
+    assert check.remedy
 
 
 def test_the_interval_of_a_median_holds_it_often_enough():
