@@ -7,16 +7,23 @@ Nothing here measures anything: these are for comparing searches, thousands of t
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import statistics
+import sys
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import Any, Protocol
 
 from cputune.facts import (
     Core,
     Cpu,
     HostFacts,
+    Launcher,
     Library,
     Limits,
     Load,
@@ -128,6 +135,11 @@ def machine(
     )
 
 
+TODAY = tuple(
+    Package(name=name, version=version, location=None)
+    for name, version in (("torch", "2.13.0"), ("transformers", "5.23.0"), ("accelerate", "1.15.0"))
+)
+
 IPEX_ERA = (
     Package(name="torch", version="2.8.0", location=None),
     Package(name="intel_extension_for_pytorch", version="2.8.0", location=None),
@@ -214,8 +226,7 @@ class SimulatedRunner:
     ``spent_seconds`` counts every step that was read.
     """
 
-    facts: HostFacts
-    model: Model
+    true: Callable[[Plan], float]
     workload: Workload
     seed: int = 0
     noise: float = 0.05
@@ -233,7 +244,7 @@ class SimulatedRunner:
         self.runs += 1
         key = zlib.crc32(repr(plan).encode())
         rng = random.Random((self.seed << 40) ^ (self.runs << 32) ^ key)
-        true = self.model.seconds(self.facts, plan) * math.exp(rng.gauss(0, self.run_noise))
+        true = self.true(plan) * math.exp(rng.gauss(0, self.run_noise))
         samples = self.workload.global_batch_size or 8
         if self.workload.batch_per_rank is not None:
             samples = self.workload.batch_per_rank * plan.processes_per_node
@@ -255,3 +266,213 @@ class SimulatedRunner:
                 delayed_seconds=delayed,
             )
             index += 1
+
+
+class StepSource(Protocol):
+    """A runner that counts what it has spent."""
+
+    spent_seconds: float
+
+    def steps(self, plan: Plan) -> Iterator[Step]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine of which it is known how long every plan takes.
+
+    ``seconds`` is the truth without noise, ``runner`` makes a noisy runner for a seed.
+    """
+
+    name: str
+    facts: HostFacts
+    workload: Workload
+    seconds: Callable[[Plan], float]
+    runner: Callable[[int], StepSource]
+
+
+def simulated(
+    name: str, facts: HostFacts, model: Model, *, recipe: str = "bert-mini", **noise: Any
+) -> Machine:
+    """A machine that follows a model, with 5 % of noise and 3 % of the steps delayed."""
+    workload = Workload.from_recipe(recipe)
+    known: dict[Plan, float] = {}
+
+    def seconds(plan: Plan) -> float:
+        if plan not in known:
+            known[plan] = model.seconds(facts, plan)
+        return known[plan]
+
+    def runner(seed: int) -> SimulatedRunner:
+        return SimulatedRunner(true=seconds, workload=workload, seed=seed, **noise)
+
+    return Machine(name=name, facts=facts, workload=workload, seconds=seconds, runner=runner)
+
+
+EVERY_LIBRARY = ("tcmalloc", "jemalloc", "libiomp5")
+
+MACHINES = (
+    simulated(
+        "one-socket",
+        machine(cores_per_socket=16, threads_per_core=2, libraries=("tcmalloc",), packages=TODAY),
+        Model(work=8, bandwidth=10, smt=1.08),
+    ),
+    simulated(
+        "one-socket-no-bf16",
+        machine(cores_per_socket=24, threads_per_core=2, isa=AVX512, packages=TODAY),
+        Model(work=12, bandwidth=12, serial=0.03, smt=0.9),
+    ),
+    simulated(
+        "two-sockets",
+        machine(
+            sockets=2,
+            cores_per_socket=32,
+            threads_per_core=2,
+            libraries=EVERY_LIBRARY,
+            packages=TODAY,
+        ),
+        Model(work=16, bandwidth=16),
+    ),
+    simulated(
+        "two-sockets-sub-numa",
+        machine(
+            sockets=2,
+            cores_per_socket=56,
+            threads_per_core=2,
+            nodes_per_socket=4,
+            libraries=EVERY_LIBRARY,
+            packages=TODAY,
+        ),
+        Model(work=24, bandwidth=8, straddle=0.2, sync=0.0008, smt=0.95),
+    ),
+    simulated(
+        "two-sockets-ipex-ccl",
+        replace(
+            machine(
+                sockets=2,
+                cores_per_socket=28,
+                threads_per_core=2,
+                libraries=("tcmalloc", "libiomp5"),
+                packages=IPEX_ERA,
+            ),
+            launchers=(Launcher(name="mpirun", path="/opt/mpi/bin/mpirun", dialect="intelmpi"),),
+        ),
+        Model(work=16, bandwidth=12, sync=0.004),
+    ),
+    simulated(
+        "eight-sockets",
+        machine(
+            sockets=8,
+            cores_per_socket=8,
+            threads_per_core=2,
+            isa=AVX512,
+            libraries=("tcmalloc", "jemalloc"),
+            packages=TODAY,
+        ),
+        Model(work=16, bandwidth=6, socket_straddle=0.25, sync=0.002),
+    ),
+    simulated(
+        "eight-sockets-sub-numa",
+        machine(
+            sockets=8,
+            cores_per_socket=24,
+            threads_per_core=2,
+            nodes_per_socket=2,
+            libraries=EVERY_LIBRARY,
+            packages=TODAY,
+        ),
+        Model(work=64, bandwidth=8, sync=0.0006, serial=0.004),
+        recipe="bert-mini",
+    ),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplayRunner:
+    """Steps as they were measured: a plan's first ones in order, then any of the later ones."""
+
+    table: Mapping[Plan, Sequence[Step]]
+    seed: int = 0
+    spent_seconds: float = 0.0
+    runs: int = 0
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        """Endless steps of a plan of the table. Raises KeyError for any other."""
+        self.runs += 1
+        recorded = self.table[plan]
+        rng = random.Random((self.seed << 20) ^ self.runs)
+        later = recorded[len(recorded) // 2 :]
+        for step in chain(recorded[:WARMUP_RECORDED], (rng.choice(later) for _ in repeat(None))):
+            self.spent_seconds += step.seconds
+            yield step
+
+
+WARMUP_RECORDED = 5
+
+
+def write_table(path: Path, *, steps: int) -> None:
+    """Measure every plan of this machine, the baseline too, and write what was seen.
+
+    Raises FileExistsError where the table is there already.
+    """
+    import cputune
+    from cputune.tune.runner import ProcessRunner
+
+    if path.exists():
+        raise FileExistsError(path)
+    facts = cputune.probe()
+    workload = Workload.from_recipe("bert-mini")
+    space = cputune.search_space(facts, workload)
+    rows = []
+    with ProcessRunner(workload, facts) as runner:
+        for number, plan in enumerate((space.baseline, *space.plans())):
+            iterator = runner.steps(plan)
+            taken = list(islice((s for s in iterator), steps))
+            iterator.close()
+            rows.append({"plan": plan.to_json(), "steps": [asdict(step) for step in taken]})
+            print(f"{number}: {plan.describe()}: {taken[-1].seconds:.3f} s", file=sys.stderr)
+    document = {
+        "name": path.stem,
+        "workload": workload.to_json(),
+        "facts": {
+            "cores": facts.topology.physical_cores,
+            "isa": list(facts.cpu.isa),
+            "libraries": [asdict(library) for library in facts.libraries],
+            "packages": {p.name: p.version for p in facts.packages if p.name in _KEPT_PACKAGES},
+        },
+        "plans": rows,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+_KEPT_PACKAGES = ("torch", "transformers", "accelerate")
+
+
+def measured_machine(document: Mapping[str, Any]) -> Machine:
+    """The machine of a table that ``write_table`` wrote."""
+    recorded = document["facts"]
+    facts = machine(
+        cores_per_socket=recorded["cores"],
+        isa=tuple(recorded["isa"]),
+        packages=tuple(
+            Package(name=name, version=version, location=None)
+            for name, version in recorded["packages"].items()
+        ),
+    )
+    facts = replace(facts, libraries=tuple(Library(**lib) for lib in recorded["libraries"]))
+    table = {
+        Plan.from_json(row["plan"]): tuple(Step(**step) for step in row["steps"])
+        for row in document["plans"]
+    }
+
+    def seconds(plan: Plan) -> float:
+        steps = table[plan]
+        return statistics.median(step.seconds for step in steps[len(steps) // 2 :])
+
+    return Machine(
+        name=document["name"],
+        facts=facts,
+        workload=Workload.from_json(document["workload"]),
+        seconds=seconds,
+        runner=lambda seed: ReplayRunner(table=table, seed=seed),
+    )

@@ -1,0 +1,192 @@
+"""How good and how dear the search is, beside its peers, on machines whose truth is known.
+
+    python benchmarks/search.py                  # every machine, budgets 10, 20, 30
+    python benchmarks/search.py --machines two-sockets --budgets 20 --seeds 100
+    python benchmarks/search.py --measure benchmarks/tables/amx-2-cores.json
+
+Share: time of the best plan of the space over that of the plan recommended, both without
+noise; 100 % is the optimum. Cost: seconds of every optimizer step that was run, in steps of
+the best plan; ours includes its confirmation. Peers run every trial for 3 + 10 steps and
+believe the mean of the last ten, as HyperTune and DeepSpeed's autotuner do.
+
+``--measure`` runs every plan of the machine it is started on and writes the table that
+later runs replay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import optuna
+from machines import MACHINES, Machine, measured_machine, write_table
+
+import cputune
+from cputune.plan import Plan
+from cputune.tune.space import SearchSpace
+
+WARMUP, STEPS = 3, 10
+BUDGETS = (10, 20, 30)
+TABLES = Path(__file__).parent / "tables"
+
+Search = Callable[[Machine, SearchSpace, int, int], tuple[Plan, float]]
+"""(machine, its space, budget, seed) -> (plan recommended, step-seconds spent)."""
+
+
+def ours(machine: Machine, space: SearchSpace, budget: int, seed: int) -> tuple[Plan, float]:
+    runner = machine.runner(seed)
+    result = cputune.tune(
+        machine.workload, facts=machine.facts, runner=runner, budget=budget, seed=seed
+    )
+    return result.best.plan, runner.spent_seconds
+
+
+def fixed_length(
+    machine: Machine, seed: int, plans: Iterable[Plan]
+) -> tuple[list[tuple[float, Plan]], float]:
+    """Every plan for 3 + 10 steps, and what its mean was."""
+    runner = machine.runner(seed)
+    return [(_mean_of_ten(runner.steps(plan)), plan) for plan in plans], runner.spent_seconds
+
+
+def _mean_of_ten(steps: Iterable[cputune.Step]) -> float:
+    taken = [step.seconds for step in itertools.islice(steps, WARMUP + STEPS)]
+    return statistics.fmean(taken[WARMUP:])
+
+
+def random_search(
+    machine: Machine, space: SearchSpace, budget: int, seed: int
+) -> tuple[Plan, float]:
+    import random
+
+    plans = list(space.plans())
+    chosen = random.Random(seed).sample(plans, min(budget, len(plans)))
+    results, spent = fixed_length(machine, seed, chosen)
+    return min(results, key=lambda pair: pair[0])[1], spent
+
+
+def grid(machine: Machine, space: SearchSpace, budget: int, seed: int) -> tuple[Plan, float]:
+    """``itertools.product`` in the order of HyperTune's own hyperparameters.
+
+    intel_extension_for_pytorch/cpu/hypertune: cores of an instance, instances, logical
+    cores, disable_iomp, malloc (tc, je, pt); what it does not know comes last.
+    """
+    mallocs = {"tcmalloc": 0, "jemalloc": 1, "default": 2}
+    order = sorted(
+        space.plans(),
+        key=lambda plan: (
+            plan.threads_per_process,
+            plan.processes_per_node,
+            space.values[plan]["smt"],
+            plan.openmp == "default",
+            mallocs[plan.allocator],
+        ),
+    )
+    results, spent = fixed_length(machine, seed, order[:budget])
+    return min(results, key=lambda pair: pair[0])[1], spent
+
+
+def tpe(machine: Machine, space: SearchSpace, budget: int, seed: int) -> tuple[Plan, float]:
+    """Optuna's default sampler over the same knobs, each a choice among what is feasible."""
+    runner = machine.runner(seed)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    best: tuple[float, Plan] | None = None
+    for _ in range(budget):
+        trial = study.ask()
+        plan = _suggest(trial, space)
+        seconds = _mean_of_ten(runner.steps(plan))
+        study.tell(trial, seconds)
+        if best is None or seconds < best[0]:
+            best = seconds, plan
+    assert best is not None
+    return best[1], runner.spent_seconds
+
+
+def _suggest(trial: optuna.Trial, space: SearchSpace) -> Plan:
+    left = list(space.values.items())
+    for knob in space.knobs:
+        feasible = tuple(dict.fromkeys(values[knob.name] for _, values in left))
+        if len(feasible) == 1:
+            continue
+        name = knob.name if feasible == knob.values else f"{knob.name} of {feasible}"
+        chosen = trial.suggest_categorical(name, feasible)
+        left = [(plan, values) for plan, values in left if values[knob.name] == chosen]
+    return left[0][0]
+
+
+SEARCHES: dict[str, Search] = {
+    "cputune": ours,
+    "TPE, 3+10 steps": tpe,
+    "random, 3+10 steps": random_search,
+    "grid, 3+10 steps": grid,
+}
+
+
+def compare(machine: Machine, budget: int, seeds: Sequence[int], names: Sequence[str]) -> None:
+    space = cputune.search_space(machine.facts, machine.workload)
+    best = min(machine.seconds(plan) for plan in space.plans())
+    baseline = machine.seconds(space.baseline)
+    print(
+        f"\n{machine.name}: {len(space)} plans, budget {budget}, {len(seeds)} seeds; "
+        f"today's launch is at {100 * best / baseline:.0f} % of the optimum"
+    )
+    print(f"  {'search':<20}{'median':>9}{'5th pct':>9}{'worst':>9}{'cost':>9}{'of fixed':>10}")
+    costs: dict[str, float] = {}
+    for name in names:
+        shares, spent = [], []
+        for seed in seeds:
+            plan, seconds = SEARCHES[name](machine, space, budget, seed)
+            shares.append(100 * best / machine.seconds(plan))
+            spent.append(seconds / best)
+        costs[name] = statistics.fmean(spent)
+        shares.sort()
+        fifth = shares[max(0, math.ceil(0.05 * len(shares)) - 1)]
+        print(
+            f"  {name:<20}{statistics.median(shares):>8.1f}%{fifth:>8.1f}%{shares[0]:>8.1f}%"
+            f"{costs[name]:>9.0f}" + _ratio(costs, name),
+            flush=True,
+        )
+
+
+def _ratio(costs: dict[str, float], name: str) -> str:
+    if name == "cputune" or "cputune" not in costs:
+        return ""
+    return f"{100 * costs['cputune'] / costs[name]:>9.0f}%"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--machines", nargs="*", help="names; all where none is given")
+    parser.add_argument("--budgets", nargs="*", type=int, default=BUDGETS)
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--searches", nargs="*", default=list(SEARCHES))
+    parser.add_argument("--measure", metavar="FILE", help="measure this machine into a table")
+    parser.add_argument("--steps", type=int, default=15, help="steps a plan when measuring")
+    options = parser.parse_args(argv)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if options.measure:
+        write_table(Path(options.measure), steps=options.steps)
+        return 0
+    tables = [measured_machine(json.loads(p.read_text())) for p in sorted(TABLES.glob("*.json"))]
+    known = {machine.name: machine for machine in (*tables, *MACHINES)}
+    wanted = options.machines or list(known)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        parser.error(f"no machine {unknown[0]!r}; there are: {', '.join(known)}")
+    started = time.perf_counter()
+    for budget in options.budgets:
+        for name in wanted:
+            compare(known[name], budget, range(options.seeds), options.searches)
+    print(f"\n{time.perf_counter() - started:.0f} s", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
