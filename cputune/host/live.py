@@ -65,9 +65,9 @@ class LiveHost(Host):
                 out, err = child.communicate(timeout=command.timeout_seconds)
                 code: int | None = child.returncode
             except subprocess.TimeoutExpired:
+                code = child.poll()  # it may be gone while what it started holds the pipes
                 end_group(child)
-                out, err = child.communicate()
-                code = None
+                out, err = _what_is_left(child)
             except BaseException:
                 end_group(child)
                 raise
@@ -108,3 +108,11 @@ class LiveHost(Host):
     def resource_limit(self, name: str) -> int | None:
         soft, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
         return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:
+    """What an ended child has written; nothing where a process that left its group holds on."""
+    try:
+        return child.communicate(timeout=1.0)
+    except subprocess.TimeoutExpired:
+        return "", ""

@@ -125,8 +125,13 @@ class RecordedHost(Host):
         """The recorded answer of a launcher to ``--version``, as if it ran."""
         for name in self._mapping("launchers"):
             launcher = self._launcher(name)
+            if command.argv != (launcher.get("path"), "--version"):
+                continue
+            error = launcher.get("error")
+            if isinstance(error, int):
+                raise OSError(error, os.strerror(error), command.argv[0])
             answer = launcher.get("answer")
-            if command.argv == (launcher.get("path"), "--version") and isinstance(answer, dict):
+            if isinstance(answer, dict):
                 code = answer.get("returncode")
                 return Completed(
                     returncode=code if isinstance(code, int) else None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cputune.probe._look import Look
 
-_V1_CONTROLLERS = ("cpu", "cpuset", "memory")
+_V1_CONTROLLERS = frozenset({"cpu", "cpuset", "memory"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def find_group(look: Look, controller: str) -> Group | None:
     paths = _own_paths(look)
     mounts = _mounts(look)
     version = 1 if controller in paths else 2 if "" in paths else None
-    for mount in mounts:
+    for mount in sorted(mounts, key=lambda mount: mount.version):
         if version not in (mount.version, None):
             continue
         if mount.version == 1 and controller not in mount.controllers:
@@ -111,13 +111,13 @@ def _usual_mounts(look: Look) -> tuple[Mount, ...]:
     for point in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
         if look.exists(f"{point}/cgroup.controllers"):
             found.append(Mount(version=2, controllers=frozenset(), root="/", point=point))
-    for controller in _V1_CONTROLLERS:
-        for point in (f"/sys/fs/cgroup/{controller}", f"/cgroup/{controller}", "/dev/cgroup"):
-            if look.exists(point):
-                names = frozenset({controller})
-                found.append(Mount(version=1, controllers=names, root="/", point=point))
-                break
-    if look.exists("/dev/cpuset"):
+    for top in ("/sys/fs/cgroup", "/cgroup", "/dev/cgroup"):
+        for name in look.names(top):
+            controllers = frozenset(name.split(",")) & _V1_CONTROLLERS
+            if controllers:
+                point = f"{top}/{name}"
+                found.append(Mount(version=1, controllers=controllers, root="/", point=point))
+    if look.exists("/dev/cpuset/cpus"):
         names = frozenset({"cpuset"})
         found.append(Mount(version=1, controllers=names, root="/", point="/dev/cpuset"))
     return tuple(found)
@@ -129,6 +129,8 @@ def _upwards(look: Look, mount: Mount, path: str) -> tuple[str, ...]:
     In a cgroup namespace, or where only a part of the hierarchy is mounted, the path
     may not lie below the mount's root: then the top is all there is to see.
     """
+    if ".." in path.split("/"):  # outside of our cgroup namespace
+        path = mount.root
     path = posixpath.normpath(path)
     if path == mount.root or mount.root == "/":
         relative = posixpath.relpath(path, mount.root)
@@ -137,7 +139,7 @@ def _upwards(look: Look, mount: Mount, path: str) -> tuple[str, ...]:
     else:
         relative = "."
     directory = posixpath.normpath(posixpath.join(mount.point, relative))
-    if relative.startswith("..") or not look.exists(directory):
+    if not look.exists(directory):
         directory = mount.point
     found = []
     while True:

@@ -137,7 +137,7 @@ def _arm_codename(look: Look, info: CpuInfo, flags: frozenset[str]) -> str | Non
 
 def _without_cpuinfo(look: Look) -> Cpu:
     """What py-cpuinfo says (a live machine that has no /proc/cpuinfo), or nothing."""
-    told = look.host.cpu_info()
+    told = {} if look.exists(CPUINFO) else look.host.cpu_info()
     flags = told.get("flags")
     cpu = Cpu(
         vendor=_text(told.get("vendor_id_raw")),

@@ -16,18 +16,16 @@ VERSION_TIMEOUT_SECONDS = 5.0
 _DIALECTS = (
     # what `mpirun --version` says: dialect, pattern of the version
     ("intelmpi", r"Intel\(R\) MPI Library.*?Version\s+([\d.]+)"),
-    ("openmpi", r"\(Open(?: |-)?MPI\)\s+v?([\w.]+)"),
     ("mpich", r"HYDRA build details:.*?Version:\s+([\w.]+)"),
-    ("openmpi", r"\(PRRTE\)\s+v?([\w.]+)"),
-    ("slurm", r"^slurm[\w-]*\s+([\d.]+)"),
+    ("openmpi", r"\((?:Open MPI|OpenRTE)\)\s+v?([\w.]+)"),
 )
 
 
 def read_launchers(look: Look) -> tuple[Launcher, ...]:
-    """Find each on PATH. Only the first MPI program is asked for its version.
+    """Find each on PATH, and ask the MPI ones for their version: once for each directory.
 
-    That is the one child that probing starts. The name tells nothing: every MPI calls
-    its launcher mpirun.
+    That child is the only one that probing starts. The name tells nothing: every MPI
+    calls its launcher mpirun.
     """
     found = []
     asked: dict[str, tuple[str | None, str | None]] = {}
@@ -52,8 +50,8 @@ def _ask(look: Look, name: str, path: str) -> tuple[str | None, str | None]:
     command = Command(argv=(path, "--version"), timeout_seconds=VERSION_TIMEOUT_SECONDS)
     try:
         completed = look.host.run(command)
-    except (OSError, ValueError) as error:
-        look.not_known(fact, f"{path} cannot be started: {error}")
+    except OSError as error:
+        look.not_known(fact, f"{path} cannot be started: {error.strerror or error}")
         return None, None
     if completed.returncode is None:
         look.not_known(
@@ -79,10 +77,7 @@ def parse_version(text: str) -> tuple[str | None, str | None]:
         if found:
             version = found[1]
             if dialect == "openmpi":
-                dialect = (
-                    "openmpi5"
-                    if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) >= 5
-                    else "openmpi4"
-                )
+                major = version.partition(".")[0]
+                dialect = "openmpi5" if major.isdigit() and int(major) >= 5 else "openmpi4"
             return dialect, version
     return None, None

@@ -55,6 +55,7 @@ class NotingHost(Host):
         self.real_paths: dict[str, str] = {}
         self.programs: dict[str, str] = {}
         self.answers: dict[tuple[str, ...], Completed] = {}
+        self.refusals: dict[tuple[str, ...], int] = {}
         self.sizes: dict[str, int | None] = {}
         self.limits: dict[str, int | None] = {}
         self.registers: dict[str, tuple[int, int, int, int]] = {}
@@ -76,8 +77,10 @@ class NotingHost(Host):
         return self.directories[path]
 
     def exists(self, path: str) -> bool:
-        self.paths[path] = self._host.exists(path)
-        return self.paths[path]
+        found = self._host.exists(path)
+        if self._host.knows(path):
+            self.paths[path] = found
+        return found
 
     def knows(self, path: str) -> bool:
         return self._host.knows(path)
@@ -99,7 +102,11 @@ class NotingHost(Host):
         return path
 
     def run(self, command: Command) -> Completed:
-        self.answers[command.argv] = self._host.run(command)
+        try:
+            self.answers[command.argv] = self._host.run(command)
+        except OSError as error:
+            self.refusals[command.argv] = error.errno or 0
+            raise
         return self.answers[command.argv]
 
     def distributions(self) -> tuple[Distribution, ...]:
@@ -253,7 +260,10 @@ def _launchers(noted: NotingHost, scrub: Scrubber) -> dict[str, Any]:
     launchers: dict[str, Any] = {}
     for name, path in noted.programs.items():
         launchers[name] = {"path": scrub.text(path)}
-        answer = noted.answers.get((path, "--version"))
+        question = (path, "--version")
+        if question in noted.refusals:
+            launchers[name]["error"] = noted.refusals[question]
+        answer = noted.answers.get(question)
         if answer is not None:
             launchers[name]["answer"] = {
                 "returncode": answer.returncode,

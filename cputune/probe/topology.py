@@ -87,6 +87,8 @@ def _group(
 
     None where no source tells it for every online CPU. A single CPU is one group.
     """
+    if not online:
+        return None
     by_sets = _sibling_sets(look, set_names, online)
     if len(by_sets) == len(online):
         return by_sets
