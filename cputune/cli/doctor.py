@@ -82,7 +82,7 @@ def command(
 
     host = _host(root)
     if record is not None:
-        _record(host, record)
+        _keep(host, record)
         return
     diagnosis = _diagnose(host, deep=deep, stack=stack, check_file=check_file)
     chosen = _chosen(diagnosis.findings, only, ignore)
@@ -111,8 +111,11 @@ def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | No
     return diagnose(facts)
 
 
-def _record(host: Host, directory: str) -> None:
-    raise NotImplementedError
+def _keep(host: Host, directory: str) -> None:
+    from cputune.probe.recording import record
+
+    record(host, directory)
+    sys.stderr.write(f"recorded this machine in {directory}; look at it before you share it\n")
 
 
 def _chosen(

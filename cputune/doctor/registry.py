@@ -6,11 +6,22 @@ machine: a person mends from the top.
 
 from __future__ import annotations
 
-from cputune.doctor import binding, container, launch, libraries, precision, shape, system, threads
+from cputune.doctor import (
+    binding,
+    container,
+    launch,
+    libraries,
+    missing,
+    precision,
+    shape,
+    system,
+    threads,
+)
 from cputune.doctor.finding import Check
 from cputune.doctor.versions import VERSION_CHECKS
 
 CHECKS: tuple[Check, ...] = (
+    *missing.CHECKS,
     *VERSION_CHECKS,
     *launch.CHECKS,
     *container.CHECKS,

@@ -19,7 +19,7 @@ from clean_machine import (
 from cputune.doctor import Severity, diagnose
 from cputune.doctor.registry import CHECKS
 from cputune.doctor.versions import VERSION_CHECKS
-from cputune.facts import Core, HostFacts, Launcher, Library, Network, NumaNode, Package
+from cputune.facts import Core, HostFacts, Launcher, Library, Network, NumaNode, Package, Unknown
 
 BY_CODE = {check.code: check for check in CHECKS}
 ERROR, WARNING, ADVICE = Severity
@@ -66,6 +66,15 @@ MASTER = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 
 CASES = (
+    Case(
+        "facts-missing",
+        {
+            "topology": {"cores": (), "online": (), "allowed": (), "present": None},
+            "unknown": (Unknown(fact="topology.online", reason="/sys is not mounted"),),
+        },
+        ("no CPU can be seen", "/sys is not mounted"),
+        WARNING,
+    ),
     Case(
         "quota-threads",
         {"limits": {"cpu_quota": 8.5}, **env(OMP_NUM_THREADS=None)},
@@ -562,6 +571,12 @@ def test_a_clean_machine_has_no_findings() -> None:
 
 SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
     # a check that looks at more than one thing
+    ("facts-missing", changed(topology={"cores_known": False}), ADVICE),
+    (
+        "facts-missing",
+        changed(unknown=(Unknown(fact="cpu.isa", reason="no flags"),)),
+        ADVICE,
+    ),
     ("threads-one", changed(**env(OMP_NUM_THREADS=None)), ADVICE),
     (
         "threads-one",

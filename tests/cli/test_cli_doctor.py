@@ -1,0 +1,272 @@
+"""``cputune doctor`` as its user meets it: streams, forms, exit codes, bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hosts.builder import Cgroup, machine
+
+from cputune.cli import main
+from cputune.doctor.registry import all_checks
+
+LOADED = {"/proc/loadavg": "9.00 9.00 9.00 3/500 4242\n"}
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def cputune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["cputune", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Ended(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> str:
+    """A machine with one warning (load) and advice, recorded."""
+    machine(tmp_path / "busy", sockets=2, cores=8, smt=2, files=LOADED)
+    return str(tmp_path / "busy")
+
+
+def document(ended: Ended) -> dict[str, Any]:
+    found = json.loads(ended.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def codes(ended: Ended) -> list[str]:
+    return [finding["code"] for finding in document(ended)["findings"]]
+
+
+def test_json_is_one_document_and_nothing_more(cputune: Run, busy: str) -> None:
+    ended = cputune("doctor", "--root", busy, "--json")
+    found = document(ended)
+    assert ended.err == ""
+    assert found["schema"] == "cputune.doctor/1"
+    assert list(found) == ["schema", "host", "findings", "summary"]
+    assert found["summary"] == {"error": 0, "warning": 1, "advice": 1}
+    assert found["findings"][0] | {"evidence": "", "remedy": "", "source": ""} == {
+        "code": "machine-busy",
+        "severity": "warning",
+        "title": "Something else is running on this machine",
+        "evidence": "",
+        "remedy": "",
+        "command": "ps -eo pid,pcpu,comm --sort=-pcpu | head",
+        "source": "",
+    }
+    assert found["host"]["topology"]["physical_cores"] == 16
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code"), [("error", 0), ("warning", 1), ("advice", 1), ("never", 0)]
+)
+def test_fail_on_decides_the_exit_code(cputune: Run, busy: str, fail_on: str, code: int) -> None:
+    assert cputune("doctor", "--root", busy, "--fail-on", fail_on).code == code
+
+
+def test_an_error_ends_with_1_by_itself(cputune: Run, tmp_path: Path) -> None:
+    machine(tmp_path / "m", record={"environment": {"CCL_WORKER_AFFINITY": "64"}})
+    assert cputune("doctor", "--root", str(tmp_path / "m")).code == 1
+
+
+def test_only_and_ignore_choose_findings_and_the_exit_code(cputune: Run, busy: str) -> None:
+    root = ("doctor", "--root", busy, "--json", "--fail-on", "warning")
+    assert codes(cputune(*root, "--only", "advice")) == ["bf16-native"]
+    assert codes(cputune(*root, "--only", "machine-busy")) == ["machine-busy"]
+    ignored = cputune(*root, "--ignore", "machine-busy")
+    assert codes(ignored) == ["bf16-native"]
+    assert ignored.code == 0
+
+
+def test_text_says_what_is_wrong_before_what_is_worth_doing(cputune: Run, busy: str) -> None:
+    text = cputune("doctor", "--root", busy).out
+    order = [
+        text.index(part)
+        for part in (
+            "1 warning, 1 advice",
+            "What is wrong",
+            "load average 9 on 32 CPUs",
+            "Worth doing",
+            "The machine",
+            "socket 1  node 1  8 cores",
+        )
+    ]
+    assert order == sorted(order)
+    assert "\x1b" not in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_color_is_there_when_it_is_asked_for(cputune: Run, busy: str) -> None:
+    assert "\x1b[" in cputune("--color", "always", "doctor", "--root", busy).out
+
+
+def test_markdown_has_the_findings_and_the_machine(cputune: Run, busy: str) -> None:
+    text = cputune("doctor", "--root", busy, "--markdown").out
+    assert text.startswith("## cputune doctor\n")
+    assert "### warning: Something else is running on this machine (`machine-busy`)" in text
+    assert "| cores | 2 × 8 cores × 2 threads" in text
+    assert text.count("```") % 2 == 0
+
+
+def test_explain_tells_the_whole_story(cputune: Run) -> None:
+    text = cputune("doctor", "--explain", "quota-threads").out
+    for part in (
+        "quota-threads (warning): More threads than",
+        "Symptom: ",
+        "Cause: ",
+        "Remedy: ",
+        "https://github.com/onyx-dot-app/onyx/issues/12351",
+    ):
+        assert part in text
+
+
+def test_every_check_can_be_explained(cputune: Run) -> None:
+    for check in all_checks():
+        assert check.title in cputune("doctor", "--explain", check.code).out
+
+
+def test_an_unknown_code_is_answered_with_its_neighbours(cputune: Run) -> None:
+    for option in ("--explain", "--only", "--ignore"):
+        ended = cputune("doctor", option, "quota-thread")
+        assert ended.code == 2
+        assert "error: no check is called 'quota-thread'" in ended.err
+        assert "did you mean quota-threads" in ended.err
+
+
+def test_a_severity_is_nothing_to_ignore(cputune: Run, busy: str) -> None:
+    assert cputune("doctor", "--root", busy, "--ignore", "advice").code == 2
+
+
+def test_output_goes_to_a_file_once(cputune: Run, busy: str, tmp_path: Path) -> None:
+    target = tmp_path / "report.json"
+    call = ("doctor", "--root", busy, "--json", "-o", str(target))
+    first = cputune(*call)
+    assert first.out == ""
+    assert json.loads(target.read_text())["schema"] == "cputune.doctor/1"
+    again = cputune(*call)
+    assert again.code == 2
+    assert "hint: give --force" in again.err
+    assert cputune(*call, "--force").code == 0
+
+
+@pytest.mark.parametrize("form", [(), ("--markdown",), ("--print-fix",)])
+def test_every_form_can_go_to_a_file(
+    cputune: Run, busy: str, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    ended = cputune("doctor", "--root", busy, *form, "-o", str(tmp_path / "out"))
+    assert (ended.code, ended.out) == (0, "")
+    assert "machine-busy" in (tmp_path / "out").read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--json", "--markdown"),
+        ("--explain", "quota-threads", "--stack", "torch=2.6.0"),
+        ("--deep", "--root", "."),
+        ("--fail-on", "nothing"),
+        ("--no-such-option",),
+    ],
+)
+def test_wrong_usage_ends_with_2(cputune: Run, arguments: tuple[str, ...]) -> None:
+    ended = cputune("doctor", *arguments)
+    assert ended.code == 2
+    assert ended.err.startswith("error: ")
+
+
+def test_a_root_that_is_not_there_ends_with_3_in_json_too(cputune: Run, tmp_path: Path) -> None:
+    ended = cputune("doctor", "--json", "--root", str(tmp_path / "none"))
+    assert ended.code == 3
+    assert document(ended)["schema"] == "cputune.error/1"
+    assert document(ended)["error"]["exit_code"] == 3
+    assert ended.err.startswith("error: ")
+    assert "hint: " in ended.err
+
+
+def test_an_empty_tree_is_a_finding(cputune: Run, tmp_path: Path) -> None:
+    ended = cputune("doctor", "--json", "--root", str(tmp_path))
+    assert ended.code == 0
+    assert set(codes(ended)) == {"facts-missing"}
+    assert document(ended)["host"]["topology"]["logical_cpus"] is None
+    assert "no topology is known" in cputune("doctor", "--root", str(tmp_path)).out
+
+
+GARBAGE = bytes(range(256)) * 40
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/cpuinfo",
+        "/proc/meminfo",
+        "/proc/loadavg",
+        "/proc/stat",
+        "/proc/self/status",
+        "/proc/self/cgroup",
+        "/sys/devices/system/cpu/online",
+        "/sys/devices/system/node/online",
+        "/sys/fs/cgroup/cpu.max",
+    ],
+)
+def test_binary_garbage_is_never_a_traceback(cputune: Run, tmp_path: Path, path: str) -> None:
+    machine(tmp_path / "m", sockets=2, cores=2, files={path: GARBAGE})
+    for form in ("--json", "--markdown", "--print-fix"):
+        assert cputune("doctor", "--root", str(tmp_path / "m"), form).code == 0
+    assert "\x00" not in cputune("doctor", "--root", str(tmp_path / "m")).out
+
+
+def test_a_quota_is_seen_in_a_recorded_container(cputune: Run, tmp_path: Path) -> None:
+    machine(tmp_path / "m", cores=16, cgroup=Cgroup(quota=4.0))
+    ended = cputune("doctor", "--json", "--root", str(tmp_path / "m"))
+    finding = next(f for f in document(ended)["findings"] if f["code"] == "quota-threads")
+    assert finding["command"] == "export OMP_NUM_THREADS=4"
+
+
+def test_a_recording_replays_to_the_same_document(cputune: Run, busy: str, tmp_path: Path) -> None:
+    copy = str(tmp_path / "copy")
+    recorded = cputune("doctor", "--root", busy, "--record", copy)
+    assert (recorded.code, recorded.out) == (0, "")
+    first = document(cputune("doctor", "--json", "--root", busy))
+    assert document(cputune("doctor", "--json", "--root", copy)) == first
+
+
+def test_a_stack_is_judged_without_being_installed(cputune: Run) -> None:
+    ended = cputune("doctor", "--json", "--stack", "torch=2.6.0,ipex=2.8.0")
+    assert ended.code == 1
+    assert "ipex-torch-mismatch" in codes(ended)
+    assert "The machine" not in cputune("doctor", "--stack", "torch=2.13.0").out
+
+
+def test_the_live_machine_is_looked_at_without_torch() -> None:
+    script = (
+        "import sys\n"
+        "from cputune.cli import cli\n"
+        "cli(['doctor', '--json', '--fail-on', 'never'], standalone_mode=False)\n"
+        "heavy = {'torch', 'transformers', 'optuna', 'rich', 'numpy'} & set(sys.modules)\n"
+        "sys.stderr.write(repr(sorted(heavy)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == "cputune.doctor/1"
+    assert done.stderr == "[]"

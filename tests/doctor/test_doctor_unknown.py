@@ -1,0 +1,129 @@
+"""What is not known triggers nothing, and nothing that a machine says breaks a check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from clean_machine import changed
+from hosts.builder import PROCESSORS, machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cputune.doctor import diagnose
+from cputune.doctor.registry import CHECKS
+from cputune.facts import Cpu, HostFacts, Limits, Load, Memory, Settings, Topology
+from cputune.probe import probe
+
+NOTHING = HostFacts(
+    cpu=Cpu(
+        vendor=None,
+        model_name=None,
+        codename=None,
+        family=None,
+        model=None,
+        stepping=None,
+        architecture=None,
+        hypervisor=None,
+        isa=(),
+    ),
+    topology=Topology(cores=(), online=(), present=None, allowed=(), numa_nodes=()),
+    limits=Limits(
+        cpu_quota=None,
+        cpuset=None,
+        memory_bytes=None,
+        shm_bytes=None,
+        open_files=None,
+        memlock_bytes=None,
+    ),
+    memory=Memory(
+        total_bytes=None, available_bytes=None, swap_total_bytes=None, swap_free_bytes=None
+    ),
+    settings=Settings(
+        governor=None,
+        turbo=None,
+        transparent_huge_pages=None,
+        numa_balancing=None,
+        smt=None,
+        kernel=None,
+        container=None,
+    ),
+    load=Load(
+        average_1min=None,
+        average_5min=None,
+        cpu_pressure_percent=None,
+        memory_pressure_percent=None,
+        steal_share=None,
+    ),
+    python=None,
+    recorded=True,
+)
+
+NAMES = (
+    "OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_PROC_BIND OMP_PLACES OMP_SCHEDULE GOMP_CPU_AFFINITY "
+    "KMP_AFFINITY KMP_BLOCKTIME KMP_TPAUSE KMP_HW_SUBSET MKL_NUM_THREADS LD_PRELOAD MALLOC_CONF "
+    "CCL_WORKER_COUNT CCL_WORKER_AFFINITY CCL_ATL_TRANSPORT CCL_PROCESS_LAUNCHER FI_PROVIDER "
+    "FI_TCP_IFACE I_MPI_PIN I_MPI_PIN_DOMAIN I_MPI_ROOT GLOO_SOCKET_IFNAME MASTER_ADDR "
+    "MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE ONEDNN_MAX_CPU_ISA "
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY LRU_CACHE_CAPACITY ATEN_CPU_CAPABILITY "
+    "ACCELERATE_MIXED_PRECISION ACCELERATE_USE_CPU PET_NPROC_PER_NODE PET_NNODES PMI_RANK PMI_SIZE "
+    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE MKL_ENABLE_INSTRUCTIONS KMP_DUPLICATE_LIB_OK"
+)
+VARIABLES = NAMES.split()
+
+TEXTS = st.one_of(
+    st.text(max_size=20),
+    st.integers(min_value=-(10**20), max_value=10**20).map(str),
+    st.sampled_from(
+        ["[0x3,0xc]", "[", "{0}:9:-1", "{0:4}:2:4", "0-9999999", "auto", "٣", "²", "-"]
+    ),
+)
+
+
+def test_no_facts_no_findings_but_that_they_are_missing() -> None:
+    assert [finding.code for finding in diagnose(NOTHING).findings] == ["facts-missing"]
+
+
+@given(variables=st.dictionaries(st.sampled_from(VARIABLES), TEXTS, min_size=1))
+@settings(deadline=None, max_examples=150)
+def test_no_value_of_a_variable_breaks_a_check(variables: dict[str, str]) -> None:
+    for facts in (changed(environment=variables), changed(NOTHING, environment=variables)):
+        for finding in diagnose(facts).findings:
+            assert finding.evidence
+            assert finding.title
+            assert finding.remedy
+            assert finding.source
+
+
+@pytest.mark.parametrize("like", sorted(PROCESSORS))
+def test_a_recorded_server_has_no_error_and_no_warning(like: str, tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, sockets=2, cores=8, smt=2, like=like))
+    assert [f.code for f in diagnose(facts).findings if f.severity.value != "advice"] == []
+
+
+def test_a_recording_without_packages_is_not_judged_for_what_it_lacks(tmp_path: Path) -> None:
+    codes = {finding.code for finding in diagnose(probe(machine(tmp_path, sockets=2))).findings}
+    assert codes <= {"bf16-native"}
+
+
+def test_findings_are_sorted_by_severity() -> None:
+    facts = changed(
+        environment={"GLOO_SOCKET_IFNAME": "ens3", "OMP_NUM_THREADS": "1"},
+        settings={"governor": "powersave"},
+    )
+    ranks = [finding.severity.rank for finding in diagnose(facts).findings]
+    assert ranks == sorted(ranks)
+    assert len(set(ranks)) == 3
+
+
+def test_every_check_tells_its_story() -> None:
+    for check in CHECKS:
+        assert "Symptom:" in check.story, check.code
+        assert "Cause:" in check.story, check.code
+        assert check.remedy.endswith("."), check.code
+        assert not check.title.endswith("."), check.code
+
+
+def test_the_summary_counts_what_was_found() -> None:
+    diagnosis = diagnose(changed(environment={"GLOO_SOCKET_IFNAME": "ens3"}))
+    assert diagnosis.summary == {"error": 1, "warning": 0, "advice": 0}
