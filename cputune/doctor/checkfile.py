@@ -1,0 +1,86 @@
+"""``cputune doctor --check-file FILE``: judge what people launch with before it runs.
+
+An accelerate configuration (YAML or JSON), a shell script or a line with a training
+command (Slurm scripts too), a PyTorchJob or TrainJob. Each is judged by the installed
+packages, or by the packages of a stack that is only named: give the facts that
+``judge.stack_facts`` makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cputune.doctor.files import accelerate, command, kubernetes
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.launches import read_launches
+from cputune.doctor.files.shell import read_commands
+from cputune.doctor.files.yaml_lines import Document, read_documents
+from cputune.doctor.finding import Check, Finding, by_severity
+from cputune.errors import UsageError
+from cputune.facts import HostFacts
+
+FILE_CHECKS: tuple[Check, ...] = (*accelerate.CHECKS, *command.CHECKS, *kubernetes.CHECKS)
+"""What can be wrong with a file; they find nothing in the facts of a machine alone."""
+
+_HINT = (
+    "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
+    "accelerate launch, python), a PyTorchJob or a TrainJob"
+)
+
+
+def check_file(text: str, name: str, facts: HostFacts) -> tuple[Finding, ...]:
+    """The faults of one file, the worst first; the evidence names file and line.
+
+    Raises UsageError where the text is none of the kinds that are understood, or is
+    malformed.
+    """
+    if "\0" in text:
+        raise UsageError(f"{name} is no text file", hint=_HINT)
+    if name.lower().endswith((".yaml", ".yml", ".json")):
+        return by_severity(_judge_documents(read_documents(text, name), name, facts))
+    if _looks_like_yaml(text):
+        try:
+            documents = read_documents(text, name)
+        except UsageError:
+            documents = ()
+        if any(_kind(document) for document in documents):
+            return by_severity(_judge_documents(documents, name, facts))
+    return by_severity(_judge_script(text, name, facts))
+
+
+def _judge_documents(
+    documents: tuple[Document, ...], name: str, facts: HostFacts
+) -> Iterator[Finding]:
+    kinds = [_kind(document) for document in documents]
+    if not any(kinds):
+        raise UsageError(f"{name} is YAML of a kind that is not known here", hint=_HINT)
+    context = Context.of(name, facts)
+    for document, kind in zip(documents, kinds, strict=True):
+        if kind == "accelerate":
+            yield from accelerate.judge_accelerate(document, context)
+        elif kind is not None:
+            yield from kubernetes.judge_kubernetes(document, context)
+
+
+def _judge_script(text: str, name: str, facts: HostFacts) -> Iterator[Finding]:
+    launches = read_launches(read_commands(text, name))
+    if not launches:
+        raise UsageError(f"no training command was found in {name}", hint=_HINT)
+    context = Context.of(name, facts)
+    for launch in launches:
+        yield from command.judge_launch(launch, context)
+
+
+def _kind(document: Document) -> str | None:
+    kind = document.get("kind")
+    if kind in kubernetes.KINDS:
+        return str(kind)
+    if kind is None and any(key in document.mapping() for key in accelerate.MARKS):
+        return "accelerate"
+    return None
+
+
+def _looks_like_yaml(text: str) -> bool:
+    return not text.startswith("#!") and any(
+        f"\n{mark}:" in f"\n{text}" for mark in ("kind", *accelerate.MARKS)
+    )

@@ -1,0 +1,1 @@
+"""Judging what people launch with: accelerate YAML, training commands, Kubernetes jobs."""

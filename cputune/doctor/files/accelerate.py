@@ -1,0 +1,262 @@
+"""Judging accelerate's configuration file by the accelerate that will read it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from cputune.doctor.files.context import Context, file_check
+from cputune.doctor.files.yaml_lines import Document
+from cputune.doctor.finding import Check, Finding, Severity
+from cputune.doctor.fit import ipex_torch, ipex_user
+from cputune.doctor.stack import load
+
+MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
+"""Keys by which an accelerate configuration is known."""
+
+_MULTI = ("MULTI_CPU",)
+_GPU = ("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU")
+
+KEY_UNKNOWN = file_check(
+    "file-key-unknown",
+    Severity.ERROR,
+    title="accelerate refuses a key of this file",
+    remedy="Take the key out, or write the file with the accelerate that will read it.",
+    source="huggingface/accelerate#3883, huggingface/peft#3564",
+    story="""Symptom: "ValueError: The config file at … had unknown keys".
+
+Cause: accelerate 0.23 and later refuse any top-level key that they do not know.
+ipex_config came with 0.19 and went with 1.13, mpirun_config came with 0.28.""",
+)
+KEY_IGNORED = file_check(
+    "file-key-ignored",
+    Severity.WARNING,
+    title="accelerate ignores a key of this file",
+    remedy="Take it out: what it asks for does not happen.",
+    source="huggingface/accelerate#3883",
+    story="""Symptom: mpirun_ccl or ipex is set, and nothing changes.
+
+Cause: accelerate 1.13 dropped oneCCL and IPEX; mpirun_config.mpirun_ccl is read no
+more, without a message. ipex_config.ipex does nothing where IPEX cannot be used.""",
+)
+VALUE_WRONG = file_check(
+    "file-value",
+    Severity.ERROR,
+    title="A value of this file cannot be meant",
+    remedy="Write what is said in the evidence.",
+    source="https://huggingface.co/docs/accelerate/package_reference/cli",
+    story="""Symptom: accelerate launch ends with a TypeError, a ValueError or an assertion.
+
+Cause: num_processes and num_machines are whole numbers, and num_processes counts the
+ranks of all machines. Several machines need main_process_ip and main_process_port.""",
+)
+ONE_PROCESS = file_check(
+    "file-one-process",
+    Severity.ERROR,
+    title="This launch starts one process, whatever num_processes says",
+    remedy="Give mpirun_config.mpirun_hostfile (one line 'localhost' will do), or launch with "
+    "mpirun or torchrun.",
+    source="huggingface/accelerate#2741",
+    story="""Symptom: num_processes is 2, and one process trains.
+
+Cause: on CPUs accelerate launch starts ranks through mpirun only, and only where a
+host file is named. 0.34.2 to 1.15.0 were tried.""",
+)
+USE_CPU = file_check(
+    "file-use-cpu",
+    Severity.ERROR,
+    title="use_cpu is missing",
+    remedy="Write use_cpu: true (or --cpu for accelerate launch, --use_cpu for Trainer).",
+    source="huggingface/accelerate#3883, huggingface/transformers#20445",
+    story="""Symptom: every rank trains alone, or "Your setup doesn't support bf16/gpu".
+
+Cause: from 1.13 on accelerate joins CPU ranks only where use_cpu is set: without it
+each rank has world size 1 and trains on all of the data, with no error. bf16 without
+use_cpu means bf16 on a GPU.""",
+)
+PRECISION = file_check(
+    "file-precision",
+    Severity.WARNING,
+    title="This precision gains nothing here",
+    remedy="Ask for bf16 where the CPU multiplies it, else for no mixed precision.",
+    source="pytorch/pytorch#86270, pytorch/pytorch#118499, intel/intel-extension-for-pytorch#178",
+    story="""Symptom: fp16 is as fast as fp32; bf16 is three to four times slower.
+
+Cause: on a CPU accelerate skips fp16 without a word and trains in fp32. bf16 on a CPU
+without avx512_bf16, AMX or Arm's bf16 is converted to fp32 and back for every product.""",
+)
+NO_GPU = file_check(
+    "file-no-gpu",
+    Severity.ERROR,
+    title="This file asks for GPUs on a machine without one",
+    remedy="Write distributed_type: MULTI_CPU for several ranks, 'NO' for one, and use_cpu: true.",
+    source="https://huggingface.co/docs/accelerate/package_reference/cli",
+    story="""Symptom: accelerate launch ends with an error about devices.
+
+Cause: the file was written on another machine.""",
+)
+OVERSUBSCRIBED = file_check(
+    "file-oversubscribed",
+    Severity.WARNING,
+    title="More threads than cores are asked for",
+    remedy="Choose ranks × threads no larger than the cores (the CPU limit, in a pod).",
+    source="onyx-dot-app/onyx#12351, kubeflow/trainer#2407",
+    story="""Symptom: training is several times slower than with fewer threads.
+
+Cause: OpenMP threads spin while they wait. With more of them than cores each delays
+the others; under a CPU quota all of them stand still for most of every period.""",
+)
+
+
+def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
+    """Every fault of one configuration file."""
+    yield from _keys(document, context)
+    yield from _values(document, context)
+    yield from _launch(document, context)
+    yield from _precision(document, context)
+    yield from _ipex(document, context)
+
+
+def _keys(document: Document, context: Context) -> Iterator[Finding]:
+    if str(document.get("compute_environment") or "LOCAL_MACHINE") != "LOCAL_MACHINE":
+        return
+    library, version = load().accelerate, context.accelerate
+    known = library.keys_of(version)
+    reader = context.read_by("accelerate", version)
+    for key in document.mapping():
+        if key in known:
+            continue
+        spans = [span for span in library.keys if span.name == key]
+        if spans:
+            first, last = spans[0].first, spans[0].last
+            said = f"{key} is known from {_text(first)}" + (f" to {_text(last)}" if last else " on")
+        else:
+            close = difflib.get_close_matches(key, sorted(known), 1)
+            said = f"{key} is no key" + (f"; is {close[0]} meant?" if close else "")
+        text = f"{said}; {reader} refuses the file"
+        yield KEY_UNKNOWN.finding(context.at(document.line(key), text))
+    if "mpirun_ccl" in document.mapping("mpirun_config") and not library.behaviour(
+        "reads-mpirun-ccl", version
+    ):
+        text = f"mpirun_ccl is not read by {reader}"
+        yield KEY_IGNORED.finding(context.at(document.line("mpirun_config", "mpirun_ccl"), text))
+
+
+def _values(document: Document, context: Context) -> Iterator[Finding]:
+    for key in ("num_processes", "num_machines"):
+        value = document.get(key)
+        if value is not None and (isinstance(value, bool) or _whole(value) is None):
+            text = f"{key}: {value!r} is not a whole number of at least 1"
+            yield VALUE_WRONG.finding(context.at(document.line(key), text))
+    ranks, machines = _whole(document.get("num_processes")), _whole(document.get("num_machines"))
+    if machines is None or machines == 1:
+        return
+    if ranks is not None and ranks % machines:
+        text = f"num_processes: {ranks} ranks cannot be divided over {machines} machines"
+        yield VALUE_WRONG.finding(context.at(document.line("num_processes"), text))
+    for key in ("main_process_ip", "main_process_port"):
+        if document.get(key) is None:
+            text = f"num_machines: {machines}, and {key} is missing"
+            yield VALUE_WRONG.finding(context.at(document.line("num_machines"), text))
+    address = str(document.get("main_process_ip") or "")
+    if address.startswith("127.") or address == "localhost":
+        text = f"main_process_ip: {address} is each machine itself, not the first of {machines}"
+        yield VALUE_WRONG.finding(context.at(document.line("main_process_ip"), text))
+
+
+def _launch(document: Document, context: Context) -> Iterator[Finding]:
+    kind = str(document.get("distributed_type") or "NO").upper()
+    ranks = _whole(document.get("num_processes")) or 1
+    machines = _whole(document.get("num_machines")) or 1
+    line = document.line("distributed_type")
+    if kind in _GPU and context.facts.accelerators == ():
+        yield NO_GPU.finding(context.at(line, f"distributed_type: {kind}, no GPU is here"))
+        return
+    if kind in _MULTI and ranks > 1 and not document.get("mpirun_config", "mpirun_hostfile"):
+        text = f"num_processes: {ranks} and no mpirun_config.mpirun_hostfile"
+        yield ONE_PROCESS.finding(context.at(document.line("num_processes"), text))
+    if kind in ("NO", "FALSE") and ranks > 1:
+        text = f"num_processes: {ranks} with distributed_type 'NO' is one process"
+        yield ONE_PROCESS.finding(
+            context.at(document.line("num_processes"), text),
+            remedy="Write distributed_type: MULTI_CPU and mpirun_config.mpirun_hostfile.",
+        )
+    if kind in _MULTI and document.get("use_cpu") is not True:
+        alone = load().accelerate.behaviour("ranks-train-alone", context.accelerate)
+        text = f"distributed_type: {kind} and use_cpu: {_shown(document.get('use_cpu'))}"
+        if alone:
+            reader = context.read_by("accelerate", context.accelerate)
+            text += f"; with {reader} every rank trains alone"
+        yield USE_CPU.finding(
+            context.at(document.line("use_cpu") or line, text),
+            severity=Severity.ERROR if alone else Severity.WARNING,
+        )
+    here = ranks // machines
+    if kind in _MULTI and context.here and 0 < context.cores < here:
+        text = f"num_processes: {here} ranks on a machine, {context.cores} cores to use"
+        yield OVERSUBSCRIBED.finding(context.at(document.line("num_processes"), text))
+
+
+def _precision(document: Document, context: Context) -> Iterator[Finding]:
+    asked = str(document.get("mixed_precision") or "no").lower()
+    at = document.line("mixed_precision")
+    if context.has_gpu:
+        return
+    if asked == "fp16":
+        text = "mixed_precision: fp16 trains in fp32 on a CPU"
+        yield PRECISION.finding(context.at(at, text))
+    if asked != "bf16":
+        return
+    if context.bf16 is False:
+        text = "mixed_precision: bf16, and this CPU has no instructions for it"
+        yield PRECISION.finding(context.at(at, text))
+    kind = str(document.get("distributed_type") or "NO").upper()
+    if document.get("use_cpu") is not True and kind not in (*_MULTI, *_GPU):
+        text = f"mixed_precision: bf16 and use_cpu: {_shown(document.get('use_cpu'))}, no GPU"
+        yield USE_CPU.finding(context.at(document.line("use_cpu") or at, text))
+
+
+def _ipex(document: Document, context: Context) -> Iterator[Finding]:
+    if document.get("ipex_config", "ipex") is not True:
+        return
+    versions, stack = context.versions, load()
+    if "ipex_config" not in stack.accelerate.keys_of(context.accelerate):
+        return
+    if versions.ipex is None:
+        why = "intel_extension_for_pytorch is not installed"
+    elif said := ipex_torch(stack, versions):
+        why = said
+    elif ipex_user(stack, versions) is None:
+        why = f"accelerate {context.accelerate} leaves IPEX alone with torch {versions.torch}"
+    else:
+        return
+    line = document.line("ipex_config", "ipex")
+    yield KEY_IGNORED.finding(context.at(line, f"ipex_config.ipex: true, but {why}"))
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        value = int(value)
+    return value if isinstance(value, int) and value >= 1 else None
+
+
+def _shown(value: object) -> str:
+    return "(missing)" if value is None else str(value).lower()
+
+
+def _text(version: tuple[int, int] | None) -> str:
+    return f"{version[0]}.{version[1]}" if version else "the beginning"
+
+
+CHECKS: tuple[Check, ...] = (
+    KEY_UNKNOWN,
+    KEY_IGNORED,
+    VALUE_WRONG,
+    ONE_PROCESS,
+    USE_CPU,
+    PRECISION,
+    NO_GPU,
+    OVERSUBSCRIBED,
+)

@@ -1,0 +1,260 @@
+"""Judging training commands: a shell script, a line of one, or the command of a container."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cputune.doctor.files import mpi
+from cputune.doctor.files.accelerate import ONE_PROCESS, OVERSUBSCRIBED, PRECISION, USE_CPU
+from cputune.doctor.files.context import Context, file_check
+from cputune.doctor.files.launches import Launch
+from cputune.doctor.finding import Check, Finding, Severity
+from cputune.doctor.fit import ipex_torch
+from cputune.doctor.stack import load
+from cputune.doctor.vocabulary import State, Word, vocabulary
+
+FLAG_REFUSED = file_check(
+    "file-flag-refused",
+    Severity.ERROR,
+    title="A flag that the installed versions refuse",
+    remedy="Write what the evidence says instead.",
+    source="huggingface/transformers#40784, huggingface/transformers#42852, "
+    "huggingface/accelerate#3883",
+    story="""Symptom: "unrecognized arguments", "invalid choice", or an error about a flag.
+
+Cause: guides show --use_ipex (transformers 4.20 to 4.56), --no_cuda (to 4.57),
+--xpu_backend (to 4.31) and --ddp_backend ccl (transformers to 5.0 with accelerate to
+1.12). ``cputune doctor --stack installed`` lists what these versions take.""",
+)
+FLAG_IGNORED = file_check(
+    "file-flag-ignored",
+    Severity.WARNING,
+    title="A flag that does nothing here",
+    remedy="Take it out, or write what the evidence says instead.",
+    source="huggingface/transformers#40784",
+    story="""Symptom: the flag is given, and neither speed nor memory changes.
+
+Cause: --fp16 trains in fp32 on a CPU, without a word. --use_ipex is taken by
+transformers 4.53 to 4.56 and left to an accelerate that may not act on it.""",
+)
+THREADS_UNSET = file_check(
+    "file-threads-unset",
+    Severity.WARNING,
+    title="OMP_NUM_THREADS is not set for several ranks",
+    remedy="Export it: the cores of the machine divided by its ranks.",
+    source="pytorch/pytorch#22260, dmlc/dgl#2812",
+    story="""Symptom: training under torchrun is many times slower than in one process.
+
+Cause: torchrun sets OMP_NUM_THREADS to 1 where it is unset and there are several
+ranks. mpirun sets nothing, and every rank starts threads for the whole machine.""",
+)
+RANKS_AUTO = file_check(
+    "file-ranks-auto",
+    Severity.WARNING,
+    title="The number of ranks is left to the machine",
+    remedy="Write a number: one rank for each socket or NUMA node to begin with.",
+    source="kubeflow/trainer#2407",
+    story="""Symptom: out of memory, or dozens of ranks in a pod with a limit of eight CPUs.
+
+Cause: auto and cpu count the CPUs of the host, hyperthreads too, and see no limit.""",
+)
+BACKEND = file_check(
+    "file-backend",
+    Severity.ERROR,
+    title="This backend cannot work in this launch",
+    remedy="Name a backend for several ranks alone, and ccl under mpirun alone.",
+    source="intel/torch-ccl#48, intel/llm-on-ray#242",
+    story="""Symptom: "Default process group has not been initialized", a hang at "did not
+find MPI-launcher specific variables", or "backend ccl is not available".
+
+Cause: a backend in a run of one process is a ValueError. oneCCL looks for an MPI
+launcher around it. accelerate takes ccl only where CCL_WORKER_COUNT is 1 or more.""",
+)
+IPEX_LAUNCH = file_check(
+    "file-ipex-launch",
+    Severity.ERROR,
+    title="The launcher of IPEX cannot run",
+    remedy="Launch with mpirun or torchrun; `cputune emit` writes the same binding.",
+    source="intel/intel-extension-for-pytorch#867",
+    story="""Symptom: "No module named intel_extension_for_pytorch", or an end at import.
+
+Cause: ipexrun is part of IPEX, which must fit torch, and has no release for 2.9 on.""",
+)
+
+
+def judge_launch(launch: Launch, context: Context) -> Iterator[Finding]:
+    """Every fault of one training command."""
+    yield from _words(launch, context)
+    yield from _use_cpu(launch, context)
+    yield from _precision(launch, context)
+    yield from _threads(launch, context)
+    yield from _backend(launch, context)
+    yield from _accelerate_launch(launch, context)
+    if launch.launcher == "ipexrun":
+        yield from _ipexrun(launch, context)
+    if launch.launcher == "mpirun":
+        yield from mpi.judge_mpirun(launch, context)
+
+
+def _words(launch: Launch, context: Context) -> Iterator[Finding]:
+    for word in vocabulary(context.versions):
+        flag, _, choice = word.spelling.partition(" ")
+        if not flag.startswith("--") or word.state is State.ACCEPTED:
+            continue
+        given = launch.argument(flag)
+        if given is None or (choice and given != choice):
+            continue
+        off = not choice and not launch.switched_on(flag)
+        if word.state is State.IGNORED and not off:
+            yield FLAG_IGNORED.finding(context.at(launch.line, _said(word)))
+        elif word.state is State.REFUSED and not (off and word.spelling == "--use_ipex"):
+            yield FLAG_REFUSED.finding(context.at(launch.line, _said(word)), source=word.source)
+
+
+def _said(word: Word) -> str:
+    notes = "; ".join(note for note in (word.why, _instead(word)) if note)
+    return f"{word.spelling} is {word.state.value} by {word.reader}" + (notes and f": {notes}")
+
+
+def _instead(word: Word) -> str | None:
+    return f"write {word.instead}" if word.instead else None
+
+
+def _says_cpu(launch: Launch, context: Context) -> bool:
+    variables = {**context.facts.environment, **launch.environment}
+    set_so = variables.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
+    flags = any(launch.switched_on(name) for name in ("--use_cpu", "--no_cuda"))
+    options = launch.launcher == "accelerate" and (
+        launch.option("--cpu", "--use_cpu", "--config_file") is not None
+    )
+    return set_so or flags or options
+
+
+def _use_cpu(launch: Launch, context: Context) -> Iterator[Finding]:
+    if context.has_gpu or _says_cpu(launch, context):
+        return
+    alone = load().accelerate.behaviour("ranks-train-alone", context.accelerate)
+    trainer = any(launch.argument(name) is not None for name in _TRAINER)
+    if launch.several and launch.launcher != "accelerate" and alone:
+        reader = context.read_by("accelerate", context.accelerate)
+        text = f"several ranks without --use_cpu or ACCELERATE_USE_CPU: with {reader} each "
+        yield USE_CPU.finding(
+            context.at(launch.line, text + "trains alone (where the script uses accelerate)"),
+            severity=Severity.ERROR if trainer else Severity.WARNING,
+            remedy="Add --use_cpu, or export ACCELERATE_USE_CPU=true before the launch.",
+            command="export ACCELERATE_USE_CPU=true",
+        )
+    elif launch.switched_on("--bf16"):
+        text = "--bf16 without --use_cpu means bf16 on a GPU, and is refused"
+        yield USE_CPU.finding(context.at(launch.line, text), remedy="Add --use_cpu.")
+
+
+_TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
+
+
+def _precision(launch: Launch, context: Context) -> Iterator[Finding]:
+    if context.has_gpu:
+        return
+    option = launch.option("--mixed_precision") if launch.launcher == "accelerate" else None
+    if option == "fp16":
+        text = "--mixed_precision fp16 trains in fp32 on a CPU"
+        yield PRECISION.finding(context.at(launch.line, text))
+    if context.bf16 is False and (launch.switched_on("--bf16") or option == "bf16"):
+        text = "bf16, and this CPU has no instructions for it"
+        yield PRECISION.finding(context.at(launch.line, text))
+
+
+def _threads(launch: Launch, context: Context) -> Iterator[Finding]:
+    name = {"torchrun": "--nproc_per_node"}.get(launch.launcher)
+    if name and launch.option(name) in ("auto", "cpu", "gpu"):
+        text = f"{name} {launch.option(name)}; {context.cores} cores may be used"
+        yield RANKS_AUTO.finding(context.at(launch.line, text if context.here else f"{name} auto"))
+    asked = launch.environment.get("OMP_NUM_THREADS")
+    if launch.launcher == "accelerate":
+        asked = launch.option("--num_cpu_threads_per_process") or asked
+    outer = context.facts.environment.get("OMP_NUM_THREADS")
+    if launch.several and not (asked or outer) and launch.launcher in ("torchrun", "mpirun"):
+        does = "torchrun sets it to 1" if launch.launcher == "torchrun" else "each rank takes all"
+        ranks, cores = launch.ranks, context.cores
+        known = context.here and ranks is not None and ranks <= cores
+        yield THREADS_UNSET.finding(
+            context.at(launch.line, f"{launch.launcher} without OMP_NUM_THREADS: {does}"),
+            command=f"export OMP_NUM_THREADS={cores // (ranks or 1)}" if known else None,
+        )
+    if not context.here or launch.ranks is None:
+        return
+    workers = launch.environment.get("CCL_WORKER_COUNT", "0")
+    threads = int(asked) if asked and re.fullmatch(r"[0-9]{1,6}", asked) else 1
+    extra = int(workers) if re.fullmatch(r"[0-9]{1,6}", workers) else 0
+    wanted = launch.ranks * (threads + extra)
+    if wanted > context.cores:
+        with_workers = f" and {extra} oneCCL workers" if extra else ""
+        text = f"{launch.ranks} ranks × {threads} threads{with_workers} = {wanted}"
+        siblings = len(context.facts.topology.allowed)
+        yield OVERSUBSCRIBED.finding(
+            context.at(launch.line, f"{text}, on {context.cores} cores"),
+            severity=Severity.ADVICE if wanted <= siblings else Severity.WARNING,
+        )
+
+
+def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
+    backend = launch.argument("--ddp_backend")
+    if backend is None:
+        return
+    if launch.launcher == "python" and not _under_a_launcher(launch):
+        text = f"--ddp_backend {backend} in a run of one process is a ValueError"
+        yield BACKEND.finding(context.at(launch.line, text), remedy="Take --ddp_backend out.")
+    if backend != "ccl" or context.versions.oneccl is None:
+        return
+    if launch.launcher == "torchrun":
+        text = "--ddp_backend ccl under torchrun: oneCCL looks for an MPI launcher, and may hang"
+        yield BACKEND.finding(context.at(launch.line, text), severity=Severity.WARNING)
+    variables = {**context.facts.environment, **launch.environment}
+    if not re.fullmatch(r"[1-9][0-9]*", variables.get("CCL_WORKER_COUNT", "")):
+        text = "--ddp_backend ccl without CCL_WORKER_COUNT: accelerate takes gloo, and refuses"
+        yield BACKEND.finding(context.at(launch.line, text), command="export CCL_WORKER_COUNT=1")
+
+
+def _under_a_launcher(launch: Launch) -> bool:
+    return launch.part or any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+
+
+def _accelerate_launch(launch: Launch, context: Context) -> Iterator[Finding]:
+    if launch.launcher != "accelerate" or launch.option("--config_file") is not None:
+        return
+    if launch.several and launch.option("--mpirun_hostfile") is None and not context.has_gpu:
+        ranks = launch.option("--num_processes")
+        text = f"accelerate launch --num_processes {ranks} without --mpirun_hostfile"
+        yield ONE_PROCESS.finding(
+            context.at(launch.line, text),
+            remedy="Add --mpirun_hostfile FILE (one line 'localhost' will do) and --cpu, or "
+            "launch with mpirun or torchrun.",
+        )
+    for option, first, last in (("--ipex", (0, 19), (1, 7)), ("--mpirun_ccl", (0, 28), (1, 12))):
+        version = context.versions.accelerate
+        if launch.option(option) is None or version is None:
+            continue
+        if not first <= version.release[:2] <= last:
+            text = f"accelerate launch {option} is refused by accelerate {version}"
+            yield FLAG_REFUSED.finding(context.at(launch.line, text))
+
+
+def _ipexrun(launch: Launch, context: Context) -> Iterator[Finding]:
+    if context.versions.ipex is None:
+        why: str | None = "intel_extension_for_pytorch is not installed"
+    else:
+        why = ipex_torch(load(), context.versions)
+    if why is not None:
+        yield IPEX_LAUNCH.finding(context.at(launch.line, f"ipexrun: {why}"))
+
+
+CHECKS: tuple[Check, ...] = (
+    FLAG_REFUSED,
+    FLAG_IGNORED,
+    THREADS_UNSET,
+    RANKS_AUTO,
+    BACKEND,
+    IPEX_LAUNCH,
+    *mpi.CHECKS,
+)

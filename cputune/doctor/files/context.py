@@ -1,0 +1,82 @@
+"""What every judge of a file needs: the file's name, the versions, the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from cputune.doctor.finding import Check, Finding, Severity
+from cputune.doctor.fit import Versions, versions_of
+from cputune.doctor.stack import load
+from cputune.facts import HostFacts
+from cputune.layout import native_precisions, usable_cores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One file before one machine and one stack.
+
+    ``here`` is whether what the file starts will run on this machine: a pod will not.
+    """
+
+    name: str
+    facts: HostFacts
+    versions: Versions
+    here: bool = True
+
+    @classmethod
+    def of(cls, name: str, facts: HostFacts, *, here: bool = True) -> Context:
+        """The context of a file, judged by the packages in these facts."""
+        return cls(name=name, facts=facts, versions=versions_of(facts), here=here)
+
+    @property
+    def accelerate(self) -> Version:
+        """The accelerate to judge by: the installed one, else today's."""
+        return self.versions.accelerate or load().era("today").versions["accelerate"]
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether an accelerator is known to be there."""
+        return bool(self.facts.accelerators)
+
+    @property
+    def cores(self) -> int:
+        """Physical cores that threads may be bound to, quota included."""
+        return len(usable_cores(self.facts))
+
+    @property
+    def bf16(self) -> bool | None:
+        """Whether this CPU multiplies bf16; None where its flags are not known."""
+        if not self.facts.cpu.isa or not self.here:
+            return None
+        return "bf16" in native_precisions(self.facts)
+
+    def at(self, line: int | None, text: str) -> str:
+        """``train.sh:12: text``."""
+        return f"{self.name}:{line}: {text}" if line is not None else f"{self.name}: {text}"
+
+    def read_by(self, package: str, version: Version) -> str:
+        """``accelerate 1.15.0``, and that it is not installed, where it is not."""
+        if self.versions.get(package) is None:
+            return f"{package} {version} (not installed; today's stack)"
+        return f"{package} {version}"
+
+
+def file_check(
+    code: str, severity: Severity, *, title: str, remedy: str, source: str, story: str
+) -> Check:
+    """A fault of a file: it has a code and a story, and is found by the judges of files."""
+    return Check(
+        code=code,
+        severity=severity,
+        title=title,
+        remedy=remedy,
+        source=source,
+        story=story,
+        find=_nothing,
+    )
+
+
+def _nothing(facts: HostFacts) -> tuple[Finding, ...]:
+    return ()

@@ -1,0 +1,221 @@
+"""Reading a shell script far enough to see what it starts, with which variables.
+
+Not a shell: assignments, exports, arrays, here-documents, continued lines and quotes are
+understood; what only running would show (``$(…)``, arithmetic) stays as it is written,
+and is then taken for unknown.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cputune.errors import UsageError
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+_EXPANSION = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}]*))?\})")
+_WHOLE_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
+_ARRAY_OPENS = re.compile(r"^\s*(?:export\s+|declare\s+-\w+\s+|local\s+)?[A-Za-z_]\w*\+?=\(")
+_HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
+_KEYWORDS = (
+    *("if", "then", "else", "elif", "do", "while", "until", "!", "{", "}"),
+    *("time", "exec", "nohup", "command"),
+)
+_EXPORTS = ("export", "declare", "typeset", "readonly", "local")
+_SEPARATORS = frozenset(("&&", "||", ";", "|", "&", "(", ")", ";;", "|&"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellCommand:
+    """One simple command: its first line, its words, and the variables that reach it."""
+
+    line: int
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def read_commands(text: str, name: str) -> tuple[ShellCommand, ...]:
+    """The commands of a script, in order. Raises UsageError where quotes do not close."""
+    reader = _Reader()
+    for line, logical in _logical_lines(text, name):
+        reader.read(line, logical)
+    return tuple(reader.commands)
+
+
+def is_known(word: str | None) -> bool:
+    """Whether a word says what it says: nothing in it is left for the shell to work out."""
+    return word is not None and "$" not in word and "`" not in word
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.commands: list[ShellCommand] = []
+        self.variables: dict[str, str] = {}
+        self.arrays: dict[str, list[str]] = {}
+        self.exported: set[str] = set()
+        self.export_all = False
+
+    def read(self, line: int, logical: str) -> None:
+        words: list[str] = []
+        tokens = iter(_tokens(logical))
+        for token in tokens:
+            opened = _ASSIGNMENT.fullmatch(token)
+            if opened and not opened[2] and not words:
+                following = next(tokens, None)
+                if following == "(":
+                    self.arrays[opened[1]] = self._expand_all(_until_closed(tokens))
+                    continue
+                words.append(token)
+                if following is not None and following not in _SEPARATORS:
+                    words.append(following)
+                elif following is not None:
+                    self._command(line, words)
+                    words = []
+            elif token in _SEPARATORS:
+                self._command(line, words)
+                words = []
+            else:
+                words.append(token)
+        self._command(line, words)
+
+    def _command(self, line: int, raw: list[str]) -> None:
+        words = self._expand_all(raw)
+        while words and words[0] in _KEYWORDS:
+            words.pop(0)
+        inline: dict[str, str] = {}
+        while words and (match := _ASSIGNMENT.fullmatch(words[0])):
+            inline[match[1]] = match[2]
+            words.pop(0)
+        if not words:
+            self.variables.update(inline)
+            if self.export_all:
+                self.exported.update(inline)
+            return
+        if words[0] in _EXPORTS:
+            self._export(words)
+            return
+        if words[0] == "unset":
+            for name in words[1:]:
+                self.variables.pop(name, None)
+                self.exported.discard(name)
+            return
+        if words[0] == "set" and any(re.fullmatch(r"-\w*a\w*", word) for word in words[1:]):
+            self.export_all = True
+        environment = {n: self.variables[n] for n in self.exported if n in self.variables}
+        self.commands.append(
+            ShellCommand(line=line, words=tuple(words), environment={**environment, **inline})
+        )
+
+    def _export(self, words: list[str]) -> None:
+        exports = words[0] == "export" or "-x" in words
+        for word in words[1:]:
+            match = _ASSIGNMENT.fullmatch(word)
+            name = match[1] if match else word
+            if match:
+                self.variables[name] = match[2]
+            if exports:
+                self.exported.add(name)
+
+    def _expand_all(self, words: list[str]) -> list[str]:
+        found: list[str] = []
+        for word in words:
+            whole = _WHOLE_ARRAY.fullmatch(word)
+            if whole and whole[1] in self.arrays:
+                found += self.arrays[whole[1]]
+            else:
+                found.append(_EXPANSION.sub(self._value, word))
+        return found
+
+    def _value(self, match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        value = self.variables.get(name)
+        if value:
+            return value
+        return match[3] if match[3] is not None else match[0]
+
+
+def _until_closed(tokens: Iterator[str]) -> list[str]:
+    found = []
+    for token in tokens:
+        if token == ")":
+            break
+        found.append(token)
+    return found
+
+
+def _tokens(logical: str) -> list[str]:
+    hidden = _without_substitutions(logical)
+    lexer = shlex.shlex(hidden, posix=True, punctuation_chars=";&|()")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    return [token for token in lexer if token.strip()]
+
+
+def _without_substitutions(text: str) -> str:
+    """``$(…)``, ``$((…))`` and backticks replaced by ``$?``: nobody knows what they give."""
+    text = re.sub(r"`[^`]*`", "$?", text)
+    while (start := text.find("$(")) >= 0:
+        depth, end = 0, start + 1
+        for end in range(start + 1, len(text)):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            if depth == 0:
+                break
+        text = text[:start] + "$?" + text[end + 1 :]
+    return text
+
+
+def _logical_lines(text: str, name: str) -> Iterator[tuple[int, str]]:
+    """Lines with their continuations joined, comments and here-documents left out."""
+    lines = text.splitlines()
+    position = 0
+    while position < len(lines):
+        start, logical = position, _without_comment(lines[position])
+        position += 1
+        while position < len(lines) and _continues(logical):
+            joined = logical[:-1] if logical.endswith("\\") else logical + "\n"
+            logical = joined + _without_comment(lines[position], joined)
+            position += 1
+        if _open_quote(logical):
+            raise UsageError(
+                f"{name}:{start + 1}: a quote is opened and never closed",
+                hint="close it, or give a file that bash can read",
+            )
+        document = _HERE_DOCUMENT.search(logical)
+        if document:
+            while position < len(lines) and lines[position].strip() != document[2]:
+                position += 1
+            position += 1
+        yield start + 1, logical
+
+
+def _continues(logical: str) -> bool:
+    if logical.endswith("\\") and not logical.endswith("\\\\"):
+        return True
+    if _open_quote(logical):
+        return True
+    return bool(_ARRAY_OPENS.match(logical)) and ")" not in logical
+
+
+def _open_quote(text: str) -> bool:
+    try:
+        shlex.split(text.rstrip("\\"), comments=False)
+    except ValueError:
+        return True
+    return False
+
+
+def _without_comment(line: str, before: str = "") -> str:
+    """A line without its comment; ``before`` is what it continues, perhaps inside a quote."""
+    if "#" not in line or (before and _open_quote(before)):
+        return line.rstrip()
+    quote = ""
+    for position, char in enumerate(line):
+        if quote:
+            quote = "" if char == quote and line[position - 1] != "\\" else quote
+        elif char in "'\"":
+            quote = char
+        elif char == "#" and (position == 0 or line[position - 1] in " \t;("):
+            return line[:position].rstrip()
+    return line.rstrip()
