@@ -96,6 +96,30 @@ def exact_affinity(plan: Plan, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
     )
 
 
+def own_affinity(plan: Plan, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
+    """Every rank on as many CPUs as it has threads, and on none of another rank of its node.
+
+    For a scheduler that deals out CPUs by its own numbering.
+    """
+    rows = []
+    for rank in ranks:
+        seen = set(_of(rank, "affinity") or ())
+        node = rank.number // plan.processes_per_node
+        others = {
+            cpu
+            for other in ranks
+            if other is not rank and other.number // plan.processes_per_node == node
+            for cpu in _of(other, "affinity") or ()
+        }
+        good = len(seen) >= plan.threads_per_process and not seen & others
+        wanted = f"{plan.threads_per_process} CPUs of its own"
+        text = cpulist.render(seen)
+        rows.append(
+            Evidence(what="CPUs", rank=rank.number, seen=text, expected=text if good else wanted)
+        )
+    return tuple(rows)
+
+
 def loss(ranks: Sequence[Rank], consumer: str) -> Check:
     """Whether every loss is a number, and training does not run away."""
     evidence, wrong = [], []

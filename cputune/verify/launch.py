@@ -76,9 +76,15 @@ def run(command: Command, expected: Expected, plan: Plan, consumer: str) -> Answ
     return judged(seen, expected, plan, consumer)
 
 
-def judged(seen: Launched, expected: Expected, plan: Plan, consumer: str) -> Answer:
+def judged(
+    seen: Launched,
+    expected: Expected,
+    plan: Plan,
+    consumer: str,
+    affinity: judge.Affinity | None = None,
+) -> Answer:
     """The checks of a launch, with its throughput where there is a figure to compare with."""
-    checks = judge.judge(seen, expected, plan, consumer)
+    checks = judge.judge(seen, expected, plan, consumer, affinity)
     ratio = None
     if seen.enough and expected.samples_per_second is not None:
         ratio = judge.throughput(seen.ranks, expected.samples_per_second)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cputune.host import Command, Completed, Host
 from cputune.verify.interface import Answer, Artefact, Expected, not_installed
+from cputune.verify.judge import own_affinity
 from cputune.verify.launch import judged, no_plan, not_run, with_python
 from cputune.verify.launched import observe
 from cputune.verify.records import FAILED, NOT_CHECKED, PASSED, Check, Evidence
@@ -102,7 +103,7 @@ def _run(path: Path, expected: Expected, consumer: str, host: Host) -> Answer:
             )
         finally:
             _ask(("scancel", f"--name={name}"), host)
-    return judged(seen, expected, expected.plan, consumer)
+    return judged(seen, expected, expected.plan, consumer, own_affinity)
 
 
 def _other_nodes(host: Host) -> list[str]:

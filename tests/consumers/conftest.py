@@ -1,0 +1,82 @@
+"""Real consumers: launchers installed side by side, and artefacts written for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from cputune.emit import emit
+from cputune.plan import Plan
+from cputune.workload import Workload
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import install  # noqa: E402
+from launches import HOSTILE, TINY, result_of  # noqa: E402
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write the files of a format; returns their directory."""
+
+    def write_files(format: str, plan: Plan, workload: Workload, **options: object) -> Path:
+        directory = tmp_path / "launch"
+        directory.mkdir()
+        for file in emit(result_of(plan, workload), format, **options):  # type: ignore[arg-type]
+            path = directory / file.name
+            path.write_text(file.text)
+            path.chmod(0o755 if file.executable else 0o644)
+        return directory
+
+    return write_files
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Workload:
+    """The recipe of a very small BERT."""
+    path = tmp_path_factory.mktemp("recipe") / "tiny.toml"
+    path.write_text(TINY)
+    return Workload.from_recipe(str(path))
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> tuple[Workload, Callable[[], list[Mapping[str, object]]]]:
+    """A script whose ranks write down what they saw, and a way to read it."""
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    argv = [str(HERE / "ranks.py"), str(seen), *HOSTILE]
+    workload = Workload.script(argv).observed(
+        framework="trainer", global_batch_size=8, parses_arguments=False
+    )
+
+    def read() -> list[Mapping[str, object]]:
+        return [json.loads(path.read_text()) for path in sorted(seen.iterdir())]
+
+    return workload, read
+
+
+@pytest.fixture
+def launcher_path(request: pytest.FixtureRequest) -> str:
+    """PATH with one MPI first: ``indirect`` parameter, a name of install.PACKAGES.
+
+    The small ones are installed when they are first needed; the others only by
+    ``make test-consumers``.
+    """
+    name = request.param
+    if name not in install.DEFAULT and not install.installed(name):
+        pytest.skip(f"{install.PACKAGES[name]} is not installed; `make test-consumers` does it")
+    return f"{install.install(name) / 'bin'}:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """Our environment with the interpreter of the tests, as a launch would find it."""
+    return {**os.environ, "PYTHON": sys.executable}

@@ -1,0 +1,72 @@
+"""Each MPI runs the emitted script: what the ranks saw, an all-reduce, and the training."""
+
+import os
+import subprocess
+
+import pytest
+from launches import HOSTILE, two_ranks
+
+from cputune.verify import verify
+
+pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
+
+LAUNCHERS = ("mpich", "openmpi5", "openmpi4", "impi")
+DIALECTS = {"mpich": "mpich", "openmpi5": "openmpi5", "openmpi4": "openmpi4", "impi": "intelmpi"}
+
+
+NAMED = [pytest.param(name, DIALECTS[name], id=name) for name in LAUNCHERS]
+FOUND = [pytest.param(name, None, id=f"{name}-found") for name in LAUNCHERS]
+
+
+@pytest.mark.parametrize(("launcher_path", "mpi"), [*NAMED, *FOUND], indirect=["launcher_path"])
+def test_ranks_see_the_plan_and_add_up(launcher_path, mpi, write, witness, environment):
+    workload, read = witness
+    plan = two_ranks()
+    directory = write("mpirun", plan, workload, mpi=mpi)
+    outer = {**environment, "PATH": launcher_path, "RANK": "7", "OMP_NUM_THREADS": "64"}
+    done = subprocess.run(
+        [str(directory / "mpirun.sh")], env=outer, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    seen = read()
+    assert [rank["rank"] for rank in seen] == [0, 1]
+    assert [rank["world_size"] for rank in seen] == [2, 2]
+    assert [rank["sum"] for rank in seen] == [3.0, 3.0]
+    assert [tuple(rank["affinity"]) for rank in seen] == list(plan.cpus)
+    assert [rank["threads"] for rank in seen] == [1, 1]
+    for rank in seen:
+        assert rank["arguments"] == list(HOSTILE)
+        assert rank["environment"]["OMP_NUM_THREADS"] == "1"
+        assert rank["environment"]["ACCELERATE_USE_CPU"] == "true"
+        assert rank["environment"]["ACCELERATE_MIXED_PRECISION"] == "bf16"
+        assert rank["environment"]["MASTER_ADDR"] == "127.0.0.1"
+        assert rank["environment"]["LOCAL_WORLD_SIZE"] == "2"
+
+
+@pytest.mark.parametrize("launcher_path", LAUNCHERS, indirect=True)
+@pytest.mark.parametrize("format", ["mpirun", "accelerate"])
+def test_the_recipe_trains_as_planned(launcher_path, format, write, tiny, monkeypatch):
+    monkeypatch.setenv("PATH", launcher_path)
+    directory = write(format, two_ranks(), tiny)
+    (verdict,) = verify([directory / f"{format}.sh"], steps=4)
+    assert verdict.state == "passed", verdict
+    names = {check.name for check in verdict.checks}
+    assert names >= {"syntax", "lint", "world size", "threads", "affinity", "precision", "backend"}
+    monkeypatch.undo()
+    assert not [name for name in os.listdir(directory) if name == "out"]
+
+
+@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5"], indirect=True)
+def test_a_script_for_another_mpi_says_so(launcher_path, write, tiny, environment):
+    other = "openmpi5" if "mpich" in launcher_path.partition(":")[0] else "mpich"
+    directory = write("mpirun", two_ranks(), tiny, mpi=other)
+    done = subprocess.run(
+        [str(directory / "mpirun.sh")],
+        env={**environment, "PATH": launcher_path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: ")
+    assert "hint: " in done.stderr

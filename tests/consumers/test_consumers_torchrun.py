@@ -1,0 +1,74 @@
+"""torchrun runs the emitted script, and the command of the Kubernetes jobs as local pods."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launches import HOSTILE, two_ranks
+
+from cputune.plan import Plan
+from cputune.verify import verify
+
+pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
+
+
+def test_ranks_see_the_plan_and_add_up(write, witness, environment):
+    workload, read = witness
+    plan = two_ranks()
+    directory = write("torchrun", plan, workload)
+    done = subprocess.run(
+        [str(directory / "torchrun.sh")],
+        env={**environment, "PET_NNODES": "5", "OMP_NUM_THREADS": "64"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = read()
+    assert [rank["sum"] for rank in seen] == [3.0, 3.0]
+    assert [tuple(rank["affinity"]) for rank in seen] == list(plan.cpus)
+    assert [rank["threads"] for rank in seen] == [1, 1]
+    assert all(rank["arguments"] == list(HOSTILE) for rank in seen)
+
+
+def test_the_recipe_trains_as_planned(write, tiny):
+    directory = write("torchrun", two_ranks(), tiny)
+    (verdict,) = verify([directory / "torchrun.sh"], steps=4)
+    assert verdict.state == "passed", verdict
+
+
+@pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
+def test_two_pods_of_one_rank_train_as_planned(format, write, tiny):
+    plan = two_ranks()
+    single = Plan(processes_per_node=1, threads_per_process=1, precision="bf16", cpus=plan.cpus[:1])
+    directory = write(format, single, tiny, nodes=2)
+    (verdict,) = verify([directory / f"{format}.yaml"], steps=4)
+    assert verdict.state == "passed", verdict
+    found = {check.name: check for check in verdict.checks}
+    assert found["SDK models"].summary == "came back equal"
+    assert found["launch"].summary.startswith("2 ranks")
+    assert sorted(row.seen for row in found["affinity"].evidence) == sorted(
+        str(cpus[0]) for cpus in plan.cpus
+    )
+
+
+def test_the_command_line_says_the_same(write, tiny, tmp_path):
+    single = Plan(
+        processes_per_node=1, threads_per_process=1, precision="bf16", cpus=two_ranks().cpus[:1]
+    )
+    directory = write("torchrun", single, tiny)
+    report = tmp_path / "report.json"
+    argv = ["--json", "--steps", "3", "--report", str(report), str(directory)]
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("cputune")), "verify", *argv],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert document == json.loads(report.read_text())
+    assert document["schema"] == "cputune.verify/1"
+    assert document["summary"]["passed"] == len(document["verdicts"])
