@@ -255,21 +255,17 @@ def _first_command(space: SearchSpace) -> str:
 
 def _progress() -> OnEvent:
     """A line that changes on a terminal; elsewhere a line for each trial."""
-    from cputune.report.tuning import line_of
-    from cputune.tune.events import Event, StepTaken, TrialStarted
+    from cputune.report.tuning import line_of, status_of
+    from cputune.tune.events import Event
 
     alive = sys.stderr.isatty()
 
     def show(event: Event) -> None:
-        if alive and isinstance(event, TrialStarted | StepTaken):
-            if isinstance(event, TrialStarted):
-                text = f"trial {event.number}: starting  {event.plan.describe()}"
-            elif event.number < 0:
-                return
-            else:
-                text = f"trial {event.number}: step {event.index + 1}, {event.seconds:.3g} s"
-            sys.stderr.write(f"\r\x1b[K{text[:78]}")
-            sys.stderr.flush()
+        status = status_of(event)
+        if status is not None:
+            if alive:
+                sys.stderr.write(f"\r\x1b[K{status[:78]}")
+                sys.stderr.flush()
             return
         line = line_of(event)
         if line is not None:

@@ -13,9 +13,11 @@ from cputune.tune.events import (
     ConfirmStarted,
     Event,
     Said,
+    StepTaken,
     StudyStarted,
     TrialEnded,
     TrialRepeated,
+    TrialStarted,
 )
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ def line_of(event: Event) -> str | None:
     if isinstance(event, StudyStarted):
         resumed = f", {event.resumed} trials are on record" if event.resumed else ""
         return f"{len(event.space)} plans, {event.budget} trials{resumed}"
-    if isinstance(event, Said):
-        return event.text
     if isinstance(event, TrialEnded):
         return trial_line(event.trial)
     if isinstance(event, TrialRepeated):
@@ -39,6 +39,19 @@ def line_of(event: Event) -> str | None:
         rate = event.samples_per_second
         shown = f"{rate.median:.3g} samples/s" if rate is not None else event.reason
         return f"round {event.round + 1}: {shown}  {event.plan.describe()}"
+    return None
+
+
+def status_of(event: Event) -> str | None:
+    """What is going on just now, for a line that is overwritten; None for other events."""
+    if isinstance(event, Said):
+        return event.text
+    if isinstance(event, TrialStarted):
+        return f"trial {event.number}: {event.plan.describe()}"
+    if isinstance(event, StepTaken):
+        where = "again" if event.number is None else f"trial {event.number}"
+        late = ", delayed by others" if event.delayed else ""
+        return f"{where}: step {event.index + 1}, {event.seconds:.3g} s{late}"
     return None
 
 

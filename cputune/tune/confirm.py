@@ -16,14 +16,19 @@ from cputune.tune.race import Race, Verdict
 from cputune.tune.reading import Run
 from cputune.tune.statistics import estimate, student_t
 
-LEAST_ROUNDS = 3
+LEAST_ROUNDS = 2
 MOST_ROUNDS = 8
 RUN_NOISE = 0.02
 """What two runs of one plan differ by beside the noise of their steps (log)."""
 
+ROUND_DEVIATION = 0.04
+"""Standard deviation (log) of what one run in one round says of a plan."""
+
+SLOWER = "slower than the other"
+
 _PRIOR_WEIGHT = 2.0
 
-NARROW = 0.05
+NARROW = 0.08
 """Half-width of the speed-up's interval (log) at which it is narrow enough."""
 
 
@@ -47,12 +52,16 @@ class Contender:
 
     def merged(self) -> float:
         """The log seconds per sample that the study and these rounds say together."""
-        rounds = self.measured
         mean, deviation = self.believed
-        if not rounds:
-            return mean
-        weight, prior = len(rounds) / 0.04**2, 1 / deviation**2
-        return (weight * sum(rounds) / len(rounds) + prior * mean) / (weight + prior)
+        weight = 1 / deviation**2
+        rounds = self.measured
+        total = mean * weight + sum(rounds) / ROUND_DEVIATION**2
+        return total / (weight + len(rounds) / ROUND_DEVIATION**2)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of ``merged``."""
+        return (self.believed[1] ** -2 + len(self.measured) / ROUND_DEVIATION**2) ** -0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +79,7 @@ class Gain:
         half = self.high - self.mean
         if self.high < 0:
             return True
-        return self.low > 0 and half <= max(NARROW, 0.2 * self.mean)
+        return self.low > 0 and half <= max(NARROW, 0.25 * self.mean)
 
 
 def gain_of(baseline: Contender, other: Contender, noise: float) -> Gain | None:
@@ -133,8 +142,7 @@ def confirm(
         wanted = 2 if _clear(baseline, racing) else 3
         for contender in racing[turn:] + racing[:turn]:
             _one_run(number, contender, race, run, wanted)
-        if number + 1 >= LEAST_ROUNDS - 1:
-            _drop_the_slower(rivals, race.noise.deviation)
+        _drop_the_slower(rivals)
         if number + 1 < LEAST_ROUNDS:
             continue
         leader = min((r for r in rivals if r.out is None), key=Contender.merged, default=None)
@@ -170,15 +178,11 @@ def _one_run(
     contender.logs.append(estimate(finished.logs, race.noise.deviation).center)
 
 
-def _drop_the_slower(rivals: Sequence[Contender], noise: float) -> None:
-    racing = [rival for rival in rivals if rival.out is None]
+def _drop_the_slower(rivals: Sequence[Contender]) -> None:
+    """Of two rivals, let the one sit out that is more than two deviations behind."""
+    racing = [rival for rival in rivals if rival.out is None and rival.measured]
     if len(racing) != 2:
         return
-    one, other = racing
-    gain = gain_of(one, other, noise)
-    if gain is None:
-        return
-    if gain.low > 0:
-        one.out = "slower than the other"
-    elif gain.high < 0:
-        other.out = "slower than the other"
+    fast, slow = sorted(racing, key=Contender.merged)
+    if slow.merged() - fast.merged() > 2 * math.hypot(fast.deviation, slow.deviation):
+        slow.out = SLOWER

@@ -37,9 +37,12 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTaken:
-    """An optimizer step of the trial that runs, from 0; ``seconds`` of the whole job."""
+    """An optimizer step, from 0; ``seconds`` of the whole job.
 
-    number: int
+    ``number`` is the trial's, or None in the confirmation.
+    """
+
+    number: int | None
     index: int
     seconds: float
     delayed: bool

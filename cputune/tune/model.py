@@ -59,15 +59,18 @@ class SpeedModel:
         bf16 = np.array([plan.precision == "bf16" for plan in plans], dtype=np.float64)
         # Half of the cores take longer, but seldom twice as long; bf16 pays where it is native.
         self._prior = -0.55 * math.log(2) * self._used + bf16 * (-0.7 if native else 1.0)
+        rows = np.arange(len(plans))
+        self._variance = np.array(
+            [self._kernel(rows[i : i + 1], rows[i : i + 1])[0, 0] for i in rows]
+        )
 
     def believe(
         self, tried: Sequence[int], logs: Sequence[float], errors: Sequence[float]
     ) -> Belief:
         """Beliefs after trials of the plans ``tried`` gave ``logs`` with standard ``errors``."""
         everything = np.arange(len(self._prior))
-        prior_variance = self._diagonal()
         if not tried:
-            return Belief(mean=self._prior.copy(), deviation=np.sqrt(prior_variance))
+            return Belief(mean=self._prior.copy(), deviation=np.sqrt(self._variance))
         rows = np.asarray(tried, dtype=np.int64)
         values = np.asarray(logs, dtype=np.float64) - self._prior[rows]
         offset = float(np.median(values))
@@ -77,18 +80,11 @@ class SpeedModel:
         cross = self._kernel(rows, everything)
         weights = np.linalg.solve(factor.T, np.linalg.solve(factor, values - offset))
         half = np.linalg.solve(factor, cross)
-        variance = np.maximum(prior_variance - np.square(half).sum(axis=0), 0.0)
+        variance = np.maximum(self._variance - np.square(half).sum(axis=0), 0.0)
         return Belief(
             mean=self._prior + offset + cross.T @ weights,
             deviation=np.sqrt(variance + _OWN**2),
         )
-
-    def _diagonal(self) -> Array:
-        total = np.zeros(len(self._prior))
-        for start in range(0, len(total), 256):
-            rows = np.arange(start, min(start + 256, len(total)))
-            total[rows] = np.diag(self._kernel(rows, rows))
-        return total
 
     def _kernel(self, a: Labels, b: Labels) -> Array:
         """Covariance of the plans ``a`` with the plans ``b``; the sizes are logs of factors."""

@@ -19,8 +19,8 @@ Verdict = Literal["more", "enough", "lost"]
 LEAST_KEPT = 3
 """Steps that a completed trial has at least, warm-up not counted."""
 
-TARGET_ERROR = 0.025
-"""Standard error of a contender's centre (log, so about 2.5 %) at which it is sure enough."""
+TARGET_ERROR = 0.03
+"""Standard error of a contender's centre (log, so about 3 %) at which it is sure enough."""
 
 MOST_KEPT = 8
 MOST_STEPS = 24
@@ -69,7 +69,7 @@ class Race:
     def warmup(self) -> int:
         """How many first steps of a run are slower than the rest, as far as was seen."""
         if not self.excesses:
-            return 2
+            return 1
         slow = [i for i in range(len(self.excesses)) if self._excess(i) > self.noise.deviation]
         return slow[-1] + 1 if slow else 0
 

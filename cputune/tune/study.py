@@ -302,7 +302,7 @@ class TuningStudy:
         self,
         runner: Runner,
         plan: Plan,
-        number: int,
+        number: int | None,
         *,
         believe_delayed: bool,
         verdict: Callable[[Sequence[float]], Verdict] | None = None,
@@ -402,7 +402,7 @@ class TuningStudy:
             run = self._read(
                 runner,
                 contender.plan,
-                -1,
+                None,
                 believe_delayed=self._findings.never_quiet,
                 verdict=verdict,
                 share=math.inf,

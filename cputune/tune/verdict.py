@@ -22,7 +22,7 @@ from cputune.result import (
     Trial,
     host_fingerprint,
 )
-from cputune.tune.confirm import Contender, Gain, gain_of, throughput_of
+from cputune.tune.confirm import SLOWER, Contender, Gain, gain_of, throughput_of
 from cputune.tune.events import ConfirmRun
 from cputune.tune.space import SearchSpace
 from cputune.workload import Workload
@@ -118,7 +118,7 @@ def _recommend(findings: Findings, valid: list[Trial], noise: float) -> _Recomme
         gains = [
             (rival, gain)
             for rival in findings.rivals
-            if rival.out is None or rival.out.startswith("slower")
+            if rival.out is None or rival.out == SLOWER
             if (gain := gain_of(baseline, rival, noise)) is not None
         ]
         if gains:
@@ -197,7 +197,7 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
             f"the speed-up is over {findings.stand_in.describe()} instead."
         )
     for contender in (*findings.fallen, *findings.rivals):
-        if contender.out is not None and not contender.out.startswith("slower"):
+        if contender.out is not None and contender.out != SLOWER:
             notes.append(
                 f"{contender.plan.describe()} failed when it was run afresh ({contender.out})."
             )
