@@ -157,7 +157,11 @@ def _values(document: Document, context: Context) -> Iterator[Finding]:
     for key in ("main_process_ip", "main_process_port"):
         if document.get(key) is None:
             text = f"num_machines: {machines}, and {key} is missing"
-            yield VALUE_WRONG.finding(context.at(document.line("num_machines"), text))
+            yield VALUE_WRONG.finding(
+                context.at(document.line("num_machines"), text),
+                severity=Severity.WARNING,
+                remedy=f"Give it here, or --{key} on every launch line.",
+            )
     address = str(document.get("main_process_ip") or "")
     if address.startswith("127.") or address == "localhost":
         text = f"main_process_ip: {address} is each machine itself, not the first of {machines}"

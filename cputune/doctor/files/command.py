@@ -182,20 +182,26 @@ def _threads(launch: Launch, context: Context) -> Iterator[Finding]:
             context.at(launch.line, f"{launch.launcher} without OMP_NUM_THREADS: {does}"),
             command=f"export OMP_NUM_THREADS={cores // (ranks or 1)}" if known else None,
         )
-    if not context.here or launch.ranks is None:
+    if context.here and launch.ranks is not None and re.fullmatch(r"[0-9]{1,6}", asked or ""):
+        yield from _oversubscribed(launch, context, launch.ranks, int(asked or 1))
+
+
+def _oversubscribed(
+    launch: Launch, context: Context, ranks: int, threads: int
+) -> Iterator[Finding]:
+    workers = launch.environment.get("CCL_WORKER_COUNT", "")
+    live = context.versions.oneccl is not None and re.fullmatch(r"[0-9]{1,6}", workers)
+    extra = int(workers) if live else 0
+    wanted = ranks * (threads + extra)
+    if wanted <= context.cores:
         return
-    workers = launch.environment.get("CCL_WORKER_COUNT", "0")
-    threads = int(asked) if asked and re.fullmatch(r"[0-9]{1,6}", asked) else 1
-    extra = int(workers) if re.fullmatch(r"[0-9]{1,6}", workers) else 0
-    wanted = launch.ranks * (threads + extra)
-    if wanted > context.cores:
-        with_workers = f" and {extra} oneCCL workers" if extra else ""
-        text = f"{launch.ranks} ranks × {threads} threads{with_workers} = {wanted}"
-        siblings = len(context.facts.topology.allowed)
-        yield OVERSUBSCRIBED.finding(
-            context.at(launch.line, f"{text}, on {context.cores} cores"),
-            severity=Severity.ADVICE if wanted <= siblings else Severity.WARNING,
-        )
+    with_workers = f" + {extra} oneCCL workers" if extra else ""
+    text = f"{ranks} ranks × ({threads} threads{with_workers}) = {wanted}"
+    siblings = len(context.facts.topology.allowed)
+    yield OVERSUBSCRIBED.finding(
+        context.at(launch.line, f"{text}, on {context.cores} cores"),
+        severity=Severity.ADVICE if wanted <= siblings else Severity.WARNING,
+    )
 
 
 def _backend(launch: Launch, context: Context) -> Iterator[Finding]:

@@ -27,7 +27,8 @@ class Launch:
     ``launcher`` is ``mpirun``, ``torchrun``, ``accelerate``, ``ipexrun`` or ``python``;
     ``options`` are its own words, ``arguments`` those of the script. ``environment`` holds
     what the script exports and what the launcher passes on. ``part`` says that it is one
-    of several ranks although its own words do not (a pod of a job, a task of srun).
+    of several ranks although its own words do not (a pod of a job, a task of srun);
+    ``open_choice`` that the script holds other words for other machines.
     """
 
     line: int
@@ -38,6 +39,7 @@ class Launch:
     environment: Mapping[str, str]
     words: tuple[str, ...]
     part: bool = False
+    open_choice: bool = False
 
     def option(self, *names: str) -> str | None:
         """The value of a launcher's option; "" for a bare flag, None where it is absent."""
@@ -154,6 +156,7 @@ def _launch(command: ShellCommand) -> Launch | None:
         environment={**command.environment, **by_env, **passed},
         words=words,
         part="srun" in names[:at],
+        open_choice=command.open_choice,
     )
 
 

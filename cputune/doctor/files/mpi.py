@@ -93,7 +93,8 @@ def judge_mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
     """Every fault of an mpirun line."""
     dialect = _dialect(context)
     options = _own_options(launch)
-    yield from _dialect_words(launch, context, dialect, options)
+    if not launch.open_choice:
+        yield from _dialect_words(launch, context, dialect, options)
     openmpi = (dialect or "").startswith("openmpi") or any(o in options for o in ("-x", "--mca"))
     total = launch.option("-n", "-np", "-c", "--n", "--np")
     if openmpi and total in ("1", "2") and not _binds(launch):

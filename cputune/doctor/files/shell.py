@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cputune.errors import UsageError
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=(?P<value>.*)", re.DOTALL)
 _EXPANSION = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}]*))?\})")
 _WHOLE_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
 _ARRAY_OPENS = re.compile(r"^\s*(?:export\s+|declare\s+-\w+\s+|local\s+)?[A-Za-z_]\w*\+?=\(")
@@ -29,11 +29,16 @@ _SEPARATORS = frozenset(("&&", "||", ";", "|", "&", "(", ")", ";;", "|&"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellCommand:
-    """One simple command: its first line, its words, and the variables that reach it."""
+    """One simple command: its first line, its words, and the variables that reach it.
+
+    ``open_choice`` says that words come from a variable that several branches of an if or
+    a case set, so that these are the words of one of them only.
+    """
 
     line: int
     words: tuple[str, ...]
     environment: Mapping[str, str]
+    open_choice: bool = False
 
 
 def read_commands(text: str, name: str) -> tuple[ShellCommand, ...]:
@@ -56,16 +61,23 @@ class _Reader:
         self.arrays: dict[str, list[str]] = {}
         self.exported: set[str] = set()
         self.export_all = False
+        self.depth = 0
+        self.set_in_branch: set[str] = set()
+        self.chosen_elsewhere: set[str] = set()
+        self.open_choice = False
 
     def read(self, line: int, logical: str) -> None:
         words: list[str] = []
         tokens = iter(_tokens(logical))
         for token in tokens:
             opened = _ASSIGNMENT.fullmatch(token)
-            if opened and not opened[2] and not words:
+            if opened and not opened["value"] and not words:
                 following = next(tokens, None)
                 if following == "(":
-                    self.arrays[opened[1]] = self._expand_all(_until_closed(tokens))
+                    before = self.arrays.get(opened["name"], []) if opened["more"] else []
+                    found = self._expand_all(_until_closed(tokens))
+                    self.arrays[opened["name"]] = [*before, *found]
+                    self._note_branch(opened["name"], more=bool(opened["more"]))
                     continue
                 words.append(token)
                 if following is not None and following not in _SEPARATORS:
@@ -81,14 +93,20 @@ class _Reader:
         self._command(line, words)
 
     def _command(self, line: int, raw: list[str]) -> None:
+        self.open_choice = False
         words = self._expand_all(raw)
+        self.depth += bool(words) and words[0] in ("if", "case")
+        self.depth -= bool(words) and words[0] in ("fi", "esac")
         while words and words[0] in _KEYWORDS:
             words.pop(0)
         inline: dict[str, str] = {}
         while words and (match := _ASSIGNMENT.fullmatch(words[0])):
-            inline[match[1]] = match[2]
+            before = self.variables.get(match["name"], "") if match["more"] else ""
+            inline[match["name"]] = before + match["value"]
             words.pop(0)
         if not words:
+            for name in inline:
+                self._note_branch(name, more=False)
             self.variables.update(inline)
             if self.export_all:
                 self.exported.update(inline)
@@ -105,16 +123,28 @@ class _Reader:
             self.export_all = True
         environment = {n: self.variables[n] for n in self.exported if n in self.variables}
         self.commands.append(
-            ShellCommand(line=line, words=tuple(words), environment={**environment, **inline})
+            ShellCommand(
+                line=line,
+                words=tuple(words),
+                environment={**environment, **inline},
+                open_choice=self.open_choice,
+            )
         )
+
+    def _note_branch(self, name: str, *, more: bool) -> None:
+        if self.depth <= 0 or more:
+            return
+        if name in self.set_in_branch:
+            self.chosen_elsewhere.add(name)
+        self.set_in_branch.add(name)
 
     def _export(self, words: list[str]) -> None:
         exports = words[0] == "export" or "-x" in words
         for word in words[1:]:
             match = _ASSIGNMENT.fullmatch(word)
-            name = match[1] if match else word
+            name = match["name"] if match else word
             if match:
-                self.variables[name] = match[2]
+                self.variables[name] = match["value"]
             if exports:
                 self.exported.add(name)
 
@@ -124,6 +154,7 @@ class _Reader:
             whole = _WHOLE_ARRAY.fullmatch(word)
             if whole and whole[1] in self.arrays:
                 found += self.arrays[whole[1]]
+                self.open_choice |= whole[1] in self.chosen_elsewhere
             else:
                 found.append(_EXPANSION.sub(self._value, word))
         return found
@@ -131,6 +162,7 @@ class _Reader:
     def _value(self, match: re.Match[str]) -> str:
         name = match[1] or match[2]
         value = self.variables.get(name)
+        self.open_choice |= name in self.chosen_elsewhere
         if value:
             return value
         return match[3] if match[3] is not None else match[0]
@@ -171,17 +203,19 @@ def _logical_lines(text: str, name: str) -> Iterator[tuple[int, str]]:
     lines = text.splitlines()
     position = 0
     while position < len(lines):
-        start, logical = position, _without_comment(lines[position])
-        position += 1
-        while position < len(lines) and _continues(logical):
-            joined = logical[:-1] if logical.endswith("\\") else logical + "\n"
-            logical = joined + _without_comment(lines[position], joined)
+        start, parts, quote, more = position, [], "", True
+        while more and position < len(lines):
+            kept, quote, escaped = _scan(lines[position], quote)
             position += 1
-        if _open_quote(logical):
+            parts.append(kept[:-1] if escaped else kept + ("\n" if quote else " "))
+            array = bool(_ARRAY_OPENS.match(parts[0])) and ")" not in "".join(parts[-1:])
+            more = bool(quote) or escaped or array
+        if quote:
             raise UsageError(
                 f"{name}:{start + 1}: a quote is opened and never closed",
                 hint="close it, or give a file that bash can read",
             )
+        logical = "".join(parts)
         document = _HERE_DOCUMENT.search(logical)
         if document:
             while position < len(lines) and lines[position].strip() != document[2]:
@@ -190,32 +224,21 @@ def _logical_lines(text: str, name: str) -> Iterator[tuple[int, str]]:
         yield start + 1, logical
 
 
-def _continues(logical: str) -> bool:
-    if logical.endswith("\\") and not logical.endswith("\\\\"):
-        return True
-    if _open_quote(logical):
-        return True
-    return bool(_ARRAY_OPENS.match(logical)) and ")" not in logical
+def _scan(line: str, quote: str) -> tuple[str, str, bool]:
+    """A line without its comment, the quote open at its end, whether it ends in a backslash.
 
-
-def _open_quote(text: str) -> bool:
-    try:
-        shlex.split(text.rstrip("\\"), comments=False)
-    except ValueError:
-        return True
-    return False
-
-
-def _without_comment(line: str, before: str = "") -> str:
-    """A line without its comment; ``before`` is what it continues, perhaps inside a quote."""
-    if "#" not in line or (before and _open_quote(before)):
-        return line.rstrip()
-    quote = ""
+    ``quote`` is the one open at its beginning.
+    """
+    skip = False
     for position, char in enumerate(line):
-        if quote:
-            quote = "" if char == quote and line[position - 1] != "\\" else quote
+        if skip:
+            skip = False
+        elif char == "\\" and quote != "'":
+            skip = True
+        elif quote:
+            quote = "" if char == quote else quote
         elif char in "'\"":
             quote = char
         elif char == "#" and (position == 0 or line[position - 1] in " \t;("):
-            return line[:position].rstrip()
-    return line.rstrip()
+            return line[:position], "", False
+    return line, quote, skip

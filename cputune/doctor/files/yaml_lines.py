@@ -46,20 +46,16 @@ class Document:
         return value if isinstance(value, list) else []
 
     def line(self, *path: str | int) -> int | None:
-        """The line of a path, or of the nearest thing around it that has one."""
+        """The line of a path, or of the nearest thing around it; None for the whole document."""
         while path and path not in self.lines:
             path = path[:-1]
-        return self.lines.get(path)
+        return self.lines.get(path) if path else None
 
 
 def read_documents(text: str, name: str) -> tuple[Document, ...]:
     """Every document of a YAML (or JSON) file. Raises UsageError where it is none."""
-    loader = yaml.SafeLoader(text)
     try:
-        found = []
-        while loader.check_node():
-            found.append(_document(loader, loader.get_node()))
-        return tuple(found)
+        return tuple(_documents(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}" if mark else name
@@ -71,6 +67,13 @@ def read_documents(text: str, name: str) -> tuple[Document, ...]:
         raise UsageError(
             f"{name}: not YAML: {str(error).splitlines()[0]}", hint="is it a text file?"
         ) from error
+
+
+def _documents(text: str) -> Iterator[Document]:
+    loader = yaml.SafeLoader(text)
+    try:
+        while loader.check_node():
+            yield _document(loader, loader.get_node())
     finally:
         loader.dispose()
 

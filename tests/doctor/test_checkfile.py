@@ -1,0 +1,522 @@
+import contextlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stacks import IPEX_ERA, TODAY, machine
+
+from cputune.doctor.checkfile import FILE_CHECKS, check_file
+from cputune.doctor.finding import Severity
+from cputune.errors import UsageError
+from cputune.facts import Launcher
+
+GOOD_YAML = """\
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_CPU
+main_process_ip: 10.0.0.1
+main_process_port: 29500
+mixed_precision: bf16
+mpirun_config:
+  mpirun_hostfile: hostfile
+num_machines: 2
+num_processes: 4
+use_cpu: true
+"""
+GOOD_SCRIPT = """\
+#!/bin/bash
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500  # the first host's
+export OMP_NUM_THREADS=2
+mpirun -n 2 -ppn 2 python run_qa.py \\
+  --output_dir out \\
+  --use_cpu --bf16 --ddp_backend gloo
+"""
+
+
+def codes(text, name, packages=TODAY, **more):
+    return {finding.code for finding in check_file(text, name, machine(packages, **more))}
+
+
+def only(text, name, packages=TODAY, **more):
+    (finding,) = check_file(text, name, machine(packages, **more))
+    return finding
+
+
+def with_mpi(dialect, packages=TODAY):
+    launcher = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect=dialect)
+    return replace(machine(packages), launchers=(launcher,))
+
+
+def script(line, *, before="export OMP_NUM_THREADS=1 MASTER_ADDR=127.0.0.1"):
+    return f"{before}\n{line}\n"
+
+
+class TestAccelerate:
+    def test_a_good_file_has_no_finding(self):
+        assert codes(GOOD_YAML, "config.yaml") == set()
+
+    @pytest.mark.parametrize(
+        ("change", "code", "evidence"),
+        [
+            (
+                ("use_cpu: true", "use_cpu: true\nipex_config:\n  ipex: true"),
+                "file-key-unknown",
+                "config.yaml:12: ipex_config is known from 0.19 to 1.12; accelerate 1.15.0",
+            ),
+            (
+                ("debug: false", "debgu: false"),
+                "file-key-unknown",
+                "config.yaml:2: debgu is no key; is debug meant?",
+            ),
+            (
+                ("  mpirun_hostfile: hostfile", "  mpirun_hostfile: hostfile\n  mpirun_ccl: '1'"),
+                "file-key-ignored",
+                "config.yaml:9: mpirun_ccl is not read by accelerate 1.15.0",
+            ),
+            (
+                ("mpirun_config:\n  mpirun_hostfile: hostfile\n", ""),
+                "file-one-process",
+                "config.yaml:8: num_processes: 4 and no mpirun_config.mpirun_hostfile",
+            ),
+            (
+                ("MULTI_CPU", "'NO'"),
+                "file-one-process",
+                "num_processes: 4 with distributed_type 'NO' is one process",
+            ),
+            (
+                ("use_cpu: true", "use_cpu: false"),
+                "file-use-cpu",
+                "config.yaml:11: distributed_type: MULTI_CPU and use_cpu: false; with accelerate "
+                "1.15.0 every rank trains alone",
+            ),
+            (("use_cpu: true\n", ""), "file-use-cpu", "config.yaml:3: "),
+            (
+                ("bf16", "fp16"),
+                "file-precision",
+                "config.yaml:6: mixed_precision: fp16 trains in fp32 on a CPU",
+            ),
+            (("num_processes: 4", "num_processes: 5"), "file-value", "5 ranks cannot be divided"),
+            (("num_processes: 4", "num_processes: many"), "file-value", "'many' is not a whole"),
+            (("10.0.0.1", "127.0.0.1"), "file-value", "is each machine itself"),
+            (("main_process_ip: 10.0.0.1\n", ""), "file-value", "main_process_ip is missing"),
+            (("MULTI_CPU", "MULTI_GPU"), "file-no-gpu", "no GPU is here"),
+            (("num_processes: 4", "num_processes: 64"), "file-oversubscribed", "32 ranks on a"),
+        ],
+    )
+    def test_a_fault_is_found_in_its_line(self, change, code, evidence):
+        finding = only(GOOD_YAML.replace(*change), "config.yaml")
+        assert finding.code == code
+        assert evidence in finding.evidence
+
+    def test_bf16_on_a_cpu_without_it(self):
+        assert codes(GOOD_YAML, "c.yaml", isa=("avx2", "avx512f")) == {"file-precision"}
+
+    def test_bf16_of_one_rank_needs_use_cpu(self):
+        text = "distributed_type: 'NO'\nmixed_precision: bf16\nnum_processes: 1\nuse_cpu: false\n"
+        assert only(text, "c.yaml").evidence.startswith("c.yaml:4: mixed_precision: bf16")
+        assert codes(text, "c.yaml", accelerators=("nvidia",)) == set()
+
+    @pytest.mark.parametrize(
+        ("accelerate", "expected"), [("1.7.0", set()), ("1.8.1", {"file-key-ignored"})]
+    )
+    def test_ipex_config_where_accelerate_knows_it(self, accelerate, expected):
+        text = GOOD_YAML + "ipex_config:\n  ipex: true\n"
+        assert codes(text, "c.yaml", {**IPEX_ERA, "accelerate": accelerate}) == expected
+
+    def test_without_accelerate_the_file_is_judged_by_todays(self):
+        finding = only(GOOD_YAML + "tp_config: {}\n", "c.yaml", {})
+        assert "accelerate 1.15.0 (not installed; today's stack)" in finding.evidence
+
+    def test_json_is_read_too(self):
+        assert codes('{"distributed_type": "NO", "mixed_precision": "fp16"}', "c.json") == {
+            "file-precision"
+        }
+
+
+class TestScripts:
+    def test_a_good_script_has_no_finding(self):
+        assert codes(GOOD_SCRIPT, "run.sh") == set()
+
+    @pytest.mark.parametrize(
+        ("line", "code", "evidence"),
+        [
+            (
+                "python run_qa.py --use_cpu --use_ipex",
+                "file-flag-refused",
+                "--use_ipex is refused by transformers 5.23.0",
+            ),
+            (
+                "python run_qa.py --no-cuda",
+                "file-flag-refused",
+                "--no_cuda is refused by transformers 5.23.0: write --use_cpu",
+            ),
+            (
+                "mpirun -n 2 python run_qa.py --use_cpu --ddp_backend=ccl",
+                "file-flag-refused",
+                "--ddp_backend ccl is refused by transformers 5.23.0: accelerate 1.15.0 has no",
+            ),
+            (
+                "python run_qa.py --fp16",
+                "file-flag-ignored",
+                "--fp16 is ignored by transformers 5.23.0: on a CPU it trains in fp32",
+            ),
+            (
+                "python run_qa.py --bf16",
+                "file-use-cpu",
+                "--bf16 without --use_cpu means bf16 on a GPU",
+            ),
+            (
+                "torchrun --nproc-per-node 2 run_qa.py --output_dir out",
+                "file-use-cpu",
+                "with accelerate 1.15.0 each trains alone",
+            ),
+            (
+                "torchrun --nproc_per_node=auto run_qa.py --use_cpu",
+                "file-ranks-auto",
+                "--nproc_per_node auto; 4 cores may be used",
+            ),
+            (
+                "OMP_NUM_THREADS=4 torchrun --nproc-per-node 2 run_qa.py --use_cpu",
+                "file-oversubscribed",
+                "2 ranks × (4 threads) = 8, on 4 cores",
+            ),
+            (
+                "python run_qa.py --use_cpu --ddp_backend gloo",
+                "file-backend",
+                "--ddp_backend gloo in a run of one process is a ValueError",
+            ),
+            (
+                "accelerate launch --cpu --num_processes 2 train.py",
+                "file-one-process",
+                "accelerate launch --num_processes 2 without --mpirun_hostfile",
+            ),
+            (
+                "accelerate launch --cpu --mpirun_ccl 1 train.py",
+                "file-flag-refused",
+                "accelerate launch --mpirun_ccl is refused by accelerate 1.15.0",
+            ),
+            (
+                "accelerate launch --cpu --mixed_precision fp16 train.py",
+                "file-precision",
+                "--mixed_precision fp16 trains in fp32 on a CPU",
+            ),
+            (
+                "ipexrun --nprocs-per-node 1 train.py",
+                "file-ipex-launch",
+                "intel_extension_for_pytorch is not installed",
+            ),
+            (
+                "mpirun -n 2 numactl -m 0 python train.py --use_cpu",
+                "file-bound-twice",
+                "numactl behind mpirun",
+            ),
+            (
+                "mpirun -n 2 -genv I_MPI_PIN_DOMAIN '[3,c]' python train.py --use_cpu",
+                "file-pin-mask",
+                "3 has no 0x",
+            ),
+            (
+                "mpirun -n 2 -x FOO=1 python train.py --use_cpu",
+                "file-openmpi-one-core",
+                "mpirun -n 2 without --bind-to",
+            ),
+            (
+                "mpirun -ppn 2 -n 4 -x FOO=1 python train.py --use_cpu",
+                "file-mpi-dialect",
+                "-ppn is Intel MPI's and MPICH's, -x Open MPI's",
+            ),
+        ],
+    )
+    def test_a_fault_is_found_in_its_line(self, line, code, evidence):
+        finding = only(script(line), "run.sh")
+        assert finding.code == code
+        assert finding.evidence.startswith("run.sh:2: ")
+        assert evidence in finding.evidence
+
+    @pytest.mark.parametrize("launcher", ["torchrun --nproc-per-node 2", "mpirun -n 2"])
+    def test_ranks_without_a_thread_count(self, launcher):
+        text = script(f"{launcher} train.py --use_cpu", before="export MASTER_ADDR=a")
+        finding = only(text, "run.sh")
+        assert finding.code == "file-threads-unset"
+        assert finding.command == "export OMP_NUM_THREADS=2"
+
+    def test_mpirun_without_an_address(self):
+        text = script("mpirun -n 2 python t.py --use_cpu", before="export OMP_NUM_THREADS=1")
+        assert codes(text, "run.sh") == {"file-master-addr"}
+
+    def test_an_assignment_that_is_not_exported_reaches_nobody(self):
+        text = "OMP_NUM_THREADS=2\ntorchrun --nproc-per-node 2 t.py --use_cpu\n"
+        assert codes(text, "run.sh") == {"file-threads-unset"}
+        assert codes("set -a\n" + text, "run.sh") == set()
+
+    @pytest.mark.parametrize(
+        ("dialect", "options", "expected"),
+        [
+            ("intelmpi", "-n 2 -x A=B --bind-to none", {"file-mpi-dialect"}),
+            ("mpich", "-n 2 -genv A B -bind-to user:0,1", set()),
+            ("mpich", "-n 2 -perhost 2", {"file-mpi-dialect"}),
+            ("openmpi4", "-n 2 -genv A B --bind-to none", {"file-mpi-dialect"}),
+            ("openmpi4", "-n 2 -bind-to none", set()),
+            ("openmpi5", "-n 2 -bind-to none", {"file-mpi-dialect"}),
+            ("openmpi5", "-n 2 -x A=B", {"file-openmpi-one-core"}),
+            ("openmpi5", "-n 2 --map-by ppr:2:node:pe=2", set()),
+        ],
+    )
+    def test_the_dialect_of_the_mpirun_that_is_here(self, dialect, options, expected):
+        text = script(f"mpirun {options} python t.py --use_cpu")
+        found = check_file(text, "run.sh", with_mpi(dialect))
+        assert {finding.code for finding in found} == expected
+
+    def test_a_script_that_speaks_every_dialect_is_not_told_off_for_one(self):
+        text = script(
+            "case $dialect in\n  hydra) launch=(mpirun -n 2 -genv A B) ;;\n"
+            "  *) launch=(mpirun -n 2 -x A=B --bind-to none)\n"
+            "     launch+=(--allow-run-as-root) ;;\nesac\n"
+            '"${launch[@]}" python t.py --use_cpu'
+        )
+        found = check_file(text, "run.sh", with_mpi("intelmpi"))
+        assert found == ()
+
+    def test_ccl_needs_mpi_and_workers_where_it_lives(self):
+        packages = {**IPEX_ERA, "oneccl_bind_pt": "2.8.0"}
+        line = "torchrun --nproc-per-node 2 t.py --use_cpu --ddp_backend ccl"
+        found = check_file(script(line), "run.sh", machine(packages))
+        assert [finding.code for finding in found] == ["file-backend", "file-backend"]
+        assert found[0].command == "export CCL_WORKER_COUNT=1"
+        assert found[1].severity is Severity.WARNING
+        line = "mpirun -n 2 -genv CCL_WORKER_COUNT 1 python t.py --use_cpu --ddp_backend ccl"
+        assert codes(script(line), "run.sh", packages) == set()
+
+    @pytest.mark.parametrize(
+        ("packages", "expected"),
+        [
+            (IPEX_ERA, set()),
+            ({**IPEX_ERA, "accelerate": "1.10.1"}, {"file-flag-ignored"}),
+            ({**IPEX_ERA, "torch": "2.6.0"}, {"file-flag-refused"}),
+            ({**IPEX_ERA, "transformers": "4.57.6"}, {"file-flag-refused"}),
+        ],
+    )
+    def test_use_ipex_by_what_is_installed(self, packages, expected):
+        assert codes(script("python t.py --use_cpu --use_ipex"), "run.sh", packages) == expected
+
+    def test_variables_arrays_continuations_and_here_documents_are_read(self):
+        text = """
+NP=2
+args=(
+  --use_cpu   # the CPU's
+  --no_cuda
+)
+cat <<EOF > hosts
+don't python x.py --fp16
+EOF
+if true; then
+  OMP_NUM_THREADS=1 torchrun --nproc-per-node ${NP} \\
+     train.py "${args[@]}" --epochs $(nproc)
+fi
+"""
+        finding = only(text, "run.sh")
+        assert finding.evidence.startswith("run.sh:11: --no_cuda is refused")
+
+    def test_a_launch_line_alone_is_enough(self):
+        assert codes("python run_qa.py --use_cpu --no_cuda", "-") == {"file-flag-refused"}
+
+    def test_without_transformers_flags_are_not_judged(self):
+        assert codes(script("python t.py --no_cuda --fp16"), "run.sh", {}) == set()
+
+
+PYTORCHJOB = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata:
+  name: bert
+spec:
+  nprocPerNode: "2"
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              image: bert
+              command: ["torchrun", "train.py", "--use_cpu", "--bf16"]
+              env:
+                - name: OMP_NUM_THREADS
+                  value: "4"
+              resources:
+                limits: {cpu: 8, memory: 32Gi}
+                requests: {cpu: 8, memory: 32Gi}
+              volumeMounts:
+                - {name: dshm, mountPath: /dev/shm}
+          volumes:
+            - name: dshm
+              emptyDir: {medium: Memory}
+"""
+TRAINJOB = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: bert}
+spec:
+  runtimeRef: {name: torch-distributed}
+  trainer:
+    numNodes: 2
+    numProcPerNode: 2
+    command: ["torchrun", "train.py", "--use_cpu"]
+    env:
+      - {name: OMP_NUM_THREADS, value: "4"}
+    resourcesPerNode:
+      limits: {cpu: 8, memory: 32Gi}
+"""
+
+
+class TestKubernetes:
+    @pytest.mark.parametrize("text", [PYTORCHJOB, TRAINJOB])
+    def test_a_good_job_has_no_finding(self, text):
+        assert codes(text, "job.yaml") == set()
+
+    @pytest.mark.parametrize(
+        ("job", "change", "code", "evidence"),
+        [
+            (PYTORCHJOB, ('"2"', "2"), "file-k8s-field", 'write nprocPerNode: "2"'),
+            (PYTORCHJOB, ('"2"', "auto"), "file-ranks-auto", "nprocPerNode is 'auto'"),
+            (
+                PYTORCHJOB,
+                ('  nprocPerNode: "2"\n', ""),
+                "file-ranks-auto",
+                "job.yaml:5: nprocPerNode is missing, which means auto",
+            ),
+            (PYTORCHJOB, ("Master", "Worker"), "file-k8s-field", "nobody sets MASTER_ADDR"),
+            (PYTORCHJOB, ("replicas: 1", "replicas: 2"), "file-k8s-field", "Master has 2"),
+            (PYTORCHJOB, ("- name: pytorch", "- name: main"), "file-k8s-field", "found: main"),
+            (PYTORCHJOB, ("name: bert", "name: 1bert"), "file-k8s-field", "the name '1bert'"),
+            (PYTORCHJOB, ('"4"', "4"), "file-k8s-field", "job.yaml:18: env OMP_NUM_THREADS: 4"),
+            (
+                PYTORCHJOB,
+                ("requests: {cpu: 8", "requests: {cpu: 4"),
+                "file-k8s-resources",
+                "job.yaml:20: cpu: requests 4, limits 8",
+            ),
+            (PYTORCHJOB, ("mountPath: /dev/shm", "mountPath: /data"), "file-k8s-shm", "emptyDir"),
+            (
+                PYTORCHJOB,
+                ('"4"', '"8"'),
+                "file-oversubscribed",
+                "2 ranks × 8 threads = 16, limits.cpu is 8",
+            ),
+            (
+                PYTORCHJOB,
+                ('"--bf16"', '"--use_ipex"'),
+                "file-flag-refused",
+                "job.yaml:15: --use_ipex is refused by transformers 5.23.0",
+            ),
+            (
+                PYTORCHJOB,
+                ('"--use_cpu", "--bf16"', '"--output_dir", "o"'),
+                "file-use-cpu",
+                "each trains alone",
+            ),
+            (TRAINJOB, ("    numProcPerNode: 2\n", ""), "file-ranks-auto", "is missing"),
+            (TRAINJOB, ("Node: 2\n    com", 'Node: "2"\n    com'), "file-k8s-field", "a string"),
+            (TRAINJOB, ("OMP_NUM", "PET_NUM"), "file-k8s-field", "PET_NUM_THREADS: names"),
+            (TRAINJOB, (", memory: 32Gi", ""), "file-k8s-resources", "limits.memory is missing"),
+            (TRAINJOB, ("cpu: 8", "cpu: 8500m"), "file-k8s-resources", "no whole number"),
+            (TRAINJOB, ("{name: torch-distributed}", "{}"), "file-k8s-field", "runtimeRef.name"),
+        ],
+    )
+    def test_a_fault_is_found(self, job, change, code, evidence):
+        assert change[0] in job
+        found = {
+            f.code: f.evidence
+            for f in check_file(job.replace(*change, 1), "job.yaml", machine(TODAY))
+        }
+        assert evidence in found[code]
+
+    def test_the_example_of_the_guides_leaves_the_ranks_open(self):
+        text = PYTORCHJOB.replace('  nprocPerNode: "2"\n', "  elasticPolicy: {minReplicas: 1}\n")
+        text = text.replace("Master", "Worker").replace("replicas: 1\n", "replicas: 4\n")
+        assert codes(text, "job.yaml") == {"file-ranks-auto", "file-k8s-elastic"}
+
+    def test_a_command_inside_a_shell_is_read(self):
+        text = PYTORCHJOB.replace(
+            '["torchrun", "train.py", "--use_cpu", "--bf16"]',
+            '["bash", "-c", "cd /w && torchrun train.py --use_cpu --no_cuda"]',
+        )
+        assert codes(text, "job.yaml") == {"file-flag-refused"}
+
+
+@st.composite
+def mangled(draw):
+    """A good file with a piece cut out, doubled or written over."""
+    text = draw(st.sampled_from([GOOD_YAML, GOOD_SCRIPT, PYTORCHJOB, TRAINJOB]))
+    start, end = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 2)))
+    return (
+        text[:start] + draw(st.sampled_from(["", text[start:end] * 2, "'", "{", "5"])) + text[end:]
+    )
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("text", "name"),
+        [
+            ("a: [1, 2", "bad.yaml"),
+            ("\tuse_cpu: true", "bad.yaml"),
+            ("", "empty.yaml"),
+            ("", "empty.sh"),
+            ("hello: world", "other.yaml"),
+            ("[1, 2]", "list.yaml"),
+            ("echo hello", "none.sh"),
+            ('python "train.py', "quote.sh"),
+            ("\0\1\2", "binary.yaml"),
+            ("\0\1\2", "binary"),
+            ("use_cpu: &a [*a]", "self.yaml"),
+            ("kind: PyTorchJob\n\x07: 1", "control.yaml"),
+            ("use_cpu: true\n" + "a: " + "[" * 5000, "deep.yaml"),
+        ],
+    )
+    def test_what_is_not_understood_is_said_with_a_hint(self, text, name):
+        with pytest.raises(UsageError) as caught:
+            check_file(text, name, machine(TODAY))
+        assert name in str(caught.value)
+        assert caught.value.hint
+
+    def test_a_few_lines_that_stand_for_billions_of_values_are_refused(self):
+        lines = ["use_cpu: true", "a: &a [1,1,1,1,1,1,1,1,1]"]
+        for before, after in zip("abcdefghi", "bcdefghij", strict=True):
+            lines.append(f"{after}: &{after} [{','.join([f'*{before}'] * 9)}]")
+        with pytest.raises(UsageError, match="too many values"):
+            check_file("\n".join(lines), "bomb.yaml", machine(TODAY))
+
+    @given(st.one_of(st.text(), mangled()), st.sampled_from(["f.yaml", "f.sh", "f", "f.json"]))
+    @settings(max_examples=300, deadline=None)
+    def test_any_text_gives_findings_or_a_usage_error(self, text, name):
+        found = ()
+        with contextlib.suppress(UsageError):
+            found = check_file(text, name, machine(TODAY))
+        assert all(finding.evidence.startswith(name) for finding in found)
+
+    def test_a_long_file_with_an_open_quote_is_read_once(self):
+        text = "python t.py '" + "a b\n" * 100_000
+        with pytest.raises(UsageError, match="never closed"):
+            check_file(text, "long.sh", machine(TODAY))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "kind: PyTorchJob\nspec: 5\n",
+            "kind: PyTorchJob\nmetadata: []\nspec: {pytorchReplicaSpecs: [1]}\n",
+            "kind: PyTorchJob\nspec: {pytorchReplicaSpecs: {Master: {template: {spec: "
+            "{containers: [1, {name: pytorch, env: 7, command: 5}]}}}}}\n",
+            "kind: TrainJob\nspec: {trainer: {env: [1, {value: 2}], numProcPerNode: [2]}}\n",
+            "distributed_type: [MULTI_CPU]\nnum_processes: {a: 1}\nmpirun_config: 5\n",
+            "mixed_precision: 5\nuse_cpu: [1]\nipex_config: text\n1: 2\n",
+        ],
+    )
+    def test_values_of_the_wrong_kind_are_findings_at_most(self, text):
+        assert isinstance(check_file(text, "odd.yaml", machine(TODAY)), tuple)
+
+
+def test_every_check_of_files_tells_its_story_once():
+    assert len({check.code for check in FILE_CHECKS}) == len(FILE_CHECKS)
+    assert all(check.story and check.source and check.remedy for check in FILE_CHECKS)
+    assert all(check(machine(TODAY)) == () for check in FILE_CHECKS)
