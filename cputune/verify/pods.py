@@ -25,6 +25,7 @@ from cputune.verify.launch import INSTALL_TORCH, no_plan, not_run, versions, wit
 from cputune.verify.launched import Rank, observe
 from cputune.verify.records import FAILED, NOT_CHECKED, Check, Evidence
 from cputune.verify.rules import Document, at
+from cputune.verify.speed import throughput, throughput_check
 
 MOST_THREADS_PER_CPU = 4
 PIN = (
@@ -86,8 +87,8 @@ def _run(
     )
     if not seen.enough or len(pods) > 1 or expected.samples_per_second is None:
         return Answer(checks=checks)  # several nodes on one machine say nothing of speed
-    ratio = judge.throughput(seen.ranks, expected.samples_per_second)
-    return Answer(checks=(*checks, judge.throughput_check(ratio, consumer)), throughput=ratio)
+    ratio = throughput(seen.ranks, expected.samples_per_second)
+    return Answer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)
 
 
 def pod_affinity(plan: Plan, ranks: Sequence[Rank], pods: Sequence[Pod]) -> tuple[Evidence, ...]:

@@ -7,8 +7,9 @@ import pytest
 from cputune.plan import Plan
 from cputune.result import Throughput
 from cputune.verify.interface import Expected
-from cputune.verify.judge import judge, median_interval, step_rates, throughput, throughput_check
+from cputune.verify.judge import judge
 from cputune.verify.launched import Launched, Rank, RankStep
+from cputune.verify.speed import median_interval, step_rates, throughput, throughput_check
 
 PLAN = Plan(processes_per_node=2, threads_per_process=1, precision="bf16", cpus=((0,), (1,)))
 
