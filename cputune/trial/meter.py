@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from cputune.trial import state
-from cputune.trial.clock import RunDelay
+from cputune.trial.clock import Delay
 from cputune.trial.speak import Speaker
 
 
@@ -25,7 +25,7 @@ class Meter:
         self.backwards = 0
         self._samples = 0
         self._losses: list[Any] = []
-        self._delay: RunDelay | None = None
+        self._delay: Delay | None = None
         self._mark = 0.0
         self._paused = 0.0
         self._dtype = state.DtypeProbe()
@@ -34,7 +34,7 @@ class Meter:
         """Training starts now. Called again before the first step, the clock starts again."""
         if self.steps == 0:
             if self._delay is None:
-                self._delay = RunDelay()
+                self._delay = Delay()
                 self.speaker.say("note", text="training starts")
             self.framework = framework
             self._start_lap()

@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 import traceback
+from types import TracebackType
 
 from cputune.trial.force import from_environment
 from cputune.trial.hooks import install
@@ -37,10 +38,20 @@ def run_script(argv: list[str]) -> int:
         return 130
     except BaseException as error:  # told, then shown: it is the script's own
         meter.speaker.say("error", kind=type(error).__name__, text=str(error)[:2000])
-        traceback.print_exc()
+        traceback.print_exception(type(error), error, _own_part(error.__traceback__))
         return 1
     meter.end()
     return 0
+
+
+def _own_part(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script on, without us and runpy before it."""
+    while trace is not None and (
+        trace.tb_frame.f_code.co_filename == __file__
+        or trace.tb_frame.f_globals.get("__name__") == "runpy"
+    ):
+        trace = trace.tb_next
+    return trace
 
 
 def _status(code: object) -> int:

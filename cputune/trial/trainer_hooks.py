@@ -34,6 +34,7 @@ def patches(
         "transformers.training_args": lambda m: _patch_arguments(m, meter, force, scratch),
         "transformers.hf_argparser": lambda m: _patch_parser(m, meter),
         "transformers.trainer": lambda m: _patch_trainer(m, meter),
+        "transformers.loss.loss_utils": lambda m: _patch_loss(m, meter),
         "transformers.modeling_utils": lambda m: _silence(m.PreTrainedModel, "save_pretrained"),
     }
 
@@ -161,14 +162,57 @@ def _watch_training_step(trainer: Any, meter: Meter) -> None:
     """Wrap the method of this one object, so that a subclass's own is measured too."""
     original = trainer.training_step
 
-    def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def training_step(
+        model: Any, inputs: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         meter.watch(model)
         samples = samples_in(inputs)
+        meter.facts.pop("items_counted", None)
+        if num_items_in_batch is not None:
+            kwargs["num_items_in_batch"] = num_items_in_batch
         loss = original(model, inputs, *args, **kwargs)
-        meter.micro_step(samples, loss)
+        counted = meter.facts.pop("items_counted", False)
+        scale = 1 if counted or num_items_in_batch is None else _loss_scale(trainer)
+        meter.micro_step(samples, loss / scale)
         return loss
 
     trainer.training_step = training_step
+
+
+def _loss_scale(trainer: Any) -> int:
+    """By how much a loss is too large when the model paid no heed to num_items_in_batch.
+
+    Since 4.46 Trainer takes every model whose forward has ``**kwargs`` for one that
+    divides its loss by the items of the whole step, and then neither divides it by the
+    accumulation steps nor leaves out the number of ranks (``Trainer.compute_loss``,
+    ``training_step``). Models that do not (BERT's classifier) then report, and train
+    with, a loss that grows with the ranks: no two plans could be compared by it.
+    """
+    if not getattr(trainer, "model_accepts_loss_kwargs", False):
+        return 1
+    if getattr(trainer, "compute_loss_func", None) is not None:
+        return 1
+    ranks = (
+        trainer.accelerator.num_processes
+        if getattr(trainer.args, "average_tokens_across_devices", False)
+        else 1
+    )
+    return int(trainer.args.gradient_accumulation_steps) * int(ranks)
+
+
+def _patch_loss(module: ModuleType, meter: Meter) -> None:
+    """Learn whether a model divides its loss by the items of the whole step."""
+    original = module.fixed_cross_entropy
+
+    @functools.wraps(original)
+    def fixed_cross_entropy(
+        source: Any, target: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if num_items_in_batch is not None:
+            meter.facts["items_counted"] = True
+        return original(source, target, num_items_in_batch, *args, **kwargs)
+
+    module.fixed_cross_entropy = fixed_cross_entropy  # type: ignore[attr-defined]
 
 
 def _asked_steps(trainer: Any, endless: int) -> int:
