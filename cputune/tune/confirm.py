@@ -61,7 +61,8 @@ class Contender:
     @property
     def deviation(self) -> float:
         """Standard deviation of ``merged``."""
-        return (self.believed[1] ** -2 + len(self.measured) / ROUND_DEVIATION**2) ** -0.5
+        weight = 1 / self.believed[1] ** 2 + len(self.measured) / ROUND_DEVIATION**2
+        return math.sqrt(1 / weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

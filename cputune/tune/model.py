@@ -59,10 +59,8 @@ class SpeedModel:
         bf16 = np.array([plan.precision == "bf16" for plan in plans], dtype=np.float64)
         # Half of the cores take longer, but seldom twice as long; bf16 pays where it is native.
         self._prior = -0.55 * math.log(2) * self._used + bf16 * (-0.7 if native else 1.0)
-        rows = np.arange(len(plans))
-        self._variance = np.array(
-            [self._kernel(rows[i : i + 1], rows[i : i + 1])[0, 0] for i in rows]
-        )
+        one_by_one = [np.array([index]) for index in range(len(plans))]
+        self._variance = np.array([self._kernel(one, one)[0, 0] for one in one_by_one])
 
     def believe(
         self, tried: Sequence[int], logs: Sequence[float], errors: Sequence[float]
@@ -76,13 +74,13 @@ class SpeedModel:
         offset = float(np.median(values))
         covariance = self._kernel(rows, rows)
         covariance[np.diag_indices_from(covariance)] += np.square(errors) + _OWN**2
-        factor = np.linalg.cholesky(covariance)
+        factor: Array = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
         cross = self._kernel(rows, everything)
-        weights = np.linalg.solve(factor.T, np.linalg.solve(factor, values - offset))
-        half = np.linalg.solve(factor, cross)
+        half = _forward(factor, cross)
+        whitened = _forward(factor, (values - offset)[:, None])[:, 0]
         variance = np.maximum(self._variance - np.square(half).sum(axis=0), 0.0)
         return Belief(
-            mean=self._prior + offset + cross.T @ weights,
+            mean=self._prior + offset + np.einsum("ij,i->j", half, whitened),
             deviation=np.sqrt(variance + _OWN**2),
         )
 
@@ -152,6 +150,19 @@ def _layout_features(facts: HostFacts, plan: Plan) -> tuple[float, ...]:
         math.log2(max(nodes, 1)),
         math.log2(max(sockets, 1)),
     )
+
+
+def _forward(lower: Array, right: Array) -> Array:
+    """Solve ``lower @ x = right`` by forward substitution.
+
+    Plain loops on purpose: a threaded BLAS would wake threads that spin on the cores
+    that are about to be measured.
+    """
+    solved = np.empty_like(right)
+    for row in range(len(lower)):
+        known = np.einsum("k,kj->j", lower[row, :row], solved[:row])
+        solved[row] = (right[row] - known) / lower[row, row]
+    return solved
 
 
 def _labels(values: Sequence[str]) -> Labels:
