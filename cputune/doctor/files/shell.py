@@ -45,7 +45,13 @@ def read_commands(text: str, name: str) -> tuple[ShellCommand, ...]:
     """The commands of a script, in order. Raises UsageError where quotes do not close."""
     reader = _Reader()
     for line, logical in _logical_lines(text, name):
-        reader.read(line, logical)
+        try:
+            reader.read(line, logical)
+        except ValueError as error:
+            raise UsageError(
+                f"{name}:{line}: cannot be read as shell: {error}",
+                hint="give a file that bash can read",
+            ) from error
     return tuple(reader.commands)
 
 
