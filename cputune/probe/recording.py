@@ -225,8 +225,11 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
         return text.partition("\n")[0] + "\n"
     if path == "/proc/version":
         return " ".join(text.split()[:3]) + "\n"
+    if path == "/proc/self/status":
+        return "".join(re.findall(r"(?m)^(?:CapEff|Cpus_allowed_list):.*\n", text))
     if path.endswith("/status"):
-        return "".join(re.findall(r"(?m)^(?:Name|VmSize|CapEff|Cpus_allowed_list):.*\n", text))
+        kept = re.findall(r"(?m)^(?:Name|VmSize|Cpus_allowed_list):.*\n", text)
+        return scrub.value("".join(kept))
     if path == "/proc/self/cgroup":
         lines = (line.rpartition(":") for line in text.splitlines())
         return "".join(f"{head}:{scrub.group_path(group)}\n" for head, _, group in lines)

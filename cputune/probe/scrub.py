@@ -11,9 +11,16 @@ ADDRESS_4, ADDRESS_6 = "192.0.2.1", "2001:db8::1"
 """Addresses that are set aside for documentation (RFC 5737, RFC 3849)."""
 
 _IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
-_IPV6 = re.compile(r"(?<![\w:])(?!::1(?![\w:]))[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])")
+_IPV6 = re.compile(  # eight groups, or fewer around a double colon; a time of day is neither
+    r"(?i)(?<![\w:])(?!::1?(?![\w:]))"
+    r"(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(?=[0-9a-f:]*::)[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,7})"
+    r"(?![\w:])"
+)
 _HARDWARE_ADDRESS = re.compile(r"(?i)(?<![0-9a-z])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-z])")
 
+_COMMON_PARTS = frozenset(
+    ["bin", "conda", "data", "home", "lib", "opt", "python", "root", "sys", "torch", "user", "usr"]
+)
 _PLAIN_GROUPS = re.compile(
     r"kubepods(-besteffort|-burstable)?(\.slice)?|besteffort|burstable|guaranteed|docker|lxc"
     r"|(system|user|machine|session|app|background|init)\.(slice|scope)|init\.scope|libpod_parent"
@@ -44,15 +51,17 @@ class Scrubber:
         if self.home and len(self.home) > 2:
             text = re.sub(re.escape(self.home.rstrip("/")) + r"(?=/|$|[:\s\"'])", HOME, text)
         text = re.sub(r"/(home|Users)/[^/:\s\"']+", HOME, text)
-        if self.user and len(self.user) > 2 and self.user != "root":
-            text = re.sub(rf"(?<=/){re.escape(self.user)}(?=/|$|[:\s\"'])", USER, text)
+        if self._names_somebody():
+            text = re.sub(rf"(?<=/){re.escape(self.user or '')}(?=/|$|[:\s\"'])", USER, text)
         for name in self._host_names():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", HOST_NAME, text)
         return text
 
     def value(self, text: str) -> str:
-        """As ``text``, and without network addresses; loopback stays what it is."""
+        """As ``text``, and without network addresses (loopback stays) and the user's name."""
         text = _HARDWARE_ADDRESS.sub("00:00:00:00:00:00", self.text(text))
+        if self._names_somebody():
+            text = re.sub(rf"(?<![\w.-]){re.escape(self.user or '')}(?![\w-])", USER, text)
         return _IPV6.sub(ADDRESS_6, _IPV4.sub(ADDRESS_4, text))
 
     def variables(self, variables: Mapping[str, str]) -> dict[str, str]:
@@ -82,6 +91,10 @@ class Scrubber:
     def interface(self, name: str) -> str:
         """A network interface's name without the hardware address that may be in it."""
         return re.sub(r"[0-9a-f]{6,}", "0", name)
+
+    def _names_somebody(self) -> bool:
+        """Whether the user's name is a name, and no common part of paths."""
+        return self.user is not None and len(self.user) > 2 and self.user not in _COMMON_PARTS
 
     def _host_names(self) -> tuple[str, ...]:
         if not self.host_name or self.host_name in ("localhost", "(none)"):

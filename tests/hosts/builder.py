@@ -3,8 +3,9 @@
     facts = cputune.probe(machine(tmp_path, sockets=2, cores=28, smt=2))
 
 What is built is what Linux shows, file by file, so that the probe reads it as it reads
-a real one. ``like`` picks the processor; ``cgroup`` the limits; ``files`` adds or
-replaces any file, and removes one where its text is None.
+a real one. Without a directory, ``machine(None, ...)``, it stays in memory. ``like``
+picks the processor, ``cgroup`` the limits; ``files`` adds or replaces any file, and
+removes one where its text is None.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cputune import cpulist
-from cputune.host import RecordedHost
+from cputune.host import Host, RecordedHost
 
 _AVX2 = "fpu sse sse2 sse4_2 lm avx f16c fma avx2"
 _AVX512 = f"{_AVX2} avx512f avx512dq avx512cd avx512bw avx512vl"
@@ -91,7 +92,7 @@ class Cgroup:
 
 
 def machine(
-    root: Path,
+    root: Path | None,
     *,
     sockets: int = 1,
     cores: int | Sequence[int] = 4,
@@ -112,7 +113,7 @@ def machine(
     status_allowed: str | None = None,
     record: Mapping[str, Any] | None = None,
     files: Mapping[str, str | bytes | None] | None = None,
-) -> RecordedHost:
+) -> RecordedHost | FakeTree:
     """Write a machine below ``root`` and return the host that reads it.
 
     Args:
@@ -132,7 +133,7 @@ def machine(
     layout = _number_cpus(per_socket, smt, siblings, e_cores, cpu_numbers)
     off = set(cpulist.parse(offline))
     online = sorted(cpu for core in layout for cpu in core.cpus if cpu not in off)
-    tree = Tree(root)
+    tree: Tree | FakeTree = FakeTree() if root is None else Tree(root)
     everything = sorted(cpu for core in layout for cpu in core.cpus)
     _write_cpus(tree, layout, online, everything, kernel, hybrid=e_cores > 0)
     _write_nodes(
@@ -161,7 +162,7 @@ def machine(
         tree.write("record.json", json.dumps({"schema": "cputune.record/1", **record}))
     for path, content in (files or {}).items():
         tree.write(path, content)
-    return RecordedHost(root)
+    return tree if isinstance(tree, FakeTree) else RecordedHost(tree.root)
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,35 @@ class Tree:
             return
         os.makedirs(target.parent, exist_ok=True)
         target.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+class FakeTree(Host):
+    """A recorded tree in memory, for machines of many thousand files."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.children: dict[str, set[str]] = {}
+
+    def write(self, path: str, content: str | bytes | None) -> None:
+        assert isinstance(content, str), "a machine in memory holds text"
+        at = "/" + path.lstrip("/")
+        self.files[at] = content
+        while at != "/" and at:
+            at, _, name = at.rpartition("/")
+            self.children.setdefault(at, set()).add(name)
+
+    def read_text(self, path: str) -> str:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path]
+
+    def list_dir(self, path: str) -> tuple[str, ...]:
+        if path not in self.children:
+            raise FileNotFoundError(path)
+        return tuple(sorted(self.children[path]))
+
+    def exists(self, path: str) -> bool:
+        return path in self.files or path in self.children
 
 
 @dataclass(frozen=True)
@@ -215,7 +245,7 @@ def _number_cpus(
 
 
 def _write_cpus(
-    tree: Tree,
+    tree: Tree | FakeTree,
     layout: list[_Core],
     online: list[int],
     everything: list[int],
@@ -272,7 +302,7 @@ def mask(cpus: Iterable[int], width: int) -> str:
 
 
 def _write_nodes(
-    tree: Tree,
+    tree: Tree | FakeTree,
     layout: list[_Core],
     online: set[int],
     *,
@@ -303,7 +333,7 @@ def _write_nodes(
 
 
 def _write_cpuinfo(
-    tree: Tree,
+    tree: Tree | FakeTree,
     layout: list[_Core],
     online: list[int],
     like: str,
@@ -355,7 +385,7 @@ def _write_cpuinfo(
     tree.write("proc/cpuinfo", "\n".join(lines) + "\n")
 
 
-def _write_cgroup(tree: Tree, group: Cgroup) -> None:
+def _write_cgroup(tree: Tree | FakeTree, group: Cgroup) -> None:
     point = "/sys/fs/cgroup"
     relative = group.path.removeprefix(group.root.rstrip("/")).strip("/")
     chain = (group, *group.above)
@@ -380,7 +410,7 @@ def _write_cgroup(tree: Tree, group: Cgroup) -> None:
         directory = directory.rpartition("/")[0]
 
 
-def _write_level(tree: Tree, level: Cgroup, version: int, directory: str) -> None:
+def _write_level(tree: Tree | FakeTree, level: Cgroup, version: int, directory: str) -> None:
     base = "sys/fs/cgroup"
     quota = None if level.quota is None else round(level.quota * 100_000)
     statistics = ""
