@@ -10,7 +10,7 @@ HOST_NAME, USER, HOME = "host", "user", "/home/user"
 ADDRESS_4, ADDRESS_6 = "192.0.2.1", "2001:db8::1"
 """Addresses that are set aside for documentation (RFC 5737, RFC 3849)."""
 
-_IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?!\d|\.\d)")
 _IPV6 = re.compile(  # eight groups, or fewer around a double colon; a time of day is neither
     r"(?i)(?<![\w:])(?!::1?(?![\w:]))"
     r"(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(?=[0-9a-f:]*::)[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,7})"
