@@ -1,0 +1,219 @@
+"""The door to the machine: live and recorded hosts, children, whole files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cputune.errors import CannotError, UsageError
+from cputune.facts import HostFacts
+from cputune.host import (
+    Command,
+    Host,
+    LiveHost,
+    RecordedHost,
+    end_group,
+    write_atomically,
+    write_tree,
+)
+from cputune.host.cpuid import cpuid
+from cputune.probe import probe
+
+X86_LINUX = sys.platform == "linux" and os.uname().machine == "x86_64"
+
+
+def test_a_bare_host_knows_nothing() -> None:
+    host = Host()
+
+    for read in (host.read_text, host.list_dir):
+        with pytest.raises(FileNotFoundError):
+            read("/proc/cpuinfo")
+    with pytest.raises(FileNotFoundError):
+        host.run(Command(argv=("true",)))
+    assert not host.exists("/")
+    assert not host.knows("/")
+    facts = probe(host)
+    assert facts.topology.online == ()
+    assert facts.recorded
+
+
+def test_a_command_runs_with_the_environment_it_was_given(tmp_path: Path) -> None:
+    code = "import os, sys; print(os.environ['WORD'], os.getcwd()); sys.exit('end')"
+    command = Command(
+        argv=(sys.executable, "-c", code), environment={"WORD": "given"}, cwd=str(tmp_path)
+    )
+
+    completed = LiveHost().run(command)
+
+    assert completed.returncode == 1
+    assert completed.stdout.split() == ["given", str(tmp_path)]
+    assert completed.stderr == "end\n"
+
+
+def test_a_child_that_leaves_a_process_holding_its_output_is_not_waited_for() -> None:
+    code = (
+        "import subprocess, sys; print('said', flush=True);"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'],"
+        " start_new_session=True)"
+    )
+    started = time.monotonic()
+
+    completed = LiveHost().run(Command(argv=(sys.executable, "-c", code), timeout_seconds=1.0))
+
+    assert completed.returncode == 0
+    assert time.monotonic() - started < 15  # the process that stays sleeps longer
+
+
+def test_end_group_ends_what_ignores_the_first_signals() -> None:
+    code = (
+        "import signal, time; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN);"
+        "print(1, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        (sys.executable, "-c", code), stdout=subprocess.PIPE, start_new_session=True
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        end_group(child, grace_seconds=0.2)
+
+    assert child.returncode == -9
+
+
+@pytest.mark.skipif(not X86_LINUX, reason="CPUID is an instruction of x86")
+def test_cpuid_agrees_with_the_kernel() -> None:
+    flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    basic, extended = cpuid(7, 0), cpuid(7, 1)
+
+    assert basic is not None
+    assert extended is not None
+    for register, bit, flag in (
+        (basic[1], 5, "avx2"),
+        (basic[1], 16, "avx512f"),
+        (basic[2], 11, "avx512_vnni"),
+        (basic[3], 24, "amx_tile"),
+        (extended[0], 4, "avx_vnni"),
+        (extended[0], 5, "avx512_bf16"),
+    ):
+        assert bool(register >> bit & 1) == (flag in flags), flag
+
+
+def test_the_live_host_sees_an_affinity_that_is_narrow() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    code = (
+        f"import os; os.sched_setaffinity(0, [{cpu}]); import cputune, json;"
+        "print(json.dumps(cputune.probe().topology.allowed))"
+    )
+
+    child = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+
+    assert json.loads(child.stdout) == [cpu]
+
+
+def test_probing_imports_nothing_that_it_judges() -> None:
+    code = (
+        "import sys, cputune; cputune.probe();"
+        "print(*{'torch', 'transformers', 'accelerate', 'numpy', 'psutil', 'cpuinfo', 'click'}"
+        " & set(sys.modules))"
+    )
+
+    child = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+
+    assert child.stdout.split() == []
+
+
+def test_the_live_machine_s_own_counts_agree() -> None:
+    facts: HostFacts = probe(LiveHost())
+
+    assert set(facts.topology.allowed) == os.sched_getaffinity(0)
+    assert facts.python == ".".join(map(str, sys.version_info[:3]))
+    assert facts.package("pytest") is not None
+    assert not facts.recorded
+
+
+class FakeMac(Host):
+    """A system without /proc and /sys: py-cpuinfo is asked, and nothing is guessed."""
+
+    live = True
+
+    def cpu_info(self) -> Mapping[str, object]:
+        return {
+            "vendor_id_raw": "GenuineIntel",
+            "brand_raw": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz",
+            "family": 6,
+            "model": 158,
+            "stepping": "10",
+            "flags": ["avx2", "fma", "sse4_2", "tsc"],
+        }
+
+
+def test_py_cpuinfo_speaks_where_there_is_no_proc() -> None:
+    facts = probe(FakeMac())
+
+    assert facts.cpu.vendor == "GenuineIntel"
+    assert facts.cpu.isa == ("avx2", "fma", "sse4_2")
+    assert (facts.cpu.stepping, facts.cpu.codename) == (None, None)
+    assert facts.why_unknown("topology.online") is not None
+
+
+def test_a_recording_is_asked_before_its_files(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/loadavg").write_text("1 2 3\n")
+    (tmp_path / "record.json").write_text('{"unreadable": {"/proc/loadavg": 13}}')
+
+    with pytest.raises(PermissionError):
+        RecordedHost(tmp_path).read_text("/proc/loadavg")
+
+
+@pytest.mark.parametrize("path", ["/../secret", "/proc/../../secret", "../secret", "/proc/\0"])
+def test_no_path_leads_out_of_a_recording(tmp_path: Path, path: str) -> None:
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "root/proc").mkdir(parents=True)
+    host = RecordedHost(tmp_path / "root")
+
+    assert not host.exists(path)
+    with pytest.raises(OSError):
+        host.read_text(path)
+
+
+def test_links_that_go_in_circles_are_no_file(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/a").symlink_to("b")
+    (tmp_path / "proc/b").symlink_to("a")
+    host = RecordedHost(tmp_path)
+
+    assert not host.exists("/proc/a")
+    with pytest.raises(OSError):
+        host.read_text("/proc/a")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    write_atomically(path, "one\n")
+
+    with pytest.raises(UsageError) as caught:
+        write_atomically(path, "two\n")
+    assert "--force" in (caught.value.hint or "")
+    assert path.read_text() == "one\n"
+
+    write_atomically(path, "two\n", force=True)
+    assert path.read_text() == "two\n"
+    with pytest.raises(CannotError):
+        write_atomically(tmp_path / "no" / "out.json", "")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(CannotError):
+        write_tree(tmp_path / "t", {"a": "", "a/b": "a file is no directory"})
+    assert list(tmp_path.iterdir()) == []
+
+    write_tree(tmp_path / "x/t", {"a/b": "1"}, ["c"])
+    assert (tmp_path / "x/t/a/b").read_text() == "1"
+    assert (tmp_path / "x/t/c").is_dir()
