@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import tempfile
@@ -22,6 +21,7 @@ from typing import IO, Any
 from cputune.host import Command, end_group
 from cputune.trial import SCRATCH_VARIABLE, SOCKET_VARIABLE, site_directory
 from cputune.trial.listen import Post
+from cputune.verify.marked import end_marked, guard
 
 GRACE_SECONDS = 3.0
 TAIL_BYTES = 4000
@@ -91,6 +91,7 @@ def observe(
     with (
         tempfile.TemporaryDirectory(prefix="cputune-verify-") as directory,
         contextlib.closing(Post(directory)) as post,
+        guard(SOCKET_VARIABLE, post.path),
         _started(commands, directory, post) as children,
     ):
         running = set(range(len(children)))
@@ -229,38 +230,3 @@ def _tail(paths: Sequence[Path]) -> str:
             file.seek(max(0, size - TAIL_BYTES))
             parts.append(file.read().decode("utf-8", errors="replace"))
     return "\n".join(part for part in parts if part.strip())
-
-
-def end_marked(name: str, value: str) -> None:
-    """End every process whose environment holds ``name=value``, wherever it has gone.
-
-    Launchers put their ranks into sessions of their own (Slurm, prted), where a signal to
-    a process group does not reach them.
-    """
-    mark = f"{name}={value}".encode()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        marked = _marked(mark)
-        if not marked:
-            return
-        for pid in marked:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-        deadline = time.monotonic() + GRACE_SECONDS
-        while _marked(mark) and time.monotonic() < deadline:
-            time.sleep(0.05)
-
-
-def _marked(mark: bytes) -> list[int]:
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
-            if mark in variables and not _is_zombie(entry):
-                found.append(int(entry))
-    return found
-
-
-def _is_zombie(pid: str) -> bool:
-    return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"

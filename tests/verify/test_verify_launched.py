@@ -1,4 +1,6 @@
 import os
+import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -7,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cputune.host import Command
-from cputune.verify.launched import end_marked, observe
+from cputune.verify.launched import observe
+from cputune.verify.marked import end_marked
 
 SPEAK = """
 import os, sys, time
@@ -130,9 +133,46 @@ def test_the_others_of_a_launch_end_where_one_cannot_be_started(script, tmp_path
     assert not pid.exists() or not is_alive(int(pid.read_text() or 0))
 
 
-def test_only_marked_processes_are_ended(script):
-    import subprocess
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_whoever_observes(number, script, tmp_path):
+    pids = tmp_path / "pids"
+    child = script(
+        f"""
+        import os, signal, subprocess, sys, time
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if len(sys.argv) < 2:
+            subprocess.Popen([sys.executable, __file__, "again"], start_new_session=True)
+        with open({str(pids)!r}, "a") as file:
+            print(os.getpid(), file=file)
+        time.sleep(60)
+        """
+    )
+    watching = script(
+        f"""
+        import sys
+        from cputune.host import Command
+        from cputune.verify.launched import observe
+        observe(
+            [Command(argv=(sys.executable, {child!r}))], ranks=1, steps=3, timeout_seconds=60
+        )
+        """
+    )
+    observer = subprocess.Popen([sys.executable, watching], stderr=subprocess.DEVNULL)
+    _wait(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    observer.send_signal(number)
+    assert observer.wait(timeout=20) != 0
+    started = [int(pid) for pid in pids.read_text().split()]
+    _wait(lambda: not any(is_alive(pid) for pid in started))
 
+
+def _wait(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.05)
+
+
+def test_only_marked_processes_are_ended(script):
     path = script("import time; time.sleep(60)")
     environment = {**os.environ, "CPUTUNE_TEST_MARK": "mine"}
     child = subprocess.Popen([sys.executable, path], env=environment)
