@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import IO, TYPE_CHECKING, Any
@@ -56,6 +55,8 @@ def console(stream: IO[str] | None = None) -> Console:
 
 def print_json(document: Any) -> None:
     """One document on stdout and nothing more."""
+    import json  # `cputune --help` does without
+
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -1,0 +1,70 @@
+"""How quick the doctor is, beside what people use today: two ratios in one run.
+
+    python benchmarks/doctor.py [--rounds 7]
+
+``cputune doctor`` beside ``python -m torch.utils.collect_env`` (at most 1/4), and
+``cputune --help`` beside ``python -c pass`` (at most 6 times). Every round runs all four,
+so that what else the machine does falls on all of them; a ratio is taken within a round.
+Printed are the median of the ratios and their range. Ends with 1 where a median misses
+its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+CPUTUNE = str(Path(sysconfig.get_path("scripts")) / "cputune")
+COMMANDS = {
+    "cputune doctor": [CPUTUNE, "doctor", "--fail-on", "never"],
+    "collect_env": [sys.executable, "-W", "ignore", "-m", "torch.utils.collect_env"],
+    "cputune --help": [CPUTUNE, "--help"],
+    "python -c pass": [sys.executable, "-c", "pass"],
+}
+RATIOS = (
+    # ours, theirs, the most that the ratio may be
+    ("cputune doctor", "collect_env", 0.25),
+    ("cputune --help", "python -c pass", 6.0),
+)
+
+
+def seconds(argv: list[str]) -> float:
+    """Wall time of one run, output thrown away."""
+    started = time.perf_counter()
+    subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - started
+
+
+def main() -> int:
+    """Measure, print, compare with the limits."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = max(1, parser.parse_args().rounds)
+    for argv in COMMANDS.values():  # fill the caches of files and byte code
+        seconds(argv)
+    times = [{name: seconds(argv) for name, argv in COMMANDS.items()} for _ in range(rounds)]
+    for name in COMMANDS:
+        column = [row[name] for row in times]
+        print(
+            f"{name:16} median {1000 * statistics.median(column):7.1f} ms, "
+            f"{1000 * min(column):.1f} to {1000 * max(column):.1f}"
+        )
+    failed = False
+    for ours, theirs, limit in RATIOS:
+        ratios = [row[ours] / row[theirs] for row in times]
+        median = statistics.median(ratios)
+        failed |= median > limit
+        print(
+            f"{ours} / {theirs}: median {median:.3f}, {min(ratios):.3f} to {max(ratios):.3f} "
+            f"in {rounds} rounds (limit {limit:g}: {'missed' if median > limit else 'kept'})"
+        )
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
