@@ -11,7 +11,7 @@ from importlib import import_module
 import click
 
 from cputune import __version__
-from cputune.cli._output import report_error, set_color
+from cputune.cli._output import report_error, set_color, survive_any_character
 from cputune.errors import CputuneError, Interrupted
 
 _SUBCOMMANDS = {
@@ -65,6 +65,7 @@ def cli(ctx: click.Context, color: str, verbose: int) -> None:
 
 def main() -> None:
     """The console script. Ends the process with the exit code of the contract."""
+    survive_any_character()
     verbose = sum(arg.count("v") for arg in sys.argv[1:] if arg.strip("-v") == "" and "v" in arg)
     as_json = "--json" in sys.argv[1:]
     try:

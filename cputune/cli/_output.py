@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import IO, TYPE_CHECKING, Any
@@ -55,9 +56,29 @@ def console(stream: IO[str] | None = None) -> Console:
 
 def print_json(document: Any) -> None:
     """One document on stdout and nothing more."""
+    sys.stdout.write(json_text(document, encoding=sys.stdout.encoding))
+
+
+def json_text(document: Any, *, encoding: str | None = "utf-8") -> str:
+    """The document as text that this encoding can carry: other characters are escaped.
+
+    Variables that are no UTF-8 reach us as lone surrogates, which no encoding carries.
+    """
     import json  # `cputune --help` does without
 
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    try:
+        text.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        text = json.dumps(document, indent=2) + "\n"
+    return text
+
+
+def survive_any_character() -> None:
+    """Let what a stream cannot encode appear as an escape rather than end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def report_error(error: CputuneError, *, as_json: bool = False) -> None:

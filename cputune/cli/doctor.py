@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cputune.cli._output import console, print_json
-from cputune.doctor import Diagnosis, Finding, Severity, diagnose
-from cputune.errors import UsageError
+from cputune.cli._output import console, json_text, print_json
+from cputune.doctor import Diagnosis, Finding, Severity, by_severity, diagnose
+from cputune.errors import CannotError, UsageError
 
 if TYPE_CHECKING:
     from cputune.doctor import Check
-    from cputune.facts import HostFacts
     from cputune.host import Host
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
@@ -70,10 +69,13 @@ def command(
     """
     if as_json + as_markdown + print_fix > 1:
         raise UsageError("--json, --markdown and --print-fix exclude each other")
-    if sum(asked is not None for asked in (explain, record, stack, check_file)) > 1:
-        raise UsageError("--explain, --record, --stack and --check-file exclude each other")
-    if deep and root is not None:
-        raise UsageError("--deep starts children, and a recorded machine can start none")
+    if sum(asked is not None for asked in (explain, record, stack or check_file)) > 1:
+        raise UsageError("--explain, --record and --stack or --check-file exclude each other")
+    if deep and (root is not None or stack is not None or check_file is not None):
+        raise UsageError(
+            "--deep looks at the live machine",
+            hint="leave --root, --stack and --check-file away",
+        )
     if explain is not None:
         _explain(explain)
         return
@@ -103,12 +105,31 @@ def _host(root: str | None) -> Host:
 def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | None) -> Diagnosis:
     from cputune.probe import probe
 
-    facts: HostFacts = probe(host)
+    facts = probe(host)
+    if check_file is not None:
+        from cputune.doctor.checkfile import check_file as judge_file
+        from cputune.doctor.judge import stack_facts
+
+        judged = facts if stack is None else stack_facts(stack, facts)
+        name = "stdin" if check_file == "-" else check_file
+        return Diagnosis(facts=facts, findings=judge_file(_text_of(check_file), name, judged))
     if stack is not None:
         from cputune.doctor.judge import judge_stack
 
         return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
-    return diagnose(facts)
+    from cputune.doctor.configured import configured_findings
+
+    found = (*diagnose(facts).findings, *configured_findings(facts, host))
+    return Diagnosis(facts=facts, findings=by_severity(found))
+
+
+def _text_of(path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        raise CannotError(
+            f"cannot read {path}: {error.strerror or error}", hint="give a file, or - for stdin"
+        ) from error
 
 
 def _keep(host: Host, directory: str) -> None:
@@ -138,9 +159,7 @@ def _write(diagnosis: Diagnosis, form: str, *, machine: bool, output: str, force
         print_text(diagnosis, console(), machine=machine)
     else:
         if form == "json":
-            import json
-
-            text = json.dumps(document(diagnosis), indent=2, ensure_ascii=False) + "\n"
+            text = json_text(document(diagnosis))
         elif form == "markdown":
             text = markdown(diagnosis, machine=machine)
         elif form == "fix":
