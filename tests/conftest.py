@@ -19,3 +19,9 @@ def _environment_unchanged() -> Iterator[None]:
     assert now == before, "a test changed the environment"
     assert os.sched_getaffinity(0) == affinity, "a test changed the affinity"
     assert os.getcwd() == directory, "a test changed the working directory"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write tests/golden/ anew from what is emitted"
+    )

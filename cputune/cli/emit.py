@@ -20,7 +20,7 @@ from cputune.emit import (
     parse_hostfile,
     parse_hosts,
 )
-from cputune.emit.machine import machine_difference
+from cputune.emit.machine import machine_difference, missing_cpus
 from cputune.errors import CannotError, ResultError, UsageError
 from cputune.facts import HostFacts
 from cputune.host import write_atomically
@@ -136,6 +136,9 @@ def _result(path: Path | None, other_machine: bool, facts: HostFacts) -> Result 
         path = DEFAULT_RESULT
     result = load_result(path)
     difference = machine_difference(result.host, facts)
+    missing = missing_cpus(result.best.plan, facts)
+    if missing and not difference:
+        difference = f"its plan uses CPUs {missing}, which are not allowed here"
     if difference and not other_machine:
         raise ResultError(
             f"{path} was measured on another machine: {difference}",

@@ -7,6 +7,7 @@ part of the artefact. Keys per version: accelerate/commands/config/config_args.p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cputune.command import release
@@ -62,26 +63,12 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
     ]
     if several:
         text += shell.exports({"I_MPI_PIN_DOMAIN": pin_domain(job)})
-        text += DETECT % (NAMES[job.mpi] if job.mpi else "an MPI") + HOSTS_OF_DIALECT
+        text += DETECT % ("mpirun", NAMES[job.mpi] if job.mpi else "an MPI") + HOSTS_OF_DIALECT
         text += shell.FREE_PORT
         launch += ['--mpirun_hostfile "$hosts"', '--main_process_port "$port"']
-    options = shell.rank_options(job, "mpi" if several else "torch")
-    options += ["--unset", "KMP_AFFINITY"]
-    blocktime = variables.get("KMP_BLOCKTIME")
-    if not blocktime:
-        options += ["--unset", "KMP_BLOCKTIME"]
-    carried = dict(variables) if job.plan.nodes > 1 else {}
-    if blocktime:
-        carried["KMP_BLOCKTIME"] = blocktime
-    # Open MPI hands no variables to other nodes unasked, and accelerate does not ask.
-    options += [shell.quote(w) for k, v in carried.items() for w in ("--set", f"{k}={v}")]
-    if job.plan.nodes > 1:
-        options += ["--set", "MASTER_ADDR=" + shell.quote(job.nodes[0].name)]
-        options += ["--set", '"MASTER_PORT=$port"']
-    text += "\nlaunch=(\n" + "".join(f"  {line}\n" for line in launch) + ")\n"
-    text += (
-        f'exec "${{launch[@]}}" "$here/rank.py" {" ".join(options)} \\\n  -- "${{train[@]}}" "$@"\n'
-    )
+    text += shell.lines_array("launch", launch)
+    text += shell.rank(job, "mpi" if several else "torch", more=_carried(job, variables))
+    text += 'exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"\n'
     config = yamltext.document(configuration(job), job.header)
     hosts = host_files(job, dialects_of(job), always=True) if several else ()
     return (
@@ -91,12 +78,30 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
     )
 
 
+def _carried(job: Job, variables: Mapping[str, str]) -> list[str]:
+    """What rank.py sets after accelerate: its KMP variables, and on several nodes all.
+
+    Open MPI hands no variables to other nodes unasked, and accelerate does not ask.
+    """
+    lines = ["--unset KMP_AFFINITY"]
+    if "KMP_BLOCKTIME" not in variables:
+        lines.append("--unset KMP_BLOCKTIME")
+    several = job.plan.nodes > 1
+    for name, value in variables.items():
+        if several or name == "KMP_BLOCKTIME":
+            lines.append("--set " + shell.quote(f"{name}={value}"))
+    if several:
+        lines.append("--set " + shell.quote(f"MASTER_ADDR={job.nodes[0].name}"))
+        lines.append('--set "MASTER_PORT=$port"')
+    return lines
+
+
 HOSTS_OF_DIALECT = f"""
 case $dialect in
   intelmpi | mpich) hosts=$here/{HYDRA_HOSTS} ;;
   openmpi*)
     hosts=$here/{OPENMPI_HOSTS}
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    [[ $EUID -ne 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     ;;
   *) fail "mpirun is no MPI that is known here" "install Intel MPI, MPICH or Open MPI" ;;
 esac

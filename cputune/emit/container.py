@@ -144,7 +144,7 @@ def steps(job: Job, format: str) -> str:
             "  build    build the image from this directory and push it",
             "  submit   create the volume claim and the job",
             "  watch    follow the log of the first pod",
-            "  fetch    copy the output of the job into ./out",
+            "  fetch    copy the output of the job into a directory here",
             "  delete   delete the job; the volume and what is on it stay",
             "",
             *job.header,
@@ -153,13 +153,19 @@ def steps(job: Job, format: str) -> str:
     text += "set -euo pipefail\n\n"
     text += "".join(f"{name}={shlex.quote(value)}\n" for name, value in names.items())
     context = '"$here"' if job.workload.recipe is not None else '"$PWD"'
+    output = "out" if job.workload.recipe is not None else "."
     return text + STEPS.format(
-        format=format, kind=format, context=context, first=first, label=label, data=k8s.DATA
+        kind=format, context=context, first=first, label=label, data=k8s.DATA, output=output
     )
 
 
 STEPS = r"""here=$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)
 
+if [[ $image == *"<"* ]]; then
+  echo "error: the image is still a placeholder: $image" >&2
+  echo "hint: cputune emit --format {kind} --image REGISTRY/NAME:TAG" >&2
+  exit 3
+fi
 case ${{1:-}} in
   build)
     # "launch" is the directory of these files, whatever else the image is built from.
@@ -167,8 +173,9 @@ case ${{1:-}} in
     docker push "$image"
     ;;
   submit)
-    kubectl apply --filename "$here/pvc.yaml"
-    kubectl apply --filename "$here/{format}.yaml"
+    kubectl --namespace "$namespace" get pvc "$claim" >/dev/null 2>&1 ||
+      kubectl apply --filename "$here/pvc.yaml"
+    kubectl apply --filename "$here/{kind}.yaml"
     ;;
   watch)
     kubectl --namespace "$namespace" get {kind} "$job"
@@ -185,7 +192,7 @@ case ${{1:-}} in
         }}],
         "volumes": [{{"name": "data", "persistentVolumeClaim": {{"claimName": "'"$claim"'"}}}}]}}}}'
     kubectl --namespace "$namespace" wait --for condition=Ready "pod/$job-fetch" --timeout 5m
-    kubectl cp "$namespace/$job-fetch:{data}/out" ./out
+    kubectl cp "$namespace/$job-fetch:{data}/{output}" "./$job-output"
     kubectl --namespace "$namespace" delete pod "$job-fetch" --grace-period 1
     ;;
   delete)

@@ -8,6 +8,7 @@ and rank.py cuts those into shares; without them ranks are not bound.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
 from cputune.emit import shell
@@ -132,11 +133,8 @@ def command(job: Job) -> list[Quoted]:
     if job.plan.backend != "ccl":
         return [Quoted("torchrun")]
     module = shell.oneccl_module(job.versions.get("oneccl_bind_pt"))
-    source = (
-        f'source "$(python3 -c "import os, {module} as m; '
-        "print(os.path.join(os.path.dirname(m.__file__), 'env', 'setvars.sh'))\")\" && "
-        'exec torchrun "$@"'
-    )
+    find = shlex.quote(shell.FIND_SETVARS.format(module=module))
+    source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
     return [Quoted("bash"), Quoted("-c"), escape(source), Quoted("torchrun")]
 
 
@@ -188,6 +186,11 @@ def notes(job: Job) -> tuple[str, ...]:
     if job.threads_per_core > 1:
         said.append(
             f"A Kubernetes CPU is a hyperthread, so each pod asks for {pod_cpus(job)} CPUs."
+        )
+    if job.physical_cores and pod_cpus(job) >= job.physical_cores * job.threads_per_core:
+        said.append(
+            f"Each pod asks for all {pod_cpus(job)} CPUs of such a machine, and a node keeps some "
+            "for itself: without a larger node the pods stay Pending; tune with fewer threads."
         )
     script = job.command[0]
     if isinstance(script, str) and script.startswith("/"):

@@ -27,8 +27,8 @@ OPENMPI_HOSTS = "hosts.openmpi"
 
 DETECT = """
 # Which dialect this mpirun speaks; its name does not say.
-mpirun=${MPIRUN:-mpirun}
-command -v -- "$mpirun" >/dev/null || fail "there is no $mpirun" "install %s, or set MPIRUN"
+mpirun=%s
+command -v -- "$mpirun" >/dev/null || fail "there is no $mpirun" "install %s, or mend PATH"
 version=$("$mpirun" --version 2>&1 || true)
 case $version in
   *"Intel(R) MPI"*) dialect=intelmpi ;;
@@ -48,7 +48,7 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
     of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
     text = shell.head(job, "mpirun", f"Launch of {job.workload.name} with mpirun ({of}).")
     text += shell.oneccl(job)
-    text += DETECT % (NAMES[job.mpi] if job.mpi else "an MPI")
+    text += DETECT % ("${MPIRUN:-mpirun}", NAMES[job.mpi] if job.mpi else "an MPI")
     if job.mpi:
         text += (
             f"[[ $dialect == {_pattern(job.mpi)} ]] ||\n"
@@ -62,22 +62,20 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
     )
     text += shell.FREE_PORT
     if job.mpi:
-        text += "\n" + _launch(job, job.mpi)
+        text += _launch(job, job.mpi)
     else:
         text += "\ncase $dialect in\n"
         for dialect in dialects:
             if dialect == "openmpi5":
                 continue  # openmpi4 has said it for both
-            body = indent(_launch(job, dialect), "    ")
+            body = indent(_launch(job, dialect).lstrip(), "    ")
             text += f"  {_pattern(dialect)})\n{body}    ;;\n"
         text += (
             '  *) fail "$mpirun is no MPI that is known here" '
             '"install Intel MPI, MPICH or Open MPI" ;;\nesac\n'
         )
-    options = " ".join(shell.rank_options(job, "mpi"))
-    text += (
-        f'exec "${{launch[@]}}" "$python" "$here/rank.py" {options} \\\n  -- "${{train[@]}}" "$@"\n'
-    )
+    text += shell.rank(job, "mpi")
+    text += 'exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"\n'
     return (shell.script("mpirun.sh", text), *host_files(job, dialects))
 
 
@@ -109,7 +107,7 @@ def _launch(job: Job, dialect: str) -> str:
         # Its own default binds each of two ranks to one core; rank.py binds instead.
         lines += [f"--map-by ppr:{plan.processes_per_node}:node", "--bind-to none"]
         lines += _variables("-x {}={}", variables)
-    text = "launch=(\n" + "".join(f"  {line}\n" for line in lines) + ")\n"
+    text = shell.lines_array("launch", lines)
     if dialect.startswith("openmpi"):
         text += "[[ $EUID -ne 0 ]] || launch+=(--allow-run-as-root)\n"
     return text

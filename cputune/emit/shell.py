@@ -74,15 +74,25 @@ def array(name: str, words: Iterable[Word]) -> str:
     return f"{name}=(\n" + "\n".join(lines) + "\n)\n"
 
 
+def lines_array(name: str, lines: Iterable[str]) -> str:
+    """A bash array of lines that are bash already."""
+    return f"\n{name}=(\n" + "".join(f"  {line}\n" for line in lines) + ")\n"
+
+
 def head(job: Job, format: str, title: str, notes: Iterable[str] = ()) -> str:
     """Shebang, header comment, and what every script needs first."""
     text = "#!/usr/bin/env bash\n" + header.full(job, format, title, notes)
     return text + STRICT + HERE + PYTHON + CLEAR
 
 
+_LOOKS_LIKE_CODE = re.compile(r"[$`\\\\‘’“”]")
+
+
 def training(job: Job) -> str:
     """The training command as the array ``train``, and a look whether its script is there."""
     text = "\n# What is trained; further arguments of this script are appended.\n"
+    if any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in job.command):
+        text += "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
     text += array("train", job.command)
     script = job.command[0]
     if isinstance(script, str) and not script.startswith("-"):
@@ -114,13 +124,18 @@ def interface_variables(job: Job) -> dict[str, str]:
     return variables
 
 
-def rank_options(job: Job, launcher: str, *, binding: str = "exact") -> list[str]:
-    """The options of rank.py that bind the ranks of this plan."""
+def rank(job: Job, launcher: str, *, binding: str = "exact", more: Iterable[str] = ()) -> str:
+    """rank.py and its options as the array ``rank``; ``more`` are lines of bash."""
     shares = "/".join(cpulist.render(cpus) for cpus in job.plan.cpus)
-    options = ["--launcher", launcher, "--cpus", shares]
+    lines = ['"$here/rank.py"', f"--launcher {launcher}", f"--cpus {quote(shares)}"]
     if binding != "exact":
-        options += ["--bind", binding]
-    return options
+        lines.append(f"--bind {binding}")
+    return lines_array("rank", [*lines, *more])
+
+
+FIND_SETVARS = """import importlib.util, os
+spec = importlib.util.find_spec("{module}")
+print(spec and os.path.join(os.path.dirname(spec.origin), "env", "setvars.sh") or "")"""
 
 
 def oneccl(job: Job) -> str:
@@ -130,11 +145,10 @@ def oneccl(job: Job) -> str:
     module = oneccl_module(job.versions.get("oneccl_bind_pt"))
     return f"""
 # oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
-setvars=$("$python" -c 'import importlib.util, os
-spec = importlib.util.find_spec("{module}")
-print(spec and os.path.join(os.path.dirname(spec.origin), "env", "setvars.sh") or "")')
+setvars=$("$python" -c '{FIND_SETVARS.format(module=module)}')
 [[ -f $setvars ]] ||
-  fail "{module} has no env/setvars.sh here" "install the oneccl_bind_pt that fits torch"
+  fail "{module} has no env/setvars.sh here" \\
+    "install the oneccl_bind_pt that fits torch"
 set +eu
 # shellcheck disable=SC1090
 source "$setvars"

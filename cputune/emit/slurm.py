@@ -53,12 +53,12 @@ def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
     text += "\n" + shell.exports(shell.variables(job, mpi=False))
     text += f"export SRUN_CPUS_PER_TASK={cpus_per_task(job)}\n"
     text += shell.FREE_PORT + ADDRESS
-    options = " ".join(shell.rank_options(job, "slurm", binding="offered"))
-    launch = f"srun --ntasks={plan.world_size} --ntasks-per-node={plan.processes_per_node}"
-    text += (
-        f"\nexec {launch} \\\n  --cpu-bind=cores --distribution=block:block --export=ALL \\\n"
-        f'  "$python" "$here/rank.py" {options} \\\n  -- "${{train[@]}}" "$@"\n'
-    )
+    launch = [
+        f"srun --ntasks={plan.world_size} --ntasks-per-node={plan.processes_per_node}",
+        "--cpu-bind=cores --distribution=block:block --export=ALL",
+    ]
+    text += shell.lines_array("launch", launch) + shell.rank(job, "slurm", binding="offered")
+    text += 'exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"\n'
     return (EmittedFile(name="slurm.sh", text=text, executable=True, notes=(UNPROMISED,)),)
 
 

@@ -16,6 +16,9 @@ if [[ ! ${{NODE_RANK:-}} =~ ^[0-9]+$ ]] || ((NODE_RANK >= {nodes})); then
   fail "NODE_RANK is not a number below {nodes}" "NODE_RANK=0 on the first node, 1 on the next"
 fi
 port=${{PORT:-29500}}
+((NODE_RANK > 0)) || "$python" -c 'import socket, sys
+socket.create_server(("", int(sys.argv[1])))' "$port" 2>/dev/null ||
+  fail "port $port is not free here" "set PORT to another one, on every node"
 """
 
 
@@ -40,7 +43,6 @@ def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
         f"--nproc-per-node {plan.processes_per_node}",
         f'--master-addr {shell.quote(address)} --master-port "$port"',
     ]
-    text += "\nlaunch=(\n" + "".join(f"  {line}\n" for line in launch) + ")\n"
-    options = " ".join(shell.rank_options(job, "torch"))
-    text += f'exec "${{launch[@]}}" "$here/rank.py" {options} \\\n  -- "${{train[@]}}" "$@"\n'
+    text += shell.lines_array("launch", launch) + shell.rank(job, "torch")
+    text += 'exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"\n'
     return (shell.script("torchrun.sh", text),)

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Launch of bert-base-squad with sbatch. Written by cputune VERSION.
+#
+# Plan: 2 × 4 threads, bf16, gloo, tcmalloc.
+# Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
+# w5-3425, 1 socket, 8 cores, 8 CPUs.
+# The launch as found ran at 20 samples/s (95 % interval 19.7 to 20.4); speed-up 1.57 (1.51 to
+# 1.62), 5 pairs measured side by side.
+# With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
+# Data: synthetic tokens.
+# Note: Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job
+# may use them, else it keeps the cores that srun bound, and says so.
+# cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+#SBATCH --job-name=bert-base-squad
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=4
+#SBATCH --hint=nomultithread
+#SBATCH --exclusive
+#SBATCH --time=24:00:00
+#SBATCH --output=%x-%j.out
+# Unless the cluster has a default: #SBATCH --partition=<your-partition>
+set -euo pipefail
+
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 3
+}
+
+# Slurm runs a copy of this script; its companions lie where it was submitted.
+command=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
+submitted=${SLURM_SUBMIT_DIR:-$PWD}
+for here in "${LAUNCH_DIR:-}" "$(dirname -- "${command:-.}")" "$submitted" "$submitted/launch"; do
+  [[ ! -f $here/rank.py ]] || break
+done
+[[ -f $here/rank.py ]] ||
+  fail "rank.py is not beside the script that was submitted" "LAUNCH_DIR=DIR sbatch slurm.sh"
+python=${PYTHON:-python3}
+command -v -- "$python" >/dev/null ||
+  fail "there is no $python" "set PYTHON to the interpreter that trains"
+
+# An outer environment must not change the plan.
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" "${!OPENBLAS_@}" MKL_NUM_THREADS MKL_DYNAMIC
+unset "${!CCL_@}" "${!I_MPI_PIN@}" "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}"
+unset "${!ACCELERATE_@}" "${!PET_@}" "${!TORCHELASTIC_@}" FORK_LAUNCHED
+unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
+
+# What is trained; further arguments of this script are appended.
+train=(
+  "$here/train.py"
+  "$here/recipe.json"
+  --output_dir out
+  --use_cpu
+  --bf16
+  --ddp_backend gloo
+  --per_device_train_batch_size 6
+)
+
+export OMP_NUM_THREADS=4
+export ACCELERATE_USE_CPU=true
+export ACCELERATE_MIXED_PRECISION=bf16
+export LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
+export SRUN_CPUS_PER_TASK=4
+
+free_port() {
+  "$python" -c 'import socket
+with socket.socket() as s:
+    s.bind(("", 0))
+    print(s.getsockname()[1])'
+}
+port=$(free_port)
+
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR MASTER_PORT=$port
+
+launch=(
+  srun --ntasks=2 --ntasks-per-node=2
+  --cpu-bind=cores --distribution=block:block --export=ALL
+)
+
+rank=(
+  "$here/rank.py"
+  --launcher slurm
+  --cpus 0-3/4-7
+  --bind offered
+)
+exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Steps to run pytorchjob.yaml on a cluster, in this order:
+#   build    build the image from this directory and push it
+#   submit   create the volume claim and the job
+#   watch    follow the log of the first pod
+#   fetch    copy the output of the job into a directory here
+#   delete   delete the job; the volume and what is on it stay
+#
+# Plan: 2 nodes, 2 × 24 threads, bf16, ccl, 4 workers, jemalloc, libiomp5, IPEX.
+# Measured on 2026-11-20: 31.4 samples/s (95 % interval 31.1 to 31.8) on Intel(R) Xeon(R)
+# 8480+, 2 sockets, 56 cores, 112 CPUs.
+# The launch as found ran at 20 samples/s (95 % interval 19.7 to 20.4); speed-up 1.57 (1.51 to
+# 1.62), 5 pairs measured side by side.
+# All this on one node; nothing was measured on 2.
+# With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
+# oneccl_bind_pt 2.8.0+cpu.
+# Data: synthetic tokens.
+set -euo pipefail
+
+image=registry.example.com/team/bert:1
+namespace=training
+job=bert-large
+claim=shared
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+
+if [[ $image == *"<"* ]]; then
+  echo "error: the image is still a placeholder: $image" >&2
+  echo "hint: cputune emit --format pytorchjob --image REGISTRY/NAME:TAG" >&2
+  exit 3
+fi
+case ${1:-} in
+  build)
+    # "launch" is the directory of these files, whatever else the image is built from.
+    docker build --build-context launch="$here" --file "$here/Dockerfile" --tag "$image" "$here"
+    docker push "$image"
+    ;;
+  submit)
+    kubectl --namespace "$namespace" get pvc "$claim" >/dev/null 2>&1 ||
+      kubectl apply --filename "$here/pvc.yaml"
+    kubectl apply --filename "$here/pytorchjob.yaml"
+    ;;
+  watch)
+    kubectl --namespace "$namespace" get pytorchjob "$job"
+    kubectl --namespace "$namespace" get pods --selector "training.kubeflow.org/job-name=$job" --output wide
+    pod=$(kubectl --namespace "$namespace" get pods --selector "training.kubeflow.org/job-name=$job" --output name |
+      grep -- "-master-0" | head -n 1)
+    kubectl --namespace "$namespace" logs --follow "$pod"
+    ;;
+  fetch)
+    # The pods of a job that is done cannot be copied from; a small one mounts the volume.
+    kubectl --namespace "$namespace" run "$job-fetch" --image busybox:1.36 --restart Never \
+      --overrides '{"spec": {"containers": [{"name": "fetch", "image": "busybox:1.36",
+        "command": ["sleep", "3600"], "volumeMounts": [{"name": "data", "mountPath": "/data"}]
+        }],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "'"$claim"'"}}]}}'
+    kubectl --namespace "$namespace" wait --for condition=Ready "pod/$job-fetch" --timeout 5m
+    kubectl cp "$namespace/$job-fetch:/data/out" "./$job-output"
+    kubectl --namespace "$namespace" delete pod "$job-fetch" --grace-period 1
+    ;;
+  delete)
+    kubectl --namespace "$namespace" delete --ignore-not-found pytorchjob "$job"
+    echo "the volume stays; to delete it: kubectl --namespace $namespace delete pvc $claim"
+    ;;
+  *)
+    echo "usage: $0 build|submit|watch|fetch|delete" >&2
+    exit 2
+    ;;
+esac
