@@ -61,9 +61,7 @@ def estimate(logs: Sequence[float], noise: float) -> Estimate:
     rest = logs[warmup:]
     center = median(rest)
     far = max(4.0 * noise, 0.12)
-    kept = tuple(value for value in rest if abs(value - center) <= far)
-    if not kept:
-        kept = (center,)
+    kept = tuple(value for value in rest if value - center <= far)
     recent = kept[-3:]
     falling = len(recent) == 3 and recent[0] > recent[1] > recent[2]
     drop = max(recent) - min(recent)
