@@ -87,7 +87,7 @@ def _print_machine(diagnosis: Diagnosis, console: Console) -> None:
 def _print_finding(finding: Finding, console: Console) -> None:
     from rich.text import Text
 
-    head = Text(finding.title, style="bold")
+    head = Text(visible(finding.title), style="bold")
     head.append(f"  [{finding.code}]", style="not bold dim")
     margin = Text(f"{finding.severity.value:7} ", style=_STYLES[finding.severity])
     blank = Text(" " * len(margin))
@@ -126,7 +126,7 @@ def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
         lines += [f"### {finding.severity.value}: {_escape(finding.title)} (`{finding.code}`)", ""]
         lines += [_escape(finding.evidence), "", _escape(finding.remedy), ""]
         if finding.command:
-            lines += [*_fenced(finding.command, "sh"), ""]
+            lines += [*_fenced("\n".join(map(visible, finding.command.splitlines())), "sh"), ""]
         lines += [f"Source: {links(finding.source)}", ""]
     if not machine:
         return "\n".join(lines)

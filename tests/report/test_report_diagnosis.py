@@ -1,0 +1,150 @@
+"""A diagnosis on paper: fix scripts that may be sourced, hostile text that stays text."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hosts.builder import machine
+from rich.console import Console
+
+from cputune.doctor import Diagnosis, Finding, Severity
+from cputune.facts import HostFacts
+from cputune.probe import probe
+from cputune.report.diagnosis import markdown, print_text, source_urls, verdict
+from cputune.report.fixes import fix_script
+from cputune.report.machine import precision_units
+
+HOSTILE = "`touch pwned`; $(touch pwned) \x1b[31m\n touch pwned"
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> HostFacts:
+    return probe(machine(tmp_path / "machine", sockets=2, cores=4))
+
+
+def finding(code: str = "some-code", command: str | None = None, text: str = "seen") -> Finding:
+    return Finding(
+        code=code,
+        severity=Severity.WARNING,
+        title=text,
+        evidence=text,
+        remedy=text,
+        command=command,
+        source="owner/repo#1",
+    )
+
+
+def script(facts: HostFacts, *commands: str, text: str = "seen") -> str:
+    found = tuple(finding(f"code-{i}", command, text) for i, command in enumerate(commands))
+    return fix_script(Diagnosis(facts=facts, findings=found))
+
+
+def runnable(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_settings_of_the_shell_run_and_the_rest_is_a_comment(facts: HostFacts) -> None:
+    text = script(
+        facts,
+        "export OMP_NUM_THREADS=8",
+        "unset KMP_AFFINITY OMP_PROC_BIND",
+        'ulimit -Sn "$(ulimit -Hn)"',
+        'source "/venv/env/setvars.sh"',
+        "pip install torch==2.8.0",
+        "pip uninstall -y torch && pip install torch==2.8.0",
+        "sudo sysctl kernel.numa_balancing=0",
+        "echo 1 | sudo tee /sys/devices/system/cpu/cpu2/online",
+        "rm -rf /venv",
+        "export A=1; rm -rf /venv",
+        "export A=$(rm -rf /venv)",
+        "mpirun -n 2 python train.py",
+    )
+    assert runnable(text) == [
+        "export OMP_NUM_THREADS=8",
+        "unset KMP_AFFINITY OMP_PROC_BIND",
+        'ulimit -Sn "$(ulimit -Hn)"',
+        'source "/venv/env/setvars.sh"',
+        "pip install torch==2.8.0",
+    ]
+    assert "# by hand: sudo sysctl kernel.numa_balancing=0" in text
+
+
+def test_one_way_out_is_taken_and_no_command_comes_twice(facts: HostFacts) -> None:
+    text = script(
+        facts, "pip install torch==2.8.0", "pip install torch==2.13.0", "unset A", "unset A"
+    )
+    assert runnable(text) == ["pip install torch==2.8.0", "unset A"]
+    assert "# or, in place of the one above: pip install torch==2.13.0" in text
+
+
+def test_nothing_a_machine_says_is_run(facts: HostFacts, tmp_path: Path) -> None:
+    path = tmp_path / "fix.sh"
+    path.write_text(script(facts, "unset A", "", text=HOSTILE))
+    subprocess.run(["bash", str(path)], cwd=tmp_path, check=True, timeout=30)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["fix.sh", "machine"]
+
+
+def test_the_script_passes_bash_and_shellcheck(facts: HostFacts, tmp_path: Path) -> None:
+    path = tmp_path / "fix.sh"
+    path.write_text(
+        script(
+            facts,
+            "export OMP_NUM_THREADS=8",
+            "export LD_PRELOAD='/a b/lib.so'",
+            'source "$(python -c pass)/env/setvars.sh"',
+            "unset A",
+            text=HOSTILE,
+        )
+    )
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)
+    shellcheck = shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run(
+        [shellcheck, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_control_characters_reach_no_terminal(facts: HostFacts) -> None:
+    stream = io.StringIO()
+    hostile = Diagnosis(facts=facts, findings=(finding(text=HOSTILE, command="echo \x1b[2J"),))
+    print_text(hostile, Console(file=stream, width=80, no_color=True))
+    assert "\x1b" not in stream.getvalue()
+    assert "\x1b" not in markdown(hostile)
+
+
+def test_markdown_escapes_what_would_be_markup(facts: HostFacts) -> None:
+    text = markdown(Diagnosis(facts=facts, findings=(finding(text="<img> [a](b) | *c*"),)))
+    assert r"\<img\> \[a\](b) \| \*c\*" in text
+
+
+def test_sources_become_links() -> None:
+    assert source_urls("owner/repo#12, https://docs.kernel.org/x.html") == [
+        "https://github.com/owner/repo/issues/12",
+        "https://docs.kernel.org/x.html",
+    ]
+
+
+def test_a_verdict_is_said_when_there_is_none(facts: HostFacts) -> None:
+    assert verdict(Diagnosis(facts=facts, findings=())).startswith("nothing is wrong")
+    assert verdict(Diagnosis(facts=facts, findings=(finding(), finding("b")))) == "2 warnings"
+
+
+@pytest.mark.parametrize(
+    ("like", "bf16"),
+    [
+        ("cascade-lake", "plain (slower than fp32)"),
+        ("cooper-lake", "avx512_bf16"),
+        ("sapphire-rapids", "AMX"),
+        ("zen3", "plain (slower than fp32)"),
+        ("zen4", "avx512_bf16"),
+        ("sierra-forest", "plain (slower than fp32)"),
+    ],
+)
+def test_what_bf16_runs_on(tmp_path: Path, like: str, bf16: str) -> None:
+    assert precision_units(probe(machine(tmp_path, like=like)))["bf16"] == bf16
