@@ -68,8 +68,8 @@ def command(
     """
     from cputune.verify import verify
 
-    if report is not None and Path(report).exists() and not force:
-        raise UsageError(f"{report} exists already", hint="give --force to replace it")
+    if report is not None:
+        _writable(Path(report), force=force)
     quiet = as_json or not sys.stderr.isatty()
     verdicts = verify(
         paths or default_paths(),
@@ -88,6 +88,14 @@ def command(
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         write_atomically(Path(report), text, force=force)
     ctx.exit(exit_code(verdicts))
+
+
+def _writable(path: Path, *, force: bool) -> None:
+    """Said before minutes of work, not after. Raises UsageError."""
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already", hint="give --force to replace it")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no directory {path.parent}", hint="make it, or choose another")
 
 
 def default_paths() -> tuple[str, ...]:
@@ -137,7 +145,7 @@ def _print_check(out: Any, check: Check, *, said: bool) -> None:
     from rich.text import Text
 
     sign, color = SIGNS[check.state]
-    line = Text("").append(f"{sign} ", style=color).append(f"{check.name:<16}")
+    line = Text("").append(f"{sign} ", style=color).append(f"{check.name:<19}")
     line.append(check.summary)
     if check.consumer and not said:
         line.append(f"  [{check.consumer}]", style="dim")
@@ -146,6 +154,6 @@ def _print_check(out: Any, check: Check, *, said: bool) -> None:
         for row in check.evidence:
             where = "" if row.rank is None else f"rank {row.rank}, "
             expected = "" if row.expected is None else f" (expected {row.expected})"
-            out.print(Padding(Text(f"{where}{row.what}: {row.seen}{expected}"), (0, 0, 0, 20)))
+            out.print(Padding(Text(f"{where}{row.what}: {row.seen}{expected}"), (0, 0, 0, 23)))
     if check.remedy:
-        out.print(Padding(Text(f"→ {check.remedy}", style="dim"), (0, 0, 0, 20)))
+        out.print(Padding(Text(f"→ {check.remedy}", style="dim"), (0, 0, 0, 23)))

@@ -54,7 +54,7 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
             continue
         if not path.exists():
             raise UsageError(f"{path} does not exist", hint="`cputune emit` writes launch files")
-        artefact = read(path)
+        artefact = read(path) if path.is_file() else None
         if artefact is None:
             raise UsageError(
                 f"{path} is no launch file that cputune knows",

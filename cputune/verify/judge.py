@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from cputune.verify.launched import Launched, Rank
 from cputune.verify.records import FAILED, NOT_CHECKED, PASSED, Check, Evidence
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
+"""How an emitted script says what is missing on this machine, before it starts a rank."""
+
 Affinity = Callable[[Plan, Sequence[Rank]], tuple[Evidence, ...]]
 
 
@@ -47,7 +51,10 @@ def judge(
 
 
 def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Check:
-    """Whether every rank of the plan made its steps, and how the launch ended if not."""
+    """Whether every rank of the plan made its steps, and how the launch ended if not.
+
+    A script that says itself what it misses here was not checked, and did not fail.
+    """
     evidence = [
         Evidence(
             what="steps",
@@ -63,6 +70,15 @@ def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Check:
         if state == FAILED:
             summary = f"{len(seen.ranks)} ranks ran, the plan has {plan.world_size}"
         return _named("launch", state, summary, consumer, evidence)
+    refused = REFUSAL.search(seen.output)
+    if refused is not None and not seen.ranks:
+        return Check(
+            name="launch",
+            state=NOT_CHECKED,
+            consumer=consumer,
+            summary=f"it says that it cannot run here: {refused[1]}",
+            remedy=refused[2],
+        )
     if seen.timed_out:
         summary = f"no {steps} steps within {seen.seconds:.0f} s"
     else:

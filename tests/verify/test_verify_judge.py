@@ -97,11 +97,18 @@ def test_fewer_ranks_than_the_plan_fail_the_launch():
 
 
 def test_a_launch_without_a_rank_shows_its_output():
-    seen = launched(enough=False, returncode=3, output="first\nerror: there is no mpirun\n")
+    seen = launched(enough=False, returncode=1, output="first\nValueError: no such model\n")
     (check,) = judge(seen, Expected(), PLAN, "mpirun")
     assert check.state == "failed"
-    assert "ended with 3" in check.summary
-    assert check.evidence[-1].seen == "error: there is no mpirun"
+    assert "ended with 1" in check.summary
+    assert check.evidence[-1].seen == "ValueError: no such model"
+
+
+def test_a_script_that_says_what_it_misses_is_not_checked():
+    said = "note\nerror: there is no mpirun\nhint: install an MPI\n"
+    (check,) = judge(launched(enough=False, returncode=3, output=said), Expected(), PLAN, "mpirun")
+    assert check.state == "not checked"
+    assert check.remedy == "install an MPI"
 
 
 def test_throughput_is_that_of_the_whole_job():

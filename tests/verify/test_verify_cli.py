@@ -1,0 +1,75 @@
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from cputune.cli.verify import command
+from cputune.errors import UsageError
+
+
+@pytest.fixture
+def run():
+    def invoke(*arguments):
+        return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+    return invoke
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text("#!/usr/bin/env bash\nset -eu\nmpirun -n 2 train\n")
+    return path
+
+
+def test_what_cannot_be_checked_ends_with_3(run, script):
+    done = run("--no-run", "--json", script)
+    assert done.exit_code == 3
+    document = json.loads(done.stdout)
+    assert document["schema"] == "cputune.verify/1"
+    assert document["summary"] == {"passed": 0, "failed": 0, "not_checked": 1}
+    (verdict,) = document["verdicts"]
+    assert [check["name"] for check in verdict["checks"]] == ["syntax", "lint", "launch"]
+
+
+def test_a_script_that_bash_cannot_read_fails_and_is_not_run(run, tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(f"#!/bin/bash\ntouch {tmp_path / 'ran'}\nif mpirun; then\n")
+    done = run(path)
+    assert done.exit_code == 1
+    assert "failed" in done.stdout
+    assert not (tmp_path / "ran").exists()
+
+
+def test_shellcheck_is_listened_to(run, tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text('#!/bin/bash\necho "$(ls *.txt | grep x)"\nfor x in $y; do rm $x; done\n')
+    done = run("--no-run", path)
+    assert done.exit_code == 1
+    assert "SC2086" in done.stdout
+
+
+def test_the_report_is_written_and_not_written_over(run, script, tmp_path):
+    report = tmp_path / "report.json"
+    assert run("--no-run", "--report", report, script).exit_code == 3
+    first = json.loads(report.read_text())
+    assert first["verdicts"][0]["state"] == "not checked"
+    refused = run("--no-run", "--report", report, script)
+    assert isinstance(refused.exception, UsageError)
+    assert run("--no-run", "--force", "--report", report, script).exit_code == 3
+
+
+def test_a_report_that_cannot_be_written_is_said_first(run, script, tmp_path):
+    refused = run("--no-run", "--report", tmp_path / "none" / "report.json", script)
+    assert isinstance(refused.exception, UsageError)
+
+
+def test_a_pipe_is_no_launch_file(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert isinstance(run(tmp_path / "pipe").exception, UsageError)
+
+
+@pytest.mark.parametrize("arguments", [("--steps", "2"), ("--timeout", "0"), ("--steps", "x")])
+def test_senseless_numbers_are_usage_errors(run, script, arguments):
+    assert run(*arguments, script).exit_code == 2
