@@ -1,0 +1,43 @@
+"""``docs/checks.md``: every check, in its own words."""
+
+from __future__ import annotations
+
+from cputune.doctor.finding import Check
+from cputune.doctor.registry import all_checks
+from cputune.report.diagnosis import links
+
+_HEAD = """# Every check of the doctor
+
+Made from the checks themselves by `make doc`; do not edit it here. The same story is told
+by `cputune doctor --explain CODE`. Codes never change their meaning. The severity is the
+usual one: **error** fails or is wrong, **warning** costs much speed, **advice** is worth
+doing. A check is silent on what is not known.
+"""
+
+
+def checks_page() -> str:
+    """The page: a table of all checks, then the story of each."""
+    checks = all_checks()
+    table = ["| code | usually | what it finds |", "|---|---|---|"]
+    table += [
+        f"| [`{check.code}`](#{check.code}) | {check.severity.value} | {check.title} |"
+        for check in checks
+    ]
+    return "\n".join([_HEAD, *table, "", *(_section(check) for check in checks)])
+
+
+def _section(check: Check) -> str:
+    return "\n".join(
+        [
+            f"## {check.code}",
+            "",
+            f"**{check.title}** ({check.severity.value})",
+            "",
+            check.story,
+            "",
+            f"Remedy: {check.remedy}",
+            "",
+            f"Source: {links(check.source)}",
+            "",
+        ]
+    )
