@@ -81,6 +81,7 @@ class _WithScript(click.Command):
 @click.option("--node-selector", multiple=True, metavar="LABEL=VALUE", help="Nodes to run on.")
 @click.option("--runtime", help="ClusterTrainingRuntime of a TrainJob.")
 @click.option("--time", "time_limit", help="Slurm time limit, e.g. 04:00:00.")
+@click.option("--verify", is_flag=True, help="Then hand the files to their consumers.")
 @click.option("--partition", help="Slurm partition.")
 @click.option("--account", help="Slurm account.")
 @click.pass_context
@@ -96,6 +97,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     cputune emit --format torchrun -- run_qa.py --model_name_or_path bert-base-uncased
     """
     script = ctx.meta.get(_SCRIPT)
+    if options["verify"] and options["output"] == "-":
+        raise UsageError("--verify needs files", hint="give -o DIR in place of -o -")
     facts = _facts()
     result = _result(options["result"], options["other_machine"], facts)
     files = emit(
@@ -120,7 +123,9 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         )
     for note in dict.fromkeys(note for file in files for note in file.notes):
         _say(note)
-    _write(files, options["output"], options["force"])
+    written = _write(files, options["output"], options["force"])
+    if options["verify"]:
+        _verify(ctx, written, options["result"])
 
 
 def _facts() -> HostFacts:
@@ -198,13 +203,13 @@ def _say(text: str) -> None:
     sys.stderr.write(f"note: {text}\n")
 
 
-def _write(files: Sequence[EmittedFile], output: str | None, force: bool) -> None:
+def _write(files: Sequence[EmittedFile], output: str | None, force: bool) -> tuple[Path, ...]:
     """All files or none: every target is looked at before the first is written."""
     if output == "-":
         sys.stdout.write(files[0].text)
         if len(files) > 1:
             _say("it needs beside it: " + ", ".join(file.name for file in files[1:]))
-        return
+        return ()
     targets = _targets(files, output)
     for path, file in targets:
         if path.is_dir():
@@ -222,6 +227,17 @@ def _write(files: Sequence[EmittedFile], output: str | None, force: bool) -> Non
         write_atomically(path, file.text, force=True, mode=0o755 if file.executable else 0o644)
     for path, _ in targets:
         click.echo(str(path))
+    return tuple(path for path, _ in targets)
+
+
+def _verify(ctx: click.Context, paths: Sequence[Path], result: Path | None) -> None:
+    from cputune.cli.verify import exit_code, print_text
+    from cputune.verify import verify
+    from cputune.verify.artefact import read
+
+    verdicts = verify([path for path in paths if read(path) is not None], result=result)
+    print_text(verdicts)
+    ctx.exit(exit_code(verdicts))
 
 
 def _targets(files: Sequence[EmittedFile], output: str | None) -> list[tuple[Path, EmittedFile]]:

@@ -66,8 +66,8 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
     else:
         text += "\ncase $dialect in\n"
         for dialect in dialects:
-            if dialect == "openmpi5":
-                continue  # openmpi4 has said it for both
+            if dialect == "openmpi4":
+                continue  # openmpi5 says it for both
             body = indent(_launch(job, dialect).lstrip(), "    ")
             text += f"  {_pattern(dialect)})\n{body}    ;;\n"
         text += (
@@ -141,6 +141,8 @@ def host_files(
     if any(dialect in ("intelmpi", "mpich") for dialect in dialects):
         files.append(EmittedFile(name=HYDRA_HOSTS, text=head + hostfile.hydra(nodes, ranks)))
     if any(dialect.startswith("openmpi") for dialect in dialects):
+        if "openmpi5" not in dialects:
+            hostfile.refuse_ipv6(nodes, "Open MPI 4")
         files.append(EmittedFile(name=OPENMPI_HOSTS, text=head + hostfile.openmpi(nodes, ranks)))
     return tuple(files)
 
@@ -150,7 +152,7 @@ def dialects_of(job: Job) -> tuple[str, ...]:
     if job.mpi:
         return (job.mpi,)
     if any(":" in node.name for node in job.nodes):
-        return ("openmpi4", "openmpi5")
+        return ("openmpi5",)
     return MPI_DIALECTS
 
 

@@ -89,9 +89,11 @@ def emitted(format: str, hosts: str, **options: object) -> dict[str, str]:
 def test_the_hosts_are_written_in_the_dialect() -> None:
     assert emitted("mpirun", "a,b:2", mpi="mpich")["hosts.hydra"].endswith("\na:2\nb:2\n")
     for mpi in ("openmpi4", "openmpi5"):
-        files = emitted("mpirun", "a,[fd00::1]:2", mpi=mpi)
-        assert files["hosts.openmpi"].endswith("\na slots=2\nfd00::1 slots=2\n")
+        files = emitted("mpirun", "a,b:2", mpi=mpi)
+        assert files["hosts.openmpi"].endswith("\na slots=2\nb slots=2\n")
         assert "hosts.hydra" not in files
+    files = emitted("mpirun", "a,[fd00::1]:2", mpi="openmpi5")
+    assert files["hosts.openmpi"].endswith("\na slots=2\nfd00::1 slots=2\n")
 
 
 def test_the_first_host_is_the_master() -> None:
@@ -112,6 +114,7 @@ def test_fewer_nodes_than_hosts_are_the_first_ones() -> None:
         ("a:1,b", {}, "a has 1 slot, and the plan starts 2 ranks on each node"),
         ("a,b", {"nodes": 3}, "3 nodes were asked for and 2 are named"),
         ("fd00::1,b", {"mpi": "intelmpi"}, "cannot read the address fd00::1"),
+        ("fd00::1,b", {"mpi": "openmpi4"}, "Open MPI 4 cannot read the address fd00::1"),
     ],
 )
 def test_what_does_not_fit(hosts: str, options: dict[str, object], said: str) -> None:
@@ -125,3 +128,4 @@ def test_an_unknown_mpi_with_ipv6_hosts_leaves_what_cannot_read_them() -> None:
     files = emitted("mpirun", "fd00::1,b", mpi=None)
     assert "hosts.hydra" not in files
     assert "mpich)" not in files["mpirun.sh"]
+    assert "openmpi*)" in files["mpirun.sh"]
