@@ -33,7 +33,7 @@ SIGNS = {"passed": ("✓", "green"), "failed": ("✗", "red"), "not checked": ("
 @click.option(
     "--timeout",
     type=click.FloatRange(1, 86_400),
-    default=180.0,
+    default=300.0,
     show_default=True,
     help="Seconds that one launch may take.",
 )

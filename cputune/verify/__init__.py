@@ -57,7 +57,7 @@ def verify(
     *,
     result: str | os.PathLike[str] | None = None,
     steps: int = 12,
-    timeout_seconds: float = 180.0,
+    timeout_seconds: float = 300.0,
     run: bool = True,
     host: Host | None = None,
     on_event: Callable[[str], None] | None = None,

@@ -39,7 +39,7 @@ class Expected:
     samples_per_second: Throughput | None = None
     global_batch_size: int | None = None
     steps: int = 12
-    timeout_seconds: float = 180.0
+    timeout_seconds: float = 300.0
     run: bool = True
 
 
