@@ -7,6 +7,7 @@ callable, see ``_callable.py``. One file per format; ``FORMATS`` is their regist
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cputune._callable import make_callable
 from cputune.emit.accelerate import emit_accelerate
@@ -92,7 +93,8 @@ def emit(
     names = tuple(FORMATS) if format == "all" else (format,)
     files: dict[str, EmittedFile] = {}
     for name in names:
-        for file in FORMATS[name](job):
+        main, *others = FORMATS[name](job)
+        for file in (replace(main, notes=(*job.notes, *main.notes)), *others):
             files.setdefault(file.name, file)
     for file in job.companions:
         files.setdefault(file.name, file)

@@ -36,7 +36,7 @@ CPU_AFFINITY_FROM = (0, 29)
 def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
     """The script, the YAML, and for several ranks the host files. Raises UsageError."""
     several = job.plan.world_size > 1
-    variables = shell.variables(job, mpi=True)
+    variables = shell.variables(job, intel_mpi=job.mpi == "intelmpi")
     notes = []
     shell.require_hosts(job)
     if several:

@@ -87,7 +87,7 @@ def make_job(
         threads_per_core=threads_per_core(host, facts),
         physical_cores=(host.get("topology") or {}).get("physical_cores"),
         nodes=hosts,
-        mpi=mpi or mpi_of(facts),
+        mpi=mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
         versions=chosen,
         cluster=cluster or Cluster(),
     )
@@ -134,7 +134,25 @@ def training_command(
         raise UsageError(
             str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
         ) from error
-    return (*script, *flags), ()
+    return (*script, *flags), _not_carried(plan, flags)
+
+
+def _not_carried(plan: Plan, flags: tuple[str, ...]) -> tuple[str, ...]:
+    """What of a plan these versions have no flag for."""
+    notes = []
+    if plan.precision == "fp16":
+        notes.append("No flag carries fp16: on a CPU, transformers would train in fp32 silently.")
+    if plan.world_size > 1 and plan.backend != "gloo" and plan.backend not in flags:
+        notes.append(
+            f"These versions of transformers and accelerate cannot be told to use {plan.backend}: "
+            "they choose the backend themselves."
+        )
+    if plan.ipex and "--use_ipex" not in flags:
+        notes.append(
+            "This transformers has no --use_ipex (4.20 to 4.56 have it): IPEX is used only where "
+            "accelerate does so by itself."
+        )
+    return tuple(notes)
 
 
 def _refuse_unprintable(argv: tuple[str, ...]) -> None:

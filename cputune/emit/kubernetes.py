@@ -114,7 +114,7 @@ def environment(job: Job) -> list[dict[str, str]]:
 
     What is downloaded from the hub stays on the volume.
     """
-    values = shell.variables(job, mpi=False)
+    values = shell.variables(job)
     values.pop("CCL_WORKER_AFFINITY", None)  # rank.py knows the pod's CPUs
     values["HF_HOME"] = f"{DATA}/huggingface"
     if "LD_PRELOAD" in values:

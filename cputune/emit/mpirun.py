@@ -85,7 +85,7 @@ def _launch(job: Job, dialect: str) -> str:
     several = plan.nodes > 1
     variables = {
         "MASTER_ADDR": job.nodes[0].name if several else "127.0.0.1",
-        **shell.variables(job, mpi=True),
+        **shell.variables(job, intel_mpi=dialect == "intelmpi"),
     }
     lines = ['"$mpirun"', f"-n {plan.world_size}"]
     if dialect in ("intelmpi", "mpich"):

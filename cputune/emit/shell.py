@@ -181,13 +181,13 @@ def script(name: str, text: str, notes: tuple[str, ...] = ()) -> EmittedFile:
     return EmittedFile(name=name, text=text, executable=True, notes=notes)
 
 
-def variables(job: Job, *, mpi: bool) -> dict[str, str]:
+def variables(job: Job, *, intel_mpi: bool = False) -> dict[str, str]:
     """The variables of every rank: the plan's, and what its network needs.
 
-    Where no mpirun starts the ranks, oneCCL is told to use none, over OFI, and rank.py
-    adds the local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
+    Where Intel MPI does not start the ranks, oneCCL is told to use no launcher, over OFI,
+    and rank.py adds the local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
     """
     found = {**job.environment, **interface_variables(job)}
-    if job.plan.backend == "ccl" and not mpi:
+    if job.plan.backend == "ccl" and not intel_mpi:
         found.update(CCL_PROCESS_LAUNCHER="none", CCL_ATL_TRANSPORT="ofi")
     return found

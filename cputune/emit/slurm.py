@@ -50,7 +50,7 @@ def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
         text += "# Unless the cluster has a default: #SBATCH --partition=<your-partition>\n"
     text += shell.STRICT + FIND_COMPANIONS + shell.PYTHON + shell.CLEAR
     text += shell.oneccl(job) + shell.training(job)
-    text += "\n" + shell.exports(shell.variables(job, mpi=False))
+    text += "\n" + shell.exports(shell.variables(job))
     text += f"export SRUN_CPUS_PER_TASK={cpus_per_task(job)}\n"
     text += shell.FREE_PORT + ADDRESS
     launch = [

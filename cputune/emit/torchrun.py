@@ -28,7 +28,7 @@ def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
     shell.require_hosts(job)
     text = shell.head(job, "torchrun", f"Launch of {job.workload.name} with torchrun.")
     text += shell.oneccl(job) + shell.training(job)
-    text += "\n" + shell.exports(shell.variables(job, mpi=False))
+    text += "\n" + shell.exports(shell.variables(job))
     node_rank = "0"
     address = "127.0.0.1"
     if plan.nodes > 1:

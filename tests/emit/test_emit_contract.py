@@ -13,7 +13,14 @@ from typing import ClassVar
 
 import pytest
 import yaml
-from emit_machines import machine, one_socket, script_workload, tuned
+from emit_machines import (
+    TODAY,
+    machine,
+    one_socket,
+    script_workload,
+    tuned,
+    two_sockets_smt,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -447,6 +454,90 @@ class TestWhatDoesNotFit:
     def test_an_accelerate_that_cannot_start_ranks(self) -> None:
         with pytest.raises(CputuneError, match=r"accelerate 0\.27\.2 cannot start several"):
             emit(one_socket().result, "accelerate", versions={"accelerate": "0.27.2"})
+
+
+class TestWhatNobodyCarries:
+    """It is said in the file, and in the notes that go to stderr."""
+
+    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize(
+        ("changes", "versions", "said"),
+        [
+            ({"precision": "fp16"}, TODAY, "No flag carries fp16"),
+            ({"backend": "ccl"}, TODAY, "cannot be told to use ccl"),
+            ({"ipex": True}, TODAY, "has no --use_ipex"),
+        ],
+    )
+    def test_it_is_said(
+        self, format: str, changes: dict[str, object], versions: dict[str, str], said: str
+    ) -> None:
+        case = one_socket()
+        best = replace(case.result.best, plan=replace(case.result.best.plan, **changes))
+        main = emit(replace(case.result, best=best), format, versions=versions)[0]
+        assert said in " ".join(main.notes)
+        assert said in main.text.replace("\n# ", " ")
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_nothing_is_said_where_all_is_carried(self, format: str) -> None:
+        case = two_sockets_smt()
+        main = emit(case.result, format, **case.options)[0]
+        assert not [note for note in main.notes if "no --" in note or "cannot be told" in note]
+
+
+class TestOneCcl:
+    """setvars.sh is sourced before anything else of the plan, whoever starts the ranks."""
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    @pytest.mark.parametrize(
+        ("version", "module"),
+        [("2.8.0+cpu", "oneccl_bindings_for_pytorch"), ("1.11.0", "torch_ccl")],
+    )
+    def test_its_path_is_that_of_the_module(
+        self, format: str, version: str, module: str, launch: Launch
+    ) -> None:
+        case = two_sockets_smt()
+        setvars = launch.directory / "set vars.sh"
+        setvars.write_text("export CCL_ROOT=$undefined/brought; false\n")
+        fake = launch.bin / "python3"
+        fake.write_text(
+            FAKE.replace(
+                "echo 12345",
+                f'case "$2" in *{module}*) echo "{setvars}" ;; '
+                "*find_spec*) ;; *) echo 12345 ;; esac",
+            )
+        )
+        files = emit(
+            case.result, format, nodes=1, versions={"oneccl_bind_pt": version}, mpi="intelmpi"
+        )
+        words, variables = launch.run(files, mpi="intelmpi")
+        assert variables["CCL_ROOT"] == "/brought"
+        carried = " ".join(words) if format == "mpirun" else str(variables)
+        assert "CCL_WORKER_COUNT" in carried
+        assert "0,1,2,3,28,29,30,31" in carried
+
+    def test_without_intel_mpi_it_is_told_to_use_no_launcher(self, launch: Launch) -> None:
+        case = two_sockets_smt()
+        for format, mpi, told in (
+            ("mpirun", "intelmpi", False),
+            ("mpirun", "openmpi5", True),
+            ("accelerate", "intelmpi", False),
+            ("torchrun", None, True),
+            ("slurm", None, True),
+            ("pytorchjob", None, True),
+        ):
+            text = emit(case.result, format, nodes=1, mpi=mpi)[0].text
+            assert ("CCL_PROCESS_LAUNCHER=none" in text or 'value: "none"' in text) == told
+
+    def test_its_mpi_is_intel_mpi_whatever_was_found(self) -> None:
+        case = two_sockets_smt()
+        facts = machine("x", sockets=2, cores=28, smt=True, mpi="openmpi4")
+        assert make_job(case.result, facts=facts, nodes=1).mpi == "intelmpi"
+
+    def test_bindings_that_are_not_there(self, launch: Launch) -> None:
+        fake = launch.bin / "python3"
+        fake.write_text("#!/bin/sh\necho\n")
+        with pytest.raises(AssertionError, match=r"has no env/setvars\.sh here\nhint: "):
+            launch.run(emit(two_sockets_smt().result, "torchrun", nodes=1))
 
 
 class TestHeader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -77,6 +78,10 @@ def test_a_lone_rank_has_no_number(launcher: str, environment: dict[str, str]) -
     _, affinity, variables = seen("--launcher", launcher, "--cpus", LAST, **environment)
     assert not set(NUMBERS) & set(variables)
     assert affinity == [ALLOWED[-1]]
+
+
+def test_it_is_python_3_7() -> None:
+    ast.parse(RANK.read_text(encoding="utf-8"), feature_version=(3, 7))
 
 
 def test_an_outer_rank_does_not_beat_the_launcher() -> None:
