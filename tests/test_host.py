@@ -182,6 +182,15 @@ def test_no_path_leads_out_of_a_recording(tmp_path: Path, path: str) -> None:
         host.read_text(path)
 
 
+@pytest.mark.parametrize("levels", [1_500, 100_000])
+def test_paths_deeper_than_any_are_no_file(tmp_path: Path, levels: int) -> None:
+    host = RecordedHost(tmp_path)
+
+    assert not host.exists("/a" * levels)
+    with pytest.raises(OSError):
+        host.list_dir("/a" * levels)
+
+
 def test_links_that_go_in_circles_are_no_file(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/a").symlink_to("b")

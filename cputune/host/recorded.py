@@ -18,6 +18,7 @@ from cputune.host.files import read_file
 
 RECORD_FILE = "record.json"
 RECORD_SCHEMA = "cputune.record/1"
+_PATH_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,8 @@ class RecordedHost(Host):
         Links of the recorded tree are followed, but not out of it: the real path of
         each directory is found once and kept, so that 4096 CPUs are read quickly.
         """
+        if len(path) > _PATH_MAX:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path[:80])
         directory, name = posixpath.split(posixpath.normpath("/" + path))
         target = os.path.join(self._real_directory(directory.strip("/")), name)
         try:
@@ -200,13 +203,19 @@ class RecordedHost(Host):
         return target
 
     def _real_directory(self, directory: str) -> str:
-        if directory not in self._real:
-            above, _, name = directory.rpartition("/")
-            target = os.path.join(self._real_directory(above), name)
+        known = directory
+        while known not in self._real:
+            known = known.rpartition("/")[0]
+        real = self._real[known]
+        for name in (
+            directory.removeprefix(known).strip("/").split("/") if known != directory else ()
+        ):
+            known = f"{known}/{name}".lstrip("/")
+            target = os.path.join(real, name)
             if os.path.islink(target):
                 target = self._checked(os.path.realpath(target))
-            self._real[directory] = target
-        return self._real[directory]
+            real = self._real[known] = target
+        return real
 
     def _checked(self, real: str) -> str:
         base = self._real[""]

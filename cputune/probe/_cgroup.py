@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 from cputune.probe._look import Look
 
-_V1_CONTROLLERS = frozenset({"cpu", "cpuset", "memory"})
+_PATH_MAX = 4096
+_MOST_MOUNTS = 64
+"""A machine has a dozen; more are damage."""
+_CONTROLLERS = frozenset({"cpu", "cpuset", "memory"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +38,21 @@ class Group:
     directories: tuple[str, ...]
 
 
-def find_group(look: Look, controller: str) -> Group | None:
-    """The process's cgroup for ``cpu``, ``cpuset`` or ``memory``; None where there is none.
+def find_groups(look: Look) -> dict[str, Group]:
+    """The process's cgroups for ``cpu``, ``cpuset`` and ``memory``, those that can be seen.
 
     A controller belongs to one version at a time (cgroups(7)): the line of
     /proc/self/cgroup that names it is version 1, else version 2 (``0::``) has it.
     """
     paths = _own_paths(look)
-    mounts = _mounts(look)
+    mounts = sorted(_mounts(look)[:_MOST_MOUNTS], key=lambda mount: mount.version)
+    groups = {controller: _find(look, controller, paths, mounts) for controller in _CONTROLLERS}
+    return {controller: group for controller, group in groups.items() if group is not None}
+
+
+def _find(look: Look, controller: str, paths: dict[str, str], mounts: list[Mount]) -> Group | None:
     version = 1 if controller in paths else 2 if "" in paths else None
-    for mount in sorted(mounts, key=lambda mount: mount.version):
+    for mount in mounts:
         if version not in (mount.version, None):
             continue
         if mount.version == 1 and controller not in mount.controllers:
@@ -62,7 +70,7 @@ def _own_paths(look: Look) -> dict[str, str]:
     for line in (look.text("/proc/self/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
-        if colon and number.isdigit() and path.startswith("/"):
+        if colon and number.isdigit() and path.startswith("/") and len(path) <= _PATH_MAX:
             for controller in controllers.split(","):
                 found.setdefault(controller, path)
     return found
@@ -113,7 +121,7 @@ def _usual_mounts(look: Look) -> tuple[Mount, ...]:
             found.append(Mount(version=2, controllers=frozenset(), root="/", point=point))
     for top in ("/sys/fs/cgroup", "/cgroup", "/dev/cgroup"):
         for name in look.names(top):
-            controllers = frozenset(name.split(",")) & _V1_CONTROLLERS
+            controllers = frozenset(name.split(",")) & _CONTROLLERS
             if controllers:
                 point = f"{top}/{name}"
                 found.append(Mount(version=1, controllers=controllers, root="/", point=point))

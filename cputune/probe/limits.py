@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cputune.facts import Limits
-from cputune.probe._cgroup import Group, find_group
+from cputune.probe._cgroup import Group, find_groups
 from cputune.probe._look import Look, whole_number
 
 NO_LIMIT_BYTES = 1 << 62
@@ -14,7 +14,8 @@ NO_LIMIT_BYTES = 1 << 62
 
 def read_limits(look: Look) -> Limits:
     """Read the limits of the process that asks: the tightest of its cgroup and all above."""
-    cpu, cpuset, memory = (find_group(look, name) for name in ("cpu", "cpuset", "memory"))
+    groups = find_groups(look)
+    cpu, cpuset, memory = (groups.get(name) for name in ("cpu", "cpuset", "memory"))
     for fact, group in (("cpu_quota", cpu), ("cpuset", cpuset), ("memory_bytes", memory)):
         if group is None:
             look.not_known(f"limits.{fact}", "no cgroup of this process can be seen")
@@ -155,6 +156,7 @@ def _shell_limit(look: Look, name: str, title: str, fact: str) -> int | None:
             number = whole_number(soft[0]) if soft else None
             if number is not None:
                 return number
-    if not look.host.live:
+    limit = look.host.resource_limit(name)
+    if limit is None and not look.host.live:
         look.not_known(f"limits.{fact}", look.why("/proc/self/limits"))
-    return look.host.resource_limit(name)
+    return limit

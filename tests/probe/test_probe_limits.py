@@ -92,6 +92,14 @@ def test_a_path_outside_of_the_namespace_shows_the_top(tmp_path: Path) -> None:
     assert probe(host).limits.cpu_quota == 1.5
 
 
+def test_a_path_without_end_is_damage(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::" + "/a" * 100_000}
+
+    facts = probe(machine(tmp_path, cgroup=Cgroup(path="/", quota=1.5), files=files))
+
+    assert facts.limits.cpu_quota == 1.5
+
+
 def test_hybrid_hierarchies_have_each_controller_once(tmp_path: Path) -> None:
     """systemd's hybrid mode: controllers in version 1, version 2 mounted without any."""
     files = {
