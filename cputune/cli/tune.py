@@ -302,10 +302,13 @@ def _show(result: Result, destination: Path | None, *, as_json: bool) -> None:
 
 
 def _again(resumed: bool) -> str:
-    """The command that was given, with --resume."""
+    """The command that was given, with --resume and without --force."""
     import shlex
 
-    words = [word for word in sys.argv[1:] if word != "--force"]
+    words = sys.argv[1:]
+    own = words[: words.index("--")] if "--" in words else words
+    rest = words[len(own) :]
+    own = [word for word in own if word != "--force"]
     if not resumed:
-        words.insert(1, "--resume")
-    return shlex.join(["cputune", *words])
+        own.insert(own.index("tune") + 1 if "tune" in own else 0, "--resume")
+    return shlex.join(["cputune", *own, *rest])

@@ -17,7 +17,7 @@ from cputune.tune.reading import Run
 from cputune.tune.statistics import estimate, student_t
 
 LEAST_ROUNDS = 2
-MOST_ROUNDS = 8
+MOST_ROUNDS = 5
 RUN_NOISE = 0.02
 """What two runs of one plan differ by beside the noise of their steps (log)."""
 
@@ -140,7 +140,7 @@ def confirm(
         if len(racing) < 2 or baseline.out is not None:
             return
         turn = number % len(racing)
-        wanted = 2 if _clear(baseline, racing) else 3
+        wanted = 2 if _clear(baseline, racing) else 3 + number
         for contender in racing[turn:] + racing[:turn]:
             _one_run(number, contender, race, run, wanted)
         _drop_the_slower(rivals)
@@ -153,7 +153,10 @@ def confirm(
 
 
 def _clear(baseline: Contender, racing: Sequence[Contender]) -> bool:
-    """Whether the gain is so large that two steps a run tell it well enough."""
+    """Whether the gain is so large that two steps a run tell it well enough.
+
+    Where it is small, later rounds take more steps: a run costs seconds to start.
+    """
     return baseline.merged() - min(one.merged() for one in racing) > 0.4
 
 

@@ -1,0 +1,329 @@
+"""``cputune tune`` as its user meets it: streams, files, exit codes, bad input."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import psutil
+import pytest
+from machines import Model, machine, simulated
+
+from cputune import cpulist
+from cputune.cli import main
+from cputune.plan import Plan
+from cputune.result import load_result
+from cputune.tune.steps import Crashed, Step
+from cputune.workload import Workload
+
+SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class FakeProcessRunner:
+    """Stands in for the runner of real processes; ``script`` is set by a test."""
+
+    script: Callable[[Plan], Iterable[Step]]
+    opened: ClassVar[list[tuple[Workload, bool]]]
+
+    def __init__(self, workload: Workload, facts: Any, *, fresh: bool = False, **_: Any) -> None:
+        self.workload = workload
+        self.opened.append((workload, fresh))
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        yield from type(self).script(plan)
+
+    def __enter__(self) -> FakeProcessRunner:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+
+def true_steps(plan: Plan) -> Iterator[Step]:
+    while True:
+        yield Step(seconds=SMALL.seconds(plan), samples=8)
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
+    import cputune.probe
+    import cputune.tune.runner
+
+    class Runner(FakeProcessRunner):
+        script = staticmethod(true_steps)
+        opened: ClassVar[list[tuple[Workload, bool]]] = []
+
+    monkeypatch.setattr(cputune.tune.runner, "ProcessRunner", Runner)
+    monkeypatch.setattr(cputune.probe, "probe", lambda: SMALL.facts)
+    return Runner
+
+
+@pytest.fixture
+def cputune(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    runner: type[FakeProcessRunner],
+) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["cputune", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Ended(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+class TestGoodRun:
+    def test_writes_the_result_and_says_what_it_is(self, cputune: Run) -> None:
+        ended = cputune("tune")
+        assert ended.code == 0
+        result = load_result(Path("cputune.json"))
+        assert result.best.plan.precision == "bf16"
+        assert "times faster than what you have today (95 % interval" in ended.out
+        assert "cputune emit --format mpirun cputune.json" in ended.out
+        assert len([line for line in ended.err.splitlines() if line.startswith("trial ")]) == 7
+        assert Path("cputune.db").is_file()
+
+    def test_json_is_the_document_and_nothing_more(self, cputune: Run) -> None:
+        ended = cputune("tune", "--json", "--budget", "3")
+        assert json.loads(ended.out) == json.loads(Path("cputune.json").read_text())
+        assert json.loads(ended.out)["schema"] == "cputune.result/1"
+
+    def test_a_dash_is_stdout(self, cputune: Run) -> None:
+        ended = cputune("tune", "-o", "-", "--budget", "2")
+        assert json.loads(ended.out)["budget"] == 2
+        assert not Path("-").exists()
+
+    def test_the_confirmation_runs_afresh(
+        self, cputune: Run, runner: type[FakeProcessRunner]
+    ) -> None:
+        cputune("tune", "--budget", "2")
+        assert [fresh for _, fresh in runner.opened] == [False, True]
+
+    def test_arguments_of_a_script_pass_untouched(
+        self, cputune: Run, runner: type[FakeProcessRunner]
+    ) -> None:
+        Path("train.py").write_text("")
+        ended = cputune("tune", "--budget", "2", "--", "train.py", "--fix", "a b", "--", "-o")
+        assert ended.code == 0
+        assert runner.opened[0][0].argv == ("train.py", "--fix", "a b", "--", "-o")
+
+    def test_knobs_fixes_and_batches_reach_the_study(self, cputune: Run) -> None:
+        ended = cputune(
+            "tune", "--knobs", "precision,ranks", "--fix", "threads=1", "--batch-per-rank", "4"
+        )
+        assert ended.code == 0
+        tried = load_result(Path("cputune.json")).trials[1:]
+        assert {t.plan.threads_per_process for t in tried} == {1}
+        assert load_result(Path("cputune.json")).workload.batch_per_rank == 4
+
+
+class TestDryRun:
+    def test_prints_the_space_and_touches_nothing(
+        self, cputune: Run, runner: type[FakeProcessRunner]
+    ) -> None:
+        ended = cputune("tune", "--dry-run")
+        assert ended.code == 0
+        assert "6 plans" in ended.out
+        assert "precision: fp32, bf16" in ended.out
+        assert "precision=fp16: accelerate skips" in ended.out
+        assert "first: 1 × 2 threads, fp32, as found" in ended.out
+        assert "python " in ended.out
+        assert list(Path().iterdir()) == []
+        assert runner.opened == []
+
+    def test_as_json(self, cputune: Run) -> None:
+        document = json.loads(cputune("tune", "--dry-run", "--json").out)
+        assert document["schema"] == "cputune.space/1"
+        assert len(document["plans"]) == 6
+        assert document["knobs"]["ranks"] == [1, 2]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("--budget", "0"), "a budget of 0"),
+            (("--budget", "many"), "not a valid integer"),
+            (("--recipe", "bert-huge"), "no recipe is called 'bert-huge'"),
+            (("--recipe", "broken.toml"), "is not TOML"),
+            (("--recipe", "empty.toml"), "is missing"),
+            (("--knobs", "colour"), "no knob is called 'colour'"),
+            (("--fix", "precision"), "NAME=VALUE"),
+            (("--fix", "precision=fp64"), "no plan of this machine"),
+            (("--max-time", "soon"), "not a time"),
+            (("--max-time", "0"), "above 0"),
+            (("--batch-per-rank", "0"), "1 or more"),
+            (("--batch-per-rank", "2", "--global-batch-size", "8"), "exclude each other"),
+            (("-o", "nowhere/cputune.json"), "there is no directory"),
+            (("--", "gone.py"), "there is no script 'gone.py'"),
+            (("--recipe", "bert-mini", "--", "broken.toml"), "not both"),
+            (("--colour",), "No such option"),
+        ],
+    )
+    def test_is_an_error_a_hint_and_exit_2(
+        self, cputune: Run, arguments: tuple[str, ...], message: str
+    ) -> None:
+        Path("broken.toml").write_text("= =")
+        Path("empty.toml").write_text("")
+        before = sorted(Path().iterdir())
+        ended = cputune("tune", *arguments)
+        assert ended.code == 2
+        assert ended.out == ""
+        assert message in ended.err
+        assert ended.err.startswith("error: ")
+        assert "\nhint: " in ended.err
+        assert sorted(Path().iterdir()) == before
+
+    @pytest.mark.parametrize("existing", ["cputune.json", "cputune.db"])
+    def test_an_existing_file_needs_force(self, cputune: Run, existing: str) -> None:
+        Path(existing).write_text("mine")
+        ended = cputune("tune", "--budget", "2")
+        assert ended.code == 2
+        assert f"{existing} exists" in ended.err
+        assert Path(existing).read_text() == "mine"
+        assert cputune("tune", "--budget", "2", "--force").code == 0
+        assert load_result(Path("cputune.json")).budget == 2
+
+    @pytest.mark.parametrize("package", ["torch", "transformers", "optuna"])
+    def test_without_a_package_it_says_which(
+        self, cputune: Run, package: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from cputune.cli import tune
+
+        known = tune.find_spec
+        monkeypatch.setattr(tune, "find_spec", lambda n: None if n == package else known(n))
+        ended = cputune("tune")
+        assert ended.code == 3
+        assert f"tuning needs {package}, which is not installed" in ended.err
+        assert "hint: pip install" in ended.err
+
+    def test_there_must_be_a_study_to_resume(self, cputune: Run) -> None:
+        ended = cputune("tune", "--resume")
+        assert ended.code == 3
+        assert "no study cputune.db to resume" in ended.err
+
+
+class TestNoResult:
+    def test_without_a_valid_trial_it_ends_with_4(
+        self, cputune: Run, runner: type[FakeProcessRunner]
+    ) -> None:
+        def crash(plan: Plan) -> Iterator[Step]:
+            raise Crashed("ModuleNotFoundError: no evaluate")
+            yield
+
+        runner.script = staticmethod(crash)
+        ended = cputune("tune", "--json")
+        assert ended.code == 4
+        assert json.loads(ended.out)["error"]["exit_code"] == 4
+        assert "not one of 7 trials gave a number" in ended.err
+        assert "no evaluate" in ended.err
+        assert not Path("cputune.json").exists()
+
+    def test_an_interrupt_keeps_the_study_and_says_how_to_go_on(
+        self, cputune: Run, runner: type[FakeProcessRunner]
+    ) -> None:
+        left = [12]
+
+        def interrupted(plan: Plan) -> Iterator[Step]:
+            for step in true_steps(plan):
+                left[0] -= 1
+                if left[0] == 0:
+                    signal.raise_signal(signal.SIGINT)
+                yield step
+
+        runner.script = staticmethod(interrupted)
+        ended = cputune("tune", "--force", "--seed", "3")
+        assert ended.code == 130
+        assert "hint: go on with: cputune tune --resume --seed 3" in ended.err
+        found = load_result(Path("cputune.json"))
+        assert 1 <= len(found.trials) < 7
+        assert "nothing was confirmed" in " ".join(found.notes)
+        again = cputune("tune", "--resume", "--seed", "3")
+        assert again.code == 0
+        assert len(load_result(Path("cputune.json")).trials) == 7
+
+    def test_another_study_is_not_gone_on_with(self, cputune: Run) -> None:
+        cputune("tune", "--budget", "2")
+        ended = cputune("tune", "--resume", "--recipe", "distilbert-squad")
+        assert ended.code == 3
+        assert "another workload" in ended.err
+
+
+TINY = """
+description = "one small layer"
+task = "sequence-classification"
+sequence_length = 16
+global_batch_size = 8
+learning_rate = 3e-5
+[model]
+model_type = "bert"
+vocab_size = 128
+hidden_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+intermediate_size = 64
+max_position_embeddings = 32
+"""
+
+
+def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    (directory / "tiny.toml").write_text(TINY)
+    command = [sys.executable, "-m", "cputune", "tune", "--recipe", "tiny.toml", *arguments]
+    return subprocess.Popen(
+        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_real_study_of_two_trials(tmp_path: Path) -> None:
+    arguments = ("--budget", "2", "--knobs", "threads", "--fix", "threads=1")
+    with start(tmp_path, *arguments) as child:
+        out, err = child.communicate(timeout=240)
+    assert child.returncode == 0, err
+    result = load_result(tmp_path / "cputune.json")
+    assert result.trials[0].plan.as_found
+    bound = result.trials[1]
+    assert bound.observed[0]["threads"] == 1
+    assert bound.observed[0]["affinity"] == cpulist.render(bound.plan.cpus[0])
+    assert "synthetic" in str(result.data)
+    assert "cputune emit" in out
+
+
+@pytest.mark.torch
+def test_a_real_interrupt_leaves_a_study_and_no_children(tmp_path: Path) -> None:
+    with start(tmp_path) as child:
+        assert child.stderr is not None
+        for line in child.stderr:
+            if line.startswith("trial 0: "):
+                break
+        family = psutil.Process(child.pid).children(recursive=True)
+        child.send_signal(signal.SIGINT)
+        err = child.stderr.read()
+        assert child.wait(timeout=60) == 130
+    assert "go on with: cputune tune --resume" in err
+    assert family
+    gone, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+    assert load_result(tmp_path / "cputune.json").baseline.plan.as_found
+    assert (tmp_path / "cputune.db").is_file()
