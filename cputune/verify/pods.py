@@ -18,14 +18,12 @@ import yaml
 from cputune import cpulist
 from cputune.host import Command, Host
 from cputune.plan import Plan
-from cputune.verify import judge
 from cputune.verify.interface import Answer, Artefact, Expected, not_installed
 from cputune.verify.kubelet import Pod, pods_of
-from cputune.verify.launch import INSTALL_TORCH, no_plan, not_run, versions, with_python
+from cputune.verify.launch import INSTALL_TORCH, measured, no_plan, not_run, versions, with_python
 from cputune.verify.launched import Rank, observe
-from cputune.verify.records import FAILED, NOT_CHECKED, Check, Evidence
+from cputune.verify.records import NOT_CHECKED, Check, Evidence
 from cputune.verify.rules import Document, at
-from cputune.verify.speed import throughput, throughput_check
 
 MOST_THREADS_PER_CPU = 4
 PIN = (
@@ -70,25 +68,20 @@ def _run(
     problem = _cannot_run(pods, plan, allowed, consumer)
     if problem is not None:
         return Answer(checks=(problem,))
-    try:
-        seen = observe(
-            [Command(argv=_argv(pod), environment=pod.environment) for pod in pods],
+    commands = [Command(argv=_argv(pod), environment=pod.environment) for pod in pods]
+    return measured(
+        lambda: observe(
+            commands,
             ranks=plan.world_size,
             steps=expected.steps,
             timeout_seconds=expected.timeout_seconds,
-        )
-    except OSError as error:
-        failed = Check(
-            name="launch", state=FAILED, consumer=consumer, summary=f"it cannot be started: {error}"
-        )
-        return Answer(checks=(failed,))
-    checks = judge.judge(
-        seen, expected, plan, consumer, affinity=lambda p, ranks: pod_affinity(p, ranks, pods)
+        ),
+        expected,
+        plan,
+        consumer,
+        affinity=lambda p, ranks: pod_affinity(p, ranks, pods),
+        timed=len(pods) == 1,  # several nodes on one machine say nothing of speed
     )
-    if not seen.enough or len(pods) > 1 or expected.samples_per_second is None:
-        return Answer(checks=checks)  # several nodes on one machine say nothing of speed
-    ratio = throughput(seen.ranks, expected.samples_per_second)
-    return Answer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)
 
 
 def pod_affinity(plan: Plan, ranks: Sequence[Rank], pods: Sequence[Pod]) -> tuple[Evidence, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from cputune.host import Command, Completed, Host
 from cputune.verify.interface import Answer, Artefact, Expected, not_installed
 from cputune.verify.judge import own_affinity
-from cputune.verify.launch import judged, no_plan, not_run, with_python
+from cputune.verify.launch import measured, no_plan, not_run, with_python
 from cputune.verify.launched import observe
 from cputune.verify.records import FAILED, NOT_CHECKED, PASSED, Check, Evidence
 
@@ -82,7 +82,8 @@ def test_only(path: Path, consumer: str, host: Host) -> Check:
 
 
 def _run(path: Path, expected: Expected, consumer: str, host: Host) -> Answer:
-    assert expected.plan is not None
+    plan = expected.plan
+    assert plan is not None
     name = f"cputune-verify-{os.getpid()}-{path.stem}"
     with tempfile.TemporaryDirectory(prefix="cputune-slurm-") as directory:
         output = Path(directory) / "job.out"
@@ -94,16 +95,21 @@ def _run(path: Path, expected: Expected, consumer: str, host: Host) -> Answer:
             environment=with_python(host.environment()),
         )
         try:
-            seen = observe(
-                [command],
-                ranks=expected.plan.world_size,
-                steps=expected.steps,
-                timeout_seconds=expected.timeout_seconds,
-                logs=[output],
+            return measured(
+                lambda: observe(
+                    [command],
+                    ranks=plan.world_size,
+                    steps=expected.steps,
+                    timeout_seconds=expected.timeout_seconds,
+                    logs=[output],
+                ),
+                expected,
+                plan,
+                consumer,
+                affinity=own_affinity,
             )
         finally:
             _ask(("scancel", f"--name={name}"), host)
-    return judged(seen, expected, expected.plan, consumer, own_affinity)
 
 
 def _other_nodes(host: Host) -> list[str]:

