@@ -323,7 +323,7 @@ def test_a_real_interrupt_leaves_a_study_and_no_children(tmp_path: Path) -> None
         assert child.wait(timeout=60) == 130
     assert "go on with: cputune tune --resume" in err
     assert family
-    gone, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
     assert load_result(tmp_path / "cputune.json").baseline.plan.as_found
     assert (tmp_path / "cputune.db").is_file()
