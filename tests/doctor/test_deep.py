@@ -1,0 +1,241 @@
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+from importlib import util
+
+import pytest
+from stacks import IPEX_ERA, TODAY, machine
+
+from cputune.doctor.deep import DEEP_CHECKS, deep_findings
+from cputune.doctor.finding import Severity
+from cputune.host import Command, Completed, Host, LiveHost
+from cputune.probe import probe
+
+VERBOSE = """\
+onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71)
+onednn_verbose,v1,info,cpu,isa:{isa}
+onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx10_1_512_amx,undef,src:bf16::x
+"""
+AMX = "Intel AVX-512 with float16, Intel DL Boost and bfloat16 support and Intel AMX"
+
+
+class FakeHost(Host):
+    """Children that end as they are told to; a child nobody wrote down is an error."""
+
+    live = True
+
+    def __init__(self, **scripted):
+        self.scripted = scripted
+        self.commands = []
+
+    def run(self, command: Command) -> Completed:
+        self.commands.append(command)
+        name = os.path.basename(command.argv[1])
+        if name == "-c":
+            name = command.argv[2].rpartition(", ")[2]
+        capped = (command.environment or {}).get("ONEDNN_MAX_CPU_ISA")
+        outcome = self.scripted[name.removesuffix(".py")]
+        return outcome(capped) if callable(outcome) else outcome
+
+
+def ended(code=0, out="", err="", seconds=1.0):
+    return Completed(returncode=code, stdout=out, stderr=err, seconds=seconds)
+
+
+def told(**facts):
+    return json.dumps(facts) + "\n"
+
+
+def process(before=(0, 1, 2, 3), after=(0, 1, 2, 3), libraries=("/t/libgomp.so.1",), **more):
+    out = told(affinity_before=before) + told(affinity_after=after, threads=4)
+    out += told(openmp_torch=libraries[:1]) + "a line of somebody else\n{half a line\n"
+    return ended(out=out + told(openmp_all=libraries, **more))
+
+
+def product(bf16=0.002, fp32=0.004, isa=AMX, **more):
+    return ended(out=VERBOSE.format(isa=isa) + told(seconds={"fp32": fp32, "bf16": bf16}), **more)
+
+
+HEALTHY = {"process": process(), "product": product()}
+
+
+def look(packages=TODAY, *, facts=None, **scripted):
+    host = FakeHost(**{**HEALTHY, **scripted})
+    return deep_findings(facts or machine(packages), host)
+
+
+def only(code, found):
+    (finding,) = [finding for finding in found if finding.code == code]
+    return finding
+
+
+def test_on_a_healthy_machine_the_ratio_alone_is_told():
+    (finding,) = look()
+    assert finding.code == "deep-bf16-ratio"
+    assert finding.severity is Severity.ADVICE
+    assert finding.evidence == (
+        "bf16 is 2.00 times as fast as fp32 on one core (2.0 ms against 4.0 ms, "
+        "kernel brg_matmul:avx10_1_512_amx)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [
+        (ended(127, out="ERROR! needs to work with PyTorch 2.4"), "ended with 127: ERROR! needs"),
+        (ended(-signal.SIGABRT, err="terminate called"), "was ended by SIGABRT: terminate called"),
+        (ended(1, err="Traceback\nAttributeError: no exit"), "ended with 1: AttributeError"),
+        (ended(None, seconds=90.0), "did not end in 90 seconds"),
+    ],
+)
+def test_a_package_that_kills_the_interpreter_is_a_finding(done, said):
+    packages = {**TODAY, "intel_extension_for_pytorch": "2.8.0"}
+    finding = only("deep-import", look(packages, intel_extension_for_pytorch=done))
+    assert "python -c 'import torch, intel_extension_for_pytorch' " + said in finding.evidence
+    assert finding.command == "pip uninstall -y intel_extension_for_pytorch"
+
+
+def test_a_package_that_can_be_imported_is_none():
+    found = look(IPEX_ERA, intel_extension_for_pytorch=ended())
+    assert [finding.code for finding in found] == ["deep-bf16-ratio"]
+
+
+def test_bindings_are_imported_by_the_name_of_their_version():
+    packages = {"torch": "1.11.0", "oneccl_bind_pt": "1.11.0"}
+    done = ended(1, err="ImportError: libccl.so.1: cannot open shared object file")
+    finding = only("deep-import", look(packages, torch_ccl=done))
+    assert "import torch, torch_ccl" in finding.evidence
+    assert finding.remedy == "Source setvars.sh of the bindings."
+
+
+def test_cpus_that_are_lost_at_import():
+    facts = machine(TODAY, environment={"KMP_AFFINITY": "compact"})
+    finding = only("deep-affinity", look(facts=facts, process=process(after=(0,))))
+    assert finding.evidence == ("CPUs 0-3 before import torch, 0 after; KMP_AFFINITY=compact")
+    assert finding.command == "unset KMP_AFFINITY"
+
+
+def test_two_openmp_runtimes_in_one_process():
+    libraries = ("/t/libgomp.so.1", "/s/libiomp5.so")
+    finding = only("deep-openmp-two", look(process=process(libraries=libraries)))
+    assert finding.evidence == "2 runtimes: /t/libgomp.so.1, /s/libiomp5.so"
+    assert finding.remedy == "Drop what brings /s/libiomp5.so."
+
+
+def test_an_import_that_fails_on_the_way():
+    failed = process(import_failed=["transformers", "ImportError: numpy"])
+    assert only("deep-import", look(process=failed)).evidence == (
+        "import transformers: ImportError: numpy"
+    )
+
+
+def test_torch_that_cannot_be_imported():
+    died = ended(1, out=told(affinity_before=[0]), err="ImportError: libtorch_cpu.so")
+    finding = only("deep-import", look(process=died))
+    assert finding.evidence == "importing torch ended with 1: ImportError: libtorch_cpu.so"
+
+
+@pytest.mark.parametrize(
+    ("flags", "isa", "missing"),
+    [
+        (("amx_bf16", "avx512_bf16"), "Intel AVX-512 with Intel DL Boost", "amx_bf16"),
+        (("avx512_bf16", "avx512f"), "Intel AVX2", "avx512_bf16"),
+        (("avx512f",), "Intel AVX2", "avx512f"),
+    ],
+)
+def test_an_instruction_set_that_onednn_does_not_use(flags, isa, missing):
+    facts = machine(TODAY, isa=flags, environment={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    finding = only("deep-isa", look(facts=facts, product=product(isa=isa)))
+    assert finding.evidence == f"the CPU shows {missing}, oneDNN says: {isa}"
+    assert finding.command == "unset ONEDNN_MAX_CPU_ISA"
+
+
+@pytest.mark.parametrize(
+    ("flags", "isa"),
+    [
+        (("avx512_bf16", "avx512f"), "Intel AVX-512 with Intel DL Boost and bfloat16 support"),
+        (("avx512_bf16", "avx512f"), "Intel AVX10.1/512"),
+        (("avx2",), "Intel AVX2"),
+    ],
+)
+def test_an_instruction_set_that_is_used(flags, isa):
+    found = look(facts=machine(TODAY, isa=flags), product=product(isa=isa))
+    assert [finding.code for finding in found] == ["deep-bf16-ratio"]
+
+
+def test_bf16_that_is_slower_than_the_cpu_promises():
+    finding = only("deep-bf16-ratio", look(product=product(bf16=0.008)))
+    assert finding.severity is Severity.WARNING
+    without = look(facts=machine(TODAY, isa=("avx2",)), product=product(bf16=0.008, isa="AVX2"))
+    assert only("deep-bf16-ratio", without).severity is Severity.ADVICE
+
+
+def test_instructions_that_are_shown_and_not_executed():
+    def dies_above(capped):
+        return product() if capped == "AVX512_CORE" else ended(-signal.SIGILL)
+
+    finding = only("deep-illegal-instruction", look(product=dies_above))
+    assert "the CPU shows amx_bf16, avx512_bf16" in finding.evidence
+    assert finding.command == "export ONEDNN_MAX_CPU_ISA=AVX512_CORE"
+
+
+def test_instructions_that_nothing_helps_against():
+    finding = only("deep-illegal-instruction", look(product=ended(-signal.SIGILL)))
+    assert finding.command is None
+
+
+@pytest.mark.parametrize("done", [ended(None, seconds=120.0), ended(0, out="nothing of ours")])
+def test_a_look_that_says_nothing_proves_nothing(done):
+    found = look(process=done, product=done)
+    assert {finding.code for finding in found} == {"deep-skipped"}
+
+
+def test_without_torch_every_look_is_skipped_with_the_reason():
+    (finding,) = look({"transformers": "5.23.0"})
+    assert (finding.code, finding.evidence) == ("deep-skipped", "torch is not installed")
+
+
+def test_on_a_recorded_machine_no_child_is_started():
+    (finding,) = deep_findings(machine(TODAY), Host())
+    assert finding.code == "deep-skipped"
+
+
+def test_a_child_that_cannot_be_started_is_said():
+    class NoChildren(FakeHost):
+        def run(self, command):
+            raise OSError("no more processes")
+
+    found = deep_findings(machine(TODAY), NoChildren())
+    assert {finding.code for finding in found} == {"deep-skipped"}
+
+
+def test_children_have_a_timeout_and_onednn_is_asked_to_speak():
+    host = FakeHost(**HEALTHY)
+    deep_findings(machine(TODAY), host)
+    assert all(command.timeout_seconds for command in host.commands)
+    assert host.commands[-1].environment["ONEDNN_VERBOSE"] == "1"
+
+
+def test_every_deep_check_tells_its_story():
+    assert all(check.story and check.source for check in DEEP_CHECKS)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(util.find_spec("torch") is None, reason="torch is not installed")
+def test_real_children_measure_this_machine():
+    class Bound(LiveHost):
+        """This machine, with its OpenMP runtime told to bind."""
+
+        def run(self, command):
+            environment = {**(command.environment or os.environ), "OMP_PROC_BIND": "true"}
+            return super().run(replace(command, environment=environment))
+
+    host = Bound()
+    facts = replace(probe(host), environment={"OMP_PROC_BIND": "true"})
+    found = deep_findings(facts, host)
+    assert " times as fast as fp32 on one core" in only("deep-bf16-ratio", found).evidence
+    if len(os.sched_getaffinity(0)) > 1 and sys.platform == "linux":
+        assert only("deep-affinity", found).command == "unset OMP_PROC_BIND"
