@@ -29,12 +29,14 @@ SYSTEM_DIRECTORIES = (
     "/usr/lib",
     "/opt/intel/oneapi/compiler/latest/lib",
 )
-_INSIDE_SITE_PACKAGES = ("torch/lib", "torch.libs", "tcmalloc", "oneccl_bindings_for_pytorch/lib")
+_INSIDE_SITE_PACKAGES = ("torch/lib", "oneccl_bindings_for_pytorch/lib")
+_BUNDLE = re.compile(r"\w+\.libs|\w*(tc|je|mi)malloc\w*")
+"""What wheels bring: auditwheel's folders (scikit_learn.libs) and packaged allocators."""
 
 
-def is_library(file: str) -> bool:
-    """Whether a file name is one of those that are looked for."""
-    return any(pattern.fullmatch(file) for _, pattern in _PATTERNS)
+def is_looked_for(name: str) -> bool:
+    """Whether a name in a directory is that of such a library, or of a folder with some."""
+    return bool(_BUNDLE.fullmatch(name)) or any(pattern.fullmatch(name) for _, pattern in _PATTERNS)
 
 
 def read_libraries(look: Look, site_packages: tuple[str, ...]) -> tuple[Library, ...]:
@@ -67,5 +69,7 @@ def _directories(look: Look, site_packages: tuple[str, ...]) -> tuple[str, ...]:
     for site in site_packages:
         wanted.append(site)
         wanted += [f"{site}/{inside}" for inside in _INSIDE_SITE_PACKAGES]
+        for bundle in filter(_BUNDLE.fullmatch, look.names(site)):
+            wanted += [f"{site}/{bundle}", f"{site}/{bundle}/lib"]
     wanted += SYSTEM_DIRECTORIES
     return tuple(dict.fromkeys(path.rstrip("/") for path in wanted))

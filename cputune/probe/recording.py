@@ -18,7 +18,7 @@ from cputune.host import Command, Completed, Distribution, Host, RecordedHost, w
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
 from cputune.probe._probe import probe
 from cputune.probe.environment import read_environment
-from cputune.probe.libraries import is_library
+from cputune.probe.libraries import is_looked_for
 from cputune.probe.scrub import HOST_NAME, Scrubber
 
 _CGROUP_TOPS = ("/sys/fs/cgroup", "/cgroup", "/dev/cgroup", "/dev/cpuset")
@@ -278,7 +278,7 @@ def _launchers(noted: NotingHost, scrub: Scrubber) -> dict[str, Any]:
 
 def _library_directories(noted: NotingHost, scrub: Scrubber) -> dict[str, list[str]]:
     return {
-        scrub.text(directory): [name for name in names if is_library(name)]
+        scrub.text(directory): [name for name in names if is_looked_for(name)]
         for directory, names in sorted(noted.directories.items())
         if not f"{directory}/".startswith(_TREES)
     }

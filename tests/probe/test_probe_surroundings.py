@@ -180,6 +180,23 @@ def test_libraries_of_the_environment_come_before_the_system_s(tmp_path: Path) -
     assert facts.library("libiomp5") is not None
 
 
+def test_libraries_that_wheels_bring(tmp_path: Path) -> None:
+    site = "/venv/lib/python3.11/site-packages"
+    record = {
+        "packages": [{"name": "scikit-learn", "version": "1.7", "location": site}],
+        "directories": {
+            site: ["scikit_learn.libs", "some_tcmalloc", "sklearn"],
+            f"{site}/scikit_learn.libs": ["libgomp-a34b3233.so.1.0.0"],
+            f"{site}/some_tcmalloc/lib": ["libtcmalloc.so"],
+        },
+    }
+
+    assert found(probe(machine(tmp_path, record=record))) == [
+        ("tcmalloc", f"{site}/some_tcmalloc/lib/libtcmalloc.so"),
+        ("libgomp", f"{site}/scikit_learn.libs/libgomp-a34b3233.so.1.0.0"),
+    ]
+
+
 def test_a_library_with_two_names_counts_once(tmp_path: Path) -> None:
     record = {
         "directories": {"/usr/lib64": ["libgomp.so.1", "libgomp.so.1.0.0"]},
