@@ -9,6 +9,7 @@ OpenMP thread on each core that is left. Unlike it, they know cpuset and quota.
 from __future__ import annotations
 
 import math
+import re
 
 from cputune.facts import Core, HostFacts
 from cputune.plan import Plan
@@ -135,7 +136,7 @@ def default_threads(facts: HostFacts) -> int:
     (aten/src/ATen/ParallelOpenMP.cpp); a CPU quota is not seen by anybody.
     """
     asked = facts.environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if asked.isdigit() and int(asked) > 0:
+    if re.fullmatch(r"[0-9]{1,6}", asked) and int(asked) > 0:
         return int(asked)
     return max(1, len(facts.topology.allowed_cores))
 
