@@ -14,7 +14,7 @@ from cputune.doctor.bindings import (
     pin_domains,
 )
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.variables import number, under_mpi, value
+from cputune.doctor.variables import loads_intel_openmp, number, under_mpi, value
 from cputune.facts import HostFacts
 from cputune.layout import usable_cores
 
@@ -43,7 +43,15 @@ def affinity_shrinks(facts: HostFacts) -> Iterator[Finding]:
     """
     kmp = value(facts, "KMP_AFFINITY")
     if kmp is not None and not {"none", "disabled"} & set(re.split(r"[,=]", kmp.lower())):
-        yield affinity_shrinks.finding(f"KMP_AFFINITY={kmp}", command="unset KMP_AFFINITY")
+        if loads_intel_openmp(facts):
+            yield affinity_shrinks.finding(f"KMP_AFFINITY={kmp}", command="unset KMP_AFFINITY")
+        else:
+            yield affinity_shrinks.finding(
+                f"KMP_AFFINITY={kmp}; nothing loads libiomp5 yet, and libgomp does not read it",
+                severity=Severity.ADVICE,
+                title="With libiomp5 this would bind the main thread to one core",
+                command="unset KMP_AFFINITY",
+            )
     if omp_binds(facts):
         yield affinity_shrinks.finding(
             f"OMP_PROC_BIND={value(facts, 'OMP_PROC_BIND')}", command="unset OMP_PROC_BIND"

@@ -114,14 +114,15 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
     the CPUs, threads wait for CPUs while their team spins at a barrier for them.
     """
     ranks, threads = local_ranks(facts), number(facts, "OMP_NUM_THREADS")
-    cpus = len(facts.topology.online)
-    if ranks is None or ranks < 2 or threads is None or not cpus or ranks * threads <= cpus:
+    cpus, quota = len(facts.limits.cpuset or facts.topology.online), facts.limits.cpu_quota
+    room = cpus if quota is None else min(cpus, max(1, math.floor(quota)))
+    if ranks is None or ranks < 2 or threads is None or not cpus or ranks * threads <= room:
         return
-    fits = max(1, facts.topology.physical_cores // ranks)
+    cores = min(room, facts.topology.physical_cores)
+    limit = f"{cpus} CPUs" if room == cpus else f"a quota of {quota:g} CPUs"
     yield ranks_oversubscribed.finding(
-        f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads "
-        f"on {cpus} CPUs",
-        command=f"export OMP_NUM_THREADS={fits}",
+        f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads on {limit}",
+        command=f"export OMP_NUM_THREADS={max(1, cores // ranks)}",
     )
 
 
@@ -243,7 +244,9 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
             f"the cache may hold {capacity} kernels, {CACHE_ENTRIES} is oneDNN's own limit",
             command=command,
         )
-    elif capacity is None and limit is not None and limit <= 8 * GIB and facts.package("torch"):
+    elif capacity is not None or value(facts, "LRU_CACHE_CAPACITY"):
+        return
+    elif limit is not None and limit <= 8 * GIB and facts.package("torch"):
         yield primitive_cache.finding(
             f"the memory limit is {limit / GIB:.1f} GiB and no capacity is set "
             f"(oneDNN keeps {CACHE_ENTRIES} kernels)",

@@ -15,6 +15,7 @@ from cputune.doctor.variables import (
     under_mpi,
     under_torchrun,
     value,
+    without_gpu,
     world_size,
 )
 from cputune.facts import HostFacts, Launcher
@@ -41,7 +42,7 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
     unless use_cpu says that the CPU is meant.
     """
     version = _version(facts, "accelerate")
-    if version is None or version < _NO_CPU_GUESS or facts.accelerators:
+    if version is None or version < _NO_CPU_GUESS or not without_gpu(facts):
         return
     if is_true(facts, "ACCELERATE_USE_CPU"):
         return
@@ -182,10 +183,9 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
     Cause: mpirun numbers the ranks but tells them no address.
     """
     ranks = world_size(facts)
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not value(facts, name)]
-    if ranks is not None and ranks > 1 and under_mpi(facts) and missing:
+    if ranks is not None and ranks > 1 and under_mpi(facts) and not value(facts, "MASTER_ADDR"):
         yield master_addr.finding(
-            f"{ranks} ranks under mpirun, unset: {', '.join(missing)}",
+            f"{ranks} ranks under mpirun, MASTER_ADDR is unset",
             command="export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500",
         )
 

@@ -7,13 +7,20 @@ import shlex
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.variables import is_true, number, value
+from cputune.doctor.variables import (
+    INTEL_OPENMP,
+    is_true,
+    loads_intel_openmp,
+    number,
+    preloaded,
+    value,
+)
 from cputune.facts import HostFacts
 
 _PRELOADS = {
     "tcmalloc": r"libtcmalloc",
     "jemalloc": r"libjemalloc",
-    "libiomp5": r"libiomp5|libomp\.so",
+    "libiomp5": INTEL_OPENMP,
     "libgomp": r"libgomp",
 }
 _KMP_SETTINGS = ("KMP_BLOCKTIME", "KMP_TPAUSE", "KMP_SETTINGS", "KMP_HW_SUBSET")
@@ -39,7 +46,7 @@ def preload_dead(facts: HostFacts) -> Iterator[Finding]:
         evidence = f"{path} does not exist"
         if there is not None:
             evidence += f"; {name} lies at {there.path}"
-        kept = [p for p in _preloaded(facts) if p != path]
+        kept = [p for p in preloaded(facts) if p != path]
         wanted = ":".join([*kept, there.path] if there else kept)
         yield preload_dead.finding(
             evidence,
@@ -60,7 +67,7 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
     Cause: each runtime has a thread pool of its own. KMP_DUPLICATE_LIB_OK only silences
     the message. ``doctor --deep`` counts the runtimes that ``import torch`` loads.
     """
-    loaded = _preloaded(facts)
+    loaded = preloaded(facts)
     intel = [path for path in loaded if re.search(_PRELOADS["libiomp5"], path)]
     gnu = [path for path in loaded if re.search(_PRELOADS["libgomp"], path)]
     if intel and gnu:
@@ -86,7 +93,7 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
     Cause: glibc's malloc returns large blocks to the kernel at once. tcmalloc and
     jemalloc keep them. What is gained depends on the model and on the machine.
     """
-    loaded = _preloaded(facts)
+    loaded = preloaded(facts)
     if any(
         re.search(_PRELOADS[name], path) for name in ("tcmalloc", "jemalloc") for path in loaded
     ):
@@ -113,11 +120,9 @@ def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
     Cause: KMP_* are read by Intel's and LLVM's OpenMP (pip's torch brings GNU's),
     MALLOC_CONF by jemalloc.
     """
-    loaded = _preloaded(facts)
-    conda = (package := facts.package("torch")) is not None and package.installer == "conda"
-    intel = conda or any(re.search(_PRELOADS["libiomp5"], path) for path in loaded)
+    loaded = preloaded(facts)
     for name in _KMP_SETTINGS:
-        if value(facts, name) and not intel:
+        if value(facts, name) and not loads_intel_openmp(facts):
             yield setting_without_library.finding(
                 f"{name}={value(facts, name)}, and LD_PRELOAD holds no libiomp5"
             )
@@ -186,11 +191,6 @@ def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
         yield conda_pip_mixed.finding(
             f"from conda: {', '.join(by_conda)}; from pip: {', '.join(by_pip)}"
         )
-
-
-def _preloaded(facts: HostFacts) -> list[str]:
-    """The entries of LD_PRELOAD; blanks and colons separate them."""
-    return [path for path in re.split(r"[:\s]+", facts.environment.get("LD_PRELOAD", "")) if path]
 
 
 CHECKS: tuple[Check, ...] = (

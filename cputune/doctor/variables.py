@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from cputune.facts import HostFacts
 
+INTEL_OPENMP = r"libiomp5|libomp\.so"
 _TRUE = ("1", "true", "yes", "y", "on", "t", "enable")
 
 
@@ -24,7 +27,7 @@ def number(facts: HostFacts, *names: str) -> int | None:
     """
     for name in names:
         text = (value(facts, name) or "").split(",")[0].strip()
-        if text.isascii() and text.isdigit():
+        if re.fullmatch(r"[0-9]{1,9}", text):
             return int(text)
     return None
 
@@ -43,6 +46,25 @@ def local_ranks(facts: HostFacts) -> int | None:
 def world_size(facts: HostFacts) -> int | None:
     """Ranks of the job, as the launcher around us says; None outside a launcher."""
     return number(facts, "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+
+
+def preloaded(facts: HostFacts) -> list[str]:
+    """The entries of LD_PRELOAD; blanks and colons separate them."""
+    return [path for path in re.split(r"[:\s]+", facts.environment.get("LD_PRELOAD", "")) if path]
+
+
+def loads_intel_openmp(facts: HostFacts) -> bool:
+    """Whether torch runs on libiomp5: by LD_PRELOAD, or as conda's torch (pip's has libgomp)."""
+    torch = facts.package("torch")
+    by_conda = torch is not None and torch.installer == "conda"
+    return by_conda or any(re.search(INTEL_OPENMP, path) for path in preloaded(facts))
+
+
+def without_gpu(facts: HostFacts) -> bool:
+    """Whether training can only run on the CPU: no GPU driver, or torch's CPU build."""
+    torch = facts.package("torch")
+    cpu_build = torch is not None and (torch.build == "cpu" or "+cpu" in (torch.version or ""))
+    return cpu_build or facts.accelerators == ()
 
 
 def under_mpi(facts: HostFacts) -> bool:

@@ -178,7 +178,7 @@ CASES = (
     ),
     Case(
         "affinity-shrinks",
-        env(KMP_AFFINITY="granularity=fine,compact,1,0"),
+        env(KMP_AFFINITY="granularity=fine,compact,1,0", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
         ("KMP_AFFINITY=granularity=fine,compact,1,0",),
         WARNING,
         near=env(KMP_AFFINITY="none", OMP_PROC_BIND="false"),
@@ -279,18 +279,15 @@ CASES = (
         near={"cpu": {"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION=None)},
     ),
     Case(
-        "bf16-use-cpu",
-        env(ACCELERATE_USE_CPU=None),
-        ("ACCELERATE_MIXED_PRECISION=bf16", "(unset)"),
-        ERROR,
-        near={"accelerators": ("nvidia",), **env(ACCELERATE_USE_CPU=None)},
-    ),
-    Case(
         "fp16-ignored",
         env(ACCELERATE_MIXED_PRECISION="fp16"),
         ("fp16",),
         WARNING,
-        near={"accelerators": ("nvidia",), **env(ACCELERATE_MIXED_PRECISION="fp16")},
+        near={
+            "accelerators": ("nvidia",),
+            "packages": {"torch": "2.13.0+cu130"},
+            **env(ACCELERATE_MIXED_PRECISION="fp16"),
+        },
     ),
     Case(
         "amx-doubtful",
@@ -331,7 +328,7 @@ CASES = (
     Case(
         "master-addr",
         env(**HYDRA),
-        ("2 ranks", "MASTER_ADDR, MASTER_PORT"),
+        ("2 ranks", "MASTER_ADDR is unset"),
         ERROR,
         near=env(**HYDRA, **MASTER),
     ),
@@ -584,6 +581,13 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
         WARNING,
     ),
     ("affinity-shrinks", changed(**env(OMP_PROC_BIND="close")), WARNING),
+    ("affinity-shrinks", changed(**env(KMP_AFFINITY="compact")), ADVICE),
+    ("amx-doubtful", changed(settings={"kernel": "5.15.0-91-generic"}), ADVICE),
+    (
+        "ranks-oversubscribed",
+        changed(limits={"cpu_quota": 8.0}, **env(**TORCHRUN, OMP_NUM_THREADS="8")),
+        WARNING,
+    ),
     ("ranks-alone", changed(**env(ACCELERATE_USE_CPU=None)), ADVICE),
     ("ccl-without-mpi", changed(packages=IPEX_ERA, launchers=()), ADVICE),
     ("ccl-workers", changed(**env(CCL_WORKER_COUNT="4")), WARNING),
