@@ -17,6 +17,7 @@ from cputune.emit.mpirun import (
     DETECT,
     HYDRA_HOSTS,
     NAMES,
+    NO_COLON,
     OPENMPI_HOSTS,
     dialects_of,
     host_files,
@@ -64,7 +65,7 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
     if several:
         text += shell.exports({"I_MPI_PIN_DOMAIN": pin_domain(job)})
         text += DETECT % ("mpirun", NAMES[job.mpi] if job.mpi else "an MPI") + HOSTS_OF_DIALECT
-        text += shell.FREE_PORT
+        text += NO_COLON + shell.FREE_PORT
         launch += ['--mpirun_hostfile "$hosts"', '--main_process_port "$port"']
     text += shell.lines_array("launch", launch)
     text += shell.rank(job, "mpi" if several else "torch", more=_carried(job, variables))

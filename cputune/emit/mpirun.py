@@ -39,6 +39,12 @@ case $version in
 esac
 """
 
+NO_COLON = """for word in "$@"; do
+  [[ $word != : ]] ||
+    fail "a lone colon would start another program here" "write the argument otherwise"
+done
+"""
+
 
 def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
     """The script, and for several nodes the host files. Raises UsageError."""
@@ -56,11 +62,7 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
             '    "cputune emit --format mpirun --mpi NAME"\n'
         )
     text += shell.training(job)
-    text += (
-        'for word in "$@"; do\n  [[ $word != : ]] ||\n'
-        '    fail "mpirun takes a lone colon for its own" "write the argument otherwise"\ndone\n'
-    )
-    text += shell.FREE_PORT
+    text += NO_COLON + shell.FREE_PORT
     if job.mpi:
         text += _launch(job, job.mpi)
     else:
@@ -90,15 +92,12 @@ def _launch(job: Job, dialect: str) -> str:
     lines = ['"$mpirun"', f"-n {plan.world_size}"]
     if dialect in ("intelmpi", "mpich"):
         lines.append(f"-ppn {plan.processes_per_node}")
-        if several:
-            lines.append(f'-f "$here/{HYDRA_HOSTS}"')
+        lines.append(f'-f "$here/{HYDRA_HOSTS}"' if several else "-launcher fork")
         if dialect == "mpich":
             lines.append("-bind-to " + shell.quote(user_binding(job)))
         else:
             lines.append("-genv I_MPI_PIN_DOMAIN " + shell.quote(pin_domain(job)))
         lines += _variables("-genv {} {}", variables)
-        if not several:
-            lines.append("-launcher fork")
     else:
         if several:
             lines.append(f'--hostfile "$here/{OPENMPI_HOSTS}"')

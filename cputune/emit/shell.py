@@ -85,7 +85,7 @@ def head(job: Job, format: str, title: str, notes: Iterable[str] = ()) -> str:
     return text + STRICT + HERE + PYTHON + CLEAR
 
 
-_LOOKS_LIKE_CODE = re.compile(r"[$`\\\\‘’“”]")
+_LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")
 
 
 def training(job: Job) -> str:

@@ -11,7 +11,7 @@ import re
 from cputune.emit import header, shell
 from cputune.emit.interface import EmittedFile, Job
 from cputune.emit.job import job_name
-from cputune.emit.mpirun import refuse_colon
+from cputune.emit.mpirun import NO_COLON, refuse_colon
 from cputune.errors import UsageError
 
 _TIME = re.compile(r"(([0-9]+-)?[0-9]+(:[0-9]{2}){0,2})|UNLIMITED|INFINITE", re.IGNORECASE)
@@ -49,7 +49,7 @@ def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
     if job.cluster.partition is None:
         text += "# Unless the cluster has a default: #SBATCH --partition=<your-partition>\n"
     text += shell.STRICT + FIND_COMPANIONS + shell.PYTHON + shell.CLEAR
-    text += shell.oneccl(job) + shell.training(job)
+    text += shell.oneccl(job) + shell.training(job) + NO_COLON
     text += "\n" + shell.exports(shell.variables(job))
     text += f"export SRUN_CPUS_PER_TASK={cpus_per_task(job)}\n"
     text += shell.FREE_PORT + ADDRESS

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pytest
 import yaml
+from emit_checks import shellcheck
 from emit_machines import (
     TODAY,
     machine,
@@ -208,9 +209,18 @@ class TestHostileArguments:
             files_for(format, "a", ":", "b")
         assert caught.value.hint
 
-    def test_mpirun_refuses_a_lone_colon_when_it_is_run(self, launch: Launch) -> None:
-        with pytest.raises(AssertionError, match="error: mpirun takes a lone colon"):
-            launch.run(files_for("mpirun"), "a", ":", "b")
+    @pytest.mark.parametrize("format", ["mpirun", "accelerate", "slurm"])
+    def test_a_script_refuses_a_lone_colon_when_it_is_run(
+        self, format: str, launch: Launch
+    ) -> None:
+        with pytest.raises(AssertionError, match="error: a lone colon would start another"):
+            launch.run(files_for(format), "a", ":", "b")
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_shellcheck_has_nothing_to_say(self, format: str, tmp_path: Path) -> None:
+        script = tmp_path / "hostile.sh"
+        script.write_text(files_for(format, *HOSTILE)[0].text, encoding="utf-8")
+        assert shellcheck(script) == ""
 
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("word", ["nul\0byte", "\udcff"])

@@ -59,6 +59,10 @@ train=(
 )
 [[ -f ${train[0]} ]] ||
   fail "${train[0]} is not here" "start this from the directory that it was tuned in"
+for word in "$@"; do
+  [[ $word != : ]] ||
+    fail "a lone colon would start another program here" "write the argument otherwise"
+done
 
 export OMP_NUM_THREADS=28
 export ACCELERATE_USE_CPU=true

@@ -69,6 +69,10 @@ esac
 [[ -f $hosts ]] ||
   fail "these files were written for another MPI than this $dialect" \
     "cputune emit --format accelerate --mpi $dialect"
+for word in "$@"; do
+  [[ $word != : ]] ||
+    fail "a lone colon would start another program here" "write the argument otherwise"
+done
 
 free_port() {
   "$python" -c 'import socket

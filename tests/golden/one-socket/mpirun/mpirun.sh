@@ -54,7 +54,7 @@ train=(
 )
 for word in "$@"; do
   [[ $word != : ]] ||
-    fail "mpirun takes a lone colon for its own" "write the argument otherwise"
+    fail "a lone colon would start another program here" "write the argument otherwise"
 done
 
 free_port() {

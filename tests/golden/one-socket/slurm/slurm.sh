@@ -56,6 +56,10 @@ train=(
   --ddp_backend gloo
   --per_device_train_batch_size 6
 )
+for word in "$@"; do
+  [[ $word != : ]] ||
+    fail "a lone colon would start another program here" "write the argument otherwise"
+done
 
 export OMP_NUM_THREADS=4
 export ACCELERATE_USE_CPU=true

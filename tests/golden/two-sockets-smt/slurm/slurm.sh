@@ -72,6 +72,10 @@ train=(
   --ddp_backend ccl
   --per_device_train_batch_size 3
 )
+for word in "$@"; do
+  [[ $word != : ]] ||
+    fail "a lone colon would start another program here" "write the argument otherwise"
+done
 
 export OMP_NUM_THREADS=24
 export ACCELERATE_USE_CPU=true

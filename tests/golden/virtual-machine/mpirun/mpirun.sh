@@ -49,7 +49,7 @@ train=(
 )
 for word in "$@"; do
   [[ $word != : ]] ||
-    fail "mpirun takes a lone colon for its own" "write the argument otherwise"
+    fail "a lone colon would start another program here" "write the argument otherwise"
 done
 
 free_port() {
@@ -66,12 +66,12 @@ case $dialect in
       "$mpirun"
       -n 1
       -ppn 1
+      -launcher fork
       -genv I_MPI_PIN_DOMAIN '[0x3]'
       -genv MASTER_ADDR 127.0.0.1
       -genv OMP_NUM_THREADS 2
       -genv ACCELERATE_USE_CPU true
       -genv MASTER_PORT "$port"
-      -launcher fork
     )
     ;;
   mpich)
@@ -79,12 +79,12 @@ case $dialect in
       "$mpirun"
       -n 1
       -ppn 1
+      -launcher fork
       -bind-to user:0+1
       -genv MASTER_ADDR 127.0.0.1
       -genv OMP_NUM_THREADS 2
       -genv ACCELERATE_USE_CPU true
       -genv MASTER_PORT "$port"
-      -launcher fork
     )
     ;;
   openmpi*)

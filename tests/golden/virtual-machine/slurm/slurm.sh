@@ -54,6 +54,10 @@ train=(
   --use_cpu
   --per_device_train_batch_size 8
 )
+for word in "$@"; do
+  [[ $word != : ]] ||
+    fail "a lone colon would start another program here" "write the argument otherwise"
+done
 
 export OMP_NUM_THREADS=2
 export ACCELERATE_USE_CPU=true
