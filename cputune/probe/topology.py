@@ -120,6 +120,14 @@ def _sibling_sets(
                 if name != order[0]:
                     order = (name, *(other for other in names if other != name))
                 break
+    # A CPU whose own file is missing may still stand in the set of a sibling.
+    told_of: dict[int, set[Hashable]] = {}
+    for siblings in set(trimmed.values()) if len(found) < len(online) else ():
+        for cpu in siblings:
+            told_of.setdefault(cpu, set()).add(siblings)
+    for cpu in online:
+        if cpu not in found and len(told_of.get(cpu, ())) == 1:
+            found[cpu] = next(iter(told_of[cpu]))
     return found
 
 
@@ -208,6 +216,8 @@ def _numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
         cpus = look.cpu_list(f"{directory}/cpulist")
         if cpus is None:
             cpus = look.cpu_mask(f"{directory}/cpumap")
+        if cpus is None:
+            cpus = frozenset(look.numbered(directory, "cpu")) or None
         if cpus is None:
             look.not_known(f"topology.numa_nodes.{node}.cpus", look.why(f"{directory}/cpulist"))
         memory = {

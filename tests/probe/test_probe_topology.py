@@ -230,6 +230,28 @@ def test_half_of_the_topology_is_not_taken_for_the_whole(tmp_path: Path) -> None
     assert len(facts.topology.online) == 8
 
 
+def test_a_cpu_is_known_by_what_its_sibling_says(tmp_path: Path) -> None:
+    host = machine(tmp_path, sockets=2, cores=4, smt=2)
+    for path in (tmp_path / f"{CPU}/cpu3/topology").iterdir():
+        path.unlink()
+    (tmp_path / "proc/cpuinfo").write_text("")
+
+    facts = probe(host)
+
+    assert counts(facts) == (2, 8, 2, 16)
+    assert (3, 11) in {core.cpus for core in facts.topology.cores}
+
+
+def test_nodes_by_the_links_to_their_cpus(tmp_path: Path) -> None:
+    host = machine(tmp_path, sockets=2, cores=2, kernel="old")
+    for node, cpus in ((0, (0, 1)), (1, (2, 3))):
+        (tmp_path / f"sys/devices/system/node/node{node}/cpumap").unlink()
+        for cpu in cpus:
+            (tmp_path / f"sys/devices/system/node/node{node}/cpu{cpu}").mkdir()
+
+    assert [node.cpus for node in probe(host).topology.numa_nodes] == [(0, 1), (2, 3)]
+
+
 def test_a_single_cpu_is_one_core_of_one_socket(tmp_path: Path) -> None:
     facts = probe(
         machine(tmp_path, files={"proc/cpuinfo": "processor : 0\n\n"}, kernel="bare", cores=1)
