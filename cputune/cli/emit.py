@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,12 @@ class _WithScript(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- SCRIPT ARGS...]"]
 
 
+def _completing(
+    names: Sequence[str],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    return lambda _ctx, _parameter, typed: [name for name in names if name.startswith(typed)]
+
+
 @click.command(name="emit", cls=_WithScript)
 @click.argument("result", required=False, type=click.Path(path_type=Path))
 @click.option(
@@ -54,6 +60,7 @@ class _WithScript(click.Command):
     "format_",
     required=True,
     metavar="FORMAT",
+    shell_complete=_completing((*FORMATS, "all")),
     help="One of: " + ", ".join((*FORMATS, "all")) + ".",
 )
 @click.option("-o", "--output", help="Directory or file; - prints the main file. Default: launch/.")

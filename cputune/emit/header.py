@@ -57,14 +57,16 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
             "threads and CPUs that it gets today written down."
         )
     else:
+        other = "The launch as found" if baseline.plan.as_found else baseline.plan.describe()
         lines.append(
-            f"The launch as found ran at {_speed(baseline.samples_per_second)}; speed-up "
+            f"{other} ran at {_speed(baseline.samples_per_second)}; speed-up "
             f"{speedup.ratio:.2f} ({speedup.low:.2f} to {speedup.high:.2f})"
             + (f", {speedup.pairs} pairs measured side by side." if speedup.pairs else ".")
         )
     if plan.nodes > 1:
         lines.append(f"All this on one node; nothing was measured on {plan.nodes}.")
-    return (*lines, *_versions(result.versions), *_batch(result.data))
+    lines += [*_versions(result.versions), *_data(result.data)]
+    return (*lines, *(f"Note: {note}" for note in result.notes))
 
 
 def unmeasured(host: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
@@ -100,7 +102,7 @@ def _versions(versions: Mapping[str, str]) -> tuple[str, ...]:
     return ("With " + ", ".join(told) + ".",) if told else ()
 
 
-def _batch(data: str | None) -> tuple[str, ...]:
+def _data(data: str | None) -> tuple[str, ...]:
     return (f"Data: {data}.",) if data else ()
 
 

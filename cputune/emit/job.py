@@ -71,6 +71,12 @@ def make_job(
         )
     workload = workload or (result.workload if result else Workload.from_recipe(DEFAULT_RECIPE))
     plan = replace(found, as_found=False, nodes=nodes or (len(hosts) if hosts else found.nodes))
+    for library in plan.preload:
+        if not library.startswith("/") or any(c in library for c in ": \t\n"):
+            raise UsageError(
+                f"LD_PRELOAD cannot carry the path {library!r}",
+                hint="link the library to an absolute path without spaces and colons, tune again",
+            )
     hosts = choose(hosts, plan.nodes, plan.processes_per_node) if hosts else ()
     said = header.measured(result, plan) if result is not None else header.unmeasured(host, plan)
     chosen = {**known, **(versions or {})}

@@ -135,7 +135,7 @@ def host_files(
         return ()
     ranks = job.plan.processes_per_node
     nodes = job.nodes or (Node(name="localhost"),)
-    head = comment([f"Hosts of {job.workload.name}: {ranks} ranks on each."])
+    head = comment([f"Hosts of {job.workload.name}: {ranks} ranks on each.", "", *job.header])
     files = []
     if any(dialect in ("intelmpi", "mpich") for dialect in dialects):
         files.append(EmittedFile(name=HYDRA_HOSTS, text=head + hostfile.hydra(nodes, ranks)))

@@ -457,6 +457,13 @@ class TestWhatDoesNotFit:
             with pytest.raises(UsageError, match="needs their names"):
                 emit(one_socket().result, format, nodes=2)
 
+    @pytest.mark.parametrize("path", ["/opt/my libs/t.so", "/a:b.so", "t.so", "/a\nb.so"])
+    def test_a_library_that_cannot_be_preloaded(self, path: str) -> None:
+        case = one_socket()
+        best = replace(case.result.best, plan=replace(case.result.best.plan, preload=(path,)))
+        with pytest.raises(UsageError, match="LD_PRELOAD cannot carry"):
+            emit(replace(case.result, best=best), "mpirun")
+
     def test_no_nodes(self) -> None:
         with pytest.raises(UsageError):
             emit(one_socket().result, "slurm", nodes=0)
@@ -558,6 +565,21 @@ class TestHeader:
         assert "1.57 (1.51 to 1.62)" in said
         assert "on 2026-11-20" in said
         assert "Intel(R) Xeon(R) w5-3425, 1 socket, 8 cores" in said
+
+    def test_it_repeats_what_the_result_has_to_say(self) -> None:
+        case = one_socket()
+        result = replace(case.result, notes=("the machine was never quiet",))
+        assert "Note: the machine was never quiet" in make_job(result).header
+
+    def test_it_names_what_the_plan_was_compared_with(self) -> None:
+        case = one_socket()
+        other = replace(
+            case.result.baseline,
+            plan=replace(case.result.best.plan, allocator="default", preload=()),
+        )
+        said = " ".join(make_job(replace(case.result, baseline=other)).header)
+        assert "2 × 4 threads, bf16, gloo ran at 20 samples/s" in said
+        assert "as found" not in said
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_it_says_that_nothing_was_measured(self, format: str) -> None:
