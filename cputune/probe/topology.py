@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Mapping
 
 from cputune.facts import Core, NumaNode, Topology
 from cputune.probe._cpuinfo import CpuInfo
-from cputune.probe._look import CPU_DIR, NODE_DIR, Look, fields, kibibytes, whole_number
+from cputune.probe._look import CPU_DIR, Look, fields, whole_number
+from cputune.probe.numa import read_numa_nodes
 
 CORE_SETS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
 SOCKET_SETS = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
@@ -28,7 +29,7 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     present = look.cpu_list(f"{CPU_DIR}/present") or frozenset(cpu_dirs) or None
     if not online:
         look.not_known("topology.online", look.why(f"{CPU_DIR}/online"))
-    nodes = _numa_nodes(look, frozenset(online))
+    nodes = read_numa_nodes(look, frozenset(online))
     cores = _group(look, "cores", CORE_SETS, online, _core_ids(look), _cpuinfo_cores(info))
     sockets = _group(
         look, "sockets", SOCKET_SETS, online, _package_ids(look), _cpuinfo_packages(info)
@@ -202,44 +203,6 @@ def _cores(
             )
         )
     return tuple(built)
-
-
-def _numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """Every node that has a directory, those without CPUs or without memory too."""
-    ids = look.numbered(NODE_DIR, "node")
-    listed = look.cpu_list(f"{NODE_DIR}/online")
-    if listed:
-        ids = tuple(node for node in ids if node in listed)
-    nodes = []
-    for node in ids:
-        directory = f"{NODE_DIR}/node{node}"
-        cpus = look.cpu_list(f"{directory}/cpulist")
-        if cpus is None:
-            cpus = look.cpu_mask(f"{directory}/cpumap")
-        if cpus is None:
-            cpus = frozenset(look.numbered(directory, "cpu")) or None
-        if cpus is None:
-            look.not_known(f"topology.numa_nodes.{node}.cpus", look.why(f"{directory}/cpulist"))
-        memory = {
-            key.split()[-1]: value
-            for key, value in fields(look.text(f"{directory}/meminfo")).items()
-            if key
-        }
-        total = kibibytes(memory.get("MemTotal"))
-        if total is None:
-            reason = look.why(f"{directory}/meminfo")
-            look.not_known(f"topology.numa_nodes.{node}.memory_bytes", reason)
-        nodes.append(
-            NumaNode(
-                id=node,
-                cpus=tuple(sorted((cpus or frozenset()) & online)),
-                memory_bytes=total,
-                free_bytes=kibibytes(memory.get("MemFree")),
-            )
-        )
-    if not nodes:
-        look.not_known("topology.numa_nodes", f"no node is shown below {NODE_DIR}")
-    return tuple(nodes)
 
 
 def _allowed(
