@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 
+from cputune.command import release
 from cputune.emit import kubernetes as k8s
 from cputune.emit import shell, yamltext
 from cputune.emit.header import comment
@@ -17,6 +18,9 @@ from cputune.emit.job import RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT, job_name
 from cputune.errors import UsageError
 
 DEFAULT_BASE = "python:3.11-slim-bookworm"
+OLD_BASE = "python:3.10-slim-bookworm"
+"""For torch 1: its wheels end with Python 3.10."""
+
 _DEBIAN = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "libgomp": "libgomp1"}
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
 
@@ -32,7 +36,8 @@ def files(job: Job, format: str) -> tuple[EmittedFile, ...]:
 
 def dockerfile(job: Job) -> str:
     """An image with the versions that were measured and the libraries that are preloaded."""
-    base = job.cluster.base_image or DEFAULT_BASE
+    old = release(job.versions.get("torch")) < (2, 0)
+    base = job.cluster.base_image or (OLD_BASE if old else DEFAULT_BASE)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_/@-]*", base):
         raise UsageError(f"{base!r} is not an image", hint=f"as in: --base-image {DEFAULT_BASE}")
     text = comment([f"Image that trains {job.workload.name}.", "", *job.header])
