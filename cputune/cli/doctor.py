@@ -120,6 +120,10 @@ def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | No
     from cputune.doctor.configured import configured_findings
 
     found = (*diagnose(facts).findings, *configured_findings(facts, host))
+    if deep:
+        from cputune.doctor.deep import deep_findings
+
+        found += deep_findings(facts, host)
     return Diagnosis(facts=facts, findings=by_severity(found))
 
 

@@ -37,6 +37,7 @@ CHECKS: tuple[Check, ...] = (
 def all_checks() -> tuple[Check, ...]:
     """These, and those that need more than facts: a stack that is asked for, a file, a child."""
     from cputune.doctor.checkfile import FILE_CHECKS
+    from cputune.doctor.deep import DEEP_CHECKS
     from cputune.doctor.judge import STACK_CHECKS
 
-    return (*CHECKS, *STACK_CHECKS, *FILE_CHECKS)
+    return (*CHECKS, *STACK_CHECKS, *FILE_CHECKS, *DEEP_CHECKS)
