@@ -20,7 +20,7 @@ from cputune.doctor.finding import Check, Finding, Severity, by_severity
 from cputune.doctor.fit import versions_of
 from cputune.doctor.stack import load
 from cputune.doctor.variables import value
-from cputune.doctor.versions import both_ways
+from cputune.doctor.ways import both_ways
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
 from cputune.layout import native_precisions

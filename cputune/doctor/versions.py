@@ -12,60 +12,17 @@ from dataclasses import replace
 
 from packaging.version import Version
 
-from cputune.doctor import eras, fit
+from cputune.doctor import eras, fit, installed
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.fit import DISTRIBUTIONS, Versions, versions_of
-from cputune.doctor.stack import load, minor, parse, satisfies
-from cputune.doctor.variables import value
-from cputune.doctor.ways import Way, ways_out
+from cputune.doctor.fit import Versions, versions_of
+from cputune.doctor.stack import load, minor, satisfies
+from cputune.doctor.ways import both_ways
 from cputune.facts import HostFacts
 
 IPEX_SOURCES = (
     "intel/intel-extension-for-pytorch#811, intel/intel-extension-for-pytorch#313, "
     "intel/intel-extension-for-pytorch#317, intel/intel-extension-for-pytorch#778"
 )
-
-
-def both_ways(versions: Versions) -> tuple[str, str | None]:
-    """Both ways out as a sentence, and the smaller one as a command."""
-    ways = [way for way in ways_out(versions) if way.changes]
-    if not ways:
-        return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.13.", None
-    said = [f"{_verb(way)}: {way.command()}" for way in ways]
-    sentence = "; or ".join(said)
-    sentence = f"{sentence[0].upper()}{sentence[1:]}."
-    if versions.torch is not None and versions.torch.local == "cpu" and " torch==" in sentence:
-        page = load().wheels["torch_cpu"]
-        sentence += f" PyPI's torch brings the CUDA libraries; its CPU build lies at {page}."
-    return sentence, ways[0].command()
-
-
-def _verb(way: Way) -> str:
-    return ("stay in " if "IPEX" in way.says else "go to ") + way.says
-
-
-@check(
-    "package-version-unknown",
-    Severity.WARNING,
-    title="A package of the training stack is installed without a version",
-    remedy="Install it again: its metadata is damaged.",
-    source="https://packaging.python.org/en/latest/specifications/core-metadata/",
-)
-def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: ``importlib.metadata.version`` gives None, and programs that compare it fail.
-
-    Cause: an installation that was interrupted, or a METADATA file without a version.
-    Nothing can be said about what this package fits.
-    """
-    for package in facts.packages:
-        name = fit.short_name(package.name)
-        if name is None or parse(package.version) is not None:
-            continue
-        shown = "no version" if package.version is None else f"the version {package.version!r}"
-        yield package_version_unknown.finding(
-            f"{package.name} in {package.location or 'an unknown place'} has {shown}",
-            command=f"pip install --force-reinstall --no-deps {DISTRIBUTIONS[name]}",
-        )
 
 
 @check(
@@ -108,6 +65,8 @@ def ipex_ended(facts: HostFacts) -> Iterator[Finding]:
     versions = versions_of(facts)
     if versions.ipex is None or versions.torch is None or load().ipex_for(versions.torch):
         return
+    if (versions.ipex.local or "").startswith("xpu"):
+        return  # Tags for Intel GPUs went on to 2.10; their torch is another build, too.
     last = load().ipex[-1].version
     evidence = (
         f"intel_extension_for_pytorch {versions.ipex} beside torch {versions.torch}; "
@@ -147,34 +106,6 @@ def oneccl_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
     fits = f"; oneccl_bind_pt {rows[0].version} fits" if rows else "; no bindings exist for it"
     remedy, command = both_ways(versions)
     yield oneccl_torch_mismatch.finding(said + fits, remedy=remedy, command=command)
-
-
-@check(
-    "oneccl-setvars",
-    Severity.WARNING,
-    title="The environment of the oneCCL bindings was not sourced",
-    remedy="Source setvars.sh of the bindings in every shell that starts ranks.",
-    source="intel/torch-ccl#43",
-)
-def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: ``libccl.so.1: cannot open shared object file``.
-
-    Cause: the bindings bring oneCCL and Intel MPI inside their wheel; their
-    ``env/setvars.sh`` puts both on LD_LIBRARY_PATH and PATH and sets CCL_ROOT.
-    """
-    package = facts.package("oneccl_bind_pt")
-    version = versions_of(facts).oneccl
-    if package is None or version is None or facts.recorded:
-        return
-    paths = value(facts, "LD_LIBRARY_PATH") or ""
-    if value(facts, "CCL_ROOT") or "ccl" in paths.lower():
-        return
-    row = load().bindings_row(version)
-    module = row.module if row else "oneccl_bindings_for_pytorch"
-    script = f"{package.location or '.'}/{module}/env/setvars.sh"
-    yield oneccl_setvars.finding(
-        "CCL_ROOT is not set, and LD_LIBRARY_PATH names no oneCCL", command=f". '{script}'"
-    )
 
 
 @check(
@@ -305,61 +236,9 @@ def python_without_wheel(facts: HostFacts) -> Iterator[Finding]:
     yield python_without_wheel.finding(said, remedy=remedy, command=command)
 
 
-@check(
-    "torch-missing",
-    Severity.WARNING,
-    title="There is no torch",
-    remedy="Install torch; from this page it comes without the CUDA libraries.",
-    source="https://pytorch.org/get-started/locally/",
-)
-def torch_missing(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "None of PyTorch, TensorFlow >= 2.0, or Flax have been found".
-
-    Cause: transformers, accelerate, IPEX and the oneCCL bindings install without torch.
-    """
-    if facts.package("torch") is not None:
-        return
-    stack = [p.name for p in facts.packages if fit.short_name(p.name) not in (None, "numpy")]
-    if stack:
-        yield torch_missing.finding(
-            f"{', '.join(stack)} without torch",
-            command=f"pip install torch --index-url {load().wheels['torch_cpu']}",
-        )
-
-
-@check(
-    "torch-cuda-build",
-    Severity.ADVICE,
-    title="A CUDA build of torch on a machine without a GPU",
-    remedy="Install the CPU build: several gigabytes less to store and to load.",
-    source="https://pytorch.org/get-started/locally/",
-)
-def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: an image of seven gigabytes and a slow first import.
-
-    Cause: on Linux x86-64 PyPI's torch is the CUDA build and brings the NVIDIA libraries.
-    """
-    torch = facts.package("torch")
-    if torch is None or facts.accelerators is None or facts.accelerators:
-        return
-    brought = [p.name for p in facts.packages if p.name.lower().startswith("nvidia-")]
-    version = parse(torch.version)
-    if version is None:
-        return
-    if not (brought or "cu" in (version.local or "") or (torch.build or "").startswith("cuda")):
-        return
-    also = f" ({torch.build})" if torch.build else ""
-    also += f" and {len(brought)} nvidia packages" if brought else ""
-    page = load().wheels["torch_cpu"]
-    remove = f"pip uninstall -y torch {' '.join(brought)}".strip()
-    yield torch_cuda_build.finding(
-        f"torch {torch.version}{also}, no GPU",
-        command=f"{remove} && pip install torch=={version.public} --index-url {page}",
-    )
-
-
 VERSION_CHECKS: tuple[Check, ...] = (
-    package_version_unknown,
+    installed.package_version_unknown,
+    installed.package_twice,
     ipex_torch_mismatch,
     ipex_ended,
     oneccl_torch_mismatch,
@@ -367,10 +246,10 @@ VERSION_CHECKS: tuple[Check, ...] = (
     transformers_accelerate,
     accelerate_torch,
     numpy_too_new,
-    torch_missing,
+    installed.torch_missing,
     python_without_wheel,
     *eras.CHECKS,
-    oneccl_setvars,
-    torch_cuda_build,
+    installed.oneccl_setvars,
+    installed.torch_cuda_build,
 )
 """Most versions are wrong in several ways at once; what ends the interpreter comes first."""

@@ -73,6 +73,24 @@ def ways_out(versions: Versions, *, complete: bool = False) -> tuple[Way, ...]:
     return tuple(sorted((way for way in found if way), key=lambda way: len(way.changes)))
 
 
+def both_ways(versions: Versions) -> tuple[str, str | None]:
+    """Both ways out as a sentence, and the smaller one as a command."""
+    ways = [way for way in ways_out(versions) if way.changes]
+    if not ways:
+        return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.13.", None
+    said = [f"{_verb(way)}: {way.command()}" for way in ways]
+    sentence = "; or ".join(said)
+    sentence = f"{sentence[0].upper()}{sentence[1:]}."
+    if versions.torch is not None and versions.torch.local == "cpu" and " torch==" in sentence:
+        page = load().wheels["torch_cpu"]
+        sentence += f" PyPI's torch brings the CUDA libraries; its CPU build lies at {page}."
+    return sentence, ways[0].command()
+
+
+def _verb(way: Way) -> str:
+    return ("stay in " if "IPEX" in way.says else "go to ") + way.says
+
+
 def _solutions(
     stack: Stack, era: str, versions: Versions, names: tuple[str, ...]
 ) -> Iterator[Versions]:

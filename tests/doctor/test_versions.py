@@ -216,6 +216,17 @@ def test_a_cuda_build_without_a_label_is_known_by_what_it_was_built_for():
     assert codes == {"torch-cuda-build"}
 
 
+def test_metadata_of_two_versions_in_one_environment():
+    facts = machine({"torch": "2.13.0"})
+    twice = replace(facts, packages=(replace(facts.packages[0], others=("2.8.0",)),))
+    (finding,) = [finding for check in VERSION_CHECKS for finding in check(twice)]
+    assert finding.code == "package-twice"
+    assert finding.evidence == "torch 2.13.0 and 2.8.0 in /venv/site-packages"
+    assert finding.command == (
+        "pip uninstall -y torch && pip uninstall -y torch && pip install torch==2.13.0"
+    )
+
+
 def test_variables_that_the_installed_versions_do_not_read():
     set_in_vain = {"ACCELERATE_USE_IPEX": "true", "CCL_WORKER_COUNT": "1"}
     facts = machine(TODAY, environment=set_in_vain)

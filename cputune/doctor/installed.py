@@ -1,0 +1,144 @@
+"""Packages of the training stack that are missing, damaged, doubled or of the wrong build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cputune.doctor import fit
+from cputune.doctor.finding import Finding, Severity, check
+from cputune.doctor.fit import DISTRIBUTIONS, versions_of
+from cputune.doctor.stack import load, parse
+from cputune.doctor.variables import value
+from cputune.facts import HostFacts
+
+
+@check(
+    "package-version-unknown",
+    Severity.WARNING,
+    title="A package of the training stack is installed without a version",
+    remedy="Install it again: its metadata is damaged.",
+    source="https://packaging.python.org/en/latest/specifications/core-metadata/",
+)
+def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: ``importlib.metadata.version`` gives None, and programs that compare it fail.
+
+    Cause: an installation that was interrupted, or a METADATA file without a version.
+    Nothing can be said about what this package fits.
+    """
+    for package in facts.packages:
+        name = fit.short_name(package.name)
+        if name is None or parse(package.version) is not None:
+            continue
+        shown = "no version" if package.version is None else f"the version {package.version!r}"
+        yield package_version_unknown.finding(
+            f"{package.name} in {package.location or 'an unknown place'} has {shown}",
+            command=f"pip install --force-reinstall --no-deps {DISTRIBUTIONS[name]}",
+        )
+
+
+@check(
+    "package-twice",
+    Severity.WARNING,
+    title="The metadata of several versions lies in one environment",
+    remedy="Remove the package until nothing is left of it, then install it once.",
+    source="https://packaging.python.org/en/latest/specifications/recording-installed-packages/",
+)
+def package_twice(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: pip shows one version, the import is another, and nothing fits.
+
+    Cause: an installation that was interrupted, or two package managers in one folder.
+    What the doctor says about versions is then about the first that was found.
+    """
+    for package in facts.packages:
+        name = fit.short_name(package.name)
+        if name is None or not package.others:
+            continue
+        distribution = DISTRIBUTIONS[name]
+        again = f"{distribution}=={package.version}" if package.version else distribution
+        remove = " && ".join([f"pip uninstall -y {distribution}"] * (1 + len(package.others)))
+        yield package_twice.finding(
+            f"{package.name} {package.version} and {', '.join(package.others)} "
+            f"in {package.location or 'an unknown place'}",
+            command=f"{remove} && pip install {again}",
+        )
+
+
+@check(
+    "torch-missing",
+    Severity.WARNING,
+    title="There is no torch",
+    remedy="Install torch; from this page it comes without the CUDA libraries.",
+    source="https://pytorch.org/get-started/locally/",
+)
+def torch_missing(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "None of PyTorch, TensorFlow >= 2.0, or Flax have been found".
+
+    Cause: transformers, accelerate, IPEX and the oneCCL bindings install without torch.
+    """
+    if facts.package("torch") is not None:
+        return
+    stack = [p.name for p in facts.packages if fit.short_name(p.name) not in (None, "numpy")]
+    if stack:
+        yield torch_missing.finding(
+            f"{', '.join(stack)} without torch",
+            command=f"pip install torch --index-url {load().wheels['torch_cpu']}",
+        )
+
+
+@check(
+    "torch-cuda-build",
+    Severity.ADVICE,
+    title="A CUDA build of torch on a machine without a GPU",
+    remedy="Install the CPU build: several gigabytes less to store and to load.",
+    source="https://pytorch.org/get-started/locally/",
+)
+def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: an image of seven gigabytes and a slow first import.
+
+    Cause: on Linux x86-64 PyPI's torch is the CUDA build and brings the NVIDIA libraries.
+    """
+    torch = facts.package("torch")
+    if torch is None or facts.accelerators is None or facts.accelerators:
+        return
+    brought = [p.name for p in facts.packages if p.name.lower().startswith("nvidia-")]
+    version = parse(torch.version)
+    if version is None:
+        return
+    if not (brought or "cu" in (version.local or "") or (torch.build or "").startswith("cuda")):
+        return
+    also = f" ({torch.build})" if torch.build else ""
+    also += f" and {len(brought)} nvidia packages" if brought else ""
+    page = load().wheels["torch_cpu"]
+    remove = f"pip uninstall -y torch {' '.join(brought)}".strip()
+    yield torch_cuda_build.finding(
+        f"torch {torch.version}{also}, no GPU",
+        command=f"{remove} && pip install torch=={version.public} --index-url {page}",
+    )
+
+
+@check(
+    "oneccl-setvars",
+    Severity.WARNING,
+    title="The environment of the oneCCL bindings was not sourced",
+    remedy="Source setvars.sh of the bindings in every shell that starts ranks.",
+    source="intel/torch-ccl#43",
+)
+def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: ``libccl.so.1: cannot open shared object file``.
+
+    Cause: the bindings bring oneCCL and Intel MPI inside their wheel; their
+    ``env/setvars.sh`` puts both on LD_LIBRARY_PATH and PATH and sets CCL_ROOT.
+    """
+    package = facts.package("oneccl_bind_pt")
+    version = versions_of(facts).oneccl
+    if package is None or version is None or facts.recorded:
+        return
+    paths = value(facts, "LD_LIBRARY_PATH") or ""
+    if value(facts, "CCL_ROOT") or "ccl" in paths.lower():
+        return
+    row = load().bindings_row(version)
+    module = row.module if row else "oneccl_bindings_for_pytorch"
+    script = f"{package.location or '.'}/{module}/env/setvars.sh"
+    yield oneccl_setvars.finding(
+        "CCL_ROOT is not set, and LD_LIBRARY_PATH names no oneCCL", command=f". '{script}'"
+    )
