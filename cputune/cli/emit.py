@@ -116,6 +116,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         nodes=options["nodes"],
         hosts=_hosts(options["hostfile"], options["hosts"]),
         mpi=options["mpi"],
+        python=sys.executable if facts.package("torch") else None,
         versions={
             name: options[f"{name}_version"]
             for name in ("accelerate", "transformers")

@@ -56,6 +56,7 @@ def emit(
     nodes: int | None = None,
     hosts: tuple[Node, ...] = (),
     mpi: str | None = None,
+    python: str | None = None,
     versions: Mapping[str, str] | None = None,
     cluster: Cluster | None = None,
 ) -> tuple[EmittedFile, ...]:
@@ -70,6 +71,8 @@ def emit(
         hosts: their names and slots, from ``parse_hostfile`` or ``parse_hosts``.
         mpi: the dialect of ``mpirun``; by default the one of ``facts``, else the script
             finds out when it runs.
+        python: path of the interpreter that trains; the scripts take it where it exists
+            and PYTHON names no other. By default ``python3``.
         versions: distribution versions where the job runs, over those of the result.
         cluster: what only the user knows: names, images, volumes, queues.
 
@@ -87,6 +90,7 @@ def emit(
         nodes=nodes,
         hosts=hosts,
         mpi=mpi,
+        python=python,
         versions=versions,
         cluster=cluster,
     )

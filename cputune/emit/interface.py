@@ -93,6 +93,7 @@ class Job:
         threads_per_core: of the machine that was measured; 2 with SMT.
         physical_cores: of that machine; None where it is not known.
         mpi: the dialect of ``mpirun``; None where it is not known.
+        python: the interpreter that the plan was tuned with, where it is known.
         versions: distributions of the environment that trains, by name.
     """
 
@@ -108,6 +109,7 @@ class Job:
     physical_cores: int | None = None
     nodes: tuple[Node, ...] = ()
     mpi: str | None = None
+    python: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)
 

@@ -47,6 +47,7 @@ def make_job(
     nodes: int | None = None,
     hosts: tuple[Node, ...] = (),
     mpi: str | None = None,
+    python: str | None = None,
     versions: Mapping[str, str] | None = None,
     cluster: Cluster | None = None,
 ) -> Job:
@@ -94,6 +95,7 @@ def make_job(
         physical_cores=(host.get("topology") or {}).get("physical_cores"),
         nodes=hosts,
         mpi=mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
+        python=python,
         versions=chosen,
         cluster=cluster or Cluster(),
     )

@@ -22,11 +22,6 @@ fail() {
 HERE = """here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 """
 
-PYTHON = """python=${PYTHON:-python3}
-command -v -- "$python" >/dev/null ||
-  fail "there is no $python" "set PYTHON to the interpreter that trains"
-"""
-
 CLEAR = """
 # An outer environment must not change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
@@ -82,7 +77,24 @@ def lines_array(name: str, lines: Iterable[str]) -> str:
 def head(job: Job, format: str, title: str, notes: Iterable[str] = ()) -> str:
     """Shebang, header comment, and what every script needs first."""
     text = "#!/usr/bin/env bash\n" + header.full(job, format, title, notes)
-    return text + STRICT + HERE + PYTHON + CLEAR
+    return text + STRICT + HERE + python(job) + CLEAR
+
+
+def python(job: Job) -> str:
+    """The interpreter that trains: PYTHON, else the one of the tuning, else python3."""
+    text = "python=${PYTHON:-python3}\n"
+    if job.python is not None:
+        text += f"tuned={shlex.quote(job.python)}\n"
+        text += "[[ -n ${PYTHON:-} || ! -x $tuned ]] || python=$tuned\n"
+    return text + CHECK_PYTHON
+
+
+CHECK_PYTHON = """command -v -- "$python" >/dev/null ||
+  fail "there is no $python" "set PYTHON to the interpreter that trains"
+"$python" -c 'import importlib.util, sys
+sys.exit(importlib.util.find_spec("torch") is None)' ||
+  fail "$python has no torch" "set PYTHON to the interpreter that trains"
+"""
 
 
 _LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")

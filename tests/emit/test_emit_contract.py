@@ -436,6 +436,33 @@ class TestMpirunChecks:
             launch.run(files)
 
 
+class TestPython:
+    """PYTHON, else the interpreter of the tuning where it exists, else python3."""
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_which_one_is_taken(self, format: str, launch: Launch) -> None:
+        case = one_socket()
+        tuned_with = launch.directory / "it's $tuned"
+        others = {"PYTHON": str(launch.bin / "python3")}
+        shutil.copy(launch.bin / "python3", tuned_with)
+        tuned_with.write_text(FAKE.replace("*python3\\ -c)", "*tuned\\ -c)"))
+        files = emit(case.result, format, mpi="openmpi5", python=str(tuned_with))
+        assert str(tuned_with) in launch.run(files)[0]
+        assert str(tuned_with) not in launch.run(files, environment=others)[0]
+        tuned_with.unlink()
+        words, _ = launch.run(files)
+        assert {"python3", str(launch.bin / "python3")} & set(words)
+
+    def test_one_without_torch_is_told(self, launch: Launch) -> None:
+        (launch.bin / "python3").write_text("#!/bin/sh\nexit 1\n")
+        with pytest.raises(AssertionError, match=r"error: python3 has no torch\nhint: set PYTHON"):
+            launch.run(files_for("torchrun"))
+
+    def test_one_that_is_not_there_is_told(self, launch: Launch) -> None:
+        with pytest.raises(AssertionError, match="error: there is no /gone\nhint: set PYTHON"):
+            launch.run(files_for("torchrun"), environment={"PYTHON": "/gone"})
+
+
 class TestWhatDoesNotFit:
     def test_an_unknown_format(self) -> None:
         with pytest.raises(UsageError, match="no format is called 'yarn'") as caught:

@@ -21,6 +21,9 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}
 command -v -- "$python" >/dev/null ||
   fail "there is no $python" "set PYTHON to the interpreter that trains"
+"$python" -c 'import importlib.util, sys
+sys.exit(importlib.util.find_spec("torch") is None)' ||
+  fail "$python has no torch" "set PYTHON to the interpreter that trains"
 
 # An outer environment must not change the plan.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
