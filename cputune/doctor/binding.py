@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.doctor.bindings import (
-    ccl_worker_cpus,
     gomp_cpus,
     listed_cpus,
     omp_binds,
@@ -83,59 +82,6 @@ def affinity_gomp(facts: HostFacts) -> Iterator[Finding]:
             f"allowed are {cpulist.render(facts.topology.allowed)}"
         )
     yield affinity_gomp.finding(evidence, command="unset GOMP_CPU_AFFINITY")
-
-
-@check(
-    "ccl-affinity",
-    Severity.ERROR,
-    title="oneCCL workers are sent to CPUs that are not allowed",
-    remedy="Name CPUs out of the allowed ones.",
-    source="intel/torch-ccl#54",
-)
-def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "error while creating worker thread #0 pthread_create returns 22".
-
-    Cause: CCL_WORKER_AFFINITY names a CPU outside the affinity or the cpuset, and the
-    kernel refuses the thread (EINVAL is 22).
-    """
-    cpus, allowed = ccl_worker_cpus(facts), facts.topology.allowed
-    outside = set(cpus or ()) - set(allowed)
-    if outside and allowed:
-        yield ccl_affinity.finding(
-            f"CCL_WORKER_AFFINITY={value(facts, 'CCL_WORKER_AFFINITY')} names CPUs "
-            f"{cpulist.render(outside)}; allowed are {cpulist.render(allowed)}",
-            command="unset CCL_WORKER_AFFINITY",
-        )
-
-
-@check(
-    "ccl-workers",
-    Severity.ERROR,
-    title="Threads and oneCCL workers exceed the cores of a rank",
-    remedy="Leave each worker a core of its own: threads + workers = cores of the rank.",
-    source="uxlfoundation/oneCCL#168, https://uxlfoundation.github.io/oneCCL/env-variables.html",
-)
-def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "the number of workers exceeds the number of available cores per process".
-
-    Cause: CCL_WORKER_COUNT worker threads need cores that no OpenMP thread uses.
-    oneCCL refuses more workers than cores, and disables them where none is left.
-    """
-    workers, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
-    cores = len(usable_cores(facts))
-    if not workers or not cores:
-        return
-    if workers + (threads or 1) > cores:
-        yield ccl_workers.finding(
-            f"CCL_WORKER_COUNT={workers} and {threads or 'at least 1'} OpenMP "
-            f"thread{'s' if threads != 1 else ''} on {cores} usable cores",
-            severity=None if workers >= cores else Severity.WARNING,
-            command=(
-                f"export OMP_NUM_THREADS={cores - workers}"
-                if workers < cores
-                else "export CCL_WORKER_COUNT=1"
-            ),
-        )
 
 
 @check(
@@ -327,15 +273,37 @@ def shell_bound(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+@check(
+    "pin-off",
+    Severity.ADVICE,
+    title="Intel MPI is told to bind nothing",
+    remedy="Unset I_MPI_PIN, or bind each rank yourself (numactl, taskset).",
+    source="deepspeedai/DeepSpeed#4531",
+)
+def pin_off(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: ranks wander between sockets, and their memory stays behind.
+
+    Cause: I_MPI_PIN=0 switches binding off for all ranks. That is right only where
+    something else binds them, as DeepSpeed's launcher does.
+    """
+    pin = value(facts, "I_MPI_PIN")
+    intel = any(item.dialect == "intelmpi" for item in facts.launchers)
+    whole = facts.topology.allowed == facts.topology.online
+    if pin and pin.lower() in _OFF and intel and whole and len(facts.topology.numa_nodes) > 1:
+        yield pin_off.finding(
+            f"I_MPI_PIN={pin}, {len(facts.topology.numa_nodes)} NUMA nodes",
+            command="unset I_MPI_PIN",
+        )
+
+
 CHECKS: tuple[Check, ...] = (
-    ccl_affinity,
-    ccl_workers,
     affinity_shrinks,
     affinity_gomp,
-    bound_twice,
-    pin_mask,
-    places_outside,
     openmpi_one_core,
+    bound_twice,
+    places_outside,
+    pin_mask,
+    pin_off,
     numa_not_zero,
     mempolicy,
     shell_bound,

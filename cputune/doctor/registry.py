@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from cputune.doctor import (
     binding,
+    collectives,
     container,
     launch,
     libraries,
     missing,
     precision,
+    rendezvous,
     shape,
     system,
     threads,
@@ -23,7 +25,9 @@ from cputune.doctor.versions import VERSION_CHECKS
 CHECKS: tuple[Check, ...] = (
     *missing.CHECKS,
     *VERSION_CHECKS,
+    *rendezvous.CHECKS,
     *launch.CHECKS,
+    *collectives.CHECKS,
     *container.CHECKS,
     *threads.CHECKS,
     *binding.CHECKS,

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.variables import local_ranks, number, under_torchrun, value
+from cputune.doctor.variables import (
+    loads_intel_openmp,
+    local_ranks,
+    number,
+    under_torchrun,
+    value,
+)
 from cputune.facts import HostFacts
 from cputune.layout import usable_cores
 
@@ -162,11 +168,38 @@ def threads_limit(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+@check(
+    "threads-subset",
+    Severity.WARNING,
+    title="KMP_HW_SUBSET leaves fewer places than threads",
+    remedy="Unset KMP_HW_SUBSET, and bind the process from outside.",
+    source="https://openmp.llvm.org/design/Runtimes.html#kmp-hw-subset",
+)
+def threads_subset(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: threads share cores although there are enough of them.
+
+    Cause: KMP_HW_SUBSET (``1s,8c,1t``) hides hardware from libiomp5; OMP_NUM_THREADS was
+    set for the whole machine. libgomp does not read it.
+    """
+    text = (value(facts, "KMP_HW_SUBSET") or "").lower()
+    counts = dict.fromkeys("sct", 0)
+    for number_text, unit in re.findall(r"(\d{1,6})\s*([sct])", text):
+        counts[unit] = int(number_text)
+    threads = number(facts, "OMP_NUM_THREADS")
+    places = (counts["s"] or facts.topology.sockets) * counts["c"] * (counts["t"] or 1)
+    if threads is not None and 0 < places < threads and loads_intel_openmp(facts):
+        yield threads_subset.finding(
+            f"KMP_HW_SUBSET={text} leaves {places} places, OMP_NUM_THREADS={threads}",
+            command="unset KMP_HW_SUBSET",
+        )
+
+
 CHECKS: tuple[Check, ...] = (
     threads_affinity,
     threads_one,
     threads_malformed,
     threads_mkl,
     threads_limit,
+    threads_subset,
     threads_siblings,
 )

@@ -78,3 +78,12 @@ def under_torchrun(facts: HostFacts) -> bool:
         name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT") or name.startswith("PET_")
         for name in facts.environment
     )
+
+
+def job_nodes(facts: HostFacts) -> int:
+    """Machines of the job, as the launcher around us says; 1 where nothing says more."""
+    nodes = number(facts, "PET_NNODES", "GROUP_WORLD_SIZE", "SLURM_NNODES")
+    if nodes is not None:
+        return nodes
+    ranks, local = world_size(facts), local_ranks(facts)
+    return -(-ranks // local) if ranks and local else 1

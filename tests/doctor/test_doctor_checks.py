@@ -24,6 +24,9 @@ from cputune.facts import Core, HostFacts, Launcher, Library, Network, NumaNode,
 BY_CODE = {check.code: check for check in CHECKS}
 ERROR, WARNING, ADVICE = Severity
 
+INTEL_MPI = Launcher(
+    name="mpirun", path="/opt/intel/bin/mpirun", dialect="intelmpi", version="2021.18"
+)
 OPENMPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi4", version="4.1.4")
 SPLIT = topology()
 MEMORYLESS = replace(SPLIT.numa_nodes[1], memory_bytes=0)
@@ -170,6 +173,13 @@ CASES = (
         near=env(MKL_NUM_THREADS="56"),
     ),
     Case(
+        "threads-subset",
+        env(KMP_HW_SUBSET="1s,8c,1t", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
+        ("8 places", "OMP_NUM_THREADS=56"),
+        WARNING,
+        near=env(KMP_HW_SUBSET="2s,28c,1t", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
+    ),
+    Case(
         "threads-limit",
         env(OMP_THREAD_LIMIT="8"),
         ("OMP_THREAD_LIMIT=8", "56 threads"),
@@ -229,6 +239,12 @@ CASES = (
         ("no 0x", "ffff0000"),
         WARNING,
         near=env(I_MPI_PIN_DOMAIN="[0xffff,0xffff0000]"),
+    ),
+    Case(
+        "pin-off",
+        {"launchers": (INTEL_MPI,), **env(I_MPI_PIN="0")},
+        ("I_MPI_PIN=0", "2 NUMA nodes"),
+        near={"launchers": (INTEL_MPI,), **env(I_MPI_PIN="1")},
     ),
     Case(
         "openmpi-one-core",
@@ -324,6 +340,27 @@ CASES = (
         ("RANK=0", "PMI_RANK=1"),
         ERROR,
         near=env(**HYDRA, **MASTER, RANK="0"),
+    ),
+    Case(
+        "rank-impossible",
+        env(RANK="2", WORLD_SIZE="2"),
+        ("RANK=2", "WORLD_SIZE=2"),
+        ERROR,
+        near=env(RANK="1", WORLD_SIZE="2"),
+    ),
+    Case(
+        "master-port",
+        env(MASTER_PORT="tcp://10.0.0.1:29500"),
+        ("tcp://10.0.0.1:29500",),
+        ERROR,
+        near=env(MASTER_PORT="29500"),
+    ),
+    Case(
+        "provider-local",
+        env(**TWO_PODS, FI_PROVIDER="shm"),
+        ("shm", "2 machines"),
+        ERROR,
+        near=env(FI_PROVIDER="shm"),
     ),
     Case(
         "master-addr",
@@ -590,6 +627,14 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
     ),
     ("ranks-alone", changed(**env(ACCELERATE_USE_CPU=None)), ADVICE),
     ("ccl-without-mpi", changed(packages=IPEX_ERA, launchers=()), ADVICE),
+    (
+        "ccl-without-mpi",
+        changed(
+            packages=IPEX_ERA,
+            **env(**TORCHRUN, CCL_WORKER_COUNT="1", CCL_PROCESS_LAUNCHER="none"),
+        ),
+        ERROR,
+    ),
     ("ccl-workers", changed(**env(CCL_WORKER_COUNT="4")), WARNING),
     ("isa-capped", changed(**env(ATEN_CPU_CAPABILITY="avx2")), WARNING),
     ("isa-capped", changed(**env(MKL_ENABLE_INSTRUCTIONS="AVX2")), WARNING),

@@ -1,0 +1,165 @@
+"""oneCCL and gloo: whether the backend that is chosen can work here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cputune import cpulist
+from cputune.doctor.bindings import ccl_worker_cpus
+from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.launch import NO_CPU_GUESS, mpi_launchers, version_of
+from cputune.doctor.variables import number, under_mpi, under_torchrun, value, world_size
+from cputune.facts import HostFacts
+from cputune.layout import usable_cores
+
+
+@check(
+    "ccl-affinity",
+    Severity.ERROR,
+    title="oneCCL workers are sent to CPUs that are not allowed",
+    remedy="Name CPUs out of the allowed ones.",
+    source="intel/torch-ccl#54",
+)
+def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "error while creating worker thread #0 pthread_create returns 22".
+
+    Cause: CCL_WORKER_AFFINITY names a CPU outside the affinity or the cpuset, and the
+    kernel refuses the thread (EINVAL is 22).
+    """
+    cpus, allowed = ccl_worker_cpus(facts), facts.topology.allowed
+    outside = set(cpus or ()) - set(allowed)
+    if outside and allowed:
+        yield ccl_affinity.finding(
+            f"CCL_WORKER_AFFINITY={value(facts, 'CCL_WORKER_AFFINITY')} names CPUs "
+            f"{cpulist.render(outside)}; allowed are {cpulist.render(allowed)}",
+            command="unset CCL_WORKER_AFFINITY",
+        )
+
+
+@check(
+    "ccl-workers",
+    Severity.ERROR,
+    title="Threads and oneCCL workers exceed the cores of a rank",
+    remedy="Leave each worker a core of its own: threads + workers = cores of the rank.",
+    source="uxlfoundation/oneCCL#168, https://uxlfoundation.github.io/oneCCL/env-variables.html",
+)
+def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "the number of workers exceeds the number of available cores per process".
+
+    Cause: CCL_WORKER_COUNT worker threads need cores that no OpenMP thread uses.
+    oneCCL refuses more workers than cores, and disables them where none is left.
+    """
+    workers, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
+    cores = len(usable_cores(facts))
+    if not workers or not cores:
+        return
+    if workers + (threads or 1) > cores:
+        yield ccl_workers.finding(
+            f"CCL_WORKER_COUNT={workers} and {threads or 'at least 1'} OpenMP "
+            f"thread{'s' if threads != 1 else ''} on {cores} usable cores",
+            severity=None if workers >= cores else Severity.WARNING,
+            command=(
+                f"export OMP_NUM_THREADS={cores - workers}"
+                if workers < cores
+                else "export CCL_WORKER_COUNT=1"
+            ),
+        )
+
+
+@check(
+    "ccl-without-mpi",
+    Severity.ERROR,
+    title="oneCCL without an MPI launcher",
+    remedy="Launch with mpirun, or use the gloo backend.",
+    source="intel/torch-ccl#48, intel/llm-on-ray#242",
+)
+def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: hangs after "did not find MPI-launcher specific variables".
+
+    Cause: oneCCL takes its ranks from an MPI launcher. Under torchrun or in a pod it
+    finds none, and waits.
+    """
+    bindings = facts.package("oneccl_bind_pt") or facts.package("torch_ccl")
+    if bindings is None or under_mpi(facts):
+        return
+    launched = world_size(facts) is not None or under_torchrun(facts)
+    workers = number(facts, "CCL_WORKER_COUNT")
+    process_launcher = (value(facts, "CCL_PROCESS_LAUNCHER") or "").lower()
+    if launched and workers and process_launcher not in ("none", "torchrun", "torch"):
+        yield ccl_without_mpi.finding(
+            f"CCL_WORKER_COUNT={workers} selects oneCCL, WORLD_SIZE="
+            f"{world_size(facts) or '(unset)'}, and no MPI variables (PMI_RANK) are there",
+            command="unset CCL_WORKER_COUNT",
+        )
+    elif launched and workers and process_launcher == "none" and _without_local_rank(facts):
+        yield ccl_without_mpi.finding(
+            "CCL_PROCESS_LAUNCHER=none, and CCL_LOCAL_RANK and CCL_LOCAL_SIZE are unset",
+            remedy="Set CCL_LOCAL_RANK and CCL_LOCAL_SIZE in every rank, or launch with mpirun.",
+        )
+    elif not mpi_launchers(facts):
+        yield ccl_without_mpi.finding(
+            f"{bindings.name} {bindings.version} is installed, and no mpirun was found",
+            severity=Severity.ADVICE,
+        )
+
+
+def _without_local_rank(facts: HostFacts) -> bool:
+    return not (value(facts, "CCL_LOCAL_RANK") and value(facts, "CCL_LOCAL_SIZE"))
+
+
+@check(
+    "ccl-transport",
+    Severity.WARNING,
+    title="oneCCL is told to use an MPI that is not there",
+    remedy="Source oneCCL's setvars.sh, or unset CCL_ATL_TRANSPORT.",
+    source="intel/torch-ccl#48",
+)
+def ccl_transport(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: oneCCL fails to load its MPI transport.
+
+    Cause: CCL_ATL_TRANSPORT=mpi needs Intel MPI, which setvars.sh brings (I_MPI_ROOT).
+    """
+    transport = (value(facts, "CCL_ATL_TRANSPORT") or "").lower()
+    intel = any(item.dialect == "intelmpi" for item in facts.launchers)
+    if transport == "mpi" and not value(facts, "I_MPI_ROOT") and not intel:
+        yield ccl_transport.finding(
+            "CCL_ATL_TRANSPORT=mpi, I_MPI_ROOT is unset and no Intel MPI was found",
+            command="unset CCL_ATL_TRANSPORT",
+        )
+
+
+@check(
+    "gloo-slow",
+    Severity.ADVICE,
+    title="gloo is used although oneCCL is here",
+    remedy="Compare the two: oneCCL was 14 % faster with two ranks of a small BERT.",
+    source="uxlfoundation/oneCCL#168",
+)
+def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: gradients take longer to exchange than to compute.
+
+    Cause: gloo is the default on CPUs. Where the oneCCL bindings fit torch, and ranks
+    are started by mpirun, ccl uses shared memory and worker threads of its own.
+    """
+    bindings = facts.package("oneccl_bind_pt")
+    torch, ccl = version_of(facts, "torch"), version_of(facts, "oneccl_bind_pt")
+    if bindings is None or torch is None or ccl is None or not mpi_launchers(facts):
+        return
+    accelerate = version_of(facts, "accelerate")
+    if accelerate is not None and accelerate >= NO_CPU_GUESS:
+        return  # it knows no ccl any more; oneccl-unused says so
+    if torch.release[:2] == ccl.release[:2] and not number(facts, "CCL_WORKER_COUNT"):
+        yield gloo_slow.finding(
+            f"{bindings.name} {ccl} fits torch {torch}; CCL_WORKER_COUNT is unset, so "
+            "accelerate takes gloo",
+            command="export CCL_WORKER_COUNT=1",
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    ccl_affinity,
+    ccl_workers,
+    ccl_without_mpi,
+    ccl_transport,
+    gloo_slow,
+)
