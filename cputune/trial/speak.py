@@ -50,6 +50,12 @@ class Speaker:
         except OSError:
             os._exit(75)
 
+    def close(self) -> None:
+        """Hang up; the next word opens the line again."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
     def _connect(self) -> None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(self.path)

@@ -142,10 +142,12 @@ class ProcessRunner:
     def _start(self, plan: Plan) -> Trial:
         if plan.nodes > 1:
             raise Infeasible("trials run on this machine alone, the plan is for several nodes")
+        if plan.backend == "mpi" and plan.world_size > 1:
+            raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
         base = environment.base_environment(os.environ, plan, offline=self._hub_offline())
-        with_mpi = plan.backend != "gloo" and plan.world_size > 1
+        with_mpi = plan.backend == "ccl" and plan.world_size > 1
         if with_mpi and not self._allow_mpi:
-            raise Infeasible(f"{plan.backend} needs an MPI launcher")
+            raise Infeasible("oneCCL needs an MPI launcher, and none may be used")
         force = launch.force_for(plan, self.workload, bind=with_mpi)
         keeper = self._keeper(base, self._modules(plan, with_mpi=with_mpi))
         scratch = self._empty_scratch()

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 
 import torch
 from accelerate import Accelerator
@@ -39,4 +40,4 @@ for _ in range(3):
         with torch.no_grad():
             accelerator.gather_for_metrics(net(**batch).logits)
     accelerator.save_state(args.output_dir)
-open("trained.txt", "w").write("a trial never comes here")
+Path("trained.txt").write_text("a trial never comes here")

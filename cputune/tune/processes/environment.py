@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import urllib.request
 from collections.abc import Mapping
@@ -84,10 +83,3 @@ def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) 
             return bool(answer.status < 500)
     except (OSError, ValueError):  # a proxy's refusal (HTTPError) is an OSError too
         return False
-
-
-def unset_names(outer: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Which variables of the outer environment a plan does without, for people."""
-    return tuple(
-        sorted(n for n in (os.environ if outer is None else outer) if _OVERRIDING.fullmatch(n))
-    )

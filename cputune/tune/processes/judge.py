@@ -83,10 +83,14 @@ def failure(
         steps: how many steps there were before.
         script: its file name.
     """
-    first = next((e for e in exits if e["status"] != 0), exits[0] if exits else None)
+    died = [e for e in exits if e["status"] < 0 or e["status"] > 128]
+    # A rank that died of a signal is the cause of what the others then raised.
+    first = next(iter(died), None) or next(
+        (e for e in exits if e["status"] != 0), exits[0] if exits else None
+    )
     tail = _tail(str(first["tail"])) if first else None
     after = f" after {steps} steps" if steps else " before its first step"
-    for error in errors:
+    for error in () if died else errors:
         raised = _raised(error, after, script)
         if raised is not None:
             return raised[0](raised[1], details=tail)
@@ -127,9 +131,12 @@ def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
             f"no Trainer and no Accelerator was seen in {script}: cputune measures scripts "
             "built on transformers.Trainer or accelerate.Accelerator"
         )
-    what = " and ".join(seen)
-    why = "is --do_train missing?" if "Trainer" in seen else "is its training loop reached?"
-    return NoMeasurement(f"{script} made a {what} and ended without one training step: {why}")
+    what, why = (
+        ("a Trainer", "is --do_train missing?")
+        if "Trainer" in seen
+        else ("an Accelerator", "is its training loop reached?")
+    )
+    return NoMeasurement(f"{script} made {what} and ended without one training step: {why}")
 
 
 def _tail(text: str, lines: int = 40) -> str | None:

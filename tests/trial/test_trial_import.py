@@ -1,0 +1,38 @@
+"""``cputune.trial`` stands apart: quick to import, and nothing of ours or theirs with it."""
+
+import subprocess
+import sys
+
+from cputune.trial import recipe_script, root_directory, site_directory
+
+
+def test_hooks_load_neither_torch_nor_the_rest_of_cputune() -> None:
+    code = (
+        "import sys, cputune.trial.run, cputune.trial.keeper\n"
+        "print(sorted(m for m in sys.modules if m.startswith('cputune')"
+        " and not m.startswith('cputune.trial')), 'torch' in sys.modules,"
+        " 'numpy' in sys.modules)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert out.strip() == "['cputune'] False False"
+
+
+def test_the_places_it_tells_are_there() -> None:
+    assert recipe_script().is_file()
+    assert (site_directory() / "sitecustomize.py").is_file()
+    assert (root_directory() / "cputune" / "trial").is_dir()
+
+
+def test_a_sitecustomize_of_the_machine_is_loaded_after_ours(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    for socket in ("", str(tmp_path / "nobody")):
+        out = subprocess.run(
+            [sys.executable, "-c", "import sys; print('cputune.trial.hooks' in sys.modules)"],
+            env={"PYTHONPATH": f"{site_directory()}:{tmp_path}", "CPUTUNE_TRIAL_SOCKET": socket},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        assert out == ["theirs", str(bool(socket))]
