@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cputune.cpulist import MAX_CPUS
 from cputune.errors import ResultError
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -63,6 +64,11 @@ class Plan:
             raise ValueError("a plan needs one CPU list for each local rank")
         if self.ccl_cpus and len(self.ccl_cpus) != self.processes_per_node:
             raise ValueError("a plan needs one oneCCL CPU list for each local rank, or none")
+        shares = [cpus for cpus in (*self.cpus, *self.ccl_cpus) if cpus]
+        if any(min(cpus) < 0 or max(cpus) >= MAX_CPUS for cpus in shares):
+            raise ValueError("no machine has such a CPU")
+        if self.ccl_workers < 0:
+            raise ValueError("a plan cannot have fewer than 0 oneCCL workers")
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("backend", self.backend, BACKENDS)
         _one_of("allocator", self.allocator, ALLOCATORS)

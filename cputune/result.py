@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cputune import cpulist
+from cputune._typed import mismatch
 from cputune.errors import ResultError, UsageError
 from cputune.facts import HostFacts
 from cputune.plan import Plan
@@ -171,11 +172,13 @@ class Result:
                 notes=tuple(values.get("notes", ())),
                 confirmation=tuple(values.get("confirmation", ())),
             )
-            return cls(**values)
-        except (KeyError, TypeError, AttributeError, UsageError) as error:
-            raise ResultError(
-                f"the result file is damaged: {error}", hint="run `cputune tune` again"
-            ) from error
+            result = cls(**values)
+        except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+            raise _damaged(error) from error
+        wrong = mismatch(result)
+        if wrong is not None:
+            raise _damaged(wrong)
+        return result
 
 
 def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
@@ -201,6 +204,10 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
             "memory_bytes": facts.limits.memory_bytes,
         },
     }
+
+
+def _damaged(what: object) -> ResultError:
+    return ResultError(f"the result file is damaged: {what}", hint="run `cputune tune` again")
 
 
 MIGRATIONS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()

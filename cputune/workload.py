@@ -161,8 +161,10 @@ class Workload:
             recipe = values.get("recipe")
             values["recipe"] = None if recipe is None else _recipe(recipe, "the result file")
             values["argv"] = tuple(values.get("argv", ()))
+            if recipe is None and not values["argv"]:
+                raise ValueError("neither a recipe nor a script")
             return cls(**values)
-        except (TypeError, KeyError) as error:
+        except (TypeError, ValueError, KeyError) as error:
             raise RecipeError(f"not a workload: {error}") from error
 
 
