@@ -79,10 +79,15 @@ def unmeasured(host: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
     )
 
 
+def section(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a host document; empty where there is none."""
+    found = host.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
 def machine(host: Mapping[str, Any]) -> str:
     """A machine in a few words, without its name: processor, sockets, cores."""
-    cpu = host.get("cpu") or {}
-    topology = host.get("topology") or {}
+    cpu, topology = section(host, "cpu"), section(host, "topology")
     words = [str(cpu.get("model_name") or cpu.get("codename") or "an unnamed processor")]
     counts = (
         (topology.get("sockets"), "socket"),

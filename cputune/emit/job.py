@@ -92,7 +92,7 @@ def make_job(
         promise=promise(plan, workload, result),
         notes=notes,
         threads_per_core=threads_per_core(host, facts),
-        physical_cores=(host.get("topology") or {}).get("physical_cores"),
+        physical_cores=_count(host, "physical_cores"),
         nodes=hosts,
         mpi=mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
         python=python,
@@ -228,7 +228,10 @@ def mpi_of(facts: HostFacts | None) -> str | None:
 
 def threads_per_core(host: Mapping[str, Any], facts: HostFacts | None) -> int:
     """SMT siblings of a core on the machine that was measured; 1 where that is not known."""
-    count = (host.get("topology") or {}).get("threads_per_core")
-    if isinstance(count, int) and count > 0:
-        return count
-    return facts.topology.threads_per_core if facts is not None else 1
+    count = _count(host, "threads_per_core")
+    return count or (facts.topology.threads_per_core if facts is not None else 1)
+
+
+def _count(host: Mapping[str, Any], name: str) -> int | None:
+    count = header.section(host, "topology").get(name)
+    return count if isinstance(count, int) and count > 0 else None
