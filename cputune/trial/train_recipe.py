@@ -201,7 +201,10 @@ def main() -> None:
     trainer.train()
     trainer.save_model()
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        # Without it, one run in several dies while its ranks exit at different times.
+        # Ranks that leave at different times die; and gloo's thread needs the interpreter to
+        # free the last collective, which the model's destructor waits for while it holds it
+        # (seen with torch 2.13: a hang). After a barrier there is nothing left to free.
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
 
