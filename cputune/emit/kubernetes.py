@@ -138,9 +138,9 @@ def command(job: Job) -> list[Quoted]:
     return [Quoted("bash"), Quoted("-c"), escape(source), Quoted("torchrun")]
 
 
-def arguments(job: Job, *torchrun_options: str) -> list[Quoted]:
+def arguments(job: Job) -> list[Quoted]:
     """rank.py with its binding, then the training command."""
-    words = [*torchrun_options, f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
+    words = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
     words += ["--bind", f"pod={pod_cpus(job)}", "--"]
     return [Quoted(word) for word in words] + [escape(_inside(word)) for word in job.command]
 
