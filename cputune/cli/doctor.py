@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cputune.cli._output import console, json_text, print_json
+from cputune.cli._output import console, json_text
 from cputune.doctor import Diagnosis, Finding, Severity, by_severity, diagnose
 from cputune.errors import CannotError, UsageError
 
 if TYPE_CHECKING:
-    from cputune.doctor import Check
     from cputune.host import Host
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
@@ -76,22 +75,31 @@ def command(
             "--deep looks at the live machine",
             hint="leave --root, --stack and --check-file away",
         )
+    form = "json" if as_json else "markdown" if as_markdown else "fix" if print_fix else "text"
     if explain is not None:
-        _explain(explain)
+        _put(_explained(explain, form), output, force)
         return
-    for word in (*only, *ignore):
-        _known(word, allowed=_SEVERITIES if word in only else ())
+    for word in only:
+        _known(word, (*_codes(), *_SEVERITIES))
+    for word in ignore:
+        _known(word, _codes())
 
     host = _host(root)
     if record is not None:
+        if form != "text":
+            raise UsageError("--record writes a directory, and no document")
         _keep(host, record)
         return
     diagnosis = _diagnose(host, deep=deep, stack=stack, check_file=check_file)
     chosen = _chosen(diagnosis.findings, only, ignore)
     diagnosis = Diagnosis(facts=diagnosis.facts, findings=chosen)
-    form = "json" if as_json else "markdown" if as_markdown else "fix" if print_fix else "text"
     about_machine = stack is None and check_file is None
-    _write(diagnosis, form, machine=about_machine, output=output, force=force)
+    if output == "-" and form == "text":
+        from cputune.report.diagnosis import print_text
+
+        print_text(diagnosis, console(), machine=about_machine)
+    else:
+        _put(_rendered(diagnosis, form, machine=about_machine), output, force)
     if fail_on != "never" and diagnosis.at_least(Severity(fail_on)):
         ctx.exit(1)
 
@@ -154,29 +162,31 @@ def _chosen(
     )
 
 
-def _write(diagnosis: Diagnosis, form: str, *, machine: bool, output: str, force: bool) -> None:
+def _rendered(diagnosis: Diagnosis, form: str, *, machine: bool) -> str:
     from cputune.report.diagnosis import document, markdown, print_text
 
-    if output == "-" and form == "json":
-        print_json(document(diagnosis))
-    elif output == "-" and form == "text":
-        print_text(diagnosis, console(), machine=machine)
-    else:
-        if form == "json":
-            text = json_text(document(diagnosis))
-        elif form == "markdown":
-            text = markdown(diagnosis, machine=machine)
-        elif form == "fix":
-            from cputune.report.fixes import fix_script
+    if form == "json":
+        return json_text(document(diagnosis), encoding=sys.stdout.encoding)
+    if form == "markdown":
+        return markdown(diagnosis, machine=machine)
+    if form == "fix":
+        from cputune.report.fixes import fix_script
 
-            text = fix_script(diagnosis)
-        else:
-            import io
+        return fix_script(diagnosis)
+    import io
 
-            buffer = io.StringIO()
-            print_text(diagnosis, console(buffer), machine=machine)
-            text = buffer.getvalue()
-        _put(text, output, force)
+    buffer = io.StringIO()
+    print_text(diagnosis, console(buffer), machine=machine)
+    return buffer.getvalue()
+
+
+def _explained(code: str, form: str) -> str:
+    from cputune.doctor.registry import all_checks
+    from cputune.report.diagnosis import check_document, explain
+
+    _known(code, _codes())
+    check = next(check for check in all_checks() if check.code == code)
+    return json_text(check_document(check)) if form == "json" else explain(check)
 
 
 def _put(text: str, output: str, force: bool) -> None:
@@ -189,21 +199,13 @@ def _put(text: str, output: str, force: bool) -> None:
     sys.stderr.write(f"wrote {output}\n")
 
 
-def _explain(code: str) -> None:
-    from cputune.report.diagnosis import explain
-
-    _known(code)
-    click.echo(explain(next(check for check in _checks() if check.code == code)))
-
-
-def _checks() -> tuple[Check, ...]:
+def _codes() -> tuple[str, ...]:
     from cputune.doctor.registry import all_checks
 
-    return all_checks()
+    return tuple(check.code for check in all_checks())
 
 
-def _known(word: str, *, allowed: tuple[str, ...] = ()) -> None:
-    words = (*(check.code for check in _checks()), *allowed)
+def _known(word: str, words: tuple[str, ...]) -> None:
     if word in words:
         return
     near = difflib.get_close_matches(word, words, n=3)

@@ -150,8 +150,22 @@ def explain(check: Check) -> str:
             f"Remedy: {check.remedy}",
             "",
             *(f"Source: {url}" for url in source_urls(check.source)),
+            "",
         ]
     )
+
+
+def check_document(check: Check) -> dict[str, Any]:
+    """The same story as a document."""
+    return {
+        "schema": "cputune.check/1",
+        "code": check.code,
+        "severity": check.severity.value,
+        "title": check.title,
+        "story": check.story,
+        "remedy": check.remedy,
+        "sources": source_urls(check.source),
+    }
 
 
 def source_urls(source: str) -> list[str]:

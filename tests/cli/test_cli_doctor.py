@@ -139,6 +139,12 @@ def test_explain_tells_the_whole_story(cputune: Run) -> None:
         assert part in text
 
 
+def test_explain_in_json_is_a_document(cputune: Run) -> None:
+    found = document(cputune("doctor", "--json", "--explain", "quota-threads"))
+    assert found["schema"] == "cputune.check/1"
+    assert found["sources"][0] == "https://github.com/onyx-dot-app/onyx/issues/12351"
+
+
 def test_every_check_can_be_explained(cputune: Run) -> None:
     for check in all_checks():
         assert check.title in cputune("doctor", "--explain", check.code).out
@@ -183,6 +189,7 @@ def test_every_form_can_go_to_a_file(
         ("--json", "--markdown"),
         ("--explain", "quota-threads", "--stack", "torch=2.6.0"),
         ("--deep", "--root", "."),
+        ("--json", "--record", "nowhere"),
         ("--fail-on", "nothing"),
         ("--no-such-option",),
     ],
@@ -247,6 +254,29 @@ def test_a_recording_replays_to_the_same_document(cputune: Run, busy: str, tmp_p
     assert (recorded.code, recorded.out) == (0, "")
     first = document(cputune("doctor", "--json", "--root", busy))
     assert document(cputune("doctor", "--json", "--root", copy)) == first
+
+
+def test_a_file_is_judged_by_the_stack_that_is_named(cputune: Run, tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text("python train.py --bf16\n")
+    call = ("doctor", "--json", "--stack", "torch=2.13.0,transformers=5.23.0")
+    ended = cputune(*call, "--check-file", str(path))
+    assert (ended.code, codes(ended)) == (1, ["file-use-cpu"])
+    assert cputune("doctor", "--check-file", str(tmp_path / "none")).code == 3
+    path.write_bytes(GARBAGE)
+    assert cputune("doctor", "--check-file", str(path)).code == 2
+
+
+def test_the_default_configuration_of_accelerate_is_judged_too(
+    cputune: Run, tmp_path: Path
+) -> None:
+    config = "/home/u/.cache/huggingface/accelerate/default_config.yaml"
+    machine(
+        tmp_path / "m",
+        record={"packages": {"accelerate": "1.15.0"}, "environment": {"HF_HOME": "/hf"}},
+        files={config: "", "/hf/accelerate/default_config.yaml": "num_processes: 2\nno_key: 1\n"},
+    )
+    assert "file-key-unknown" in codes(cputune("doctor", "--json", "--root", str(tmp_path / "m")))
 
 
 def test_a_stack_is_judged_without_being_installed(cputune: Run) -> None:
