@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-ipex lint type doc bench clean
+.PHONY: help tune test test-fast test-consumers test-ipex lint type doc bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -19,8 +19,9 @@ $(VENV)/.tune: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]"
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml constraints.txt tests/consumers/install.py | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]" --group dev
+	$(BIN)/python tests/consumers/install.py
 	@touch $@
 
 tune: $(VENV)/.tune  ## install, look at this machine, tune the embedded recipe, write the launch
@@ -33,6 +34,10 @@ test: $(VENV)/.dev  ## install and run the whole suite
 
 test-fast: $(VENV)/.dev  ## the part of the suite that starts no training process
 	$(BIN)/python -m pytest -m "not torch and not consumer and not slow"
+
+test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
+	$(BIN)/python tests/consumers/install.py --all
+	$(BIN)/python -m pytest -m consumer
 
 lint: $(VENV)/.dev  ## ruff and the one-way imports
 	$(BIN)/ruff check .
