@@ -8,7 +8,7 @@ OUT    ?= launch
 .PHONY: help tune test test-fast test-consumers test-ipex lint type doc bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 # pip learnt dependency groups in 25.1; the venv module brings an older one.
 $(BIN)/python:
@@ -34,6 +34,17 @@ test: $(VENV)/.dev  ## install and run the whole suite
 
 test-fast: $(VENV)/.dev  ## the part of the suite that starts no training process
 	$(BIN)/python -m pytest -m "not torch and not consumer and not slow"
+
+# About 7 GB: PyPI's torch 2.8.0 brings the CUDA libraries, and IPEX has no other partner.
+.venv-ipex/.installed: pyproject.toml constraints-ipex.txt
+	$(PYTHON) -m venv .venv-ipex
+	.venv-ipex/bin/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	.venv-ipex/bin/python -m pip install --quiet -c constraints-ipex.txt -e ".[tune]" \
+	  intel_extension_for_pytorch --group test
+	@touch $@
+
+test-ipex: .venv-ipex/.installed  ## build the IPEX-era environment and tune there for real
+	.venv-ipex/bin/python -m pytest -m ipex
 
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
 	$(BIN)/python tests/consumers/install.py --all
