@@ -5,10 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cputune.cli import cli
 from cputune.report.checks_page import checks_page
+
+
+def cli_page() -> str:
+    """Every subcommand's own ``--help``."""
+    import click
+
+    lines = ["# The command line", "", "Made from `--help` by `make doc`; do not edit it here.", ""]
+    root = click.Context(cli, info_name="cputune", max_content_width=88, terminal_width=88)
+    lines += ["```", cli.get_help(root), "```", ""]
+    for name in cli.list_commands(root):
+        command = cli.get_command(root, name)
+        assert command is not None
+        context = click.Context(
+            command, info_name=name, parent=root, max_content_width=88, terminal_width=88
+        )
+        lines += [f"## cputune {name}", "", "```", command.get_help(context), "```", ""]
+    return "\n".join(lines)
+
 
 PAGES: dict[str, Callable[[], str]] = {
     "checks.md": checks_page,
+    "cli.md": cli_page,
 }
 
 
