@@ -122,7 +122,7 @@ def threads_siblings(facts: HostFacts) -> Iterator[Finding]:
     if threads is not None and cores < total <= len(facts.topology.allowed):
         yield threads_siblings.finding(
             f"{total} threads on {cores} allowed physical cores",
-            command=f"export OMP_NUM_THREADS={max(1, cores // ranks)}",
+            command=f"export OMP_NUM_THREADS={max(1, len(usable_cores(facts)) // ranks)}",
         )
 
 

@@ -27,30 +27,45 @@ def fix_script(diagnosis: Diagnosis) -> str:
         "# shellcheck disable=SC1090,SC1091",
         "",
     ]
-    written: list[str] = []
+    touched: set[str] = set()
     for finding in diagnosis.findings:
-        lines += [*_cure(finding, written), ""]
+        lines += [*_cure(finding, touched), ""]
     if not diagnosis.findings:
         lines += ["# Nothing to mend.", ""]
     return "\n".join(lines)
 
 
-def _cure(finding: Finding, written: list[str]) -> list[str]:
-    """The finding as comments and its command; ``written`` collects the commands so far."""
+def _cure(finding: Finding, touched: set[str]) -> list[str]:
+    """The finding as comments and its command.
+
+    ``touched`` collects what earlier commands set: of two cures for one variable, or two
+    sets of versions, the one of the worse finding is live.
+    """
     lines = [f"# {finding.severity.value}: {_one_line(finding.title)} [{finding.code}]"]
     lines += [f"#   {_one_line(finding.evidence)}", f"#   {_one_line(finding.remedy)}"]
     for line in (finding.command or "").splitlines():
         command = visible(line).strip()
-        if not command or command in written:
+        if not command:
             continue
+        what = _touches(command)
         if not _harmless(command):
             lines.append(f"# by hand: {command}")
-        elif "pip install" in command and any("pip install" in other for other in written):
-            lines.append(f"# or, in place of the one above: {command}")
+        elif touched & what:
+            lines.append(f"# in place of what stands above: {command}")
         else:
             lines.append(command)
-        written.append(command)
+            touched |= what
     return lines
+
+
+def _touches(command: str) -> set[str]:
+    """The variables that a command sets or removes, or the installed packages as a whole."""
+    if "pip install" in command:
+        return {"pip install"}
+    words = command.split()
+    if words[0] in ("export", "unset"):
+        return {word.partition("=")[0] for word in words[1:]}
+    return {command}
 
 
 def _harmless(command: str) -> bool:

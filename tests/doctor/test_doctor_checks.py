@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,10 +19,11 @@ from clean_machine import (
     topology,
 )
 
-from cputune.doctor import Severity, diagnose
+from cputune.doctor import Diagnosis, Severity, diagnose
 from cputune.doctor.registry import CHECKS
 from cputune.doctor.versions import VERSION_CHECKS
 from cputune.facts import Core, HostFacts, Launcher, Library, Network, NumaNode, Package, Unknown
+from cputune.report.fixes import fix_script
 
 BY_CODE = {check.code: check for check in CHECKS}
 ERROR, WARNING, ADVICE = Severity
@@ -687,3 +691,19 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
 def test_other_ways_to_the_same_fault(code: str, facts: HostFacts, severity: Severity) -> None:
     found = [finding for finding in diagnose(facts).findings if finding.code == code]
     assert [finding.severity for finding in found] == [severity]
+
+
+def test_the_cures_of_all_faults_are_one_script_that_bash_and_shellcheck_take(
+    tmp_path: Path,
+) -> None:
+    findings = tuple(f for case in CASES for f in BY_CODE[case.code](changed(**case.fault)))
+    path = tmp_path / "fix.sh"
+    path.write_text(fix_script(Diagnosis(facts=CLEAN, findings=findings)))
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)
+    shellcheck = shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run(
+        [shellcheck, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout

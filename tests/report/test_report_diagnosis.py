@@ -78,7 +78,12 @@ def test_one_way_out_is_taken_and_no_command_comes_twice(facts: HostFacts) -> No
         facts, "pip install torch==2.8.0", "pip install torch==2.13.0", "unset A", "unset A"
     )
     assert runnable(text) == ["pip install torch==2.8.0", "unset A"]
-    assert "# or, in place of the one above: pip install torch==2.13.0" in text
+    assert "# in place of what stands above: pip install torch==2.13.0" in text
+
+
+def test_a_variable_is_set_once_by_the_worst_finding(facts: HostFacts) -> None:
+    text = script(facts, "export OMP_NUM_THREADS=8", "export OMP_NUM_THREADS=56", "unset B C")
+    assert runnable(text) == ["export OMP_NUM_THREADS=8", "unset B C"]
 
 
 def test_nothing_a_machine_says_is_run(facts: HostFacts, tmp_path: Path) -> None:
