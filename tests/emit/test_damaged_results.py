@@ -31,7 +31,7 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         for key, part in value.items():
             yield from places(part, (*way, key))
     elif isinstance(value, list):
-        for position, part in enumerate(value[:2]):
+        for position, part in enumerate(value[:1]):
             yield from places(part, (*way, position))
 
 
