@@ -32,6 +32,8 @@ IPEX_UNTIL = (1, 12)
 MPIRUN_FROM = (0, 28)
 """The first release that starts mpirun."""
 CPU_AFFINITY_FROM = (0, 29)
+HOSTFILE_FLAG_WINS_FROM = (1, 5)
+"""Before it the YAML's host file, a path below the current directory, beats the flag's."""
 
 
 def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
@@ -142,7 +144,9 @@ def configuration(job: Job) -> dict[str, Any]:
         config["ipex_config"] = {"ipex": plan.ipex}
     if several:
         hydra = dialects_of(job)[0] in ("intelmpi", "mpich")
-        config["mpirun_config"] = {"mpirun_hostfile": HYDRA_HOSTS if hydra else OPENMPI_HOSTS}
+        config["mpirun_config"] = {}
+        if version >= HOSTFILE_FLAG_WINS_FROM:
+            config["mpirun_config"]["mpirun_hostfile"] = HYDRA_HOSTS if hydra else OPENMPI_HOSTS
         if version <= IPEX_UNTIL:
             # It becomes CCL_WORKER_COUNT, and accelerate takes ccl where that is 1 or more.
             config["mpirun_config"]["mpirun_ccl"] = plan.ccl_workers
