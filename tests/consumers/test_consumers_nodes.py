@@ -1,0 +1,103 @@
+"""Two nodes on one machine: real launchers, and a stand-in for ssh that runs commands here.
+
+The stand-in gives the environment of a login, so what a launcher does not carry to another
+node is not there.
+"""
+
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from launches import HOSTILE, two_ranks
+
+from cputune.emit import parse_hosts
+from cputune.plan import Plan
+
+pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
+
+HOSTS = "127.0.0.2,127.0.0.3"
+SSH = """#!/bin/bash
+echo "$@" >> {log}
+while [[ $1 == -* ]]; do case $1 in -[plo]) shift 2 ;; *) shift ;; esac; done
+shift
+exec env -i HOME="$HOME" PATH={path} bash -c "$*"
+"""
+
+
+def one_rank_per_node():
+    return Plan(
+        processes_per_node=1, threads_per_process=1, precision="bf16", cpus=two_ranks().cpus[:1]
+    )
+
+
+@pytest.fixture
+def through_ssh(launcher_path, environment, tmp_path):
+    """An environment in which ssh stays here, and a way to read where it would have gone."""
+    programs, log = tmp_path / "programs", tmp_path / "ssh.log"
+    programs.mkdir()
+    mpi = launcher_path.partition(":")[0]
+    (programs / "ssh").write_text(SSH.format(log=log, path=f"{mpi}:/usr/bin:/bin"))
+    (programs / "ssh").chmod(0o755)
+    outer = {**environment, "PATH": f"{programs}:{launcher_path}"}
+    return outer, lambda: log.read_text() if log.exists() else ""
+
+
+def check(seen, plan):
+    assert [rank["rank"] for rank in seen] == [0, 1]
+    assert [rank["sum"] for rank in seen] == [3.0, 3.0]
+    assert [tuple(rank["affinity"]) for rank in seen] == [plan.cpus[0]] * 2
+    for rank in seen:
+        assert rank["arguments"] == list(HOSTILE)
+        assert rank["threads"] == 1
+        assert rank["environment"]["LOCAL_RANK"] == "0"
+        assert rank["environment"]["OMP_NUM_THREADS"] == "1"
+        assert rank["environment"]["ACCELERATE_USE_CPU"] == "true"
+        assert rank["environment"]["ACCELERATE_MIXED_PRECISION"] == "bf16"
+
+
+@pytest.mark.parametrize("format", ["mpirun", "accelerate"])
+@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5", "openmpi4", "impi"], indirect=True)
+def test_mpi_carries_the_plan_to_both_nodes(through_ssh, format, write, witness):
+    workload, read = witness
+    plan = one_rank_per_node()
+    directory = write(format, plan, workload, nodes=2, hosts=parse_hosts(HOSTS))
+    outer, went = through_ssh
+    done = subprocess.run(
+        [str(directory / f"{format}.sh")], env=outer, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    check(read(), plan)
+    assert all(host in went() for host in HOSTS.split(","))
+
+
+def test_torchrun_is_started_on_each_node(write, witness, environment):
+    workload, read = witness
+    plan = one_rank_per_node()
+    directory = write("torchrun", plan, workload, nodes=2, hosts=parse_hosts(HOSTS))
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = str(free.getsockname()[1])
+
+    def start(node):
+        outer = {**environment, "NODE_RANK": str(node), "PORT": port}
+        return subprocess.run(
+            [str(directory / "torchrun.sh")], env=outer, capture_output=True, text=True, timeout=120
+        )
+
+    with ThreadPoolExecutor() as pool:
+        both = list(pool.map(start, range(2)))
+    assert [done.returncode for done in both] == [0, 0], both[0].stderr
+    check(read(), plan)
+
+
+def test_torchrun_asks_for_the_rank_of_its_node(write, witness, environment):
+    workload, _ = witness
+    directory = write("torchrun", one_rank_per_node(), workload, nodes=2, hosts=parse_hosts(HOSTS))
+    outer = {name: value for name, value in environment.items() if name != "NODE_RANK"}
+    done = subprocess.run(
+        [str(directory / "torchrun.sh")], env=outer, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 3
+    assert "NODE_RANK" in done.stderr
+    assert "hint: " in done.stderr
