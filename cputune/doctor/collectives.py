@@ -32,6 +32,7 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
         yield ccl_affinity.finding(
             f"CCL_WORKER_AFFINITY={value(facts, 'CCL_WORKER_AFFINITY')} names CPUs "
             f"{cpulist.render(outside)}; allowed are {cpulist.render(allowed)}",
+            severity=Severity.ADVICE if _oneccl_absent(facts) else None,
             command="unset CCL_WORKER_AFFINITY",
         )
 
@@ -57,7 +58,13 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
         yield ccl_workers.finding(
             f"CCL_WORKER_COUNT={workers} and {threads or 'at least 1'} OpenMP "
             f"thread{'s' if threads != 1 else ''} on {cores} usable cores",
-            severity=None if workers >= cores else Severity.WARNING,
+            severity=(
+                Severity.ADVICE
+                if _oneccl_absent(facts)
+                else Severity.WARNING
+                if workers < cores
+                else None
+            ),
             command=(
                 f"export OMP_NUM_THREADS={cores - workers}"
                 if workers < cores
@@ -154,6 +161,12 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
             "accelerate takes gloo",
             command="export CCL_WORKER_COUNT=1",
         )
+
+
+def _oneccl_absent(facts: HostFacts) -> bool:
+    """Whether the packages are known, and the oneCCL bindings are not among them."""
+    bindings = facts.package("oneccl_bind_pt") or facts.package("torch_ccl")
+    return bool(facts.packages) and bindings is None
 
 
 CHECKS: tuple[Check, ...] = (

@@ -213,6 +213,7 @@ CASES = (
     Case(
         "ccl-affinity",
         {
+            "packages": IPEX_ERA,
             "topology": topology(allowed=tuple(range(28))),
             **env(CCL_WORKER_AFFINITY="0,1,28,29", OMP_NUM_THREADS="26"),
         },
@@ -223,6 +224,7 @@ CASES = (
     Case(
         "ccl-workers",
         {
+            "packages": IPEX_ERA,
             "topology": topology(sockets=1, cores=1, smt=1),
             **env(CCL_WORKER_COUNT="2", OMP_NUM_THREADS="1"),
         },
@@ -639,7 +641,9 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
         ),
         ERROR,
     ),
-    ("ccl-workers", changed(**env(CCL_WORKER_COUNT="4")), WARNING),
+    ("ccl-workers", changed(packages=IPEX_ERA, **env(CCL_WORKER_COUNT="4")), WARNING),
+    ("ccl-workers", changed(**env(CCL_WORKER_COUNT="4")), ADVICE),
+    ("ccl-affinity", changed(**env(CCL_WORKER_AFFINITY="112")), ADVICE),
     ("isa-capped", changed(**env(ATEN_CPU_CAPABILITY="avx2")), WARNING),
     ("isa-capped", changed(**env(MKL_ENABLE_INSTRUCTIONS="AVX2")), WARNING),
     ("isa-capped", changed(**env(DNNL_MAX_CPU_ISA="AVX2")), WARNING),
