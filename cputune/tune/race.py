@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cputune.tune.statistics import Estimate, Noise, estimate
@@ -84,38 +84,50 @@ class Race:
         return min(logs[-2:]) - self._excess(index, sure=True) - 1.2 * noise
 
     def _excess(self, index: int, *, sure: bool = False) -> float:
-        """How far above its centre step ``index`` of a run lies: typically, or at most."""
+        """How far above its centre step ``index`` of a run lies: typically, or at most.
+
+        One run may have had a delayed step there, so what is usual has a voice until
+        several runs agree.
+        """
         usual = USUAL_EXCESS[index] if index < len(USUAL_EXCESS) else 0.0
         seen = sorted(self.excesses[index]) if index < len(self.excesses) else []
-        if not seen:
-            return usual if sure else usual / 2
         if not sure:
-            return max(0.0, seen[len(seen) // 2])
+            voices = sorted([*seen, usual / 2])
+            return max(0.0, voices[(len(voices) - 1) // 2])
+        if not seen:
+            return usual
         high = max(0.0, seen[(3 * len(seen)) // 4]) + self.noise.deviation
         return high if len(seen) > 1 else max(high, usual / 2)
 
     def lost(self, logs: Sequence[float]) -> Estimate:
-        """The best guess for a run that was cut short, with an error to match."""
+        """The best guess for a run that was cut short, with an error to match.
+
+        What is left of the warm-up at its last step is taken off.
+        """
         noise = self.noise.deviation
-        guesses = [value - self._excess(index) for index, value in enumerate(logs)]
-        now = estimate(guesses, noise)
-        rest = self._excess(len(logs) - 1, sure=True) / 2
-        return Estimate(
-            center=now.center,
-            error=math.hypot(now.error, rest, noise / 2),
-            kept=now.kept,
-            warmup=0,
-            level=now.level,
+        now = estimate(logs, noise)
+        last = len(logs) - 1
+        recent = now.kept[-2:]
+        return replace(
+            now,
+            center=sum(recent) / len(recent) - self._excess(last),
+            error=math.hypot(now.error, self._excess(last, sure=True) / 2, noise / 2),
         )
 
     def learn(self, logs: Sequence[float], result: Estimate, *, completed: bool) -> None:
-        """Take in a finished run: its noise, its warm-up, and whether it is the fastest."""
-        self.noise.learn(result.kept)
+        """Take in a finished run: whether it is the fastest, its noise and its warm-up.
+
+        A run that was short for the warm-up that is known teaches neither of the last
+        two: its centre may still lie in it.
+        """
         if not completed:
             return
+        if self.fastest is None or result.center < self.fastest.center:
+            self.fastest = result
+        if self.excesses and len(logs) < self.warmup + LEAST_KEPT:
+            return
+        self.noise.learn(result.kept)
         for index, value in enumerate(logs):
             if index == len(self.excesses):
                 self.excesses.append([])
             self.excesses[index].append(value - result.center)
-        if self.fastest is None or result.center < self.fastest.center:
-            self.fastest = result

@@ -6,9 +6,10 @@ it (3 to 5 % in quiet times), and ratios of plans become differences.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 USUAL_NOISE = 0.05
 """Standard deviation of the log of a step time where nothing is known yet."""
@@ -91,23 +92,28 @@ def spread(values: Sequence[float], noise: float) -> float:
 
 @dataclass(slots=True)
 class Noise:
-    """What a study has learnt of step-to-step noise, pooled over all its trials."""
+    """What a study has learnt of step-to-step noise, pooled over all its trials.
 
-    squares: float = _PRIOR_WEIGHT * USUAL_NOISE**2
-    freedom: float = _PRIOR_WEIGHT
+    From the median of the differences between one step and the next: neither a delayed
+    step nor the end of a warm-up that was taken for level ground widens it much.
+    """
+
+    differences: list[float] = field(default_factory=list)
 
     def learn(self, kept: Sequence[float]) -> None:
-        """Add the steps of one trial that count."""
-        if len(kept) < 2:
-            return
-        mean = sum(kept) / len(kept)
-        self.squares += sum((value - mean) ** 2 for value in kept)
-        self.freedom += len(kept) - 1
+        """Add the steps of one trial that count, in order."""
+        self.differences += [abs(b - a) for a, b in itertools.pairwise(kept)]
 
     @property
     def deviation(self) -> float:
         """Standard deviation of the log of a step time, kept within what is plausible."""
-        return min(max(math.sqrt(self.squares / self.freedom), 0.005), 0.3)
+        usual = [_TYPICAL * math.sqrt(2) * USUAL_NOISE] * int(_PRIOR_WEIGHT)
+        middle = median(sorted([*usual, *self.differences]))
+        return min(max(middle / (_TYPICAL * math.sqrt(2)), 0.01), 0.3)
+
+
+_TYPICAL = 0.6745
+"""The median of the absolute value of a standard normal variable."""
 
 
 def median(values: Sequence[float]) -> float:

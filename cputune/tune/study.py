@@ -264,7 +264,11 @@ class TuningStudy:
                 lost = f"clearly slower than the fastest, {self._fastest()}"
                 reason = lost if pruned else "the time given was up, or the job ended"
                 done = not pruned and now.level and len(now.kept) >= 2
-                trial = replace(trial, state=COMPLETED if done else PRUNED, reason=reason)
+                if not done:
+                    trial = replace(
+                        trial, state=PRUNED, samples_per_second=speed(self._race.lost(run.logs))
+                    )
+                trial = replace(trial, reason=reason)
         self._findings.data = getattr(runner, "data", None) or self._findings.data
         if run.samples is not None and plan.world_size == 1:
             self._findings.samples_per_step = run.samples

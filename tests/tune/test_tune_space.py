@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -286,66 +287,58 @@ class TestSuggestions:
         assert "guide" not in dict(space.suggestions)
 
 
-@st.composite
-def machines(draw: st.DrawFn) -> HostFacts:
-    sockets = draw(st.sampled_from([1, 2, 3, 4, 8]))
-    nodes = draw(st.sampled_from([1, 2, 4]))
-    per_node = draw(st.integers(1, 14))
-    smt = draw(st.sampled_from([1, 2, 4]))
-    total = sockets * nodes * per_node * smt
-    allowed = draw(
-        st.none() | st.sets(st.integers(0, total - 1), min_size=1).map(lambda s: tuple(sorted(s)))
-    )
-    facts = machine(
-        sockets=sockets,
-        cores_per_socket=nodes * per_node,
-        nodes_per_socket=nodes,
-        threads_per_core=smt,
-        allowed=allowed,
-        cpu_quota=draw(st.none() | st.floats(0.1, total + 1)),
-        memory_limit_gib=draw(st.none() | st.floats(0.5, 64)),
-        isa=draw(st.sampled_from([AMX, AVX512])),
-        libraries=draw(st.sampled_from([(), ("tcmalloc",)])),
-        packages=draw(st.sampled_from([TODAY, IPEX_ERA, ()])),
-    )
-    return replace(facts, launchers=draw(st.sampled_from([(), (INTEL_MPI,)])))
+shapes = st.fixed_dictionaries(
+    {
+        "sockets": st.sampled_from([1, 2, 3, 4, 8]),
+        "nodes_per_socket": st.sampled_from([1, 2, 4]),
+        "cores_per_node": st.integers(1, 14),
+        "threads_per_core": st.sampled_from([1, 2, 4]),
+        "cpu_quota": st.none() | st.floats(0.1, 500),
+        "memory_limit_gib": st.none() | st.floats(0.5, 64),
+        "isa": st.sampled_from([AMX, AVX512]),
+        "libraries": st.sampled_from([(), ("tcmalloc",)]),
+        "ipex_era": st.booleans(),
+        "forbidden": st.none() | st.lists(st.integers(0, 10**4), max_size=20),
+    }
+)
 
 
-@given(facts=machines(), batch=st.sampled_from([1, 6, 8, 12, 64]), per_rank=st.booleans())
+def shaped(shape: dict[str, Any]) -> HostFacts:
+    """A machine of these dimensions; some of its CPUs may be forbidden by a cpuset."""
+    wanted = dict(shape)
+    per_node, forbidden = wanted.pop("cores_per_node"), wanted.pop("forbidden")
+    wanted["cores_per_socket"] = wanted["nodes_per_socket"] * per_node
+    old = wanted.pop("ipex_era")
+    total = wanted["sockets"] * wanted["cores_per_socket"] * wanted["threads_per_core"]
+    if forbidden is not None:
+        out = {number % total for number in forbidden}
+        wanted["allowed"] = tuple(cpu for cpu in range(total) if cpu not in out) or (0,)
+    facts = machine(**wanted, packages=IPEX_ERA if old else TODAY)
+    return replace(facts, launchers=(INTEL_MPI,) if old else ())
+
+
+@given(shape=shapes, batch=st.sampled_from([1, 6, 8, 12, 64]), per_rank=st.booleans())
 def test_every_plan_stays_inside_what_is_allowed(
-    facts: HostFacts, batch: int, per_rank: bool
+    shape: dict[str, Any], batch: int, per_rank: bool
 ) -> None:
+    facts = shaped(shape)
     job = replace(JOB, global_batch_size=batch, batch_per_rank=2 if per_rank else None)
     plans = list(cputune.search_space(facts, job).plans())
     core_of = {cpu: i for i, core in enumerate(facts.topology.cores) for cpu in core.cpus}
-    allowed = set(facts.topology.allowed)
     quota = facts.limits.cpu_quota
     most = float("inf") if quota is None else max(1, int(quota))
     assert len(set(plans)) == len(plans)
     for plan in plans:
-        ranks = [
-            set(cpus) | set(w)
-            for cpus, w in zip(
-                plan.cpus, plan.ccl_cpus or [()] * plan.processes_per_node, strict=True
-            )
-        ]
-        assert set().union(*ranks) <= allowed
-        assert sum(map(len, ranks)) == len(set().union(*ranks)), "ranks share a CPU"
+        workers = plan.ccl_cpus or ((),) * plan.processes_per_node
+        ranks = [{*cpus, *own} for cpus, own in zip(plan.cpus, workers, strict=True)]
         cores = [{core_of[cpu] for cpu in rank} for rank in ranks]
+        assert set().union(*ranks) <= set(facts.topology.allowed)
+        assert sum(map(len, ranks)) == len(set().union(*ranks)), "ranks share a CPU"
         assert sum(map(len, cores)) == len(set().union(*cores)), "ranks share a core"
-        busy = plan.threads_per_process + plan.ccl_workers
-        assert plan.processes_per_node * busy <= most
-        for cpus, workers, own in zip(
-            plan.cpus, plan.ccl_cpus or cpus_of_nobody(plan), cores, strict=True
-        ):
-            assert plan.threads_per_process <= len(cpus)
-            assert len(workers) == plan.ccl_workers
-            assert not set(workers) & set(cpus)
-            assert len({core_of[c] for c in cpus}) + plan.ccl_workers == len(own)
-        assert plan.ccl_workers == 0 or plan.backend == "ccl"
+        assert plan.processes_per_node * (plan.threads_per_process + plan.ccl_workers) <= most
         assert per_rank or batch % plan.processes_per_node == 0
+        assert plan.ccl_workers == 0 or plan.backend == "ccl"
         assert not plan.oversubscribed
-
-
-def cpus_of_nobody(plan: cputune.Plan) -> tuple[tuple[int, ...], ...]:
-    return ((),) * plan.processes_per_node
+        for cpus, own in zip(plan.cpus, workers, strict=True):
+            assert len(own) == plan.ccl_workers
+            assert {core_of[cpu] for cpu in cpus}.isdisjoint(core_of[cpu] for cpu in own)
