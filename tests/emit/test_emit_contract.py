@@ -429,6 +429,15 @@ class TestMpirunChecks:
             words, _ = launch.run(files_for("accelerate", mpi=None), mpi=mpi)
             assert Path(dict(_pairs(words))["--mpirun_hostfile"]).name == name
 
+    @pytest.mark.parametrize(("version", "kept"), [("1.4.0", False), ("1.5.0", True)])
+    def test_accelerate_before_1_5_has_the_host_file_from_the_flag_alone(
+        self, version: str, kept: bool
+    ) -> None:
+        files = emit(one_socket().result, "accelerate", versions={"accelerate": version})
+        text = next(file.text for file in files if file.name == "accelerate.yaml")
+        assert ("mpirun_hostfile" in yaml.safe_load(text)["mpirun_config"]) == kept
+        assert '--mpirun_hostfile "$hosts"' in files[0].text
+
     def test_a_script_that_is_not_there(self, launch: Launch) -> None:
         case = one_socket()
         files = emit(case.result, "torchrun", workload=Workload.script(["gone.py"]))
