@@ -143,7 +143,8 @@ def bound_twice(facts: HostFacts) -> Iterator[Finding]:
     if (domain or (pin and pin.lower() not in _OFF)) and (pin or "").lower() not in _OFF:
         binders.append(f"I_MPI_PIN_DOMAIN={domain}" if domain else f"I_MPI_PIN={pin}")
     kmp = value(facts, "KMP_AFFINITY")
-    if kmp and not {"none", "disabled"} & set(kmp.lower().split(",")):
+    disabled = {"none", "disabled"} & set((kmp or "").lower().split(","))
+    if kmp and not disabled and loads_intel_openmp(facts):
         binders.append(f"KMP_AFFINITY={kmp}")
     if value(facts, "GOMP_CPU_AFFINITY"):
         binders.append(f"GOMP_CPU_AFFINITY={value(facts, 'GOMP_CPU_AFFINITY')}")

@@ -98,8 +98,7 @@ def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
         threads = number(facts, name)
         if threads is not None and allowed and threads > len(allowed):
             yield threads_affinity.finding(
-                f"{name}={threads}, but {len(allowed)} CPUs are allowed "
-                f"({cpulist.render(allowed)})",
+                f"{name}={threads}, allowed CPUs: {len(allowed)} ({cpulist.render(allowed)})",
                 command=f"export {name}={max(1, len(usable_cores(facts)))}",
             )
 

@@ -159,7 +159,7 @@ CASES = (
     Case(
         "threads-affinity",
         {"topology": topology(allowed=(0, 1, 2, 3))},
-        ("OMP_NUM_THREADS=56", "4 CPUs", "0-3"),
+        ("OMP_NUM_THREADS=56", "allowed CPUs: 4 (0-3)"),
         WARNING,
         near={"topology": topology(allowed=(0, 1, 2, 3)), **env(OMP_NUM_THREADS="4")},
     ),
@@ -205,10 +205,19 @@ CASES = (
     ),
     Case(
         "bound-twice",
-        env(I_MPI_PIN_DOMAIN="[0x3,0xc]", KMP_AFFINITY="compact"),
+        env(
+            I_MPI_PIN_DOMAIN="[0x3,0xc]",
+            KMP_AFFINITY="compact",
+            LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
+        ),
         ("I_MPI_PIN_DOMAIN=[0x3,0xc]", "KMP_AFFINITY=compact"),
         WARNING,
-        near=env(I_MPI_PIN="0", I_MPI_PIN_DOMAIN="[0x3,0xc]", KMP_AFFINITY="compact"),
+        near=env(
+            I_MPI_PIN="0",
+            I_MPI_PIN_DOMAIN="[0x3,0xc]",
+            KMP_AFFINITY="compact",
+            LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so",
+        ),
     ),
     Case(
         "ccl-affinity",
