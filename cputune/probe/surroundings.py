@@ -57,7 +57,10 @@ def read_preload_missing(look: Look) -> tuple[str, ...]:
     return tuple(
         entry
         for entry in entries
-        if "/" in entry and look.host.knows(entry) and not look.exists(entry)
+        if "/" in entry  # else ld.so searches for it; it also expands $LIB and $ORIGIN itself
+        and "$" not in entry
+        and look.host.knows(entry)
+        and not look.exists(entry)
     )
 
 
