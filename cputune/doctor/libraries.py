@@ -193,7 +193,31 @@ def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+@check(
+    "intel-only",
+    Severity.ADVICE,
+    title="Intel's extensions on a processor that is not Intel's",
+    remedy="Measure without them: upstream torch uses oneDNN on AMD and Arm as well.",
+    source="https://github.com/intel/intel-extension-for-pytorch#system-requirements",
+)
+def intel_only(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: IPEX or oneCCL is slower than plain torch, or cannot be imported.
+
+    Cause: they are built for x86-64 with AVX2 or more and tested on Intel's processors.
+    On AMD they run, untested by their makers; on Arm there is no build of them.
+    """
+    vendor, machine = facts.cpu.vendor, facts.cpu.architecture
+    names = ("intel_extension_for_pytorch", "oneccl_bind_pt")
+    found = [p.name for p in map(facts.package, names) if p is not None]
+    if found and vendor is not None and vendor != "GenuineIntel":
+        yield intel_only.finding(
+            f"{', '.join(found)} on {vendor} ({machine or 'unknown architecture'})",
+            severity=Severity.ERROR if machine in ("aarch64", "arm", "ppc64") else None,
+        )
+
+
 CHECKS: tuple[Check, ...] = (
+    intel_only,
     preload_dead,
     openmp_two,
     allocator_default,

@@ -450,6 +450,12 @@ CASES = (
         near={"launchers": (), "topology": topology(sockets=1), **env(OMP_NUM_THREADS="28")},
     ),
     Case(
+        "intel-only",
+        {"packages": IPEX_ERA, "cpu": {"vendor": "AuthenticAMD"}},
+        ("intel_extension_for_pytorch, oneccl_bind_pt", "AuthenticAMD"),
+        near={"packages": IPEX_ERA},
+    ),
+    Case(
         "preload-dead",
         {
             "preload_missing": ("/usr/lib/libtcmalloc.so",),
@@ -663,6 +669,11 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
         ADVICE,
     ),
     ("amx-doubtful", changed(cpu={"isa": ("amx_bf16", "avx2", "avx512f")}), WARNING),
+    (
+        "intel-only",
+        changed(packages=IPEX_ERA, cpu={"vendor": "ARM", "architecture": "aarch64"}),
+        ERROR,
+    ),
     ("openmp-two", changed(**env(KMP_DUPLICATE_LIB_OK="TRUE")), WARNING),
     ("pin-mask", changed(**env(I_MPI_PIN_DOMAIN=f"[{1 << 200:#x}]")), WARNING),
     ("bound-twice", changed(topology=topology(allowed=(0, 1)), **env(I_MPI_PIN="1")), WARNING),
