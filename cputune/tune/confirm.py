@@ -14,7 +14,7 @@ from cputune.plan import Plan
 from cputune.result import Throughput
 from cputune.tune.race import Race, Verdict
 from cputune.tune.reading import Run
-from cputune.tune.statistics import estimate, student_t
+from cputune.tune.statistics import student_t
 
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 5
@@ -29,7 +29,11 @@ SLOWER = "slower than the other"
 _PRIOR_WEIGHT = 2.0
 
 NARROW = 0.08
-"""Half-width of the speed-up's interval (log) at which it is narrow enough."""
+"""Half-width of the speed-up's interval (log) at which it is narrow enough; 0.4 of the
+gain will do too."""
+
+NO_GAIN = 0.02
+"""A gain (log) that is not worth another round to tell it from none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,10 +81,9 @@ class Gain:
     @property
     def settled(self) -> bool:
         """Whether more rounds would not change what is said."""
-        half = self.high - self.mean
-        if self.high < 0:
+        if self.high < NO_GAIN:
             return True
-        return self.low > 0 and half <= max(NARROW, 0.25 * self.mean)
+        return self.low > 0 and self.high - self.mean <= max(NARROW, 0.4 * self.mean)
 
 
 def gain_of(baseline: Contender, other: Contender, noise: float) -> Gain | None:
@@ -168,8 +171,8 @@ def _one_run(
     wanted: int,
 ) -> None:
     def verdict(logs: Sequence[float]) -> Verdict:
-        now = estimate(logs, race.noise.deviation)
-        done = now.level and len(now.kept) >= wanted and len(logs) >= race.warmup + wanted - 1
+        now = race.estimate(logs)
+        done = now.level and len(now.kept) >= wanted and len(logs) >= race.warmup + wanted
         return "enough" if done or len(logs) >= 12 else "more"
 
     finished = run(number, contender, verdict)
@@ -179,7 +182,7 @@ def _one_run(
         if kind != "contended":
             contender.out = f"{kind}: {finished.failure}"
         return
-    contender.logs.append(estimate(finished.logs, race.noise.deviation).center)
+    contender.logs.append(race.estimate(finished.logs).center)
 
 
 def _drop_the_slower(rivals: Sequence[Contender]) -> None:

@@ -45,13 +45,14 @@ class Race:
     noise: Noise = field(default_factory=Noise)
     fastest: Estimate | None = None
     excesses: list[list[float]] = field(default_factory=list)
+    expected: tuple[float, float] | None = None
+    """What the model expects of the plan that runs: mean and deviation of its centre."""
 
     def verdict(self, logs: Sequence[float]) -> Verdict:
         """Whether these steps of a run suffice: logs of seconds per sample, in order."""
         if not logs:
             return "more"
-        noise = self.noise.deviation
-        now = estimate(logs, noise)
+        now = self.estimate(logs)
         if self.fastest is not None:
             to_beat = self.fastest.center + SURE * self.fastest.error
             if self._floor(logs, now) > to_beat:
@@ -65,23 +66,37 @@ class Race:
         behind = now.center - SURE * now.error > self.fastest.center
         return "enough" if behind or now.error <= TARGET_ERROR else "more"
 
+    def estimate(self, logs: Sequence[float]) -> Estimate:
+        """The centre of a run, without the warm-up that earlier runs had, or its own."""
+        return estimate(logs, self.noise.deviation, skip=self.warmup)
+
     @property
     def warmup(self) -> int:
         """How many first steps of a run are slower than the rest, as far as was seen."""
         if not self.excesses:
             return 1
-        slow = [i for i in range(len(self.excesses)) if self._excess(i) > self.noise.deviation]
-        return slow[-1] + 1 if slow else 0
+        count = 0
+        while self._excess(count) > 1.5 * self.noise.deviation:
+            count += 1
+        return count
 
     def _floor(self, logs: Sequence[float], now: Estimate) -> float:
         """Where the centre of this run lies at least, were the rest of warm-up still to come."""
         noise = self.noise.deviation
         if len(logs) == 1:
-            return logs[0] - self._excess(0, sure=True) - DELAY
+            first = logs[0] - self._excess(0, sure=True) - 1.2 * noise
+            return first - DELAY if self._surprising(first) else first
         index = len(logs) - 1
         if now.level and len(now.kept) >= LEAST_KEPT:
             return now.center - SURE * now.error - self._excess(index, sure=True) / 2
         return min(logs[-2:]) - self._excess(index, sure=True) - 1.2 * noise
+
+    def _surprising(self, center: float) -> bool:
+        """Whether a plan is so much slower than the model expects that it may be a delay."""
+        if self.expected is None:
+            return True
+        mean, deviation = self.expected
+        return center > mean + 2 * math.hypot(deviation, self.noise.deviation)
 
     def _excess(self, index: int, *, sure: bool = False) -> float:
         """How far above its centre step ``index`` of a run lies: typically, or at most.
@@ -105,7 +120,7 @@ class Race:
         What is left of the warm-up at its last step is taken off.
         """
         noise = self.noise.deviation
-        now = estimate(logs, noise)
+        now = self.estimate(logs)
         last = len(logs) - 1
         recent = now.kept[-2:]
         return replace(

@@ -45,13 +45,14 @@ class Estimate:
         return self.center + Z95 * self.error
 
 
-def estimate(logs: Sequence[float], noise: float) -> Estimate:
+def estimate(logs: Sequence[float], noise: float, *, skip: int = 0) -> Estimate:
     """Find warm-up and outliers in the steps of one run, and the centre of the rest.
 
     Warm-up are the first steps that lie above the median of the later half. Of the rest,
     those that lie far above their median were delayed, whatever the kernel said, and do
     not count either. The mean of what remains is then as good as a median is robust.
-    Raises ValueError without steps.
+    The first ``skip`` steps count as warm-up where enough follow. Raises ValueError
+    without steps.
     """
     if not logs:
         raise ValueError("no steps to estimate from")
@@ -59,6 +60,8 @@ def estimate(logs: Sequence[float], noise: float) -> Estimate:
     tail = logs[-max(3, len(logs) // 2) :]
     settled = median(tail)
     warmup = next(i for i, value in enumerate(logs) if value <= settled + reach)
+    if skip + 2 <= len(logs):
+        warmup = max(warmup, skip)
     rest = logs[warmup:]
     center = median(rest)
     far = max(4.0 * noise, 0.12)

@@ -33,7 +33,7 @@ from cputune.tune.race import Race, Verdict
 from cputune.tune.reading import Rules, Run, read_run
 from cputune.tune.sampler import History, PlanSampler
 from cputune.tune.space import SearchSpace, build_space
-from cputune.tune.statistics import Estimate, estimate
+from cputune.tune.statistics import Estimate
 from cputune.tune.steps import Contended, Runner, Step
 from cputune.tune.verdict import Findings, conclude
 from cputune.workload import Workload
@@ -178,7 +178,7 @@ class TuningStudy:
         if trial.state == PRUNED:
             guess = self._race.lost(run.logs)
         else:
-            guess = estimate(run.logs, self._race.noise.deviation)
+            guess = self._race.estimate(run.logs)
         self._race.learn(run.logs, guess, completed=trial.state == COMPLETED)
         busy = BUSY_ERROR if trial.delayed_steps * 2 > trial.steps else 0.0
         past.plans.append(trial.plan)
@@ -237,6 +237,7 @@ class TuningStudy:
     def _trial(self, runner: Runner, plan: Plan, origin: str) -> None:
         number = len(self._findings.trials)
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
+        self._race.expected = self._belief().get(plan)
         run, spent = self._quiet_run(runner, plan, number)
         pruned = self._ledger.report(run)
         trial = Trial(
@@ -258,7 +259,7 @@ class TuningStudy:
                 trial, state=FAILED, kind="no measurement", reason="the time given was up"
             )
         else:
-            now = estimate(run.logs, self._race.noise.deviation)
+            now = self._race.estimate(run.logs)
             trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
             if pruned or run.verdict != "enough":
                 lost = f"clearly slower than the fastest, {self._fastest()}"
@@ -418,7 +419,7 @@ class TuningStudy:
         rate: Throughput | None = None
         reason = None if run.failure is None else f"{run.failure.kind}: {run.failure}"
         if run.failure is None and run.logs:
-            rate = speed(estimate(run.logs, self._race.noise.deviation))
+            rate = speed(self._race.estimate(run.logs))
         self._findings.confirm_runs.append(
             ConfirmRun(
                 round=number,
