@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -159,7 +160,8 @@ def _of(rank: Rank, key: str) -> Any:
 
 def _preload(plan: Plan, rank: Rank) -> tuple[object, object]:
     mapped = set(_of(rank, "mapped") or ())
-    seen = [path for path in plan.preload if path in mapped]
+    # /proc/PID/maps has the file that a link leads to.
+    seen = [path for path in plan.preload if {path, os.path.realpath(path)} & mapped]
     return list(plan.preload), seen
 
 

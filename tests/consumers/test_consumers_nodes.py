@@ -6,6 +6,7 @@ node is not there.
 
 import socket
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,8 +21,10 @@ HOSTS = "127.0.0.2,127.0.0.3"
 SSH = """#!/bin/bash
 echo "$@" >> {log}
 while [[ $1 == -* ]]; do case $1 in -[plo]) shift 2 ;; *) shift ;; esac; done
+mkdir -p "{temporary}/$1"
+node="{temporary}/$1"
 shift
-exec env -i HOME="$HOME" PATH={path} bash -c "$*"
+exec env -i HOME="$HOME" PATH={path} TMPDIR="$node" bash -c "$*"
 """
 
 
@@ -33,14 +36,20 @@ def one_rank_per_node():
 
 @pytest.fixture
 def through_ssh(launcher_path, environment, tmp_path):
-    """An environment in which ssh stays here, and a way to read where it would have gone."""
+    """An environment in which ssh stays here, and a way to read where it would have gone.
+
+    Each node has a /tmp of its own, as nodes have: two daemons of Open MPI 4 that make the
+    same session directory at once fail one time in many.
+    """
     programs, log = tmp_path / "programs", tmp_path / "ssh.log"
     programs.mkdir()
     mpi = launcher_path.partition(":")[0]
-    (programs / "ssh").write_text(SSH.format(log=log, path=f"{mpi}:/usr/bin:/bin"))
-    (programs / "ssh").chmod(0o755)
     outer = {**environment, "PATH": f"{programs}:{launcher_path}"}
-    return outer, lambda: log.read_text() if log.exists() else ""
+    with tempfile.TemporaryDirectory(prefix="nodes-", dir="/tmp") as temporary:
+        text = SSH.format(log=log, path=f"{mpi}:/usr/bin:/bin", temporary=temporary)
+        (programs / "ssh").write_text(text)
+        (programs / "ssh").chmod(0o755)
+        yield outer, lambda: log.read_text() if log.exists() else ""
 
 
 def check(seen, plan):
