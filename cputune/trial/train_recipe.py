@@ -15,6 +15,7 @@ import random
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset
@@ -30,6 +31,7 @@ from transformers import (
     TrainingArguments,
     default_data_collator,
     set_seed,
+    training_args,
 )
 
 MODELS = {
@@ -52,10 +54,10 @@ class RecipeArguments:
     )
 
 
-class SyntheticTokens(Dataset):
+class SyntheticTokens(Dataset):  # type: ignore[misc]
     """Random tokens with the columns, shapes and types of a real data set of this task."""
 
-    def __init__(self, recipe: dict, vocab_size: int, num_labels: int, samples: int):
+    def __init__(self, recipe: dict[str, Any], vocab_size: int, num_labels: int, samples: int):
         self.task, self.length = recipe["task"], recipe["sequence_length"]
         self.vocab_size, self.num_labels, self.samples = vocab_size, num_labels, samples
 
@@ -81,7 +83,7 @@ class SyntheticTokens(Dataset):
         return sample
 
 
-def build_model(recipe: dict, synthetic: bool):
+def build_model(recipe: dict[str, Any], synthetic: bool) -> tuple[Any, str]:
     """The pretrained model where it can be had, else one with random weights."""
     model_class = MODELS[recipe["task"]]
     if recipe.get("hub_id") and not synthetic:
@@ -94,7 +96,7 @@ def build_model(recipe: dict, synthetic: bool):
     return model_class.from_config(config), f"{config.model_type} with random weights"
 
 
-def build_data(recipe: dict, config, arguments: RecipeArguments):
+def build_data(recipe: dict[str, Any], config: Any, arguments: RecipeArguments) -> tuple[Any, str]:
     """The real data set, tokenized, where it can be had, else random tokens of its shape."""
     if recipe.get("dataset") and recipe.get("hub_id") and not arguments.synthetic:
         try:
@@ -107,7 +109,7 @@ def build_data(recipe: dict, config, arguments: RecipeArguments):
     return SyntheticTokens(recipe, config.vocab_size, labels, samples), "synthetic tokens"
 
 
-def load_tokens(recipe: dict, max_samples: int | None):
+def load_tokens(recipe: dict[str, Any], max_samples: int | None) -> Any:
     """Load and tokenize the data set (``name`` or ``name/configuration``) with `datasets`."""
     from datasets import load_dataset
 
@@ -123,7 +125,7 @@ def load_tokens(recipe: dict, max_samples: int | None):
         )
     text = next(name for name in ("text", "sentence", "content") if name in data.column_names)
 
-    def features(rows):
+    def features(rows: Any) -> dict[str, Any]:
         tokens = tokenizer(
             rows[text],
             truncation=True,
@@ -146,7 +148,7 @@ def language_labels(ids: list[int], task: str) -> list[int]:
     return [token if random.random() < MASKED_SHARE else IGNORED for token in ids]
 
 
-def answer_features(rows, tokenizer, recipe: dict):
+def answer_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str, Any]:
     """Overlapping windows of a context, each with the tokens between which its answer lies."""
     stride = recipe.get("doc_stride") or recipe["sequence_length"] // 3
     tokens = tokenizer(
@@ -182,6 +184,10 @@ def main() -> None:
         sys.exit("usage: train.py recipe.json --output_dir DIR [TrainingArguments flags]")
     recipe_file, *flags = sys.argv[1:]
     recipe = json.loads(Path(recipe_file).read_text(encoding="utf-8"))
+    if not hasattr(training_args, "ParallelismConfig"):
+        # transformers 4.56 with accelerate < 1.10.1 names this type without importing it,
+        # and HfArgumentParser, which looks every type up, fails.
+        training_args.ParallelismConfig = str
     parser = HfArgumentParser((RecipeArguments, TrainingArguments))
     arguments, training_arguments = parser.parse_args_into_dataclasses(flags)
     set_seed(training_arguments.seed)
