@@ -122,7 +122,7 @@ class Ledger:
 
     def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
         """Start the next trial: a given plan of the space, or what the sampler proposes."""
-        if plan is not None:
+        if plan is not None and not self._study.get_trials(False, (TrialState.WAITING,)):
             self._study.enqueue_trial(dict(space.values[plan]))
         self._running = self._study.ask(distributions(space))
         if plan is not None:
@@ -160,6 +160,12 @@ class Ledger:
         for index, value in enumerate(run.logs):
             running.report(math.exp(value), index)
         return bool(run.logs) and bool(running.should_prune())
+
+    def discard(self) -> None:
+        """Remove the file of a study that never had a trial."""
+        if self._path is not None:
+            optuna.delete_study(study_name=STUDY_NAME, storage=f"sqlite:///{self._path}")
+            self._path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """The running trial was interrupted: it counts as failed and is not on record."""

@@ -69,9 +69,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
 
     def propose(self, number: int) -> Plan | None:
         """The plan to try as trial ``number``; None where all were tried."""
-        tried = self._history.tried
-        open_ = [i for plan, i in self._index.items() if plan not in tried]
-        open_ = [i for i in open_ if not self._plans[i].as_found]
+        open_ = [self._index[plan] for plan in self._untried()]
         if not open_:
             return None
         belief = self._belief()
@@ -82,6 +80,13 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         # Equal promises are told apart by the seed, not by the order of the space.
         jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(open_))
         return self._plans[open_[int(np.argmax(promise + jitter))]]
+
+    def left(self) -> bool:
+        """Whether there is a plan that was not tried."""
+        return bool(self._untried())
+
+    def _untried(self) -> list[Plan]:
+        return [plan for plan in self._space.plans() if plan not in self._history.tried]
 
     def _chance(self, plan: Plan) -> float:
         """How likely the plan runs at all, judging by failures that share a value with it."""
@@ -110,7 +115,9 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The knob values of the proposed plan."""
-        plan = None if "fixed_params" in trial.system_attrs else self.propose(trial.number)
+        if "fixed_params" in trial.system_attrs:
+            return {}
+        plan = self.propose(len(self._history.tried))
         return {} if plan is None else dict(self._space.values[plan])
 
     def sample_independent(

@@ -15,37 +15,28 @@ from cputune.errors import CannotError, Interrupted, NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, Result, Throughput, Trial, host_fingerprint
+from cputune.result import COMPLETED, FAILED, PRUNED, Result, Trial, host_fingerprint
 from cputune.tune.confirm import Contender, confirm
 from cputune.tune.events import (
-    ConfirmRun,
     ConfirmStarted,
     OnEvent,
-    StepTaken,
     StudyEnded,
     StudyStarted,
     TrialEnded,
-    TrialRepeated,
     TrialStarted,
 )
 from cputune.tune.ledger import Identity, Ledger
-from cputune.tune.race import Race, Verdict
-from cputune.tune.reading import Rules, Run, read_run
+from cputune.tune.measuring import STUDY_SHARE, Measuring, Timer, observed, speed
+from cputune.tune.race import Race
+from cputune.tune.reading import Run
 from cputune.tune.sampler import History, PlanSampler
 from cputune.tune.space import SearchSpace, build_space
-from cputune.tune.statistics import Estimate
-from cputune.tune.steps import Contended, Runner, Step
+from cputune.tune.steps import Contended, Runner
 from cputune.tune.verdict import Findings, conclude
 from cputune.workload import Workload
 
-ATTEMPTS = 3
-"""How often a trial that others delayed is run before it is given up."""
-
 BUSY_ERROR = 0.1
 """Least standard error (log) of a trial on a machine that is never quiet."""
-
-STUDY_SHARE = 0.7
-"""Share of ``--max-time`` for the study; the rest is for the confirmation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +75,17 @@ class TuningStudy:
         self._open_runner = open_runner
         self._settings = settings
         self._on_event: OnEvent = on_event or (lambda event: None)
-        self._clock = clock
-        self._started = clock()
-        self._step_seconds = 0.0
+        self._timer = Timer(clock=clock, started=clock(), most_seconds=settings.max_time_seconds)
         self._race = Race()
         self._history = History()
         self._findings = Findings()
-        self._reference: list[float | None] = []
+        self._measuring = Measuring(
+            facts=facts,
+            race=self._race,
+            findings=self._findings,
+            timer=self._timer,
+            on_event=self._on_event,
+        )
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
         self._ledger = Ledger(settings.study, resume=settings.resume)
@@ -107,6 +102,8 @@ class TuningStudy:
             raise self._interrupted() from None
         except BaseException:
             self._ledger.abandon()
+            if not self._findings.trials:
+                self._ledger.discard()
             raise
         result = self._conclude()
         self._on_event(StudyEnded(result=result))
@@ -167,10 +164,12 @@ class TuningStudy:
         past = self._history
         first = not self._findings.trials
         self._findings.trials.append(trial)
-        self._step_seconds += trial.step_seconds
+        self._timer.step_seconds += trial.step_seconds
         past.tried.add(trial.plan)
         if first and trial.plan.as_found:
-            self._reference = list(run.losses)
+            self._measuring.reference = tuple(run.losses)
+        if trial.state != FAILED and not self._findings.never_quiet:
+            self._findings.saw_quiet = True
         if trial.state == FAILED:
             if trial.kind != Contended.kind:
                 past.failed.append(trial.plan)
@@ -198,13 +197,13 @@ class TuningStudy:
         assert self._sampler is not None
         waiting = [(o, p) for o, p in space.suggestions if p not in self._history.tried]
         while len(self._findings.trials) < settings.budget:
-            if self._out_of_time(STUDY_SHARE):
+            if self._timer.up(STUDY_SHARE):
                 self._findings.notes.append("The search ended early: the time given was up.")
                 return
             if waiting:
                 origin, plan = waiting.pop(0)
                 self._ledger.begin(space, plan)
-            elif self._sampler.propose(len(self._findings.trials)) is not None:
+            elif self._sampler.left():
                 origin = "sampler"
                 plan = self._ledger.begin(space)
             else:
@@ -238,7 +237,7 @@ class TuningStudy:
         number = len(self._findings.trials)
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
-        run, spent = self._quiet_run(runner, plan, number)
+        run, spent = self._measuring.quiet_run(runner, plan, number)
         pruned = self._ledger.report(run)
         trial = Trial(
             number=number,
@@ -248,7 +247,7 @@ class TuningStudy:
             delayed_steps=run.delayed,
             step_seconds=spent,
             origin=origin,
-            observed=_observed(runner),
+            observed=observed(runner),
         )
         if run.failure is not None:
             details = run.failure.details
@@ -281,67 +280,6 @@ class TuningStudy:
         fastest = self._race.fastest
         return "" if fastest is None else f"{math.exp(-fastest.center):.3g} samples/s"
 
-    def _quiet_run(self, runner: Runner, plan: Plan, number: int) -> tuple[Run, float]:
-        """A run that others did not delay, if one can be had; and the seconds of all tries."""
-        spent = 0.0
-        attempts = 1 if self._findings.never_quiet else ATTEMPTS
-        for attempt in range(attempts):
-            run = self._read(runner, plan, number, believe_delayed=False)
-            spent += run.step_seconds
-            if not isinstance(run.failure, Contended):
-                self._findings.saw_quiet = True
-                return run, spent
-            self._findings.contended_runs += 1
-            if attempt + 1 < attempts:
-                self._on_event(
-                    TrialRepeated(number=number, attempt=attempt + 1, reason=str(run.failure))
-                )
-        if not self._findings.saw_quiet:
-            # Never one quiet run so far: what the busy machine gives is all there is.
-            self._findings.never_quiet = True
-            run = self._read(runner, plan, number, believe_delayed=True)
-            spent += run.step_seconds
-        return run, spent
-
-    def _read(
-        self,
-        runner: Runner,
-        plan: Plan,
-        number: int | None,
-        *,
-        believe_delayed: bool,
-        verdict: Callable[[Sequence[float]], Verdict] | None = None,
-        share: float = STUDY_SHARE,
-    ) -> Run:
-        def on_step(index: int, step: Step, delayed: bool) -> None:
-            self._on_event(
-                StepTaken(number=number, index=index, seconds=step.seconds, delayed=delayed)
-            )
-
-        return read_run(
-            runner,
-            plan,
-            Rules(
-                verdict=verdict or self._race.verdict,
-                delays_itself=delays_itself(plan, self._facts),
-                believe_delayed=believe_delayed,
-                reference=() if plan.as_found else self._reference,
-                out_of_time=lambda seconds: self._out_of_time(share, seconds),
-                on_step=on_step,
-            ),
-        )
-
-    def _out_of_time(self, share: float, running_seconds: float = 0.0) -> bool:
-        """Whether this share of the time is up, by the clock or by the steps' own time.
-
-        Steps of a runner that simulates take no time of the clock.
-        """
-        most = self._settings.max_time_seconds
-        if most is None:
-            return False
-        used = max(self._clock() - self._started, self._step_seconds + running_seconds)
-        return used > share * most
-
     # The confirmation
 
     def _confirm(self) -> None:
@@ -361,8 +299,9 @@ class TuningStudy:
         rivals = [Contender(role="candidate", plan=p, believed=belief[p]) for p in ranked[:2]]
         self._on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
         with self._open_runner(self._workload, True) as runner:
-            run = partial(self._confirm_run, runner)
-            confirm(baseline, rivals, self._race, run, out_of_time=self._all_time_up)
+            out_of_time = partial(self._timer.up, 1.0)
+            run = partial(self._measuring.confirm_run, runner)
+            confirm(baseline, rivals, self._race, run, out_of_time=out_of_time)
             spare = ranked[2:]
             while spare and all(r.out is not None and not r.measured for r in rivals):
                 # Both fell over in a fresh process: the next best has its turn.
@@ -370,7 +309,7 @@ class TuningStudy:
                 plan = spare.pop(0)
                 rivals = [Contender(role="candidate", plan=plan, believed=belief[plan])]
                 baseline.logs.clear()
-                confirm(baseline, rivals, self._race, run, out_of_time=self._all_time_up)
+                confirm(baseline, rivals, self._race, run, out_of_time=out_of_time)
         self._findings.baseline = baseline
         self._findings.rivals = rivals
 
@@ -384,9 +323,6 @@ class TuningStudy:
         self._findings.stand_in = tried[0]
         return tried[0]
 
-    def _all_time_up(self) -> bool:
-        return self._out_of_time(1.0)
-
     def _ranked(self) -> list[Plan]:
         """Plans that ran, the fastest first, as the model believes after all trials."""
         belief = self._belief()
@@ -395,42 +331,6 @@ class TuningStudy:
 
     def _belief(self) -> Mapping[Plan, tuple[float, float]]:
         return {} if self._sampler is None else self._sampler.believe()
-
-    def _confirm_run(
-        self,
-        runner: Runner,
-        number: int,
-        contender: Contender,
-        verdict: Callable[[Sequence[float]], Verdict],
-    ) -> Run:
-        for _ in range(2):
-            run = self._read(
-                runner,
-                contender.plan,
-                None,
-                believe_delayed=self._findings.never_quiet,
-                verdict=verdict,
-                share=math.inf,
-            )
-            self._step_seconds += run.step_seconds
-            if not isinstance(run.failure, Contended):
-                break
-            self._findings.contended_runs += 1
-        rate: Throughput | None = None
-        reason = None if run.failure is None else f"{run.failure.kind}: {run.failure}"
-        if run.failure is None and run.logs:
-            rate = speed(self._race.estimate(run.logs))
-        self._findings.confirm_runs.append(
-            ConfirmRun(
-                round=number,
-                plan=contender.plan,
-                role=contender.role,
-                samples_per_second=rate,
-                reason=reason,
-            )
-        )
-        self._on_event(self._findings.confirm_runs[-1])
-        return run
 
     def _conclude(self) -> Result:
         return conclude(
@@ -441,31 +341,11 @@ class TuningStudy:
             noise=self._race.noise.deviation,
             budget=self._settings.budget,
             seed=self._settings.seed,
-            seconds=max(self._clock() - self._started, self._step_seconds),
+            seconds=self._timer.used_seconds,
         )
-
-
-def _observed(runner: Runner) -> tuple[Mapping[str, Any], ...]:
-    ask = getattr(runner, "observed", None)
-    return tuple(ask()) if callable(ask) else ()
 
 
 class StudyInterrupted(Interrupted):
     """Interrupted, with what was found: ``result`` is None where no trial was valid yet."""
 
     result: Result | None = None
-
-
-def speed(now: Estimate) -> Throughput:
-    """Samples per second from log seconds per sample."""
-    return Throughput(
-        median=math.exp(-now.center), low=math.exp(-now.high), high=math.exp(-now.low)
-    )
-
-
-def delays_itself(plan: Plan, facts: HostFacts) -> bool:
-    """Whether a plan has more threads than CPUs or CPU time: its delays are its own fault."""
-    threads = plan.processes_per_node * plan.threads_per_process
-    cpus = len({cpu for cpus in plan.cpus for cpu in cpus})
-    quota = facts.limits.cpu_quota
-    return plan.oversubscribed or threads > cpus or (quota is not None and threads > quota)
