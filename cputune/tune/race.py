@@ -34,8 +34,13 @@ USUAL_EXCESS = (1.1, 0.75, 0.45, 0.3, 0.2, 0.1)
 Seen: 1.0, 1.0, 0.66, 0.62, 0.57, then 0.49 s (BERT, torch 2.13, two cores).
 """
 
-DELAY = math.log(6)
-"""A single step may be delayed this much (log) without the kernel saying so."""
+DELAYS = (math.log(3), math.log(5), math.log(8))
+"""How much (log) a step may be delayed without the kernel saying so, and how often it is."""
+
+DELAY_CHANCE = 0.03
+
+DOUBT = 0.01
+"""Chance of a delay above which one slow step does not decide."""
 
 
 @dataclass(slots=True)
@@ -55,7 +60,9 @@ class Race:
         now = self.estimate(logs)
         if self.fastest is not None:
             to_beat = self.fastest.center + SURE * self.fastest.error
-            if self._floor(logs, now) > to_beat:
+            if self._floor(logs, now) > to_beat and not (
+                len(logs) == 1 and self._may_be_delayed(logs[0], to_beat)
+            ):
                 return "lost"
         if len(logs) >= MOST_STEPS or len(now.kept) >= MOST_KEPT:
             return "enough"
@@ -84,19 +91,30 @@ class Race:
         """Where the centre of this run lies at least, were the rest of warm-up still to come."""
         noise = self.noise.deviation
         if len(logs) == 1:
-            first = logs[0] - self._excess(0, sure=True) - 1.2 * noise
-            return first - DELAY if self._surprising(first) else first
+            return logs[0] - self._excess(0, sure=True) - 1.2 * noise
         index = len(logs) - 1
         if now.level and len(now.kept) >= LEAST_KEPT:
             return now.center - SURE * now.error - self._excess(index, sure=True) / 2
         return min(logs[-2:]) - self._excess(index, sure=True) - 1.2 * noise
 
-    def _surprising(self, center: float) -> bool:
-        """Whether a plan is so much slower than the model expects that it may be a delay."""
+    def _may_be_delayed(self, first: float, to_beat: float) -> bool:
+        """Whether a first step that looks lost may only have been delayed (Bayes).
+
+        The model's expectation is the prior: a plan that was expected to be slow, and is,
+        needs no second step; one that was expected to be fast does.
+        """
         if self.expected is None:
             return True
         mean, deviation = self.expected
-        return center > mean + 2 * math.hypot(deviation, self.noise.deviation)
+        width = math.hypot(deviation, self.noise.deviation)
+        center = first - self._excess(0)
+
+        def likely(value: float) -> float:
+            return math.exp(-0.5 * ((value - mean) / width) ** 2)
+
+        delayed = sum(likely(center - d) for d in DELAYS if center - d < to_beat) / len(DELAYS)
+        odds = DELAY_CHANCE * delayed
+        return odds > DOUBT * (odds + (1 - DELAY_CHANCE) * likely(center))
 
     def _excess(self, index: int, *, sure: bool = False) -> float:
         """How far above its centre step ``index`` of a run lies: typically, or at most.
