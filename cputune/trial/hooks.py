@@ -63,7 +63,9 @@ class _Watcher(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        patch = self._watched.pop(name, None)
+        # Asked for more than once: who only looks whether a module is there (is_ipex_available)
+        # asks here too, and loads nothing.
+        patch = self._watched.get(name)
         if patch is None:
             return None
         for finder in sys.meta_path:
