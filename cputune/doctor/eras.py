@@ -60,7 +60,9 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: accelerate 0.19 to 1.7 (1.8 to 1.12 with torch below 2.7) takes
     ``ACCELERATE_USE_IPEX`` for true where it is not set, and calls ``ipex.optimize``
-    wherever IPEX can be imported. In a YAML: ``ipex_config: {ipex: false}``.
+    wherever IPEX can be imported. In a YAML: ``ipex_config: {ipex: false}``. From
+    transformers 4.32 on TrainingArguments switches it off itself, so that scripts with an
+    Accelerator of their own are left.
     """
     stack, versions = load(), versions_of(facts)
     if versions.ipex is None or versions.accelerate is None or versions.torch is None:
@@ -68,12 +70,16 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     if fit.ipex_torch(stack, versions) or value(facts, "ACCELERATE_USE_IPEX"):
         return
     row = stack.accelerate.behaviour("uses-ipex-unasked", versions.accelerate, versions.torch)
-    if row is not None:
-        yield ipex_unasked.finding(
-            f"accelerate {versions.accelerate}, intel_extension_for_pytorch {versions.ipex}, "
-            "ACCELERATE_USE_IPEX is not set",
-            command="export ACCELERATE_USE_IPEX=false",
-        )
+    if row is None:
+        return
+    transformers = versions.transformers
+    safe = transformers is not None and stack.transformers.behaviour("sets-ipex-off", transformers)
+    whose = "in scripts with an Accelerator; Trainer switches it off" if safe else "in every script"
+    yield ipex_unasked.finding(
+        f"accelerate {versions.accelerate}, intel_extension_for_pytorch {versions.ipex}, "
+        f"ACCELERATE_USE_IPEX is not set: {whose}",
+        command="export ACCELERATE_USE_IPEX=false",
+    )
 
 
 @check(

@@ -121,6 +121,16 @@ def transformers_accelerate(stack: Stack, v: Versions) -> str | None:
     )
 
 
+def trainer_arguments(stack: Stack, v: Versions) -> str | None:
+    """A type that transformers 4.56 takes from accelerate must be there for scripts to parse."""
+    if v.transformers is None or v.accelerate is None:
+        return None
+    row = stack.transformers.behaviour("trainer-arguments", v.transformers)
+    if row is None or not satisfies(v.accelerate, row.accelerate):
+        return None
+    return f"transformers {v.transformers} beside accelerate {v.accelerate}: {row.claim}"
+
+
 def accelerate_torch(stack: Stack, v: Versions) -> str | None:
     """What accelerate declares as its minimum of torch, it also uses."""
     if v.accelerate is None or v.torch is None:
@@ -190,6 +200,7 @@ RULES: tuple[Rule, ...] = (
     transformers_torch,
     accelerate_torch,
     transformers_accelerate,
+    trainer_arguments,
 )
 
 

@@ -100,14 +100,14 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
     torch = facts.package("torch")
     if torch is None or facts.accelerators is None or facts.accelerators:
         return
-    brought = [p.name for p in facts.packages if p.name.lower().startswith("nvidia-")]
+    brought = [p.name for p in facts.packages if _is_cuda_only(p.name)]
     version = parse(torch.version)
     if version is None:
         return
     if not (brought or "cu" in (version.local or "") or (torch.build or "").startswith("cuda")):
         return
     also = f" ({torch.build})" if torch.build else ""
-    also += f" and {len(brought)} nvidia packages" if brought else ""
+    also += f" and {len(brought)} packages for CUDA" if brought else ""
     page = load().wheels["torch_cpu"]
     remove = f"pip uninstall -y torch {' '.join(brought)}".strip()
     yield torch_cuda_build.finding(
@@ -142,3 +142,7 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     yield oneccl_setvars.finding(
         "CCL_ROOT is not set, and LD_LIBRARY_PATH names no oneCCL", command=f". '{script}'"
     )
+
+
+def _is_cuda_only(distribution: str) -> bool:
+    return distribution.lower().startswith("nvidia-") or distribution == "triton"

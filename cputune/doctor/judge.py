@@ -73,8 +73,11 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
 def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     """For each package that was not named: the versions that break no rule with those named."""
     stack, asked = load(), versions_of(facts)
-    if misfits(asked):
-        return
+    broken = set(misfits(asked))
+
+    def fits(**more: Version) -> bool:
+        return broken.issuperset(misfits(replace(asked, **more)))
+
     candidates: dict[str, list[Version]] = {
         "torch": [row.last for row in stack.torch],
         "ipex": [row.version for row in stack.ipex],
@@ -85,16 +88,11 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     said = [asked.describe()]
     for name, versions in candidates.items():
         if asked.get(name) is None:
-            fitting = [not misfits(replace(asked, **{name: v})) for v in versions]
+            fitting = [fits(**{name: version}) for version in versions]
             said.append(f"{DISTRIBUTIONS[name]}: {_runs(versions, fitting)}")
     if asked.numpy is None:
-        below = misfits(replace(asked, numpy=Version("2.0")))
-        said.append("numpy: below 2" if below else "numpy: 1 or 2")
-    pythons = [
-        f"3.{small}"
-        for small in range(7, 16)
-        if not misfits(replace(asked, python=Version(f"3.{small}")))
-    ]
+        said.append("numpy: 1 or 2" if fits(numpy=Version("2.0")) else "numpy: below 2")
+    pythons = [f"3.{small}" for small in range(7, 16) if fits(python=Version(f"3.{small}"))]
     said.append(f"Python: {_ends(pythons)}")
     yield stack_fits.finding("; ".join(said))
 

@@ -87,6 +87,7 @@ class Span:
     source: str
     claim: str | None = None
     torch: str | None = None
+    accelerate: str | None = None
     instead_before: str | None = None
     instead_after: str | None = None
 
@@ -287,6 +288,7 @@ def _span(row: Mapping[str, Any]) -> Span:
         source=row["source"],
         claim=row.get("claim") or row.get("note"),
         torch=row.get("torch"),
+        accelerate=row.get("accelerate"),
         instead_before=row.get("instead_before"),
         instead_after=row.get("instead_after"),
     )

@@ -168,6 +168,27 @@ def transformers_accelerate(facts: HostFacts) -> Iterator[Finding]:
 
 
 @check(
+    "trainer-arguments",
+    Severity.WARNING,
+    title="Scripts cannot parse TrainingArguments with this pair",
+    remedy="Take another transformers or accelerate.",
+    source="huggingface/transformers#40818, huggingface/trl#4098",
+)
+def trainer_arguments(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "NameError: name 'ParallelismConfig' is not defined" and "Type resolution
+    failed for TrainingArguments" from run_qa.py and every other script with HfArgumentParser.
+
+    Cause: transformers 4.56 annotates a field with a type of accelerate 1.10.1, and does
+    without it only where TrainingArguments is built directly.
+    """
+    versions = versions_of(facts)
+    said = fit.trainer_arguments(load(), versions)
+    if said is not None:
+        remedy, command = both_ways(versions)
+        yield trainer_arguments.finding(said, remedy=remedy, command=command)
+
+
+@check(
     "accelerate-torch",
     Severity.ERROR,
     title="accelerate needs a newer torch",
@@ -244,6 +265,7 @@ VERSION_CHECKS: tuple[Check, ...] = (
     oneccl_torch_mismatch,
     transformers_torch,
     transformers_accelerate,
+    trainer_arguments,
     accelerate_torch,
     numpy_too_new,
     installed.torch_missing,

@@ -20,7 +20,7 @@ TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0", "n
 IPEX_ERA = {
     "torch": "2.8.0",
     "intel_extension_for_pytorch": "2.8.0",
-    "transformers": "4.56.2",
+    "transformers": "4.55.4",
     "accelerate": "1.7.0",
     "numpy": "2.2.6",
 }

@@ -134,7 +134,7 @@ class TestRules:
             ({"torch": "1.12.1", "oneccl": "1.12.0"}, "built for torch 1.12.0, not 1.12.1"),
             ({"torch": "2.5.1", "transformers": "5.23.0"}, "needs torch >=2.6, found 2.5.1"),
             ({"torch": "1.13.1", "accelerate": "1.3.0"}, "needs torch >=2.0.0, found 1.13.1"),
-            ({"accelerate": "0.20.0", "transformers": "4.56.2"}, "needs accelerate >=0.26.0"),
+            ({"accelerate": "0.20.0", "transformers": "4.55.4"}, "needs accelerate >=0.26.0"),
             ({"torch": "2.2.2", "numpy": "2.0.0"}, "needs numpy <2, found 2.0.0"),
             ({"transformers": "4.42.0", "numpy": "2.0.0"}, "needs numpy <2.0,>=1.17"),
             ({"python": "3.14", "torch": "2.8.0"}, "no wheel for Python 3.14"),
@@ -165,7 +165,7 @@ class TestWaysOut:
         [
             (
                 {"torch": "2.13.0", "ipex": "2.8.0", "transformers": "5.23.0"},
-                "pip install torch==2.8.0 transformers==4.56.2",
+                "pip install torch==2.8.0 transformers==4.55.4",
                 "pip uninstall -y intel_extension_for_pytorch",
             ),
             (
@@ -177,7 +177,7 @@ class TestWaysOut:
                 {
                     "torch": "2.8.0",
                     "ipex": "2.8.0",
-                    "transformers": "4.56.2",
+                    "transformers": "4.55.4",
                     "accelerate": "1.8.1",
                 },
                 "pip install accelerate==1.7.0",

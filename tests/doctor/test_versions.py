@@ -69,7 +69,7 @@ def test_the_ipex_era_stack_has_advice_alone():
             "transformers-torch",
             Severity.WARNING,
             "needs torch <2.7,>=2.1, found 2.8.0",
-            "pip install transformers==4.56.2",
+            "pip install transformers==4.55.4",
         ),
         (
             {**TODAY, "accelerate": "1.0.1"},
@@ -84,6 +84,20 @@ def test_the_ipex_era_stack_has_advice_alone():
             Severity.WARNING,
             "found none",
             "pip install 'accelerate>=1.1.0'",
+        ),
+        (
+            {**IPEX_ERA, "transformers": "4.56.2"},
+            "trainer-arguments",
+            Severity.WARNING,
+            "transformers 4.56.2 beside accelerate 1.7.0: HfArgumentParser(TrainingArguments)",
+            "pip install transformers==4.55.4",
+        ),
+        (
+            {**IPEX_ERA, "transformers": "4.31.0"},
+            "ipex-unasked",
+            Severity.ADVICE,
+            "ACCELERATE_USE_IPEX is not set: in every script",
+            "export ACCELERATE_USE_IPEX=false",
         ),
         (
             {"torch": "1.13.1", "accelerate": "1.3.0"},
@@ -124,7 +138,7 @@ def test_the_ipex_era_stack_has_advice_alone():
             IPEX_ERA,
             "ipex-unasked",
             Severity.ADVICE,
-            "ACCELERATE_USE_IPEX is not set",
+            "ACCELERATE_USE_IPEX is not set: in scripts with an Accelerator",
             "export ACCELERATE_USE_IPEX=false",
         ),
         (
@@ -139,7 +153,7 @@ def test_the_ipex_era_stack_has_advice_alone():
             "oneccl-unused",
             Severity.WARNING,
             "transformers 5.1.0 does not take --ddp_backend ccl",
-            "pip install transformers==4.56.2",
+            "pip install transformers==4.55.4",
         ),
         (
             {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"},
@@ -160,7 +174,7 @@ def test_the_ipex_era_stack_has_advice_alone():
             {**TODAY, "nvidia-cublas-cu12": "12.8"},
             "torch-cuda-build",
             Severity.ADVICE,
-            "1 nvidia packages",
+            "1 packages for CUDA",
             "pip uninstall -y torch nvidia-cublas-cu12 && pip install torch==2.13.0 "
             "--index-url https://download.pytorch.org/whl/cpu",
         ),
@@ -193,7 +207,7 @@ def test_both_ways_out_are_said_the_smaller_one_first():
     remedy = findings({**TODAY, "intel_extension_for_pytorch": "2.8.0"})["ipex-ended"].remedy
     assert remedy == (
         "Go to today's stack: pip uninstall -y intel_extension_for_pytorch; or stay in the IPEX "
-        "era: pip install torch==2.8.0 transformers==4.56.2 accelerate==1.7.0."
+        "era: pip install torch==2.8.0 transformers==4.55.4 accelerate==1.7.0."
     )
 
 
@@ -237,6 +251,11 @@ def test_variables_that_the_installed_versions_do_not_read():
     ]
     assert "stack-variable-ignored" not in findings(IPEX_ERA, environment=set_in_vain)
     assert "stack-variable-ignored" not in findings(TODAY, environment={"CCL_WORKER_COUNT": "0"})
+
+
+def test_an_accelerate_that_has_the_type_lets_scripts_parse_their_arguments():
+    packages = {"torch": "2.8.0", "transformers": "4.56.2", "accelerate": "1.10.1"}
+    assert "trainer-arguments" not in findings(packages)
 
 
 def test_sourced_bindings_need_no_setvars():
