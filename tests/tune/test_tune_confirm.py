@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from fakes import SMALL
+from tune.fakes import SMALL
 
 import cputune
 from cputune.tune.confirm import LEAST_ROUNDS, MOST_ROUNDS, Contender, confirm, gain_of

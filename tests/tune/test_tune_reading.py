@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import pytest
-from fakes import SMALL, FakeRunner, steady
+from tune.fakes import SMALL, FakeRunner, steady
 
 import cputune
 from cputune.plan import Plan

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from fakes import BY_NAME, SMALL, FakeRunner, Script, steady, truthful
 from machines import MACHINES, Machine, SimulatedRunner
+from tune.fakes import BY_NAME, SMALL, FakeRunner, Script, steady, truthful
 
 import cputune
 from cputune.errors import CannotError, Interrupted, NoValidTrialError, UsageError

@@ -1,0 +1,158 @@
+"""Ranks on cores: even slices, no rank astride a border that could be avoided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import AMX, AVX512, machine
+
+from cputune.facts import Core
+from cputune.layout import (
+    baseline_plan,
+    default_threads,
+    guide_plan,
+    make_plan,
+    native_precisions,
+    nodes_spanned,
+    rank_counts,
+    rank_slices,
+    thread_counts,
+    usable_cores,
+)
+
+
+class TestUsableCores:
+    def test_are_those_that_are_allowed(self) -> None:
+        facts = machine(cores_per_socket=4, threads_per_core=2, allowed=(1, 5, 6))
+        assert [core.cpus for core in usable_cores(facts)] == [(1, 5), (6,)]
+
+    @pytest.mark.parametrize(
+        ("quota", "count"), [(None, 8), (8.0, 8), (100.0, 8), (7.9, 7), (1.5, 1), (0.5, 1)]
+    )
+    def test_are_as_many_as_the_quota_pays_for(self, quota: float | None, count: int) -> None:
+        assert len(usable_cores(machine(cores_per_socket=8, cpu_quota=quota))) == count
+
+    def test_a_quota_takes_from_one_socket_first(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=4, cpu_quota=4)
+        assert {core.socket for core in usable_cores(facts)} == {0}
+
+    def test_fast_cores_come_first(self) -> None:
+        facts = machine(cores_per_socket=4)
+        cores = tuple(
+            replace(core, max_khz=khz)
+            for core, khz in zip(facts.topology.cores, (3, 3, 5, 5), strict=True)
+        )
+        facts = replace(facts, topology=replace(facts.topology, cores=cores, hybrid=True))
+        assert [core.cpus[0] for core in usable_cores(facts)] == [2, 3, 0, 1]
+
+
+class TestSlices:
+    def test_follow_nodes_then_sockets(self) -> None:
+        cores = usable_cores(machine(sockets=2, cores_per_socket=4, nodes_per_socket=2))
+        nodes = [[core.numa_node for core in part] for part in rank_slices(cores, 4)]
+        assert nodes == [[0, 0], [1, 1], [2, 2], [3, 3]]
+        sockets = [{core.socket for core in part} for part in rank_slices(cores, 2)]
+        assert sockets == [{0}, {1}]
+
+    def test_more_ranks_than_cores_do_not_fit(self) -> None:
+        with pytest.raises(ValueError, match="3 ranks do not fit on 2 cores"):
+            rank_slices(usable_cores(machine(cores_per_socket=2)), 3)
+
+    @given(
+        sockets=st.integers(1, 4),
+        nodes=st.integers(1, 4),
+        per_node=st.integers(1, 9),
+        ranks=st.integers(1, 40),
+    )
+    def test_are_disjoint_and_of_one_size(
+        self, sockets: int, nodes: int, per_node: int, ranks: int
+    ) -> None:
+        cores = usable_cores(
+            machine(sockets=sockets, cores_per_socket=nodes * per_node, nodes_per_socket=nodes)
+        )
+        if ranks > len(cores):
+            return
+        parts = rank_slices(cores, ranks)
+        assert len(parts) == ranks
+        assert len({len(part) for part in parts}) == 1
+        used = [core.cpus for part in parts for core in part]
+        assert len(set(used)) == len(used)
+
+
+class TestCounts:
+    @pytest.mark.parametrize(
+        ("shape", "counts"),
+        [
+            ({"cores_per_socket": 2}, (1, 2)),
+            ({"cores_per_socket": 7}, (1, 2, 3, 6, 7)),
+            ({"sockets": 2, "cores_per_socket": 8}, (1, 2, 4, 8)),
+            ({"sockets": 2, "cores_per_socket": 8, "nodes_per_socket": 2}, (1, 2, 4, 8)),
+            ({"sockets": 8, "cores_per_socket": 8}, (1, 2, 4, 8, 16, 32)),
+            ({"sockets": 24, "cores_per_socket": 1}, (1, 2, 3, 4, 6, 8, 12, 24)),
+        ],
+    )
+    def test_of_ranks(self, shape: dict[str, int], counts: tuple[int, ...]) -> None:
+        assert rank_counts(usable_cores(machine(**shape))) == counts
+
+    def test_of_ranks_without_cores(self) -> None:
+        assert rank_counts(()) == ()
+
+    def test_of_threads_include_the_borders(self) -> None:
+        cores = usable_cores(machine(sockets=2, cores_per_socket=10, nodes_per_socket=2))
+        assert thread_counts(cores) == (20, 15, 10, 5)
+        assert thread_counts(cores[:10], ccl_workers=2) == (8, 6, 4, 3, 2)
+
+    def test_of_threads_include_the_fast_cores(self) -> None:
+        cores = tuple(
+            Core(cpus=(i,), socket=0, numa_node=0, max_khz=5 if i < 7 else 3) for i in range(12)
+        )
+        assert 7 in thread_counts(cores)
+
+
+class TestPlans:
+    def test_the_intel_launchers_example(self) -> None:
+        cores = usable_cores(machine(sockets=2, cores_per_socket=28, threads_per_core=2))
+        plan = make_plan(cores, 2, ccl_workers=4, backend="ccl")
+        assert plan.threads_per_process == 24
+        assert plan.ccl_cpus == ((0, 1, 2, 3), (28, 29, 30, 31))
+        assert plan.environment()["CCL_WORKER_AFFINITY"] == "0,1,2,3,28,29,30,31"
+
+    def test_siblings_double_the_threads(self) -> None:
+        cores = usable_cores(machine(cores_per_socket=2, threads_per_core=2))
+        plan = make_plan(cores, 1, smt=True)
+        assert (plan.threads_per_process, plan.cpus) == (4, ((0, 1, 2, 3),))
+
+    @pytest.mark.parametrize("call", [{"threads": 3}, {"ccl_workers": 2}])
+    def test_what_does_not_fit_is_refused(self, call: dict[str, int]) -> None:
+        with pytest.raises(ValueError, match=r"cores|CPUs|core"):
+            make_plan(usable_cores(machine(cores_per_socket=2)), 1, **call)
+
+    def test_the_guide_has_a_rank_per_socket_in_native_precision(self) -> None:
+        guide = guide_plan(machine(sockets=2, cores_per_socket=4))
+        assert guide.describe() == "2 × 4 threads, bf16, gloo"
+        assert native_precisions(machine(isa=AVX512)) == ("fp32",)
+        assert native_precisions(machine(isa=AMX)) == ("bf16", "fp32")
+
+    def test_the_baseline_is_what_a_plain_run_gets(self) -> None:
+        facts = machine(cores_per_socket=4, threads_per_core=2, cpu_quota=2)
+        plan = baseline_plan(facts)
+        assert plan.as_found
+        assert plan.threads_per_process == 4
+        assert plan.cpus == (tuple(range(8)),)
+        assert plan.environment() == {}
+
+    @pytest.mark.parametrize(
+        ("value", "threads"), [("3", 3), ("2,1", 2), ("0", 8), ("all", 8), ("", 8)]
+    )
+    def test_threads_of_a_plain_run(self, value: str, threads: int) -> None:
+        facts = machine(cores_per_socket=8, environment={"OMP_NUM_THREADS": value})
+        assert default_threads(facts) == threads
+
+    def test_sockets_and_nodes_under_cpus(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=4, nodes_per_socket=2)
+        assert nodes_spanned(facts, (0, 1)) == (1, 1)
+        assert nodes_spanned(facts, (0, 2)) == (1, 2)
+        assert nodes_spanned(facts, tuple(range(8))) == (2, 4)

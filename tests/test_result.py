@@ -1,0 +1,89 @@
+"""The result document: written, read back, refused where it is not ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tune.fakes import SMALL, FakeRunner, truthful
+
+import cputune
+from cputune.errors import ResultError
+from cputune.result import Result, Speedup, host_fingerprint, load_result, migrate
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()), budget=3)
+
+
+def test_a_document_reads_back_equal(result: Result) -> None:
+    document = json.loads(json.dumps(result.to_json()))
+    assert document["schema"] == "cputune.result/1"
+    assert Result.from_json(document) == result
+
+
+def test_the_document_says_what_the_contract_says(result: Result) -> None:
+    document = result.to_json()
+    assert set(document) >= {
+        "host", "versions", "workload", "baseline", "best", "speedup", "trials", "notes"
+    }  # fmt: skip
+    assert set(document["speedup"]) >= {"ratio", "low", "high"}
+    assert set(document["best"]["samples_per_second"]) == {"median", "low", "high"}
+    assert {trial["state"] for trial in document["trials"]} <= {"completed", "pruned", "failed"}
+    assert all(trial["steps"] > 0 for trial in document["trials"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[]", "not a cputune result"),
+        ("{}", "not a cputune result"),
+        ('{"schema": "cputune.doctor/1"}', "not a cputune result"),
+        ('{"schema": "cputune.result/0"}', "not a cputune result"),
+        ('{"schema": "cputune.result/x"}', "not a cputune result"),
+        ('{"schema": "cputune.result/2"}', "schema 2, this cputune knows 1"),
+        ('{"schema": "cputune.result/1"}', "damaged"),
+    ],
+)
+def test_what_is_not_a_result_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(text)
+    with pytest.raises(ResultError, match=message) as caught:
+        load_result(file)
+    assert caught.value.hint
+
+
+def test_a_file_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match="cannot read") as caught:
+        load_result(tmp_path / "cputune.json")
+    assert caught.value.hint == "run `cputune tune` first"
+
+
+@pytest.mark.parametrize("key", ["plan", "samples_per_second"])
+def test_a_damaged_part_is_refused(result: Result, key: str) -> None:
+    document = result.to_json()
+    document["best"] = {**document["best"], key: None}
+    with pytest.raises(ResultError):
+        Result.from_json(document)
+
+
+def test_a_document_of_today_needs_no_migration(result: Result) -> None:
+    assert migrate(result.to_json()) == result.to_json()
+
+
+@pytest.mark.parametrize(("low", "significant"), [(0.99, False), (1.0, False), (1.01, True)])
+def test_a_gain_is_significant_where_its_interval_is_above_one(
+    low: float, significant: bool
+) -> None:
+    assert Speedup(ratio=1.2, low=low, high=1.4).significant is significant
+
+
+def test_a_fingerprint_does_not_change_with_the_load() -> None:
+    from dataclasses import replace
+
+    busy = replace(SMALL.facts, load=replace(SMALL.facts.load, average_1min=9.0))
+    assert host_fingerprint(busy) == host_fingerprint(SMALL.facts)
