@@ -158,11 +158,11 @@ def _of(rank: Rank, key: str) -> Any:
     return state.get(key)
 
 
-def _preload(plan: Plan, rank: Rank) -> tuple[object, object]:
+def _preload(plan: Plan, rank: Rank) -> tuple[str, str]:
     mapped = set(_of(rank, "mapped") or ())
     # /proc/PID/maps has the file that a link leads to.
     seen = [path for path in plan.preload if {path, os.path.realpath(path)} & mapped]
-    return list(plan.preload), seen
+    return ":".join(plan.preload), ":".join(seen)
 
 
 def _same(
