@@ -35,6 +35,7 @@ from cputune.facts import (
 )
 from cputune.layout import nodes_spanned
 from cputune.plan import Plan
+from cputune.tune.reading import DELAYED_SHARE
 from cputune.tune.steps import Step
 from cputune.workload import Workload
 
@@ -476,7 +477,9 @@ def measured_machine(document: Mapping[str, Any]) -> Machine:
 
     def seconds(plan: Plan) -> float:
         steps = table[plan]
-        return statistics.median(step.seconds for step in steps[len(steps) // 2 :])
+        later = steps[len(steps) // 2 :]
+        quiet = [s.seconds for s in later if s.delayed_seconds <= DELAYED_SHARE * s.seconds]
+        return statistics.median(quiet or [step.seconds for step in later])
 
     return Machine(
         name=document["name"],

@@ -19,6 +19,9 @@ Verdict = Literal["more", "enough", "lost"]
 LEAST_KEPT = 3
 """Steps that a completed trial has at least, warm-up not counted."""
 
+FIRST_KEPT = 4
+"""The same for the first trial of a study, from which warm-up is learnt."""
+
 TARGET_ERROR = 0.03
 """Standard error of a contender's centre (log, so about 3 %) at which it is sure enough."""
 
@@ -66,7 +69,8 @@ class Race:
                 return "lost"
         if len(logs) >= MOST_STEPS or len(now.kept) >= MOST_KEPT:
             return "enough"
-        if not now.level or len(now.kept) < LEAST_KEPT or len(logs) < self.warmup + 2:
+        least = LEAST_KEPT if self.excesses else FIRST_KEPT
+        if not now.level or len(now.kept) < least or len(logs) < self.warmup + 2:
             return "more"
         if self.fastest is None:
             return "enough"

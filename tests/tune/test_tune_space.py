@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import AMX, AVX512, IPEX_ERA, TODAY, machine
 
@@ -317,6 +317,7 @@ def shaped(shape: dict[str, Any]) -> HostFacts:
     return replace(facts, launchers=(INTEL_MPI,) if old else ())
 
 
+@settings(deadline=None)
 @given(shape=shapes, batch=st.sampled_from([1, 6, 8, 12, 64]), per_rank=st.booleans())
 def test_every_plan_stays_inside_what_is_allowed(
     shape: dict[str, Any], batch: int, per_rank: bool
