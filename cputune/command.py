@@ -8,9 +8,10 @@ said here. The version ranges are those of the transformers wheels on PyPI, read
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cputune.plan import Plan
 from cputune.workload import Workload
@@ -62,7 +63,7 @@ def release(version: str | None) -> tuple[int, int]:
     """(major, minor) of a version string, ``TODAY`` where there is none or it is unreadable."""
     try:
         parts = Version(version or "").release
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of thousands of digits
         return TODAY
     return parts[0], parts[1] if len(parts) > 1 else 0
 
@@ -111,7 +112,7 @@ def _batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
     if samples is None:
         return ()
     asked = _value(workload, "--gradient_accumulation_steps") or "1"
-    wanted = max(1, int(asked)) if asked.isdigit() else 1
+    wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
     if workload.batch_per_rank is not None:
         return ("--per_device_train_batch_size", str(samples))
     steps = math.gcd(wanted, samples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cputune.doctor import fit
-from cputune.doctor.finding import Finding, Severity, check
+from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.fit import DISTRIBUTIONS, versions_of
 from cputune.doctor.stack import load, parse
 from cputune.doctor.variables import value
@@ -86,6 +86,29 @@ def torch_missing(facts: HostFacts) -> Iterator[Finding]:
 
 
 @check(
+    "accelerate-missing",
+    Severity.WARNING,
+    title="Trainer needs accelerate, and there is none",
+    remedy="Install it; pip install 'transformers[torch]' would have brought it.",
+    source="https://pypi.org/project/transformers/",
+)
+def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
+
+    Cause: Trainer stands on accelerate since transformers 4.29, and ``pip install
+    transformers`` alone does not bring it.
+    """
+    version = versions_of(facts).transformers
+    needs = load().transformers.needs_of(version) if version is not None else None
+    if facts.package("accelerate") is not None or needs is None or needs.first < (4, 29):
+        return
+    yield accelerate_missing.finding(
+        f"transformers {version} needs accelerate {needs.accelerate}",
+        command=f"pip install 'accelerate{needs.accelerate}'",
+    )
+
+
+@check(
     "torch-cuda-build",
     Severity.ADVICE,
     title="A CUDA build of torch on a machine without a GPU",
@@ -146,3 +169,14 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
 
 def _is_cuda_only(distribution: str) -> bool:
     return distribution.lower().startswith("nvidia-") or distribution == "triton"
+
+
+CHECKS: tuple[Check, ...] = (
+    package_version_unknown,
+    package_twice,
+    torch_missing,
+    accelerate_missing,
+    oneccl_setvars,
+    torch_cuda_build,
+)
+"""What only an installation can have: a stack that is merely named is spared them."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from packaging.version import Version
 
+from cputune.doctor import installed
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, check
 from cputune.doctor.fit import DISTRIBUTIONS, Versions, misfits, short_name, versions_of
 from cputune.doctor.stack import load, parse
@@ -31,8 +32,12 @@ def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
     and ``python`` for another interpreter than ours. Raises UsageError where it cannot
     be read.
     """
-    asked = facts if spec.strip() == "installed" else stack_facts(spec, facts)
-    checks = (*VERSION_CHECKS, *STACK_CHECKS)
+    if spec.strip() == "installed":
+        asked, checks = facts, VERSION_CHECKS
+    else:
+        asked = stack_facts(spec, facts)
+        checks = tuple(check for check in VERSION_CHECKS if check not in installed.CHECKS)
+    checks = (*checks, *STACK_CHECKS)
     return by_severity(finding for check in checks for finding in check(asked))
 
 

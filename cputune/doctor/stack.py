@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -207,7 +207,7 @@ def parse(text: str | None) -> Version | None:
     """A version, or None where the text is none."""
     try:
         return Version(text or "")
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of thousands of digits
         return None
 
 

@@ -15,7 +15,7 @@ from packaging.version import Version
 from cputune.doctor import eras, fit, installed
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.fit import Versions, versions_of
-from cputune.doctor.stack import load, minor, satisfies
+from cputune.doctor.stack import load, satisfies
 from cputune.doctor.ways import both_ways
 from cputune.facts import HostFacts
 
@@ -147,24 +147,14 @@ def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
 def transformers_accelerate(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
 
-    Cause: since 4.29 Trainer stands on accelerate, and refuses one that is missing or
-    older than its minimum; ``pip install transformers`` alone does not bring it.
+    Cause: since 4.29 Trainer stands on accelerate, and refuses one that is older than its
+    minimum, which rises with almost every release.
     """
     versions = versions_of(facts)
     said = fit.transformers_accelerate(load(), versions)
     if said is not None:
         remedy, command = both_ways(versions)
         yield transformers_accelerate.finding(said, remedy=remedy, command=command)
-        return
-    if versions.transformers is None or facts.package("accelerate") is not None:
-        return
-    needs = load().transformers.needs_of(versions.transformers)
-    if needs is not None and needs.accelerate and minor(versions.transformers) >= (4, 29):
-        yield transformers_accelerate.finding(
-            f"transformers {versions.transformers} needs accelerate {needs.accelerate}, found none",
-            severity=Severity.WARNING,
-            command=f"pip install 'accelerate{needs.accelerate}'",
-        )
 
 
 @check(
@@ -269,6 +259,7 @@ VERSION_CHECKS: tuple[Check, ...] = (
     accelerate_torch,
     numpy_too_new,
     installed.torch_missing,
+    installed.accelerate_missing,
     python_without_wheel,
     *eras.CHECKS,
     installed.oneccl_setvars,

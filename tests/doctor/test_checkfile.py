@@ -495,6 +495,11 @@ class TestBadInput:
             found = check_file(text, name, machine(TODAY))
         assert all(finding.evidence.startswith(name) for finding in found)
 
+    def test_numbers_of_thousands_of_digits_are_no_numbers(self):
+        nines = "9" * 5000
+        line = f"OMP_NUM_THREADS={nines} mpirun -n {nines} -ppn {nines} python t.py --use_cpu"
+        assert isinstance(check_file(script(line), "run.sh", machine(TODAY)), tuple)
+
     def test_a_long_file_with_an_open_quote_is_read_once(self):
         text = "python t.py '" + "a b\n" * 100_000
         with pytest.raises(UsageError, match="never closed"):
@@ -510,6 +515,9 @@ class TestBadInput:
             "kind: TrainJob\nspec: {trainer: {env: [1, {value: 2}], numProcPerNode: [2]}}\n",
             "distributed_type: [MULTI_CPU]\nnum_processes: {a: 1}\nmpirun_config: 5\n",
             "mixed_precision: 5\nuse_cpu: [1]\nipex_config: text\n1: 2\n",
+            f"num_processes: '{'9' * 5000}'\n",
+            f"kind: TrainJob\nspec: {{trainer: {{numProcPerNode: '{'9' * 5000}'}}}}\n",
+            f"kind: PyTorchJob\nspec: {{nprocPerNode: '{'9' * 5000}'}}\n",
         ],
     )
     def test_values_of_the_wrong_kind_are_findings_at_most(self, text):

@@ -118,6 +118,7 @@ class TestAsking:
     def test_what_is_no_version_is_none(self):
         assert parse("git-main") is None
         assert parse(None) is None
+        assert parse("9" * 5000) is None
 
     def test_names_in_any_spelling(self):
         assert short_name("Intel-Extension-for-PyTorch") == "ipex"

@@ -80,9 +80,9 @@ def test_the_ipex_era_stack_has_advice_alone():
         ),
         (
             {"torch": "2.13.0", "transformers": "5.23.0"},
-            "transformers-accelerate",
+            "accelerate-missing",
             Severity.WARNING,
-            "found none",
+            "transformers 5.23.0 needs accelerate >=1.1.0",
             "pip install 'accelerate>=1.1.0'",
         ),
         (
@@ -290,6 +290,10 @@ class TestJudgeStack:
         assert found["stack-today"].command == (
             "pip install torch==2.13.0 transformers==5.23.0 accelerate==1.15.0"
         )
+
+    def test_what_is_not_named_is_not_missing(self):
+        found = judge_stack("transformers=5.23.0", machine({}))
+        assert {finding.severity for finding in found} == {Severity.ADVICE}
 
     def test_a_stack_that_does_not_fit_is_said_first(self):
         found = judge_stack("torch==2.13.0, ipex==2.8.0", machine({}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 
 from cputune.doctor.files.context import Context, file_check
@@ -241,7 +242,7 @@ def _ipex(document: Document, context: Context) -> Iterator[Finding]:
 def _whole(value: object) -> int | None:
     if isinstance(value, bool):
         return None
-    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
         value = int(value)
     return value if isinstance(value, int) and value >= 1 else None
 

@@ -115,7 +115,7 @@ def _train_job(document: Document, context: Context) -> Iterator[Finding]:
     ranks = document.get("spec", "trainer", "numProcPerNode")
     line = document.line("spec", "trainer", "numProcPerNode")
     count = ranks if isinstance(ranks, int) and not isinstance(ranks, bool) else None
-    if isinstance(ranks, str) and ranks.isdigit():
+    if isinstance(ranks, str) and re.fullmatch(r"[0-9]{1,6}", ranks):
         text = f'numProcPerNode: "{ranks}" is a string; write numProcPerNode: {ranks}'
         yield FIELD.finding(context.at(line, text))
         count = int(ranks)
@@ -265,7 +265,7 @@ def _shares_memory(document: Document, pod: Path, container: Path) -> bool:
 
 def cpus_of(quantity: object) -> float | None:
     """CPUs of a Kubernetes quantity: ``4``, ``"500m"``; None where it is none."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m?)", str(quantity).strip())
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(m?)", str(quantity).strip())
     if match is None or isinstance(quantity, bool):
         return None
     return float(match[1]) / (1000 if match[2] else 1)

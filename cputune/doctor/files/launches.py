@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cputune.doctor.files.shell import ShellCommand, is_known
+from cputune.doctor.files.shell import ShellCommand
 
 MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -80,7 +80,7 @@ class Launch:
         per_node = self.option("-ppn", "-perhost", "--npernode", "-npernode", "-N")
         if per_node and _number(per_node):
             return int(per_node)
-        mapping = re.search(r"ppr:(\d+):node", self.option("--map_by", "-map_by") or "")
+        mapping = re.search(r"ppr:([0-9]{1,9}):node", self.option("--map_by", "-map_by") or "")
         return int(mapping[1]) if mapping else None
 
     @property
@@ -122,7 +122,7 @@ def _spelled(name: str) -> str:
 
 
 def _number(text: str) -> bool:
-    return is_known(text) and text.isascii() and text.isdigit()
+    return re.fullmatch(r"[0-9]{1,9}", text) is not None
 
 
 def _launch(command: ShellCommand) -> Launch | None:

@@ -55,11 +55,6 @@ def read_commands(text: str, name: str) -> tuple[ShellCommand, ...]:
     return tuple(reader.commands)
 
 
-def is_known(word: str | None) -> bool:
-    """Whether a word says what it says: nothing in it is left for the shell to work out."""
-    return word is not None and "$" not in word and "`" not in word
-
-
 class _Reader:
     def __init__(self) -> None:
         self.commands: list[ShellCommand] = []
