@@ -91,7 +91,7 @@ def observe(
     with (
         tempfile.TemporaryDirectory(prefix="cputune-verify-") as directory,
         contextlib.closing(Post(directory)) as post,
-        guard(SOCKET_VARIABLE, post.path),
+        guard(SOCKET_VARIABLE, post.path, directory),
         _started(commands, directory, post) as children,
     ):
         running = set(range(len(children)))

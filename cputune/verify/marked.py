@@ -3,15 +3,17 @@
 Launchers put their ranks into sessions of their own (Slurm, prted), where a signal to a
 process group does not reach them; what a process was started with stays readable.
 
-Run as a program, ``marked.py NAME VALUE`` is the guard: it waits until its standard input
-ends, and ends the marked processes then. So they are gone even where whoever started them
-was killed. Standard library alone, and nothing of ours: it starts in milliseconds.
+Run as a program, ``marked.py NAME VALUE DIRECTORY`` is the guard: it waits until its standard
+input ends; then it ends the marked processes and removes the directory. So both are gone even
+where whoever made them was killed. Standard library alone, and nothing of ours: it starts in
+milliseconds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,10 +41,10 @@ def end_marked(name: str, value: str) -> None:
 
 
 @contextlib.contextmanager
-def guard(name: str, value: str) -> Iterator[None]:
-    """A process that ends the marked ones should this one die before the block is over."""
+def guard(name: str, value: str, directory: str) -> Iterator[None]:
+    """A process that cleans up should this one die before the block is over."""
     watcher = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, name, value],
+        [sys.executable, "-I", "-S", __file__, name, value, directory],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -75,3 +77,4 @@ def _is_zombie(pid: str) -> bool:
 if __name__ == "__main__":
     sys.stdin.buffer.read()
     end_marked(sys.argv[1], sys.argv[2])
+    shutil.rmtree(sys.argv[3], ignore_errors=True)

@@ -157,12 +157,18 @@ def test_nothing_outlives_whoever_observes(number, script, tmp_path):
         )
         """
     )
-    observer = subprocess.Popen([sys.executable, watching], stderr=subprocess.DEVNULL)
+    (tmp_path / "short").mkdir()
+    observer = subprocess.Popen(
+        [sys.executable, watching],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path / "short")},
+    )
     _wait(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     observer.send_signal(number)
     assert observer.wait(timeout=20) != 0
     started = [int(pid) for pid in pids.read_text().split()]
     _wait(lambda: not any(is_alive(pid) for pid in started))
+    _wait(lambda: not list((tmp_path / "short").iterdir()))
 
 
 def _wait(condition):
