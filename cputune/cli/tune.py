@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NEEDED = ("torch", "transformers", "accelerate", "optuna")
 
 
-@click.command(name="tune", context_settings={"ignore_unknown_options": False})
+@click.command(name="tune")
 @click.option("--recipe", metavar="NAME", help=f"What to train; {DEFAULT_RECIPE} by default.")
 @click.option("--budget", type=int, default=20, show_default=True, help="Trials of the study.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the search.")
@@ -41,7 +41,7 @@ _NEEDED = ("torch", "transformers", "accelerate", "optuna")
 @click.option("-o", "--output", metavar="FILE", default="cputune.json", show_default=True)
 @click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
 @click.option("--json", "as_json", is_flag=True, help="The result on stdout, nothing else.")
-@click.argument("script", nargs=-1, type=click.UNPROCESSED)
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
 def command(
     recipe: str | None,
     budget: int,

@@ -38,7 +38,8 @@ class Run:
     """What was read from one run of a plan.
 
     ``logs`` are the steps that count, as log seconds per sample; ``step_seconds`` is
-    the time of all of them, whether they count or not.
+    the time of all of them, whether they count or not. ``ended``: the job came to its
+    own end.
     """
 
     logs: list[float] = field(default_factory=list)
@@ -49,6 +50,7 @@ class Run:
     step_seconds: float = 0.0
     samples: int | None = None
     verdict: Verdict = "more"
+    ended: bool = False
     failure: TrialError | None = None
 
     @property
@@ -93,6 +95,7 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
             if rules.out_of_time(run.step_seconds):
                 break
         else:
+            run.ended = True
             if len(run.logs) < 2:
                 raise NoMeasurement(
                     f"the job ended after {_steps(run.steps)}, before it could be measured"
@@ -153,8 +156,9 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
     """Why a loss is not that of the baseline, or None where it is as it should be.
 
     The same seed and data give nearly the same losses in any precision: a mean over the
-    common steps that is off by a third, and by more than 0.5, is no rounding. Later
-    steps may not rise above twice the worst that the baseline had.
+    common steps that is off by a third, by more than 0.5, and by more than the losses
+    scatter anyway, is no rounding. Later steps may not rise above twice the worst that
+    the baseline had.
     """
     last = losses[-1] if losses else None
     if last is None:
@@ -178,7 +182,9 @@ def divergence(losses: Sequence[float | None], reference: Sequence[float | None]
         return None
     own_mean = sum(own for own, _ in pairs) / len(pairs)
     mean = sum(other for _, other in pairs) / len(pairs)
-    if abs(own_mean - mean) > max(0.33 * abs(mean), 0.5):
+    off = own_mean - mean
+    scatter = math.sqrt(sum((own - other - off) ** 2 for own, other in pairs) / (len(pairs) - 1))
+    if abs(off) > max(0.33 * abs(mean), 0.5, 4 * scatter / math.sqrt(len(pairs))):
         return (
             f"the mean loss of the first {len(pairs)} steps is {own_mean:.3g}, "
             f"the baseline's {mean:.3g}"

@@ -260,15 +260,16 @@ class TuningStudy:
         else:
             now = self._race.estimate(run.logs)
             trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
-            if pruned or run.verdict != "enough":
+            if run.ended:
+                trial = replace(trial, reason=f"the job ended after {run.steps} steps")
+            elif pruned or run.verdict != "enough":
                 lost = f"clearly slower than the fastest, {self._fastest()}"
-                reason = lost if pruned else "the time given was up, or the job ended"
-                done = not pruned and now.level and len(now.kept) >= 2
-                if not done:
-                    trial = replace(
-                        trial, state=PRUNED, samples_per_second=speed(self._race.lost(run.logs))
-                    )
-                trial = replace(trial, reason=reason)
+                trial = replace(
+                    trial,
+                    state=PRUNED,
+                    samples_per_second=speed(self._race.lost(run.logs)),
+                    reason=lost if pruned else "the time given was up",
+                )
         self._findings.data = getattr(runner, "data", None) or self._findings.data
         if run.samples is not None and plan.world_size == 1:
             self._findings.samples_per_step = run.samples

@@ -447,3 +447,14 @@ class TestLimits:
     def test_resuming_needs_a_study(self) -> None:
         with pytest.raises(UsageError, match="resume"):
             tune(SMALL, FakeRunner(truthful()), resume=True)
+
+
+def test_a_job_that_always_ends_in_its_warm_up_is_measured_all_the_same() -> None:
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        seconds = SMALL.seconds(plan)
+        return [Step(seconds * factor, 8) for factor in (2.0, 1.5, 1.0)]
+
+    result = tune(SMALL, FakeRunner(script))
+    assert result.trials[0].state == COMPLETED
+    assert result.trials[0].reason == "the job ended after 3 steps"
+    assert result.best.plan.precision == "bf16"
