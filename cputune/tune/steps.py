@@ -22,7 +22,8 @@ class Step:
         samples: samples that all ranks together took.
         loss: the loss that was reported, averaged over ranks; None where there is none.
         delayed_seconds: how long the most delayed thread of any rank was runnable but
-            not running during this step (``/proc/PID/task/*/schedstat``, second field).
+            not running during this step (``/proc/PID/task/*/schedstat``, second field),
+            because of others: what a rank's own threads do to each other is the plan's.
     """
 
     seconds: float
