@@ -11,6 +11,7 @@ that a hypervisor stole (``steal``) is invisible to the threads, and added from 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
@@ -81,14 +82,14 @@ class _ThreadDelays:
 
 class _CpuTimes:
     def __init__(self) -> None:
-        self._cpus = {f"cpu{cpu}".encode() for cpu in os.sched_getaffinity(0)}
+        self._cpus = {f"cpu{cpu}".encode() for cpu in _all_affinities()}
         self._busy: float | None = None
-        self._own = 0.0
+        self._own: dict[int, float] = {}
         self._steal: dict[bytes, int] = {}
 
     def lap(self) -> tuple[float | None, float]:
         """CPU seconds of others on our CPUs (None: unknown), and those stolen of the worst CPU."""
-        own = time.process_time()
+        own = {0: time.process_time(), **_children()}
         busy_ticks, steal, found = 0, {}, False
         try:
             with open("/proc/stat", "rb") as file:
@@ -108,10 +109,35 @@ class _CpuTimes:
         busy = busy_ticks * TICK_SECONDS
         others = None
         if self._busy is not None:
-            others = max(0.0, (busy - self._busy) - (own - self._own))
+            ours = sum(seconds - self._own.get(pid, 0.0) for pid, seconds in own.items())
+            others = max(0.0, busy - self._busy - ours)
         stolen = max(
             ((ticks - self._steal.get(cpu, ticks)) * TICK_SECONDS for cpu, ticks in steal.items()),
             default=0.0,
         )
         self._busy, self._own, self._steal = busy, own, steal
         return others, stolen
+
+
+def _all_affinities() -> set[int]:
+    """CPUs of all our threads: oneCCL's workers have some of their own."""
+    cpus = set(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError):
+                cpus |= os.sched_getaffinity(int(thread))
+    return cpus
+
+
+def _children() -> dict[int, float]:
+    """CPU seconds of our children, by process: the workers of a data loader are no others."""
+    seconds = {}
+    with contextlib.suppress(OSError):
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            children = file.read().split()
+        for child in children:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                with open(f"/proc/{child}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+                seconds[int(child)] = (int(fields[11]) + int(fields[12])) * TICK_SECONDS
+    return seconds

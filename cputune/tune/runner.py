@@ -33,6 +33,9 @@ from cputune.workload import Workload
 STARTUP_SECONDS = 1800.0
 """A script may download and tokenize before it trains: that is no hang."""
 
+IDLE_SECONDS = 180.0
+"""But one that computes nothing for so long before its first step is one."""
+
 GRACE_SECONDS = 0.5
 """Between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at once."""
 
@@ -54,6 +57,7 @@ class ProcessRunner:
         work_dir: where temporary files go; the system's default if None.
         step_timeout_seconds: how long one step may take; None adapts it to earlier ones.
         startup_timeout_seconds: how long the first step may take to come.
+        idle_timeout_seconds: how long nothing may be computed before it comes.
         on_note: told what is going on, in words.
 
     Raises UsageError where the script does not exist.
@@ -69,6 +73,7 @@ class ProcessRunner:
         work_dir: str | os.PathLike[str] | None = None,
         step_timeout_seconds: float | None = None,
         startup_timeout_seconds: float = STARTUP_SECONDS,
+        idle_timeout_seconds: float = IDLE_SECONDS,
         on_note: Callable[[str], None] | None = None,
     ) -> None:
         self.workload = workload
@@ -78,6 +83,7 @@ class ProcessRunner:
         self._allow_mpi = allow_mpi
         self._step_timeout = step_timeout_seconds
         self._startup_timeout = startup_timeout_seconds
+        self._idle_timeout = idle_timeout_seconds
         self._on_note = on_note or (lambda text: None)
         self._source = _script_text(workload)
         self._directory = tempfile.TemporaryDirectory(
@@ -160,6 +166,7 @@ class ProcessRunner:
             script=self.workload.name,
             startup_seconds=self._startup_timeout,
             step_seconds=self._step_timeout,
+            idle_seconds=self._idle_timeout,
             grace_seconds=0.0 if keeper.fork else GRACE_SECONDS,
             on_note=self._on_note,
         )

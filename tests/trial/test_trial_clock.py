@@ -29,6 +29,7 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> FakeProc:
     fake = FakeProc()
     monkeypatch.setattr(clock.os, "sched_getaffinity", lambda pid: {0})
     monkeypatch.setattr(clock.time, "process_time", lambda: fake.own_seconds)
+    monkeypatch.setattr(clock, "_children", dict)
     monkeypatch.setattr(clock, "open", lambda *a, **k: io.BytesIO(fake.stat()), raising=False)
     monkeypatch.setattr(
         clock._ThreadDelays, "_read", lambda self, thread: int(fake.delay_seconds * 1e9)
@@ -90,3 +91,11 @@ def test_the_live_machine_is_read_and_no_file_is_leaked() -> None:
     assert len(os.listdir("/proc/self/fd")) == before + len(files)
     for file in files.values():
         os.close(file)
+
+
+def test_children_are_no_others() -> None:
+    import subprocess
+
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert child.pid in clock._children()
+        child.kill()

@@ -143,14 +143,22 @@ def test_one_rank_that_dies_takes_the_others_with_it(script: Open) -> None:
     assert error.details == "rank 1 gives up"
 
 
-@pytest.mark.parametrize("fresh", [True, False])
-def test_a_hang_ends_with_everything_it_started(script: Open, tmp_path: Path, fresh: bool) -> None:
+@pytest.mark.parametrize(
+    ("fresh", "limit", "words"),
+    [
+        (True, "startup_timeout_seconds", "no first step in 2 s"),
+        (False, "idle_timeout_seconds", "nothing was computed for 2 s"),
+    ],
+)
+def test_a_hang_ends_with_everything_it_started(
+    script: Open, tmp_path: Path, fresh: bool, limit: str, words: str
+) -> None:
     note = tmp_path / "child"
-    runner = script("hangs.py", str(note), fresh=fresh, startup_timeout_seconds=1.0)
+    runner = script("hangs.py", str(note), fresh=fresh, **{limit: 2.0})
     runner._source = ""  # what a fork would import is not the question here
     error = fault(runner)
     assert isinstance(error, TimedOut)
-    assert "no first step" in str(error)
+    assert words in str(error)
     assert ended(int(note.read_text()))
 
 

@@ -82,6 +82,11 @@ class Keeper:
         return tails
 
     @property
+    def pid(self) -> int:
+        """Its process; the ranks are below it."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Whether it can start another plan."""
         return self._process.poll() is None

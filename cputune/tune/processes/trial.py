@@ -11,6 +11,7 @@ from cputune.plan import Plan
 from cputune.trial.listen import Post
 from cputune.tune.processes import judge
 from cputune.tune.processes.gather import Gather
+from cputune.tune.processes.idle import IdleWatch
 from cputune.tune.processes.keeper import Keeper
 from cputune.tune.processes.launch import held_port
 from cputune.tune.steps import Crashed, Infeasible, Step, TimedOut
@@ -36,6 +37,7 @@ class Trial:
         script: str,
         startup_seconds: float,
         step_seconds: float | None,
+        idle_seconds: float,
         grace_seconds: float,
         on_note: Callable[[str], None],
     ) -> None:
@@ -45,6 +47,7 @@ class Trial:
         self._script = script
         self._startup_seconds = startup_seconds
         self._step_seconds = step_seconds
+        self._idle_seconds = idle_seconds
         self._grace_seconds = grace_seconds
         self._on_note = on_note
         self._gather = Gather(plan.processes_per_node)
@@ -62,6 +65,7 @@ class Trial:
         """Have the keeper start them."""
         self._post.drop_ranks()
         self._keeper.start(ranks)
+        self._idle = IdleWatch(self._keeper.pid, self._idle_seconds)
 
     def steps(self, check: Callable[[Sequence[Mapping[str, Any]]], None]) -> Iterator[Step]:
         """The steps of the job; ``check`` sees the state of all ranks before the first one.
@@ -74,7 +78,13 @@ class Trial:
         while True:
             left = waited_since + self._patience() - time.monotonic()
             if left <= 0:
-                raise self._timed_out(time.monotonic() - waited_since)
+                raise self._timed_out(f"no first step in {self._startup_seconds:.0f} s")
+            if self._gather.count == 0:
+                if self._idle.hangs:
+                    raise self._timed_out(
+                        f"no first step, and nothing was computed for {self._idle_seconds:.0f} s"
+                    )
+                left = min(left, self._idle.next_look_seconds)
             for source, event in self._post.wait(left):
                 step = self._hear(source, event)
                 if step is not None:
@@ -137,16 +147,13 @@ class Trial:
             return self._step_seconds
         return max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
 
-    def _timed_out(self, seconds: float) -> TimedOut:
+    def _timed_out(self, reason: str) -> TimedOut:
         tails = self.end()
-        silent = set(range(self._plan.processes_per_node)) - set(self.states)
+        silent = sorted(set(range(self._plan.processes_per_node)) - set(self.states))
         if self._gather.count:
-            reason = f"no step for {seconds:.0f} s after {self._gather.count} steps"
+            reason = f"no step for {self._patience():.0f} s after {self._gather.count} steps"
         elif self.states and silent:
-            names = ", ".join(map(str, sorted(silent)))
-            reason = f"no first step of rank {names} in {seconds:.0f} s"
-        else:
-            reason = f"no first step in {seconds:.0f} s"
+            reason += f" of rank {', '.join(map(str, silent))}"
         return TimedOut(reason, details=next((t for t in tails.values() if t.strip()), None))
 
     def _hear_last_words(self) -> None:
