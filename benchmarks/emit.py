@@ -29,11 +29,12 @@ from cputune.result import Result, load_result
 from cputune.tune.runner import ProcessRunner
 from cputune.tune.statistics import student_t
 from cputune.verify import verify
+from cputune.verify.launched import Rank, RankStep
+from cputune.verify.speed import step_rates
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "consumers"))
 import install
 
-WARMUP = 3
 ENTRY = {
     "mpirun": "mpirun.sh",
     "accelerate": "accelerate.sh",
@@ -121,9 +122,9 @@ def measure(result: Result, launches: Sequence[Launch], rounds: int, steps: int)
 
         def trial() -> float:
             made = runner.steps(plan)
-            taken = list(itertools.islice(made, steps))[WARMUP:]
+            taken = list(itertools.islice(made, steps))
             made.close()  # type: ignore[attr-defined]
-            return statistics.median(step.samples / step.seconds for step in taken)
+            return rate_of(taken)
 
         before = trial()
         for number in range(rounds):
@@ -142,6 +143,20 @@ def measure(result: Result, launches: Sequence[Launch], rounds: int, steps: int)
                     launch.ratios.append(math.log(seen[launch.name] / between))
             print(f"round {number + 1}: trials {before:.3g} and {after:.3g} samples/s", flush=True)
             before = after
+
+
+def rate_of(steps: Sequence[cputune.Step]) -> float:
+    """Samples per second, by the rule that launches are timed by."""
+    whole_job = Rank(
+        number=0,
+        steps=tuple(
+            RankStep(
+                seconds=step.seconds, samples=step.samples, delayed_seconds=step.delayed_seconds
+            )
+            for step in steps
+        ),
+    )
+    return statistics.median(step_rates([whole_job])[0])
 
 
 def run(launch: Launch, result: Result, steps: int) -> float | None:
