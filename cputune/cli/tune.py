@@ -261,16 +261,12 @@ def _progress() -> OnEvent:
     alive = sys.stderr.isatty()
 
     def show(event: Event) -> None:
-        status = status_of(event)
-        if status is not None:
-            if alive:
-                sys.stderr.write(f"\r\x1b[K{status[:78]}")
-                sys.stderr.flush()
-            return
-        line = line_of(event)
+        status, line = status_of(event), line_of(event)
+        if alive:
+            sys.stderr.write("\r\x1b[K" + (status or "")[:78])
         if line is not None:
-            sys.stderr.write(f"\r\x1b[K{line}\n" if alive else f"{line}\n")
-            sys.stderr.flush()
+            sys.stderr.write(line + "\n")
+        sys.stderr.flush()
 
     return show
 

@@ -1,0 +1,132 @@
+"""A study in words: a line for each event, a table and a sentence at the end."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from tune.fakes import SMALL, FakeRunner, truthful
+
+import cputune
+from cputune.report.tuning import (
+    line_of,
+    measured_lines,
+    result_table,
+    sentence,
+    space_lines,
+    status_of,
+    trial_line,
+)
+from cputune.result import Result
+from cputune.tune.events import (
+    ConfirmRun,
+    ConfirmStarted,
+    Event,
+    Said,
+    StepTaken,
+    StudyEnded,
+    StudyStarted,
+    TrialEnded,
+    TrialRepeated,
+    TrialStarted,
+)
+
+SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
+PLAN = next(SPACE.plans())
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
+
+
+def shown(renderable: object) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(renderable)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (StudyStarted(space=SPACE, budget=20), "6 plans, 20 trials"),
+        (
+            StudyStarted(space=SPACE, budget=9, resumed=2),
+            "6 plans, 9 trials, 2 trials are on record",
+        ),
+        (
+            TrialRepeated(number=3, attempt=1, reason="others delayed 3 of 3 steps"),
+            "trial 3: others delayed 3 of 3 steps; it is repeated",
+        ),
+        (ConfirmStarted(plans=(PLAN, PLAN)), "measuring 2 plans again, side by side"),
+        (
+            ConfirmRun(
+                round=1, plan=PLAN, role="baseline", samples_per_second=None, reason="crashed: x"
+            ),
+            "round 2: crashed: x  1 × 2 threads, fp32",
+        ),
+        (Said(text="importing torch"), None),
+        (TrialStarted(number=0, plan=PLAN, origin="guide"), None),
+    ],
+)
+def test_a_line_for_an_event(event: Event, line: str | None) -> None:
+    assert line_of(event) == line
+
+
+def test_every_event_of_a_study_has_a_line_or_a_status_or_ends_it() -> None:
+    events: list[Event] = []
+    cputune.tune(
+        SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()), on_event=events.append
+    )
+    for event in events[:-1]:
+        assert (line_of(event) is None) is not (status_of(event) is None)
+    assert isinstance(events[-1], StudyEnded)
+    assert any(isinstance(e, TrialEnded) for e in events)
+
+
+def test_a_step_as_a_status() -> None:
+    step = StepTaken(number=4, index=2, seconds=0.4871, delayed=True)
+    assert status_of(step) == "trial 4: step 3, 0.487 s, delayed by others"
+
+
+def test_the_table_has_the_fastest_first_and_failures_last(result: Result) -> None:
+    failed = replace(
+        result.trials[2],
+        state="failed",
+        kind="out of memory",
+        reason="killed\nat 3 GB",
+        samples_per_second=None,
+    )
+    trials = (*result.trials[:2], failed, *result.trials[3:])
+    lines = shown(result_table(replace(result, trials=trials))).splitlines()[1:]
+    assert "best" in lines[0]
+    assert lines[-1].split()[:2] == ["2", "–"]
+    assert "out of memory: killed" in lines[-1]
+    assert "at 3 GB" not in lines[-1]
+
+
+def test_the_sentence(result: Result) -> None:
+    gain = result.speedup
+    assert sentence(result) == (
+        f"{gain.ratio:.2f} times faster than what you have today "
+        f"(95 % interval {gain.low:.2f}–{gain.high:.2f})."
+    )
+    assert len(measured_lines(result)) == 2
+    same = replace(result, best=result.baseline)
+    assert sentence(same) == "What you have today is as fast as anything that was tried."
+    assert len(measured_lines(same)) == 1
+
+
+def test_a_trial_in_a_line(result: Result) -> None:
+    assert trial_line(result.trials[0]).startswith("trial 0: ")
+    assert trial_line(result.trials[0]).endswith("samples/s  1 × 2 threads, fp32, as found")
+
+
+def test_the_space_in_words() -> None:
+    lines = space_lines(SPACE)
+    assert lines[0] == "6 plans"
+    assert "  precision: fp32, bf16" in lines
+    assert any(line.startswith("  always: smt=no") for line in lines)
+    assert "left out:" in lines
