@@ -369,6 +369,48 @@ MACHINES = (
         Model(work=16, bandwidth=12, sync=0.004),
     ),
     simulated(
+        # What the guides say is wrong here: many small ranks, siblings, jemalloc.
+        "two-sockets-odd",
+        machine(
+            sockets=2,
+            cores_per_socket=32,
+            threads_per_core=2,
+            libraries=EVERY_LIBRARY,
+            packages=TODAY,
+        ),
+        Model(
+            work=10,
+            serial=0.05,
+            bandwidth=30,
+            bandwidth_share=0.1,
+            sync=0.0004,
+            smt=1.2,
+            factors={"bf16": 0.8, "tcmalloc": 1.06, "jemalloc": 0.86, "libiomp5": 0.9},
+        ),
+    ),
+    simulated(
+        # Ranks cost much and memory is slow: one socket's worth of threads is best.
+        "eight-sockets-odd",
+        machine(
+            sockets=8,
+            cores_per_socket=16,
+            threads_per_core=2,
+            libraries=EVERY_LIBRARY,
+            packages=TODAY,
+        ),
+        Model(
+            work=4,
+            serial=0.02,
+            bandwidth=2,
+            bandwidth_share=0.1,
+            straddle=0.05,
+            socket_straddle=0.5,
+            sync=0.02,
+            smt=0.8,
+            factors={"bf16": 0.6, "tcmalloc": 0.97, "jemalloc": 0.93, "libiomp5": 1.05},
+        ),
+    ),
+    simulated(
         "eight-sockets",
         machine(
             sockets=8,

@@ -19,17 +19,22 @@ import argparse
 import itertools
 import json
 import math
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import optuna
 from machines import MACHINES, Machine, measured_machine, write_table
 
 import cputune
 from cputune.plan import Plan
+from cputune.tune import study as study_module
+from cputune.tune.sampler import PlanSampler
 from cputune.tune.space import SearchSpace
 
 WARMUP, STEPS = 3, 10
@@ -64,8 +69,6 @@ def _mean_of_ten(steps: Iterable[cputune.Step]) -> float:
 def random_search(
     machine: Machine, space: SearchSpace, budget: int, seed: int
 ) -> tuple[Plan, float]:
-    import random
-
     plans = list(space.plans())
     chosen = random.Random(seed).sample(plans, min(budget, len(plans)))
     results, spent = fixed_length(machine, seed, chosen)
@@ -110,19 +113,78 @@ def tpe(machine: Machine, space: SearchSpace, budget: int, seed: int) -> tuple[P
 
 
 def _suggest(trial: optuna.Trial, space: SearchSpace) -> Plan:
+    return _walk(space, lambda name, feasible, knob: trial.suggest_categorical(name, feasible))
+
+
+def _told(space: SearchSpace, plan: Plan, log: float) -> optuna.trial.FrozenTrial:
+    """A finished trial of a plan, in the words of ``_suggest``."""
+    params: dict[str, Any] = {}
+    choices: dict[str, optuna.distributions.BaseDistribution] = {}
+
+    def record(name: str, feasible: tuple[Any, ...], knob: str) -> Any:
+        params[name] = space.values[plan][knob]
+        choices[name] = optuna.distributions.CategoricalDistribution(feasible)
+        return params[name]
+
+    _walk(space, record)
+    return optuna.trial.create_trial(params=params, distributions=choices, value=log)
+
+
+def _walk(space: SearchSpace, choose: Callable[[str, tuple[Any, ...], str], Any]) -> Plan:
+    """One knob after another, each a choice among what the others leave feasible."""
     left = list(space.values.items())
     for knob in space.knobs:
         feasible = tuple(dict.fromkeys(values[knob.name] for _, values in left))
         if len(feasible) == 1:
             continue
         name = knob.name if feasible == knob.values else f"{knob.name} of {feasible}"
-        chosen = trial.suggest_categorical(name, feasible)
+        chosen = choose(name, feasible, knob.name)
         left = [(plan, values) for plan, values in left if values[knob.name] == chosen]
     return left[0][0]
 
 
+class RandomPlans(PlanSampler):
+    """Any plan that was not tried, with our trials: what the model is worth."""
+
+    def propose(self, number: int) -> Plan | None:
+        plans = [plan for plan in self._space.plans() if plan not in self._history.tried]
+        rng = random.Random(f"{self._seed} {number}")
+        return rng.choice(plans) if plans else None
+
+
+class TpePlans(PlanSampler):
+    """Optuna's TPE, with our trials: it is asked until it says something new."""
+
+    def propose(self, number: int) -> Plan | None:
+        past = self._history
+        study = optuna.create_study(
+            sampler=optuna.samplers.TPESampler(seed=1000 * self._seed + number)
+        )
+        for plan, log in zip(past.plans, past.logs, strict=True):
+            if plan in self._space.values:
+                study.add_trial(_told(self._space, plan, log))
+        for _ in range(100):
+            plan = _suggest(study.ask(), self._space)
+            if plan not in past.tried:
+                return plan
+        untried = [plan for plan in self._space.plans() if plan not in past.tried]
+        return untried[0] if untried else None
+
+
+def with_sampler(sampler: type[PlanSampler]) -> Search:
+    """Our own study with another sampler in it."""
+
+    def search(machine: Machine, space: SearchSpace, budget: int, seed: int) -> tuple[Plan, float]:
+        with mock.patch.object(study_module, "PlanSampler", sampler):
+            return ours(machine, space, budget, seed)
+
+    return search
+
+
 SEARCHES: dict[str, Search] = {
     "cputune": ours,
+    "TPE, our trials": with_sampler(TpePlans),
+    "random, our trials": with_sampler(RandomPlans),
     "TPE, 3+10 steps": tpe,
     "random, 3+10 steps": random_search,
     "grid, 3+10 steps": grid,
