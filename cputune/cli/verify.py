@@ -125,11 +125,14 @@ def print_text(verdicts: tuple[Verdict, ...]) -> None:
     """What was seen, artefact by artefact, the details of what failed below it."""
     from rich.text import Text
 
+    from cputune.report.machine import visible
+
     out = console()
     for verdict in verdicts:
         sign, color = SIGNS[verdict.state]
         title = Text(f"{sign} ", style=color)
-        title.append(verdict.path, style="bold").append(f"  {verdict.format}: {verdict.state}")
+        title.append(visible(verdict.path), style="bold")
+        title.append(visible(f"  {verdict.format}: {verdict.state}"))
         out.print(title)
         before = None
         for check in verdict.checks:
@@ -144,9 +147,11 @@ def _print_check(out: Any, check: Check, *, said: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
+    from cputune.report.machine import visible
+
     sign, color = SIGNS[check.state]
     line = Text("").append(f"{sign} ", style=color).append(f"{check.name:<19}")
-    line.append(check.summary)
+    line.append(visible(check.summary))
     if check.consumer and not said:
         line.append(f"  [{check.consumer}]", style="dim")
     out.print(Padding(line, (0, 0, 0, 2)))
@@ -154,6 +159,7 @@ def _print_check(out: Any, check: Check, *, said: bool) -> None:
         for row in check.evidence:
             where = "" if row.rank is None else f"rank {row.rank}, "
             expected = "" if row.expected is None else f" (expected {row.expected})"
-            out.print(Padding(Text(f"{where}{row.what}: {row.seen}{expected}"), (0, 0, 0, 23)))
+            text = visible(f"{where}{row.what}: {row.seen}{expected}")
+            out.print(Padding(Text(text), (0, 0, 0, 23)))
     if check.remedy:
-        out.print(Padding(Text(f"→ {check.remedy}", style="dim"), (0, 0, 0, 23)))
+        out.print(Padding(Text(visible(f"→ {check.remedy}"), style="dim"), (0, 0, 0, 23)))

@@ -65,6 +65,14 @@ def test_a_report_that_cannot_be_written_is_said_first(run, script, tmp_path):
     assert isinstance(refused.exception, UsageError)
 
 
+def test_what_a_file_says_cannot_paint_the_terminal(run, tmp_path):
+    path = tmp_path / "run \x1b[31m.sh"
+    path.write_text("#!/bin/bash\nmpirun\n")
+    done = run("--no-run", path)
+    assert "\x1b" not in done.stdout
+    assert "\\x1b[31m" in done.stdout.replace("\n", "")
+
+
 def test_a_pipe_is_no_launch_file(run, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert isinstance(run(tmp_path / "pipe").exception, UsageError)
