@@ -74,7 +74,7 @@ def gomp_cpus(facts: HostFacts) -> tuple[int, ...] | None:
         return None
     cpus: set[int] = set()
     for part in re.split(r"[\s,]+", text):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?", part)
         if match is None:
             return None
         first, last, step = (int(g) if g else None for g in match.groups())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import is_true, local_ranks, value, without_gpu, world_size
@@ -143,7 +143,7 @@ def version_of(facts: HostFacts, name: str) -> Version | None:
     package = facts.package(name)
     try:
         return Version(package.version) if package and package.version else None
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number of thousands of digits
         return None
 
 
