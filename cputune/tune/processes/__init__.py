@@ -4,6 +4,7 @@
 - ``launch``: the commands and messages that start the ranks of a plan;
 - ``keeper``: our end of ``cputune.trial.keeper``, the process that watches over ranks;
 - ``gather``: steps of ranks to steps of the job;
+- ``idle``: does a job still compute, or does it hang;
 - ``judge``: effective state against the plan, and the reasons of failures;
 - ``trial``: one plan from start to end.
 """
