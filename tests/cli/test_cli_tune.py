@@ -315,7 +315,7 @@ def test_a_real_interrupt_leaves_a_study_and_no_children(tmp_path: Path) -> None
     with start(tmp_path) as child:
         assert child.stderr is not None
         for line in child.stderr:
-            if line.startswith("trial 0: "):
+            if line.startswith("trial ") and "samples/s" in line:  # one that is believed
                 break
         family = psutil.Process(child.pid).children(recursive=True)
         child.send_signal(signal.SIGINT)
@@ -325,5 +325,5 @@ def test_a_real_interrupt_leaves_a_study_and_no_children(tmp_path: Path) -> None
     assert family
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
-    assert load_result(tmp_path / "cputune.json").baseline.plan.as_found
+    assert load_result(tmp_path / "cputune.json").trials
     assert (tmp_path / "cputune.db").is_file()

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import pytest
 import yaml
-from emit_checks import shellcheck
 from emit_machines import (
     TODAY,
     machine,
@@ -24,6 +23,7 @@ from emit_machines import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scripts import shellcheck
 
 from cputune.emit import FORMATS, Cluster, EmittedFile, emit, parse_hosts
 from cputune.emit.job import make_job

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from emit_checks import shellcheck
 from emit_machines import MACHINES
+from scripts import shellcheck
 
 import cputune.emit.header
 from cputune.emit import FORMATS, EmittedFile, emit
