@@ -64,6 +64,8 @@ doc: $(VENV)/.dev  ## write the pages of docs/ that are made from the program's 
 bench: $(VENV)/.dev  ## ratios against the peers; needs a quiet machine
 	$(BIN)/python benchmarks/doctor.py
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/wall.py
 	$(BIN)/python benchmarks/emit.py
 
 clean:  ## remove what the targets above have made
