@@ -130,15 +130,20 @@ def native_precisions(facts: HostFacts) -> tuple[str, ...]:
 
 
 def default_threads(facts: HostFacts) -> int:
-    """OpenMP threads of a plain ``python train.py``: OMP_NUM_THREADS, else every allowed core.
+    """OpenMP threads of a plain ``python train.py``: what is asked for, else every allowed core.
 
-    torch takes MKL's count, which is one thread per physical core of the affinity mask
-    (aten/src/ATen/ParallelOpenMP.cpp); a CPU quota is not seen by anybody.
+    torch takes MKL's count (aten/src/ATen/ParallelOpenMP.cpp): MKL_NUM_THREADS before
+    OMP_NUM_THREADS, and no more than the physical cores of the affinity mask (seen with
+    torch 2.13 on x86-64; builds for other processors have no MKL). A CPU quota is not seen
+    by anybody.
     """
-    asked = facts.environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if re.fullmatch(r"[0-9]{1,6}", asked) and int(asked) > 0:
-        return int(asked)
-    return max(1, len(facts.topology.allowed_cores))
+    cores = max(1, len(facts.topology.allowed_cores))
+    has_mkl = facts.cpu.architecture in (None, "x86_64")
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS") if has_mkl else ("OMP_NUM_THREADS",):
+        asked = facts.environment.get(name, "").split(",")[0].strip()
+        if re.fullmatch(r"[0-9]{1,6}", asked) and int(asked) > 0:
+            return min(int(asked), cores) if has_mkl else int(asked)
+    return cores
 
 
 def baseline_plan(facts: HostFacts) -> Plan:

@@ -151,6 +151,12 @@ class TestPlans:
         facts = machine(cores_per_socket=8, environment={"OMP_NUM_THREADS": value})
         assert default_threads(facts) == threads
 
+    def test_mkl_comes_first_and_takes_no_more_than_the_cores(self) -> None:
+        asked = {"MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "4"}
+        assert default_threads(machine(cores_per_socket=8, environment=asked)) == 2
+        many = machine(cores_per_socket=4, environment={"OMP_NUM_THREADS": "64"})
+        assert default_threads(many) == 4
+
     def test_sockets_and_nodes_under_cpus(self) -> None:
         facts = machine(sockets=2, cores_per_socket=4, nodes_per_socket=2)
         assert nodes_spanned(facts, (0, 1)) == (1, 1)

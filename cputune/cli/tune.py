@@ -203,7 +203,7 @@ def _require_packages() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise MissingPackageError(
-            f"tuning needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
+            f"tuning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
             "not installed",
             hint="pip install 'cputune[tune]'",
         )

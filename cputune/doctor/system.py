@@ -142,7 +142,9 @@ def machine_busy(facts: HostFacts) -> Iterator[Finding]:
     cpus, load = len(facts.topology.online), facts.load
     average, pressure = load.average_1min, load.cpu_pressure_percent
     seen = []
-    if average is not None and cpus and average > max(1.0, BUSY_SHARE * cpus):
+    # The load average remembers what has ended; the one thread that runs now is ours.
+    over = load.running_threads is not None and load.running_threads <= 1
+    if average is not None and not over and cpus and average > max(1.0, BUSY_SHARE * cpus):
         seen.append(f"load average {average:g} on {cpus} CPUs")
     if pressure is not None and pressure > PRESSURE_PERCENT:
         seen.append(f"CPU pressure {pressure:g} % (tasks that wait for a CPU)")
