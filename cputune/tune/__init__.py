@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,7 @@ def tune(
         max_time_seconds=max_time_seconds,
         study=None if study is None else Path(study),
         resume=resume,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
     def open_runner(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:

@@ -41,7 +41,7 @@ BUSY_ERROR = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What was asked for, beside the workload and the machine."""
+    """What was asked for, beside the workload and the machine; ``created`` is when (UTC)."""
 
     budget: int = 20
     seed: int = 0
@@ -51,6 +51,7 @@ class Settings:
     max_time_seconds: float | None = None
     study: Path | None = None
     resume: bool = False
+    created: str | None = None
 
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
@@ -342,6 +343,7 @@ class TuningStudy:
             noise=self._race.noise.deviation,
             budget=self._settings.budget,
             seed=self._settings.seed,
+            created=self._settings.created,
             seconds=self._timer.used_seconds,
         )
 

@@ -83,6 +83,7 @@ def conclude(
     noise: float,
     budget: int,
     seed: int,
+    created: str | None,
     seconds: float,
 ) -> Result:
     """The result of a study. Raises NoValidTrialError where nothing can be believed."""
@@ -99,6 +100,7 @@ def conclude(
         speedup=advice.speedup,
         trials=tuple(findings.trials),
         seed=seed,
+        created=created,
         budget=budget,
         sampler=SAMPLER,
         data=findings.data,

@@ -307,6 +307,7 @@ def test_a_real_study_of_two_trials(tmp_path: Path) -> None:
     assert bound.observed[0]["threads"] == 1
     assert bound.observed[0]["affinity"] == cpulist.render(bound.plan.cpus[0])
     assert "synthetic" in str(result.data)
+    assert str(result.created).endswith("+00:00")
     assert "cputune emit" in out
 
 
