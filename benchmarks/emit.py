@@ -25,12 +25,12 @@ from pathlib import Path
 
 import cputune
 from cputune.host import LiveHost
+from cputune.ranks.launched import Rank, RankStep
+from cputune.ranks.runner import ProcessRunner
 from cputune.result import Result, Throughput, load_result
-from cputune.tune.runner import ProcessRunner
-from cputune.tune.statistics import student_t
-from cputune.verify import verify
-from cputune.verify.launched import Rank, RankStep
-from cputune.verify.speed import step_rates
+from cputune.tuner.statistics import student_t
+from cputune.verifier import verify
+from cputune.verifier.speed import step_rates
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "consumers"))
 import install

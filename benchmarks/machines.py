@@ -35,8 +35,8 @@ from cputune.facts import (
 )
 from cputune.layout import nodes_spanned
 from cputune.plan import Plan
-from cputune.tune.reading import DELAYED_SHARE
-from cputune.tune.steps import Step
+from cputune.steps import Step
+from cputune.tuner.reading import DELAYED_SHARE
 from cputune.workload import Workload
 
 GIB = 1 << 30
@@ -467,7 +467,7 @@ def write_table(path: Path, *, steps: int) -> None:
     Raises FileExistsError where the table is there already.
     """
     import cputune
-    from cputune.tune.runner import ProcessRunner
+    from cputune.ranks.runner import ProcessRunner
 
     if path.exists():
         raise FileExistsError(path)

@@ -33,9 +33,9 @@ from machines import MACHINES, Machine, measured_machine, write_table
 
 import cputune
 from cputune.plan import Plan
-from cputune.tune import study as study_module
-from cputune.tune.sampler import PlanSampler
-from cputune.tune.space import SearchSpace
+from cputune.tuner import study as study_module
+from cputune.tuner.sampler import PlanSampler
+from cputune.tuner.space import SearchSpace
 
 WARMUP, STEPS = 3, 10
 BUDGETS = (10, 20, 30)

@@ -19,7 +19,7 @@ from itertools import islice
 import cputune
 from cputune.layout import make_plan, native_precisions, usable_cores
 from cputune.plan import Plan
-from cputune.tune.runner import ProcessRunner
+from cputune.ranks.runner import ProcessRunner
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 QUIET = 0.1

@@ -16,8 +16,8 @@ from contextlib import closing
 from itertools import cycle, islice
 
 import cputune
-from cputune.tune.runner import ProcessRunner
-from cputune.tune.steps import TrialError
+from cputune.ranks.runner import ProcessRunner
+from cputune.steps import TrialError
 from cputune.workload import DEFAULT_RECIPE
 
 WARMUP, STEPS = 3, 10

@@ -18,14 +18,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from cputune.doctor import diagnose
-    from cputune.emit import emit
+    from cputune.emitters import emit
     from cputune.errors import CputuneError
     from cputune.host import RecordedHost
     from cputune.plan import Plan
-    from cputune.probe import probe
+    from cputune.probing import probe
     from cputune.result import Result
-    from cputune.tune import search_space, tune
-    from cputune.tune.steps import Step
+    from cputune.steps import Step
+    from cputune.tuner import search_space, tune
+    from cputune.verifier import verify
     from cputune.workload import Workload
 
 _HOMES = {
@@ -33,12 +34,15 @@ _HOMES = {
     "Plan": "cputune.plan",
     "RecordedHost": "cputune.host",
     "Result": "cputune.result",
-    "Step": "cputune.tune.steps",
+    "Step": "cputune.steps",
     "Workload": "cputune.workload",
     "diagnose": "cputune.doctor",
-    "search_space": "cputune.tune",
+    "emit": "cputune.emitters",
+    "probe": "cputune.probing",
+    "search_space": "cputune.tuner",
+    "tune": "cputune.tuner",
+    "verify": "cputune.verifier",
 }
-_CALLABLE_FOLDERS = ("emit", "probe", "tune")  # see _callable.py
 
 __all__ = [
     "CputuneError",
@@ -52,14 +56,13 @@ __all__ = [
     "probe",
     "search_space",
     "tune",
+    "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in _CALLABLE_FOLDERS:
-        return import_module(f"cputune.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -67,4 +70,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

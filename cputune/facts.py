@@ -1,4 +1,4 @@
-"""What a machine is: frozen records, filled by ``cputune.probe``.
+"""What a machine is: frozen records, filled by ``cputune.probing``.
 
 A fact that could not be learnt is None, and ``HostFacts.unknown`` says why.
 """

@@ -4,7 +4,7 @@ from importlib import metadata, util
 
 import pytest
 
-from cputune.command import release, training_flags
+from cputune.carrier.flags import release, training_flags
 from cputune.plan import Plan
 from cputune.workload import Workload
 

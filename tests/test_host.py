@@ -24,7 +24,7 @@ from cputune.host import (
     write_tree,
 )
 from cputune.host.cpuid import cpuid
-from cputune.probe import probe
+from cputune.probing import probe
 
 X86_LINUX = sys.platform == "linux" and os.uname().machine == "x86_64"
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tune.fakes import SMALL, FakeRunner, truthful
+from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.errors import ResultError

@@ -111,7 +111,7 @@ def _host(root: str | None) -> Host:
 
 
 def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | None) -> Diagnosis:
-    from cputune.probe import probe
+    from cputune.probing import probe
 
     facts = probe(host)
     if check_file is not None:
@@ -145,7 +145,7 @@ def _text_of(path: str) -> str:
 
 
 def _keep(host: Host, directory: str) -> None:
-    from cputune.probe.recording import record
+    from cputune.probing.recording import record
 
     record(host, directory)
     sys.stderr.write(f"recorded this machine in {directory}; look at it before you share it\n")

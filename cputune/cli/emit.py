@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cputune.emit import (
+from cputune.emitters import (
     FORMATS,
     MPI_DIALECTS,
     Cluster,
@@ -20,7 +20,7 @@ from cputune.emit import (
     parse_hostfile,
     parse_hosts,
 )
-from cputune.emit.machine import machine_difference, missing_cpus
+from cputune.emitters.machine import machine_difference, missing_cpus
 from cputune.errors import CannotError, ResultError, UsageError
 from cputune.facts import HostFacts
 from cputune.host import write_atomically
@@ -137,7 +137,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _facts() -> HostFacts:
-    from cputune.probe import probe
+    from cputune.probing import probe
 
     return probe()
 
@@ -240,8 +240,8 @@ def _write(files: Sequence[EmittedFile], output: str | None, force: bool) -> tup
 
 def _verify(ctx: click.Context, paths: Sequence[Path], result: Path | None) -> None:
     from cputune.cli.verify import exit_code, print_text
-    from cputune.verify import verify
-    from cputune.verify.artefact import read
+    from cputune.verifier import verify
+    from cputune.verifier.artefact import read
 
     verdicts = verify([path for path in paths if read(path) is not None], result=result)
     print_text(verdicts)

@@ -17,8 +17,8 @@ from cputune.workload import DEFAULT_RECIPE, Workload
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.result import Result
-    from cputune.tune.events import OnEvent
-    from cputune.tune.space import SearchSpace
+    from cputune.tuner.events import OnEvent
+    from cputune.tuner.space import SearchSpace
 
 _NEEDED = ("torch", "transformers", "accelerate", "optuna")
 
@@ -77,8 +77,8 @@ def command(
     }
     seconds = None if max_time is None else _seconds(max_time)
 
-    from cputune.probe import probe
-    from cputune.tune import search_space, tune
+    from cputune.probing import probe
+    from cputune.tuner import search_space, tune
 
     if dry_run:
         facts = probe()
@@ -244,8 +244,8 @@ def _first_command(space: SearchSpace) -> str:
     """The baseline's command, as the first trial runs it."""
     import shlex
 
-    from cputune.command import training_flags
-    from cputune.trial import recipe_script
+    from cputune.carrier.flags import training_flags
+    from cputune.inside import recipe_script
 
     job = space.workload
     versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
@@ -256,7 +256,7 @@ def _first_command(space: SearchSpace) -> str:
 def _progress() -> OnEvent:
     """A line that changes on a terminal; elsewhere a line for each trial."""
     from cputune.report.tuning import line_of, status_of
-    from cputune.tune.events import Event
+    from cputune.tuner.events import Event
 
     alive = sys.stderr.isatty()
 

@@ -14,7 +14,7 @@ from cputune.errors import UsageError
 from cputune.host import write_atomically
 
 if TYPE_CHECKING:
-    from cputune.verify import Check, Verdict
+    from cputune.verifier import Check, Verdict
 
 SCHEMA = "cputune.verify/1"
 SIGNS = {"passed": ("✓", "green"), "failed": ("✗", "red"), "not checked": ("–", "yellow")}
@@ -66,7 +66,7 @@ def command(
     cputune verify launch/
     cputune verify launch/mpirun.sh --steps 30 --report verify.json
     """
-    from cputune.verify import verify
+    from cputune.verifier import verify
 
     if report is not None:
         _writable(Path(report), force=force)

@@ -17,13 +17,13 @@ from typing import Any
 from cputune import cpulist
 from cputune.doctor.files.context import file_check
 from cputune.doctor.finding import Check, Finding, Severity, by_severity
-from cputune.doctor.fit import versions_of
-from cputune.doctor.stack import load
 from cputune.doctor.variables import value
-from cputune.doctor.ways import both_ways
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
 from cputune.layout import native_precisions
+from cputune.stack.fit import versions_of
+from cputune.stack.tables import load
+from cputune.stack.ways import both_ways
 
 IMPORT_SECONDS = 90.0
 LOOK_SECONDS = 120.0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cputune.doctor import fit
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.fit import versions_of
-from cputune.doctor.stack import load
 from cputune.doctor.variables import is_true, value
-from cputune.doctor.ways import way_out
 from cputune.facts import HostFacts
+from cputune.stack import fit
+from cputune.stack.fit import versions_of
+from cputune.stack.tables import load
+from cputune.stack.ways import way_out
 
 
 @check(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cputune.doctor import fit
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.fit import DISTRIBUTIONS, versions_of
-from cputune.doctor.stack import load, parse
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
+from cputune.stack import fit
+from cputune.stack.fit import DISTRIBUTIONS, versions_of
+from cputune.stack.tables import load, parse
 
 
 @check(

@@ -14,13 +14,13 @@ from packaging.version import Version
 
 from cputune.doctor import installed
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, check
-from cputune.doctor.fit import DISTRIBUTIONS, Versions, misfits, short_name, versions_of
-from cputune.doctor.stack import load, parse
 from cputune.doctor.versions import VERSION_CHECKS
-from cputune.doctor.vocabulary import State, vocabulary
-from cputune.doctor.ways import way_out
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
+from cputune.stack.fit import DISTRIBUTIONS, Versions, misfits, short_name, versions_of
+from cputune.stack.tables import load, parse
+from cputune.stack.vocabulary import State, vocabulary
+from cputune.stack.ways import way_out
 
 _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 
 from packaging.version import Version
 
-from cputune.doctor import eras, fit, installed
+from cputune.doctor import eras, installed
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.fit import Versions, versions_of
-from cputune.doctor.stack import load, satisfies
-from cputune.doctor.ways import both_ways
 from cputune.facts import HostFacts
+from cputune.stack import fit
+from cputune.stack.fit import Versions, versions_of
+from cputune.stack.tables import load, satisfies
+from cputune.stack.ways import both_ways
 
 IPEX_SOURCES = (
     "intel/intel-extension-for-pytorch#811, intel/intel-extension-for-pytorch#313, "

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from cputune.plan import Plan
 from cputune.result import FAILED, PRUNED, Result, Throughput, Trial
-from cputune.tune.events import (
+from cputune.tuner.events import (
     ConfirmRun,
     ConfirmStarted,
     Event,
@@ -21,7 +21,7 @@ from cputune.tune.events import (
 )
 
 if TYPE_CHECKING:
-    from cputune.tune.space import SearchSpace
+    from cputune.tuner.space import SearchSpace
 
 
 def line_of(event: Event) -> str | None:

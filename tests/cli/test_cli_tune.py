@@ -18,7 +18,7 @@ from cputune import cpulist
 from cputune.cli import main
 from cputune.plan import Plan
 from cputune.result import load_result
-from cputune.tune.steps import Crashed, Step
+from cputune.steps import Crashed, Step
 from cputune.workload import Workload
 
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
@@ -60,15 +60,15 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
-    import cputune.probe
-    import cputune.tune.runner
+    import cputune.probing
+    import cputune.ranks.runner
 
     class Runner(FakeProcessRunner):
         script = staticmethod(true_steps)
         opened: ClassVar[list[tuple[Workload, bool]]] = []
 
-    monkeypatch.setattr(cputune.tune.runner, "ProcessRunner", Runner)
-    monkeypatch.setattr(cputune.probe, "probe", lambda: SMALL.facts)
+    monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
+    monkeypatch.setattr(cputune.probing, "probe", lambda: SMALL.facts)
     return Runner
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cputune.emit import emit
+from cputune.emitters import emit
 from cputune.plan import Plan
 from cputune.workload import Workload
 

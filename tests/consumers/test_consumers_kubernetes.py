@@ -5,7 +5,7 @@ import yaml
 from launches import two_ranks
 
 from cputune.plan import Plan
-from cputune.verify import verify
+from cputune.verifier import verify
 
 pytest.importorskip("kubeflow.training")
 pytestmark = [pytest.mark.consumer]

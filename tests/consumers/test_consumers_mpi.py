@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from launches import HOSTILE, two_ranks
 
-from cputune.verify import verify
+from cputune.verifier import verify
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from launches import HOSTILE, two_ranks
 
-from cputune.emit import parse_hosts
+from cputune.emitters import parse_hosts
 from cputune.plan import Plan
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]

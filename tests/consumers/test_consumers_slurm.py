@@ -7,7 +7,7 @@ import pytest
 import slurm
 from launches import two_ranks
 
-from cputune.verify import verify
+from cputune.verifier import verify
 
 pytestmark = [
     pytest.mark.consumer,

@@ -9,7 +9,7 @@ import pytest
 from launches import HOSTILE, two_ranks
 
 from cputune.plan import Plan
-from cputune.verify import verify
+from cputune.verifier import verify
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 

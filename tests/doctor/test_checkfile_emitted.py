@@ -6,7 +6,7 @@ import pytest
 from stacks import IPEX_ERA, TODAY, machine
 
 from cputune.doctor.checkfile import check_file
-from cputune.emit import emit, parse_hosts
+from cputune.emitters import emit, parse_hosts
 from cputune.facts import Core, Launcher
 from cputune.workload import Workload
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cputune.doctor import diagnose
 from cputune.doctor.registry import CHECKS
 from cputune.facts import Cpu, HostFacts, Limits, Load, Memory, Settings, Topology
-from cputune.probe import probe
+from cputune.probing import probe
 
 NOTHING = HostFacts(
     cpu=Cpu(

@@ -1,10 +1,10 @@
 import pytest
 from packaging.version import Version
 
-from cputune import command
-from cputune.doctor.fit import Versions, misfits, short_name
-from cputune.doctor.stack import load, parse, satisfies, tag_of
-from cputune.doctor.ways import way_out, ways_out
+from cputune.carrier import flags as command
+from cputune.stack.fit import Versions, misfits, short_name
+from cputune.stack.tables import load, parse, satisfies, tag_of
+from cputune.stack.ways import way_out, ways_out
 
 STACK = load()
 

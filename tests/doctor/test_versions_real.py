@@ -25,7 +25,7 @@ pytestmark = [
 DEEP = """
 from cputune.doctor.deep import imports
 from cputune.host import LiveHost
-from cputune.probe import probe
+from cputune.probing import probe
 host = LiveHost()
 for finding in imports(probe(host), host):
     print(finding.evidence, finding.command, sep="\\n")

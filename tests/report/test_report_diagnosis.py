@@ -13,7 +13,7 @@ from scripts import shellcheck
 
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.facts import HostFacts
-from cputune.probe import probe
+from cputune.probing import probe
 from cputune.report.diagnosis import markdown, print_text, source_urls, verdict
 from cputune.report.fixes import fix_script
 from cputune.report.machine import precision_units

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hosts.builder import Cgroup, machine
 
-from cputune.probe import probe
+from cputune.probing import probe
 from cputune.report.host import host_document
 
 GIB = 1 << 30

@@ -8,7 +8,7 @@ import pytest
 from hosts.builder import machine
 
 from cputune.facts import HostFacts
-from cputune.probe import probe
+from cputune.probing import probe
 from cputune.report.topology import picture
 
 

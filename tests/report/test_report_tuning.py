@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from tune.fakes import SMALL, FakeRunner, truthful
+from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.report.tuning import (
@@ -20,7 +20,7 @@ from cputune.report.tuning import (
     trial_line,
 )
 from cputune.result import Result
-from cputune.tune.events import (
+from cputune.tuner.events import (
     ConfirmRun,
     ConfirmStarted,
     Event,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from cputune.doctor.files.context import Context, file_check
 from cputune.doctor.files.yaml_lines import Document
 from cputune.doctor.finding import Check, Finding, Severity
-from cputune.doctor.fit import ipex_torch, ipex_user
-from cputune.doctor.stack import load
+from cputune.stack.fit import ipex_torch, ipex_user
+from cputune.stack.tables import load
 
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
 """Keys by which an accelerate configuration is known."""

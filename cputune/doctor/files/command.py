@@ -10,9 +10,9 @@ from cputune.doctor.files.accelerate import ONE_PROCESS, OVERSUBSCRIBED, PRECISI
 from cputune.doctor.files.context import Context, file_check
 from cputune.doctor.files.launches import Launch
 from cputune.doctor.finding import Check, Finding, Severity
-from cputune.doctor.fit import ipex_torch
-from cputune.doctor.stack import load
-from cputune.doctor.vocabulary import State, Word, vocabulary
+from cputune.stack.fit import ipex_torch
+from cputune.stack.tables import load
+from cputune.stack.vocabulary import State, Word, vocabulary
 
 FLAG_REFUSED = file_check(
     "file-flag-refused",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from cputune.doctor.finding import Check, Finding, Severity
-from cputune.doctor.fit import Versions, versions_of
-from cputune.doctor.stack import load
 from cputune.facts import HostFacts
 from cputune.layout import native_precisions, usable_cores
+from cputune.stack.fit import Versions, versions_of
+from cputune.stack.tables import load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

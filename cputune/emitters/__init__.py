@@ -1,0 +1,104 @@
+"""Write a plan down as the files that launch it. Text only: nothing is touched.
+
+``cputune.emit(result, "mpirun", nodes=2, hosts=parse_hosts("a,b"))``. One file per format;
+``FORMATS`` is their register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cputune.emitters.accelerate import emit_accelerate
+from cputune.emitters.hostfile import parse_hostfile, parse_hosts
+from cputune.emitters.interface import MPI_DIALECTS, Cluster, EmittedFile, Format, Job, Node
+from cputune.emitters.job import make_job
+from cputune.emitters.mpirun import emit_mpirun
+from cputune.emitters.pytorchjob import emit_pytorchjob
+from cputune.emitters.slurm import emit_slurm
+from cputune.emitters.torchrun import emit_torchrun
+from cputune.emitters.trainjob import emit_trainjob
+from cputune.errors import UsageError
+from cputune.facts import HostFacts
+from cputune.result import Result
+from cputune.workload import Workload
+
+__all__ = [
+    "FORMATS",
+    "MPI_DIALECTS",
+    "Cluster",
+    "EmittedFile",
+    "Job",
+    "Node",
+    "emit",
+    "make_job",
+    "parse_hostfile",
+    "parse_hosts",
+]
+
+FORMATS: dict[str, Format] = {
+    "mpirun": emit_mpirun,
+    "accelerate": emit_accelerate,
+    "torchrun": emit_torchrun,
+    "pytorchjob": emit_pytorchjob,
+    "trainjob": emit_trainjob,
+    "slurm": emit_slurm,
+}
+
+
+def emit(
+    result: Result | None,
+    format: str,
+    *,
+    facts: HostFacts | None = None,
+    workload: Workload | None = None,
+    nodes: int | None = None,
+    hosts: tuple[Node, ...] = (),
+    mpi: str | None = None,
+    python: str | None = None,
+    versions: Mapping[str, str] | None = None,
+    cluster: Cluster | None = None,
+) -> tuple[EmittedFile, ...]:
+    """The files of one format; the first is the one to start or submit.
+
+    Args:
+        result: what was tuned; None for the guide's plan on ``facts``.
+        format: a name in ``FORMATS``, or "all".
+        facts: the machine: needed without a result, and tells which ``mpirun`` there is.
+        workload: what to launch, where it is not what was tuned.
+        nodes: machines to run on; by default as many as ``hosts``, else the plan's.
+        hosts: their names and slots, from ``parse_hostfile`` or ``parse_hosts``.
+        mpi: the dialect of ``mpirun``; by default the one of ``facts``, else the script
+            finds out when it runs.
+        python: path of the interpreter that trains; the scripts take it where it exists
+            and PYTHON names no other. By default ``python3``.
+        versions: distribution versions where the job runs, over those of the result.
+        cluster: what only the user knows: names, images, volumes, queues.
+
+    Raises:
+        UsageError: for what cannot be written down as asked.
+    """
+    if format != "all" and format not in FORMATS:
+        raise UsageError(
+            f"no format is called {format!r}", hint="formats: " + ", ".join((*FORMATS, "all"))
+        )
+    job = make_job(
+        result,
+        facts=facts,
+        workload=workload,
+        nodes=nodes,
+        hosts=hosts,
+        mpi=mpi,
+        python=python,
+        versions=versions,
+        cluster=cluster,
+    )
+    names = tuple(FORMATS) if format == "all" else (format,)
+    files: dict[str, EmittedFile] = {}
+    for name in names:
+        main, *others = FORMATS[name](job)
+        for file in (replace(main, notes=(*job.notes, *main.notes)), *others):
+            files.setdefault(file.name, file)
+    for file in job.companions:
+        files.setdefault(file.name, file)
+    return tuple(files.values())

@@ -1,0 +1,153 @@
+"""``accelerate``: its YAML, a host file, and the script with the launch line.
+
+accelerate starts several CPU ranks only through mpirun, and only where a host file is
+named (0.34 to 1.15); no key of its YAML carries threads or CPUs. So the launch line is
+part of the artefact. Keys per version: accelerate/commands/config/config_args.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cputune.carrier.flags import release
+from cputune.emitters import shell, yamltext
+from cputune.emitters.interface import EmittedFile, Job
+from cputune.emitters.mpirun import (
+    DETECT,
+    HYDRA_HOSTS,
+    NAMES,
+    NO_COLON,
+    OPENMPI_HOSTS,
+    dialects_of,
+    host_files,
+    pin_domain,
+    refuse_colon,
+)
+from cputune.errors import UsageError
+
+CONFIG = "accelerate.yaml"
+IPEX_UNTIL = (1, 12)
+"""The last release that knows ``ipex_config`` and ``mpirun_config.mpirun_ccl``."""
+MPIRUN_FROM = (0, 28)
+"""The first release that starts mpirun."""
+CPU_AFFINITY_FROM = (0, 29)
+HOSTFILE_FLAG_WINS_FROM = (1, 5)
+"""Before it the YAML's host file, a path below the current directory, beats the flag's."""
+
+
+def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
+    """The script, the YAML, and for several ranks the host files. Raises UsageError."""
+    several = job.plan.world_size > 1
+    variables = shell.variables(job, intel_mpi=job.mpi == "intelmpi")
+    notes = []
+    shell.require_hosts(job)
+    if several:
+        refuse_colon(job)
+        if release(job.versions.get("accelerate")) < MPIRUN_FROM:
+            raise UsageError(
+                f"accelerate {job.versions['accelerate']} cannot start several CPU ranks",
+                hint="use --format mpirun or torchrun, or accelerate 0.28 or later",
+            )
+        notes.append(
+            "accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back, "
+            "and binds each rank, whatever mpirun has done."
+        )
+    text = shell.head(
+        job, "accelerate", f"Launch of {job.workload.name} with accelerate launch.", notes
+    )
+    text += shell.oneccl(job) + shell.training(job)
+    text += "\n" + shell.exports(variables)
+    launch = [
+        '"$python" -m accelerate.commands.launch',
+        f'--config_file "$here/{CONFIG}"',
+        f"--num_cpu_threads_per_process {job.plan.threads_per_process}",
+        f"--mixed_precision {precision(job)}",
+    ]
+    if several:
+        text += shell.exports({"I_MPI_PIN_DOMAIN": pin_domain(job)})
+        text += DETECT % ("mpirun", NAMES[job.mpi] if job.mpi else "an MPI") + HOSTS_OF_DIALECT
+        text += NO_COLON + shell.FREE_PORT
+        launch += ['--mpirun_hostfile "$hosts"', '--main_process_port "$port"']
+    text += shell.lines_array("launch", launch)
+    text += shell.rank(job, "mpi" if several else "torch", more=_carried(job, variables))
+    text += 'exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"\n'
+    config = yamltext.document(configuration(job), job.header)
+    hosts = host_files(job, dialects_of(job), always=True) if several else ()
+    return (
+        shell.script("accelerate.sh", text, tuple(notes)),
+        EmittedFile(name=CONFIG, text=config),
+        *hosts,
+    )
+
+
+def _carried(job: Job, variables: Mapping[str, str]) -> list[str]:
+    """What rank.py sets after accelerate: its KMP variables, and on several nodes all.
+
+    Open MPI hands no variables to other nodes unasked, and accelerate does not ask.
+    """
+    lines = ["--unset KMP_AFFINITY"]
+    if "KMP_BLOCKTIME" not in variables:
+        lines.append("--unset KMP_BLOCKTIME")
+    several = job.plan.nodes > 1
+    for name, value in variables.items():
+        if several or name == "KMP_BLOCKTIME":
+            lines.append("--set " + shell.quote(f"{name}={value}"))
+    if several:
+        lines.append("--set " + shell.quote(f"MASTER_ADDR={job.nodes[0].name}"))
+        lines.append('--set "MASTER_PORT=$port"')
+    return lines
+
+
+HOSTS_OF_DIALECT = f"""
+case $dialect in
+  intelmpi | mpich) hosts=$here/{HYDRA_HOSTS} ;;
+  openmpi*)
+    hosts=$here/{OPENMPI_HOSTS}
+    [[ $EUID -ne 0 ]] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    ;;
+  *) fail "mpirun is no MPI that is known here" "install Intel MPI, MPICH or Open MPI" ;;
+esac
+[[ -f $hosts ]] ||
+  fail "these files were written for another MPI than this $dialect" \\
+    "cputune emit --format accelerate --mpi $dialect"
+"""
+
+
+def precision(job: Job) -> str:
+    """Accelerate's word for the precision; fp16 on a CPU would train in fp32 without a word."""
+    return "no" if job.plan.precision == "fp32" else job.plan.precision
+
+
+def configuration(job: Job) -> dict[str, Any]:
+    """The YAML of this accelerate release. Any key that it does not know is a ValueError."""
+    plan = job.plan
+    version = release(job.versions.get("accelerate"))
+    several = plan.world_size > 1
+    config: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "MULTI_CPU" if several else yamltext.Quoted("NO"),
+        "enable_cpu_affinity": False,
+        "machine_rank": 0,
+        "main_process_ip": yamltext.Quoted(job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"),
+        "main_training_function": "main",
+        "mixed_precision": yamltext.Quoted(precision(job)),
+        "num_machines": plan.nodes,
+        "num_processes": plan.world_size,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": True,
+    }
+    if version < CPU_AFFINITY_FROM:
+        del config["enable_cpu_affinity"]
+    if version <= IPEX_UNTIL:
+        config["ipex_config"] = {"ipex": plan.ipex}
+    if several:
+        hydra = dialects_of(job)[0] in ("intelmpi", "mpich")
+        config["mpirun_config"] = {}
+        if version >= HOSTFILE_FLAG_WINS_FROM:
+            config["mpirun_config"]["mpirun_hostfile"] = HYDRA_HOSTS if hydra else OPENMPI_HOSTS
+        if version <= IPEX_UNTIL:
+            # It becomes CCL_WORKER_COUNT, and accelerate takes ccl where that is 1 or more.
+            config["mpirun_config"]["mpirun_ccl"] = plan.ccl_workers
+    return config

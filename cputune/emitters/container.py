@@ -1,0 +1,212 @@
+"""What the Kubernetes formats need beside their YAML: an image, a volume, and the steps.
+
+The steps are those of https://huggingface.co/docs/transformers/perf_train_cpu_many,
+build, submit, watch, fetch, delete, as a script with one word for each.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from cputune.carrier.flags import release
+from cputune.emitters import kubernetes as k8s
+from cputune.emitters import shell, yamltext
+from cputune.emitters.header import comment
+from cputune.emitters.interface import EmittedFile, Job
+from cputune.emitters.job import RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT, job_name
+from cputune.errors import UsageError
+
+DEFAULT_BASE = "python:3.11-slim-bookworm"
+OLD_BASE = "python:3.10-slim-bookworm"
+"""For torch 1: its wheels end with Python 3.10."""
+
+_DEBIAN = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "libgomp": "libgomp1"}
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
+
+
+def files(job: Job, format: str) -> tuple[EmittedFile, ...]:
+    """Dockerfile, pvc.yaml and the script of steps for one format."""
+    return (
+        EmittedFile(name="Dockerfile", text=dockerfile(job)),
+        EmittedFile(name="pvc.yaml", text=volume_claim(job)),
+        shell.script(f"{format}.kubectl.sh", steps(job, format)),
+    )
+
+
+def dockerfile(job: Job) -> str:
+    """An image with the versions that were measured and the libraries that are preloaded."""
+    old = release(job.versions.get("torch")) < (2, 0)
+    base = job.cluster.base_image or (OLD_BASE if old else DEFAULT_BASE)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_/@-]*", base):
+        raise UsageError(f"{base!r} is not an image", hint=f"as in: --base-image {DEFAULT_BASE}")
+    text = comment([f"Image that trains {job.workload.name}.", "", *job.header])
+    text += f"FROM {base}\n"
+    debian = [_DEBIAN[name] for name in k8s.preloads(job) if name in _DEBIAN]
+    if debian:
+        text += (
+            "RUN apt-get update \\\n"
+            f" && apt-get install --yes --no-install-recommends {' '.join(debian)} \\\n"
+            " && rm -rf /var/lib/apt/lists/*\n"
+        )
+    text += _pip(job)
+    if k8s.preloads(job):
+        text += f"RUN mkdir -p {k8s.PRELOAD}"
+        for name in k8s.preloads(job):
+            text += (
+                f" \\\n && ln -s \"$(find /usr /opt -name '{_FILES[name]}' | sort | head -n 1)\" "
+                f"{k8s.PRELOAD}/{name}.so"
+                f" \\\n && test -f {k8s.PRELOAD}/{name}.so"
+            )
+        text += "\n"
+    own = [RANK_SCRIPT]
+    if job.workload.recipe is not None:
+        own += [TRAIN_SCRIPT, RECIPE_FILE]
+        text += f"WORKDIR {k8s.WORKSPACE}\n"
+    else:
+        # The script with what it imports: the directory that the image is built from.
+        text += f"WORKDIR {k8s.WORKSPACE}/project\nCOPY . .\n"
+    return text + f"COPY --from=launch {' '.join(own)} {k8s.WORKSPACE}/\n"
+
+
+_FILES = {
+    "tcmalloc": "libtcmalloc*.so.*",
+    "jemalloc": "libjemalloc.so.*",
+    "libgomp": "libgomp.so.*",
+    "libiomp5": "libiomp5.so",
+}
+
+
+def _pip(job: Job) -> str:
+    def pinned(name: str) -> str:
+        version = job.versions.get(name)
+        return f"'{name}=={version}'" if version and _VERSION.fullmatch(version) else name
+
+    torch = pinned("torch").split("+")[0].rstrip("'")
+    torch = f"{torch}'" if "'" in torch else torch
+    text = (
+        "# torch without CUDA; the versions are those of the machine that was measured.\n"
+        "RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu "
+        f"{torch}\n"
+    )
+    others = [pinned(name) for name in ("transformers", "accelerate")]
+    if job.workload.recipe is not None and job.workload.recipe.dataset:
+        others.append("datasets")
+    if job.plan.openmp == "libiomp5":
+        others.append("intel-openmp")
+    if job.plan.ipex:
+        others.append(pinned("intel_extension_for_pytorch"))
+    text += f"RUN pip install --no-cache-dir {' '.join(others)}\n"
+    if job.plan.backend == "ccl":
+        version = pinned("oneccl_bind_pt")
+        text += (
+            f"RUN pip install --no-cache-dir {version} \\\n"
+            "    --extra-index-url https://pytorch-extension.intel.com/release-whl/stable/cpu/us/\n"
+        )
+    return text
+
+
+def volume_claim(job: Job) -> str:
+    """The claim for data and output; every node of a job mounts it."""
+    spec: dict[str, object] = {
+        "accessModes": ["ReadWriteMany" if job.plan.nodes > 1 else "ReadWriteOnce"],
+        "resources": {
+            "requests": {
+                "storage": yamltext.Quoted(k8s.quantity(job.cluster.pvc_size, "20Gi", "--pvc-size"))
+            }
+        },
+    }
+    if k8s.storage_class(job):
+        spec["storageClassName"] = yamltext.Quoted(k8s.storage_class(job))
+    content = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": yamltext.Quoted(k8s.claim(job)),
+            "namespace": yamltext.Quoted(k8s.namespace(job)),
+        },
+        "spec": spec,
+    }
+    lines = [f"Volume for data and output of {job.workload.name}.", "", *job.header]
+    return yamltext.document(content, lines)
+
+
+def steps(job: Job, format: str) -> str:
+    """``pytorchjob.kubectl.sh build|submit|watch|fetch|delete``."""
+    names = {
+        "image": k8s.image(job),
+        "namespace": k8s.namespace(job),
+        "job": job_name(job),
+        "claim": k8s.claim(job),
+    }
+    first, label = {
+        "pytorchjob": ("-master-0", "training.kubeflow.org/job-name"),
+        "trainjob": ("-node-0-0", "jobset.sigs.k8s.io/jobset-name"),
+    }[format]
+    text = "#!/usr/bin/env bash\n" + comment(
+        [
+            f"Steps to run {format}.yaml on a cluster, in this order:",
+            "  build    build the image from this directory and push it",
+            "  submit   create the volume claim and the job",
+            "  watch    follow the log of the first pod",
+            "  fetch    copy the output of the job into a directory here",
+            "  delete   delete the job; the volume and what is on it stay",
+            "",
+            *job.header,
+        ]
+    )
+    text += "set -euo pipefail\n\n"
+    text += "".join(f"{name}={shlex.quote(value)}\n" for name, value in names.items())
+    context = '"$here"' if job.workload.recipe is not None else '"$PWD"'
+    output = "out" if job.workload.recipe is not None else "."
+    return text + STEPS.format(
+        kind=format, context=context, first=first, label=label, data=k8s.DATA, output=output
+    )
+
+
+STEPS = r"""here=$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)
+
+if [[ $image == *"<"* ]]; then
+  echo "error: the image is still a placeholder: $image" >&2
+  echo "hint: cputune emit --format {kind} --image REGISTRY/NAME:TAG" >&2
+  exit 3
+fi
+case ${{1:-}} in
+  build)
+    # "launch" is the directory of these files, whatever else the image is built from.
+    docker build --build-context launch="$here" --file "$here/Dockerfile" --tag "$image" {context}
+    docker push "$image"
+    ;;
+  submit)
+    kubectl --namespace "$namespace" get pvc "$claim" >/dev/null 2>&1 ||
+      kubectl apply --filename "$here/pvc.yaml"
+    kubectl apply --filename "$here/{kind}.yaml"
+    ;;
+  watch)
+    kubectl --namespace "$namespace" get {kind} "$job"
+    kubectl --namespace "$namespace" get pods --selector "{label}=$job" --output wide
+    pod=$(kubectl --namespace "$namespace" get pods --selector "{label}=$job" --output name |
+      grep -- "{first}" | head -n 1)
+    kubectl --namespace "$namespace" logs --follow "$pod"
+    ;;
+  fetch)
+    # The pods of a job that is done cannot be copied from; a small one mounts the volume.
+    kubectl --namespace "$namespace" run "$job-fetch" --image busybox:1.36 --restart Never \
+      --overrides '{{"spec": {{"containers": [{{"name": "fetch", "image": "busybox:1.36",
+        "command": ["sleep", "3600"], "volumeMounts": [{{"name": "data", "mountPath": "{data}"}}]
+        }}],
+        "volumes": [{{"name": "data", "persistentVolumeClaim": {{"claimName": "'"$claim"'"}}}}]}}}}'
+    kubectl --namespace "$namespace" wait --for condition=Ready "pod/$job-fetch" --timeout 5m
+    kubectl cp "$namespace/$job-fetch:{data}/{output}" "./$job-output"
+    kubectl --namespace "$namespace" delete pod "$job-fetch" --grace-period 1
+    ;;
+  delete)
+    kubectl --namespace "$namespace" delete --ignore-not-found {kind} "$job"
+    echo "the volume stays; to delete it: kubectl --namespace $namespace delete pvc $claim"
+    ;;
+  *)
+    echo "usage: $0 build|submit|watch|fetch|delete" >&2
+    exit 2
+    ;;
+esac
+"""

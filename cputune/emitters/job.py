@@ -1,0 +1,237 @@
+"""From a result (or a machine alone) to a ``Job``: the plan made ready to be written down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from importlib import resources
+from typing import Any
+
+from cputune.carrier.flags import training_flags
+from cputune.emitters import header
+from cputune.emitters.hostfile import choose
+from cputune.emitters.interface import (
+    MPI_DIALECTS,
+    Beside,
+    Cluster,
+    EmittedFile,
+    Job,
+    Node,
+    Output,
+    Word,
+)
+from cputune.errors import UsageError
+from cputune.facts import HostFacts
+from cputune.layout import guide_plan
+from cputune.plan import Plan
+from cputune.result import Result, host_fingerprint
+from cputune.workload import DEFAULT_RECIPE, Workload
+
+RANK_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE = "rank.py", "train.py", "recipe.json"
+TRAINING_PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "intel_extension_for_pytorch",
+    "oneccl_bind_pt",
+)
+
+
+def make_job(
+    result: Result | None,
+    *,
+    facts: HostFacts | None = None,
+    workload: Workload | None = None,
+    nodes: int | None = None,
+    hosts: tuple[Node, ...] = (),
+    mpi: str | None = None,
+    python: str | None = None,
+    versions: Mapping[str, str] | None = None,
+    cluster: Cluster | None = None,
+) -> Job:
+    """Bring plan, workload, nodes and versions together.
+
+    Without a result the plan is the guide's for ``facts``. ``workload`` replaces the one
+    that was tuned. Raises UsageError for what does not fit together.
+    """
+    if mpi is not None and mpi not in MPI_DIALECTS:
+        raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(MPI_DIALECTS))
+    if nodes is not None and nodes < 1:
+        raise UsageError(f"a job has 1 node or more, not {nodes}", hint="--nodes 1")
+    if result is not None:
+        found, host = result.best.plan, result.host
+        known: Mapping[str, str] = result.versions
+    elif facts is not None:
+        found, host = guide_plan(facts), host_fingerprint(facts)
+        known = versions_of(facts)
+    else:
+        raise UsageError(
+            "there is nothing to write down", hint="give a result, or the facts of a machine"
+        )
+    workload = workload or (result.workload if result else Workload.from_recipe(DEFAULT_RECIPE))
+    plan = replace(found, as_found=False, nodes=nodes or (len(hosts) if hosts else found.nodes))
+    for library in plan.preload:
+        if not library.startswith("/") or any(c in library for c in ": \t\n"):
+            raise UsageError(
+                f"LD_PRELOAD cannot carry the path {library!r}",
+                hint="link the library to an absolute path without spaces and colons, tune again",
+            )
+    hosts = choose(hosts, plan.nodes, plan.processes_per_node) if hosts else ()
+    said = header.measured(result, plan) if result is not None else header.unmeasured(host, plan)
+    chosen = {**known, **(versions or {})}
+    command, notes = training_command(workload, plan, chosen)
+    return Job(
+        plan=plan,
+        workload=workload,
+        command=command,
+        environment=plan.environment(),
+        companions=companions(workload, said),
+        header=said,
+        promise=promise(plan, workload, result),
+        notes=notes,
+        threads_per_core=threads_per_core(host, facts),
+        physical_cores=_count(host, "physical_cores"),
+        nodes=hosts,
+        mpi=mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
+        python=python,
+        versions=chosen,
+        cluster=cluster or Cluster(),
+    )
+
+
+def promise(plan: Plan, workload: Workload, result: Result | None) -> dict[str, Any]:
+    """What `cputune verify` holds an artefact against, beside its format."""
+    said: dict[str, Any] = {"plan": plan.to_json()}
+    if result is not None:
+        said["samples_per_second"] = asdict(result.best.samples_per_second)
+    if workload.global_batch_size is not None and workload.batch_per_rank is None:
+        said["global_batch_size"] = workload.global_batch_size
+    return said
+
+
+def training_command(
+    workload: Workload, plan: Plan, versions: Mapping[str, str]
+) -> tuple[tuple[Word, ...], tuple[str, ...]]:
+    """The words of the training command, and what they cannot carry."""
+    script: tuple[Word, ...]
+    if workload.recipe is not None:
+        script = (
+            Beside(TRAIN_SCRIPT),
+            Beside(RECIPE_FILE),
+            "--output_dir",
+            Output("out"),
+        )
+    else:
+        script = workload.argv
+        _refuse_unprintable(workload.argv)
+        if script[0].startswith("-") and script[0] != "-m":
+            raise UsageError(
+                f"python would take the script {script[0]!r} for an option of its own",
+                hint=f"write ./{script[0]}",
+            )
+    if not workload.parses_arguments:
+        return script, (
+            "The script does not read TrainingArguments from its command line, so the plan "
+            "reaches it through the environment alone; batch size and backend stay its own.",
+        )
+    try:
+        flags = training_flags(workload, plan, versions)
+    except ValueError as error:
+        raise UsageError(
+            str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
+        ) from error
+    return (*script, *flags), _not_carried(plan, flags)
+
+
+def _not_carried(plan: Plan, flags: tuple[str, ...]) -> tuple[str, ...]:
+    """What of a plan these versions have no flag for."""
+    notes = []
+    if plan.precision == "fp16":
+        notes.append("No flag carries fp16: on a CPU, transformers would train in fp32 silently.")
+    if plan.world_size > 1 and plan.backend != "gloo" and plan.backend not in flags:
+        notes.append(
+            f"These versions of transformers and accelerate cannot be told to use {plan.backend}: "
+            "they choose the backend themselves."
+        )
+    if plan.ipex and "--use_ipex" not in flags:
+        notes.append(
+            "This transformers has no --use_ipex (4.20 to 4.56 have it): IPEX is used only where "
+            "accelerate does so by itself."
+        )
+    return tuple(notes)
+
+
+def _refuse_unprintable(argv: tuple[str, ...]) -> None:
+    for word in argv:
+        if "\0" in word or not _encodable(word):
+            raise UsageError(
+                f"the argument {word!r} is no text", hint="rename the file, or change the argument"
+            )
+
+
+def _encodable(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def companions(workload: Workload, said: tuple[str, ...]) -> tuple[EmittedFile, ...]:
+    """rank.py, and for a recipe train.py and recipe.json, which stand beside every artefact."""
+    text = (resources.files("cputune.emitters") / "_rank.py").read_text(encoding="utf-8")
+    first, _, rest = text.partition("\n")
+    files = [
+        EmittedFile(
+            name=RANK_SCRIPT, text=f"{first}\n{header.comment(said)}{rest}", executable=True
+        )
+    ]
+    if workload.recipe is not None:
+        train = resources.files("cputune.inside") / "train_recipe.py"
+        recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"
+        files += [
+            EmittedFile(name=TRAIN_SCRIPT, text=train.read_text(encoding="utf-8")),
+            EmittedFile(name=RECIPE_FILE, text=recipe),
+        ]
+    return tuple(files)
+
+
+def job_name(job: Job) -> str:
+    """A name for clusters (DNS-1035): the one that was given, or made of the workload's."""
+    given = job.cluster.job_name
+    if given is None:
+        stem = job.workload.name.rsplit("/", 1)[-1].removesuffix(".py").lower()
+        name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")
+        name = name if name[:1].isalpha() else f"train-{name}"
+        return name[:40].strip("-")
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?", given):
+        raise UsageError(
+            f"{given!r} cannot name a job",
+            hint="small letters, digits and hyphens, a letter first, at most 53",
+        )
+    return given
+
+
+def versions_of(facts: HostFacts) -> dict[str, str]:
+    """What of the training stack is installed, by distribution name."""
+    packages = ((name, facts.package(name)) for name in TRAINING_PACKAGES)
+    return {name: found.version for name, found in packages if found and found.version}
+
+
+def mpi_of(facts: HostFacts | None) -> str | None:
+    """The dialect of the first ``mpirun`` on PATH; None where there is none that we know."""
+    launchers = facts.launchers if facts is not None else ()
+    return next((one.dialect for one in launchers if one.dialect in MPI_DIALECTS), None)
+
+
+def threads_per_core(host: Mapping[str, Any], facts: HostFacts | None) -> int:
+    """SMT siblings of a core on the machine that was measured; 1 where that is not known."""
+    count = _count(host, "threads_per_core")
+    return count or (facts.topology.threads_per_core if facts is not None else 1)
+
+
+def _count(host: Mapping[str, Any], name: str) -> int | None:
+    count = header.section(host, "topology").get(name)
+    return count if isinstance(count, int) and count > 0 else None

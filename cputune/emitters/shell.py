@@ -1,0 +1,205 @@
+"""Pieces of the bash scripts: quoting, the head that all share, variables, a free port."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+
+from cputune import cpulist
+from cputune.emitters import header
+from cputune.emitters.interface import Beside, EmittedFile, Job, Output, Word
+from cputune.errors import UsageError
+
+STRICT = r"""set -euo pipefail
+
+fail() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 3
+}
+"""
+
+HERE = """here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+"""
+
+CLEAR = """
+# An outer environment must not change the plan.
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" "${!OPENBLAS_@}" MKL_NUM_THREADS MKL_DYNAMIC
+unset "${!CCL_@}" "${!I_MPI_PIN@}" "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}"
+unset "${!ACCELERATE_@}" "${!PET_@}" "${!TORCHELASTIC_@}" FORK_LAUNCHED
+unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
+"""
+"""The variables that beat a plan wherever they are set; trials are run without them too."""
+
+FREE_PORT = """
+free_port() {
+  "$python" -c 'import socket
+with socket.socket() as s:
+    s.bind(("", 0))
+    print(s.getsockname()[1])'
+}
+port=$(free_port)
+"""
+
+
+def quote(word: Word) -> str:
+    """A word for bash: exactly itself, or the path of a file beside the script."""
+    if isinstance(word, Beside):
+        return f'"$here/{word.name}"'
+    if isinstance(word, Output):
+        return word.name
+    if "," in word and "'" not in word:
+        return f"'{word}'"  # bash does not ask for it, but readers of arrays do (SC2054)
+    return shlex.quote(word)
+
+
+def array(name: str, words: Iterable[Word]) -> str:
+    """A bash array, a word to a line, an option and its value together."""
+    lines: list[str] = []
+    pending = False
+    for word in words:
+        text = quote(word)
+        option = isinstance(word, str) and word.startswith("-")
+        if pending and not option:
+            lines[-1] += " " + text
+        else:
+            lines.append("  " + text)
+        pending = option
+    return f"{name}=(\n" + "\n".join(lines) + "\n)\n"
+
+
+def lines_array(name: str, lines: Iterable[str]) -> str:
+    """A bash array of lines that are bash already."""
+    return f"\n{name}=(\n" + "".join(f"  {line}\n" for line in lines) + ")\n"
+
+
+def head(job: Job, format: str, title: str, notes: Iterable[str] = ()) -> str:
+    """Shebang, header comment, and what every script needs first."""
+    text = "#!/usr/bin/env bash\n" + header.full(job, format, title, notes)
+    return text + STRICT + HERE + python(job) + CLEAR
+
+
+def python(job: Job) -> str:
+    """The interpreter that trains: PYTHON, else the one of the tuning, else python3."""
+    text = "python=${PYTHON:-python3}\n"
+    if job.python is not None:
+        text += f"tuned={shlex.quote(job.python)}\n"
+        text += "[[ -n ${PYTHON:-} || ! -x $tuned ]] || python=$tuned\n"
+    return text + CHECK_PYTHON
+
+
+CHECK_PYTHON = """command -v -- "$python" >/dev/null ||
+  fail "there is no $python" "set PYTHON to the interpreter that trains"
+"$python" -c 'import importlib.util, sys
+sys.exit(importlib.util.find_spec("torch") is None)' ||
+  fail "$python has no torch" "set PYTHON to the interpreter that trains"
+"""
+
+
+_LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")
+
+
+def training(job: Job) -> str:
+    """The training command as the array ``train``, and a look whether its script is there."""
+    text = "\n# What is trained; further arguments of this script are appended.\n"
+    if any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in job.command):
+        text += "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
+    text += array("train", job.command)
+    script = job.command[0]
+    if isinstance(script, str) and not script.startswith("-"):
+        text += (
+            '[[ -f ${train[0]} ]] ||\n  fail "${train[0]} is not here" '
+            '"start this from the directory that it was tuned in"\n'
+        )
+    return text
+
+
+def exports(environment: Mapping[str, str]) -> str:
+    """Export the variables of every rank."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+
+
+_INTERFACE = re.compile(r"[A-Za-z0-9_.:=^-]{1,64}")
+
+
+def interface_variables(job: Job) -> dict[str, str]:
+    """The network interface for gloo and for oneCCL over TCP, where one was named."""
+    name = job.cluster.interface
+    if name is None:
+        return {}
+    if not _INTERFACE.fullmatch(name):
+        raise UsageError(f"{name!r} is not a network interface", hint="as in: --interface eth0")
+    variables = {"GLOO_SOCKET_IFNAME": name}
+    if job.plan.backend == "ccl":
+        variables["FI_TCP_IFACE"] = name
+    return variables
+
+
+def rank(job: Job, launcher: str, *, binding: str = "exact", more: Iterable[str] = ()) -> str:
+    """rank.py and its options as the array ``rank``; ``more`` are lines of bash."""
+    shares = "/".join(cpulist.render(cpus) for cpus in job.plan.cpus)
+    lines = ['"$here/rank.py"', f"--launcher {launcher}", f"--cpus {quote(shares)}"]
+    if binding != "exact":
+        lines.append(f"--bind {binding}")
+    return lines_array("rank", [*lines, *more])
+
+
+FIND_SETVARS = """import importlib.util, os
+spec = importlib.util.find_spec("{module}")
+print(spec and os.path.join(os.path.dirname(spec.origin), "env", "setvars.sh") or "")"""
+
+
+def oneccl(job: Job) -> str:
+    """Source the setvars.sh of the oneCCL bindings, which bring oneCCL and Intel MPI."""
+    if job.plan.backend != "ccl":
+        return ""
+    module = oneccl_module(job.versions.get("oneccl_bind_pt"))
+    return f"""
+# oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
+setvars=$("$python" -c '{FIND_SETVARS.format(module=module)}')
+[[ -f $setvars ]] ||
+  fail "{module} has no env/setvars.sh here" \\
+    "install the oneccl_bind_pt that fits torch"
+set +eu
+# shellcheck disable=SC1090
+source "$setvars"
+set -eu
+"""
+
+
+def oneccl_module(version: str | None) -> str:
+    """The module of a oneccl_bind_pt release: ``torch_ccl`` before 1.12.0."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        old = version is not None and Version(version) < Version("1.12.0")
+    except InvalidVersion:
+        old = False
+    return "torch_ccl" if old else "oneccl_bindings_for_pytorch"
+
+
+def require_hosts(job: Job) -> None:
+    """Raise UsageError where a launch on several nodes does not know them."""
+    if job.plan.nodes > 1 and not job.nodes:
+        raise UsageError(
+            f"a launch on {job.plan.nodes} nodes needs their names",
+            hint="give --hostfile FILE or --hosts a,b",
+        )
+
+
+def script(name: str, text: str, notes: tuple[str, ...] = ()) -> EmittedFile:
+    """An executable file of an artefact."""
+    return EmittedFile(name=name, text=text, executable=True, notes=notes)
+
+
+def variables(job: Job, *, intel_mpi: bool = False) -> dict[str, str]:
+    """The variables of every rank: the plan's, and what its network needs.
+
+    Where Intel MPI does not start the ranks, oneCCL is told to use no launcher, over OFI,
+    and rank.py adds the local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
+    """
+    found = {**job.environment, **interface_variables(job)}
+    if job.plan.backend == "ccl" and not intel_mpi:
+        found.update(CCL_PROCESS_LAUNCHER="none", CCL_ATL_TRANSPORT="ofi")
+    return found

@@ -1,0 +1,94 @@
+"""``slurm``: a batch script for sbatch, one srun task for each rank.
+
+Slurm copies the script away before it runs, so its companions are looked for where it was
+submitted; SLURM_CPUS_PER_TASK is not inherited by srun since Slurm 22.05.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cputune.emitters import header, shell
+from cputune.emitters.interface import EmittedFile, Job
+from cputune.emitters.job import job_name
+from cputune.emitters.mpirun import NO_COLON, refuse_colon
+from cputune.errors import UsageError
+
+_TIME = re.compile(r"(([0-9]+-)?[0-9]+(:[0-9]{2}){0,2})|UNLIMITED|INFINITE", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*")
+
+UNPROMISED = (
+    "Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job may "
+    "use them, else it keeps the cores that srun bound, and says so."
+)
+
+FIND_COMPANIONS = r"""
+# Slurm runs a copy of this script; its companions lie where it was submitted.
+command=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
+submitted=${SLURM_SUBMIT_DIR:-$PWD}
+for here in "${LAUNCH_DIR:-}" "$(dirname -- "${command:-.}")" "$submitted" "$submitted/launch"; do
+  [[ ! -f $here/rank.py ]] || break
+done
+[[ -f $here/rank.py ]] ||
+  fail "rank.py is not beside the script that was submitted" "LAUNCH_DIR=DIR sbatch slurm.sh"
+"""
+
+ADDRESS = r"""
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR MASTER_PORT=$port
+"""
+
+
+def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
+    """The batch script. Raises UsageError for values that sbatch would take apart."""
+    refuse_colon(job)
+    plan = job.plan
+    text = "#!/usr/bin/env bash\n"
+    text += header.full(job, "slurm", f"Launch of {job.workload.name} with sbatch.", (UNPROMISED,))
+    text += "".join(f"#SBATCH --{line}\n" for line in directives(job))
+    if job.cluster.partition is None:
+        text += "# Unless the cluster has a default: #SBATCH --partition=<your-partition>\n"
+    text += shell.STRICT + FIND_COMPANIONS + shell.python(job) + shell.CLEAR
+    text += shell.oneccl(job) + shell.training(job) + NO_COLON
+    text += "\n" + shell.exports(shell.variables(job))
+    text += f"export SRUN_CPUS_PER_TASK={cpus_per_task(job)}\n"
+    text += shell.FREE_PORT + ADDRESS
+    launch = [
+        f"srun --ntasks={plan.world_size} --ntasks-per-node={plan.processes_per_node}",
+        "--cpu-bind=cores --distribution=block:block --export=ALL",
+    ]
+    text += shell.lines_array("launch", launch) + shell.rank(job, "slurm", binding="offered")
+    text += 'exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"\n'
+    return (EmittedFile(name="slurm.sh", text=text, executable=True, notes=(UNPROMISED,)),)
+
+
+def directives(job: Job) -> list[str]:
+    """What sbatch is asked for."""
+    cluster = job.cluster
+    lines = [
+        f"job-name={job_name(job)}",
+        f"nodes={job.plan.nodes}",
+        f"ntasks-per-node={job.plan.processes_per_node}",
+        f"cpus-per-task={cpus_per_task(job)}",
+        f"hint={'multithread' if job.on_siblings else 'nomultithread'}",
+        "exclusive",
+        f"time={_matching(_TIME, cluster.time_limit or '24:00:00', 'time limit')}",
+        "output=%x-%j.out",
+    ]
+    if cluster.partition is not None:
+        lines.append(f"partition={_matching(_NAME, cluster.partition, 'partition')}")
+    if cluster.account is not None:
+        lines.append(f"account={_matching(_NAME, cluster.account, 'account')}")
+    return lines
+
+
+def cpus_per_task(job: Job) -> int:
+    """CPUs of a task: cores with nomultithread, hyperthreads without."""
+    workers = job.plan.ccl_workers * (job.threads_per_core if job.on_siblings else 1)
+    return job.plan.threads_per_process + workers
+
+
+def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
+    if not pattern.fullmatch(text):
+        raise UsageError(f"{text!r} is not a Slurm {what}", hint="as in: sbatch --help")
+    return text

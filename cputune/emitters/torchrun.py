@@ -1,0 +1,48 @@
+"""``torchrun``: one bash script for each node.
+
+torchrun binds nothing on a CPU (``--numa-binding`` is for GPUs) and sets OMP_NUM_THREADS
+to 1 where it is unset; rank.py binds, the script sets.
+"""
+
+from __future__ import annotations
+
+from cputune.emitters import shell
+from cputune.emitters.interface import EmittedFile, Job
+
+SEVERAL_NODES = """
+# Start this on every node, NODE_RANK=0 on {first}, 1 on the next, and so on.
+# All nodes must agree on the port, so it cannot be picked free here.
+if [[ ! ${{NODE_RANK:-}} =~ ^[0-9]+$ ]] || ((NODE_RANK >= {nodes})); then
+  fail "NODE_RANK is not a number below {nodes}" "NODE_RANK=0 on the first node, 1 on the next"
+fi
+port=${{PORT:-29500}}
+((NODE_RANK > 0)) || "$python" -c 'import socket, sys
+socket.create_server(("", int(sys.argv[1])))' "$port" 2>/dev/null ||
+  fail "port $port is not free here" "set PORT to another one, on every node"
+"""
+
+
+def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
+    """The script. Raises UsageError where several nodes have no first host."""
+    plan = job.plan
+    shell.require_hosts(job)
+    text = shell.head(job, "torchrun", f"Launch of {job.workload.name} with torchrun.")
+    text += shell.oneccl(job) + shell.training(job)
+    text += "\n" + shell.exports(shell.variables(job))
+    node_rank = "0"
+    address = "127.0.0.1"
+    if plan.nodes > 1:
+        address = job.nodes[0].name
+        text += SEVERAL_NODES.format(first=address, nodes=plan.nodes)
+        node_rank = '"$NODE_RANK"'
+    else:
+        text += shell.FREE_PORT
+    launch = [
+        '"$python" -m torch.distributed.run',
+        f"--nnodes {plan.nodes} --node-rank {node_rank}",
+        f"--nproc-per-node {plan.processes_per_node}",
+        f'--master-addr {shell.quote(address)} --master-port "$port"',
+    ]
+    text += shell.lines_array("launch", launch) + shell.rank(job, "torch")
+    text += 'exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"\n'
+    return (shell.script("torchrun.sh", text),)

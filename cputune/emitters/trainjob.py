@@ -1,0 +1,85 @@
+"""``trainjob``: a TrainJob of Kubeflow Trainer 2.3 on a torch runtime.
+
+numProcPerNode is always written: unset it means one process for each CPU. Names that
+begin with PET_ are the runtime's own. Volumes reach the pods through a runtime patch; the
+torch runtimes call both their job and their container ``node``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cputune.emitters import container, header, yamltext
+from cputune.emitters import kubernetes as k8s
+from cputune.emitters.interface import EmittedFile, Job
+from cputune.emitters.job import job_name
+
+DEFAULT_RUNTIME = "torch-distributed"
+
+
+def emit_trainjob(job: Job) -> tuple[EmittedFile, ...]:
+    """The YAML, and the files to build, feed and drive it. Raises UsageError."""
+    notes = k8s.notes(job)
+    title = f"Launch of {job.workload.name} as a TrainJob."
+    text = header.full(job, "trainjob", title, notes) + yamltext.dump(document(job))
+    return (
+        EmittedFile(name="trainjob.yaml", text=text, notes=notes),
+        *container.files(job, "trainjob"),
+    )
+
+
+def document(job: Job) -> dict[str, Any]:
+    """The TrainJob as data."""
+    runtime = k8s.dns_name(job.cluster.runtime or DEFAULT_RUNTIME, "a runtime", DEFAULT_RUNTIME)
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {
+            "name": yamltext.Quoted(job_name(job)),
+            "namespace": yamltext.Quoted(k8s.namespace(job)),
+        },
+        "spec": {
+            "runtimeRef": {
+                "apiGroup": "trainer.kubeflow.org",
+                "kind": "ClusterTrainingRuntime",
+                "name": yamltext.Quoted(runtime),
+            },
+            "trainer": {
+                "image": yamltext.Quoted(k8s.image(job)),
+                "numNodes": job.plan.nodes,
+                "numProcPerNode": job.plan.processes_per_node,
+                "command": k8s.command(job),
+                "args": k8s.arguments(job),
+                "env": k8s.environment(job),
+                "resourcesPerNode": k8s.resources(job),
+            },
+            "runtimePatches": [
+                {
+                    "manager": "cputune",
+                    "trainingRuntimeSpec": {
+                        "template": {
+                            "spec": {
+                                "replicatedJobs": [
+                                    {
+                                        "name": "node",
+                                        "template": {"spec": {"template": _pod_patch(job)}},
+                                    }
+                                ]
+                            }
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _pod_patch(job: Job) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "containers": [{"name": "node", "volumeMounts": k8s.mounts()}],
+        "volumes": k8s.volumes(job),
+    }
+    selector = k8s.node_selector(job)
+    if selector:
+        spec["nodeSelector"] = selector
+    return {"metadata": {"annotations": k8s.pod_annotations()}, "spec": spec}

@@ -1,0 +1,58 @@
+"""What runs INSIDE a training process: hooks, step clock, effective state.
+
+This package stands apart. It imports nothing else of ours, only the standard library
+until the script itself has loaded torch, and it works with transformers 4.38 to 5.x,
+accelerate 0.26 to 1.15 and torch 2.0 to 2.13. An unmodified script built on ``Trainer``
+or on ``Accelerator`` runs as it is, and what it does is told to whoever listens.
+
+How a process becomes a rank that is measured
+---------------------------------------------
+Two variables, and one of two ways in::
+
+    CPUTUNE_TRIAL_SOCKET   path of the Unix socket that somebody listens on
+    CPUTUNE_TRIAL_SCRATCH  directory that takes what the script would have written
+    CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script; see ``Force``.
+                           Without it nothing of the plan is set: the launch is only observed
+
+- ``python -m cputune.inside SCRIPT ARGS...`` in place of ``python SCRIPT ARGS...``; also
+  ``torchrun ... -m cputune.inside SCRIPT ARGS...`` and ``accelerate launch -m ...``;
+- or, where the launch must not be touched, ``site_directory()`` put first on PYTHONPATH:
+  every Python process below then reports as soon as it trains, and only then.
+
+What a rank says
+----------------
+JSON lines; ``listen.Post`` is the other end. Each line has ``event``:
+
+- ``hello``: ``rank, local_rank, pid``, once, the first line;
+- ``note``: ``text``, for progress;
+- ``state``: what the rank really runs with (``state.read``), once, before the first step;
+- ``step``: ``number`` (from 1), ``seconds``, ``samples``, ``loss``, ``delayed``;
+- ``refused``: ``reason``; the script cannot run as the plan asks;
+- ``error``: ``kind`` (name of the exception), ``text``; the script raised;
+- ``end``: ``seen`` (of "Trainer", "Accelerator"); the script ended by itself.
+
+Closing the socket ends nothing: who starts ranks also ends them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SOCKET_VARIABLE = "CPUTUNE_TRIAL_SOCKET"
+SCRATCH_VARIABLE = "CPUTUNE_TRIAL_SCRATCH"
+FORCE_VARIABLE = "CPUTUNE_TRIAL_FORCE"
+
+
+def recipe_script() -> Path:
+    """The training script of recipes: plain Trainer code that needs nothing of ours."""
+    return Path(__file__).with_name("train_recipe.py")
+
+
+def site_directory() -> Path:
+    """The directory that, first on PYTHONPATH, makes every Python process report."""
+    return Path(__file__).with_name("site")
+
+
+def root_directory() -> Path:
+    """The directory that must be importable for ``import cputune`` to find this copy."""
+    return Path(__file__).resolve().parent.parent.parent

@@ -1,0 +1,191 @@
+"""Hooks on ``accelerate.Accelerator``, for scripts with a training loop of their own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from cputune.inside.force import Force
+from cputune.inside.meter import Meter, samples_in
+
+_SILENT_METHODS = ("save", "save_state", "save_model", "init_trackers", "log")
+
+_MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+def patches(
+    meter: Meter, force: Force | None, scratch: str | None
+) -> dict[str, Callable[[ModuleType], None]]:
+    """What to do with each module of accelerate once it is loaded."""
+    loop = _Loop(meter)
+    return {
+        "accelerate.accelerator": lambda m: _patch_accelerator(m, loop, force, scratch),
+        "accelerate.optimizer": lambda m: _patch_optimizer(m, loop),
+        "accelerate.data_loader": lambda m: _patch_loaders(m, loop),
+    }
+
+
+class _Loop:
+    """Follows a training loop: which loader it iterates, which optimizer is its clock."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.samples = 0
+        self.running = 0
+        self.clock: int | None = None
+        self.batch_set = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether a Trainer drives accelerate here; its own hooks measure then."""
+        return self.meter.framework == "trainer"
+
+    def batches(self, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """The batches of a loader; those of the loader that is trained on, without end.
+
+        A script evaluates and saves when its training loader is exhausted. A loader that
+        is iterated inside another one's loop is an evaluation: its time does not count.
+        """
+        nested = self.running > 0
+        since, trained = self.meter.pause(), self.meter.backwards
+        if not nested:
+            self.meter.begin("accelerate")
+        self.running += 1
+        try:
+            while True:
+                before = self.meter.backwards
+                for batch in iterate():
+                    self.samples = samples_in(batch)
+                    yield batch
+                if self.meter.backwards == before:
+                    return
+        finally:
+            self.running -= 1
+            if nested and self.meter.backwards == trained:
+                self.meter.resume(since)
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped; the first one that ever did is the clock."""
+        if self.clock is None:
+            self.clock = id(optimizer)
+        if self.clock == id(optimizer):
+            self.meter.step(mean_loss=True)
+
+
+def _patch_accelerator(
+    module: ModuleType, loop: _Loop, force: Force | None, scratch: str | None
+) -> None:
+    cls = module.Accelerator
+    meter = loop.meter
+    original_init, original_backward = cls.__init__, cls.backward
+    original_model, original_loader = cls.prepare_model, cls.prepare_data_loader
+    signature = inspect.signature(original_init)
+
+    @functools.wraps(original_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        meter.seen.add("Accelerator")
+        kwargs.pop("log_with", None)
+        if force is not None:
+            given = signature.bind_partial(self, *args, **kwargs).arguments
+            args, kwargs = (), {name: given[name] for name in given if name != "self"}
+            kwargs["mixed_precision"] = _MIXED_PRECISION[force.precision]
+            kwargs["cpu"] = True
+        if scratch is not None and kwargs.get("project_dir") is not None:
+            kwargs["project_dir"] = os.path.join(scratch, "output")
+        original_init(self, *args, **kwargs)
+
+    @functools.wraps(original_backward)
+    def backward(self: Any, loss: Any, **kwargs: Any) -> Any:
+        done = original_backward(self, loss, **kwargs)
+        if not loop.idle:
+            meter.micro_step(loop.samples, loss.detach() if hasattr(loss, "detach") else loss)
+        return done
+
+    @functools.wraps(original_model)
+    def prepare_model(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        prepared = original_model(self, model, *args, **kwargs)
+        if not loop.idle:
+            meter.watch(prepared)
+        return prepared
+
+    @functools.wraps(original_loader)
+    def prepare_data_loader(self: Any, data_loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if not loop.idle and not loop.batch_set and "Trainer" not in meter.seen:
+            loop.batch_set = True
+            _set_batch(self, data_loader, loop, force)
+        return original_loader(self, data_loader, *args, **kwargs)
+
+    cls.__init__, cls.backward = init, backward
+    cls.prepare_model, cls.prepare_data_loader = prepare_model, prepare_data_loader
+    for name in _SILENT_METHODS:
+        if hasattr(cls, name):
+            setattr(cls, name, lambda self, *args, **kwargs: None)
+
+
+def _set_batch(accelerator: Any, loader: Any, loop: _Loop, force: Force | None) -> None:
+    """Give the first loader, the one that is trained on, the batch of a rank.
+
+    ``BatchSamplerShard`` reads ``batch_sampler.batch_size`` when it is made, so it is set
+    before. A loader without such a sampler keeps its batch; where that is not the plan's,
+    the number of samples per step will show it.
+    """
+    sampler = getattr(loader, "batch_sampler", None)
+    batch = getattr(sampler, "batch_size", None)
+    if not isinstance(batch, int):
+        return
+    ranks = accelerator.num_processes
+    split = bool(getattr(accelerator, "split_batches", False))
+    accumulation = accelerator.gradient_accumulation_steps
+    if force is not None:
+        try:
+            batch, steps = force.batch(batch, accumulation)
+        except ValueError as error:
+            loop.meter.refuse(str(error))
+        if steps != accumulation:
+            loop.meter.refuse(
+                f"{batch * steps} samples of a rank cannot be cut into the script's "
+                f"{accumulation} accumulation steps"
+            )
+        sampler.batch_size = batch * ranks if split else batch  # type: ignore[union-attr]
+    elif split:
+        batch //= ranks
+    loop.meter.facts.update(batch=batch, accumulation=accumulation)
+    loop.meter.facts["dataset"] = type(getattr(loader, "dataset", None)).__name__
+
+
+def _patch_optimizer(module: ModuleType, loop: _Loop) -> None:
+    cls = module.AcceleratedOptimizer
+    original = cls.step
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done = original(self, *args, **kwargs)
+        if not loop.idle and self.gradient_state.sync_gradients and not self.step_was_skipped:
+            loop.stepped(self)
+        return done
+
+    cls.step = step
+
+
+def _patch_loaders(module: ModuleType, loop: _Loop) -> None:
+    for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+        cls = getattr(module, name, None)
+        if cls is not None:
+            _patch_iter(cls, loop)
+
+
+def _patch_iter(cls: Any, loop: _Loop) -> None:
+    original = cls.__iter__
+
+    @functools.wraps(original)
+    def iterate(self: Any) -> Iterator[Any]:
+        if loop.idle:
+            iterator: Iterator[Any] = original(self)
+            return iterator
+        return loop.batches(lambda: original(self))
+
+    cls.__iter__ = iterate

@@ -1,0 +1,73 @@
+"""The rank's end of the line: JSON lines over a Unix socket, opened when first needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any
+
+from cputune.inside import SOCKET_VARIABLE
+
+RANK_NAMES = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+LOCAL_RANK_NAMES = (
+    "LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "SLURM_LOCALID",
+)
+
+
+def number_from(names: tuple[str, ...]) -> int:
+    """The first of these variables that holds a number, 0 where none does.
+
+    The order is accelerate's: a RANK in the environment beats what MPI says.
+    """
+    for name in names:
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return 0
+
+
+class Speaker:
+    """Says what happens in this rank to whoever listens; to nobody where nobody does."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = path if path is not None else os.environ.get(SOCKET_VARIABLE, "")
+        self._socket: socket.socket | None = None
+        self._pid = 0
+
+    def say(self, event: str, **fields: Any) -> None:
+        """Send one event. A listener that went away ends this process: it is not wanted."""
+        if not self.path:
+            return
+        try:
+            if self._socket is None or self._pid != os.getpid():
+                self._connect()
+            assert self._socket is not None
+            self._socket.sendall(_line({"event": event, **fields}))
+        except OSError:
+            os._exit(75)
+
+    def close(self) -> None:
+        """Hang up; the next word opens the line again."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(self.path)
+        self._socket, self._pid = connection, os.getpid()
+        hello = {
+            "event": "hello",
+            "rank": number_from(RANK_NAMES),
+            "local_rank": number_from(LOCAL_RANK_NAMES),
+            "pid": os.getpid(),
+        }
+        connection.sendall(_line(hello))
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    return json.dumps(event).encode() + b"\n"

@@ -1,0 +1,140 @@
+"""Reading small kernel files of a Host, and remembering what they did not tell."""
+
+from __future__ import annotations
+
+from cputune import cpulist
+from cputune.facts import Unknown
+from cputune.host import Host
+
+CPU_DIR = "/sys/devices/system/cpu"
+NODE_DIR = "/sys/devices/system/node"
+
+
+class Look:
+    """One look at a machine.
+
+    Every reader of ``cputune.probing`` takes one. A file that is missing, unreadable or
+    garbage reads as None; ``not_known`` notes which fact that leaves open, and why.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._unknown: dict[str, str] = {}
+        self._parsed: dict[str, frozenset[int] | None] = {}
+
+    def text(self, path: str) -> str | None:
+        """The text of a file without the white space and NULs at its ends."""
+        try:
+            return self.host.read_text(path).strip(" \t\r\n\0")
+        except (OSError, ValueError):
+            return None
+
+    def number(self, path: str) -> int | None:
+        """A file that holds one whole number, in decimal."""
+        return whole_number(self.text(path))
+
+    def names(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory; none where it cannot be listed."""
+        try:
+            return self.host.list_dir(directory)
+        except (OSError, ValueError):
+            return ()
+
+    def exists(self, path: str) -> bool:
+        """Whether the path is there."""
+        return self.host.exists(path)
+
+    def numbered(self, directory: str, prefix: str) -> tuple[int, ...]:
+        """The numbers N of the entries ``prefixN`` of a directory, sorted."""
+        found = []
+        for name in self.names(directory):
+            number = name.removeprefix(prefix)
+            if name.startswith(prefix) and number.isascii() and number.isdigit():
+                found.append(int(number))
+        return tuple(sorted(number for number in found if number < cpulist.MAX_CPUS))
+
+    def cpu_list(self, path: str) -> frozenset[int] | None:
+        """A file with a kernel list (``0-3,8``); equal texts are parsed once."""
+        return self.cpus(self.text(path))
+
+    def cpu_mask(self, path: str) -> frozenset[int] | None:
+        """A file with a kernel bitmap (``00000000,0000000f``)."""
+        return self.cpus(self.text(path), mask=True)
+
+    def cpus(self, text: str | None, *, mask: bool = False) -> frozenset[int] | None:
+        """A kernel list or bitmap that was read already."""
+        if text is None:
+            return None
+        key = ("m" if mask else "l") + text
+        if key not in self._parsed:
+            try:
+                parsed = cpulist.parse_mask(text) if mask else cpulist.parse(text)
+                self._parsed[key] = frozenset(parsed)
+            except ValueError:
+                self._parsed[key] = None
+        return self._parsed[key]
+
+    def not_known(self, fact: str, reason: str) -> None:
+        """Note why a fact stays open; the first reason stands."""
+        self._unknown.setdefault(fact, reason)
+
+    def why(self, path: str) -> str:
+        """Why a file told nothing, for ``not_known``."""
+        try:
+            text = self.host.read_text(path)
+        except FileNotFoundError:
+            return f"{path} does not exist"
+        except OSError as error:
+            return f"{path} cannot be read ({error.strerror or error})"
+        except ValueError as error:
+            return f"{path} cannot be read ({error})"
+        if not text.strip():
+            return f"{path} is empty"
+        return f"{path} holds nothing that can be understood"
+
+    @property
+    def unknown(self) -> tuple[Unknown, ...]:
+        """What stays open, sorted by fact."""
+        return tuple(
+            Unknown(fact=fact, reason=reason) for fact, reason in sorted(self._unknown.items())
+        )
+
+
+def whole_number(text: str | None, *, base: int = 10) -> int | None:
+    """A whole number written in ASCII, negative ones too; None for anything else."""
+    if text is None or not text.isascii() or len(text) > 40 or "_" in text:
+        return None
+    try:
+        return int(text, base)
+    except ValueError:
+        return None
+
+
+def decimal(text: str | None) -> float | None:
+    """A finite decimal number written in ASCII; None for anything else."""
+    if text is None or not text.isascii() or len(text) > 40 or "_" in text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e300 else None  # inf and nan are not
+
+
+def fields(text: str | None) -> dict[str, str]:
+    """``key: value`` lines as a mapping, the first of each key."""
+    found: dict[str, str] = {}
+    for line in (text or "").splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(key.strip(), value.strip())
+    return found
+
+
+def kibibytes(value: str | None) -> int | None:
+    """Bytes of a ``12345 kB`` value as /proc/meminfo writes it."""
+    number, _, unit = (value or "").partition(" ")
+    count = whole_number(number)
+    if count is None or count < 0 or unit.strip() not in ("kB", ""):
+        return None
+    return count * 1024

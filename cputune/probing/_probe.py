@@ -1,0 +1,67 @@
+"""Host → HostFacts: every theme once, each in its own file."""
+
+from __future__ import annotations
+
+from cputune.facts import HostFacts
+from cputune.host import Host, LiveHost
+from cputune.probing._cpuinfo import read_cpuinfo
+from cputune.probing._look import Look
+from cputune.probing.cpu import read_cpu
+from cputune.probing.environment import read_environment
+from cputune.probing.launchers import read_launchers
+from cputune.probing.libraries import read_libraries
+from cputune.probing.limits import read_limits
+from cputune.probing.load import read_load
+from cputune.probing.memory import read_memory
+from cputune.probing.packages import read_packages
+from cputune.probing.settings import read_settings
+from cputune.probing.surroundings import (
+    read_accelerators,
+    read_bound_processes,
+    read_network,
+    read_preload_missing,
+    read_sys_nice,
+)
+from cputune.probing.topology import read_topology
+
+
+def probe(host: Host | None = None) -> HostFacts:
+    """Look at a machine: the live one, or the ``host`` that is given.
+
+    Never raises for what a machine does not tell: such facts are None, and
+    ``HostFacts.unknown`` holds the reasons. Starts one child at most, for the version
+    of mpirun. Imports no package that it looks at.
+    """
+    look = Look(LiveHost() if host is None else host)
+    trouble = look.host.trouble()
+    if trouble is not None:
+        look.not_known("record", trouble)
+    load = read_load(look)  # first: what follows adds to it
+    info = read_cpuinfo(look)
+    limits = read_limits(look)
+    packages = read_packages(look)
+    locations = dict.fromkeys(package.location for package in packages if package.location)
+    python = look.host.python_version()
+    if python is None:
+        look.not_known("python", "the recording does not name the interpreter")
+    topology = read_topology(look, info, limits.cpuset)
+    return HostFacts(
+        cpu=read_cpu(look, info),
+        topology=topology,
+        limits=limits,
+        memory=read_memory(look),
+        settings=read_settings(look),
+        load=load,
+        python=python,
+        packages=packages,
+        libraries=read_libraries(look, tuple(locations)),
+        launchers=read_launchers(look),
+        environment=read_environment(look.host.environment()),
+        preload_missing=read_preload_missing(look),
+        accelerators=read_accelerators(look),
+        sys_nice=read_sys_nice(look),
+        network=read_network(look),
+        bound_processes=read_bound_processes(look, topology),
+        unknown=look.unknown,
+        recorded=not look.host.live,
+    )

@@ -1,0 +1,205 @@
+"""``doctor --record DIR``: what a replay needs, and nothing that names person or machine.
+
+The probe looks at the machine through a host that notes every question and its answer.
+The answers are the recording, so that it holds exactly what a replay asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from cputune import cpulist
+from cputune.host import Distribution, Host, RecordedHost, write_tree
+from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
+from cputune.probing._probe import probe
+from cputune.probing.environment import read_environment
+from cputune.probing.libraries import is_looked_for
+from cputune.probing.noting import NotingHost
+from cputune.probing.scrub import HOST_NAME, Scrubber
+
+_CGROUP_TOPS = ("/sys/fs/cgroup", "/cgroup", "/dev/cgroup", "/dev/cpuset")
+_TREES = ("/proc/", "/sys/")
+_NUMBERED = re.compile(r"(cpu|node|policy)\d+")
+
+
+def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
+    """Record a machine at a new directory and return the host that replays it.
+
+    Host names, addresses, serial numbers, ids of containers, users and their homes are
+    replaced by stand-ins; the document of the replay is the document of the recording.
+    Raises UsageError where something lies there already, CannotError where it cannot
+    be written.
+    """
+    noting = NotingHost(host)
+    facts = probe(noting)
+    bound = frozenset(process.pid for process in facts.bound_processes)
+    files, directories = recording(noting, bound)
+    write_tree(Path(directory), files, directories)
+    return RecordedHost(directory)
+
+
+def recording(noted: NotingHost, bound: frozenset[int]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The files and directories of a recording, relative to its root.
+
+    ``bound`` are the processes whose binding matters: of others nothing is kept.
+    """
+    environment = noted.environment()
+    scrub = Scrubber(
+        host_name=noted.texts.get("/proc/sys/kernel/hostname", "").strip() or None,
+        home=environment.get("HOME"),
+        user=environment.get("USER") or environment.get("LOGNAME"),
+    )
+    files: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+    for path, text in sorted(noted.texts.items()):
+        process = re.match(r"/proc/(\d+)/", path)
+        if process and int(process[1]) not in bound:
+            continue
+        place = _place(path, scrub)
+        if path.startswith(_TREES):
+            files[place.lstrip("/")] = _clean(path, text, scrub)
+        else:
+            elsewhere[place] = _clean(path, text, scrub)
+    document: dict[str, Any] = {
+        "schema": RECORD_SCHEMA,
+        "python": noted.python_version(),
+        "affinity": _list(noted.affinity()),
+        "environment": scrub.variables(read_environment(environment)),
+        "packages": [_package(package, scrub) for package in noted.distributions()],
+        "launchers": _launchers(noted, scrub),
+        "limits": noted.limits,
+        "disk_bytes": noted.sizes,
+        "cpuid": noted.registers,
+        "unreadable": {_place(path, scrub): code for path, code in noted.errors.items()},
+        "files": elsewhere,
+        "directories": _library_directories(noted, scrub),
+        "real_paths": {scrub.text(k): scrub.text(v) for k, v in noted.real_paths.items()},
+        "paths": {
+            _place(path, scrub, file=False): there
+            for path, there in sorted(noted.paths.items())
+            if not path.startswith(("/sys/", "/proc/self/"))
+        },
+    }
+    files[RECORD_FILE] = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return files, _directories(noted, scrub, bound)
+
+
+def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
+    """Where a path of the machine lies in the recording: cgroups without their ids."""
+    for top in _CGROUP_TOPS:
+        if path.startswith(f"{top}/"):
+            parts = path.removeprefix(f"{top}/").split("/")
+            names = [*map(scrub.group, parts[:-1]), parts[-1]] if file else map(scrub.group, parts)
+            return "/".join((top, *names))
+    return scrub.text(path)
+
+
+def _directories(noted: NotingHost, scrub: Scrubber, bound: frozenset[int]) -> tuple[str, ...]:
+    """Directories of proc and sys that a replay lists or asks for, also where they are empty."""
+    found = {
+        _place(path, scrub, file=False)
+        for path, there in noted.paths.items()
+        if there and path not in noted.texts
+    }
+    for directory, names in noted.directories.items():
+        found.add(directory)
+        if directory == "/proc":
+            names = tuple(name for name in names if name.isdigit() and int(name) in bound)
+        elif directory == "/sys/class/net":
+            names = tuple(map(scrub.interface, names))
+        else:
+            names = tuple(name for name in names if _NUMBERED.fullmatch(name))
+        found.update(f"{directory}/{name}" for name in names)
+    return tuple(sorted(path.lstrip("/") for path in found if path.startswith(_TREES)))
+
+
+def _clean(path: str, text: str, scrub: Scrubber) -> str:
+    """The text of a file without what names a person or a machine, and is not read anyway."""
+    if path == "/proc/cpuinfo":
+        text = re.sub(r"(?mi)^serial\b.*\n?", "", text)
+        return re.sub(r"identification = \w+", "identification = 000000", text)
+    if path == "/proc/sys/kernel/hostname":
+        return HOST_NAME + "\n"
+    if path == "/etc/hosts":
+        rows = (line.partition("#")[0].split() for line in scrub.value(text).splitlines())
+        return "".join(f"{row[0]} {HOST_NAME}\n" for row in rows if HOST_NAME in row[1:])
+    if path == "/proc/stat":
+        return text.partition("\n")[0] + "\n"
+    if path == "/proc/version":
+        return " ".join(text.split()[:3]) + "\n"
+    if path == "/proc/self/status":
+        return "".join(re.findall(r"(?m)^(?:CapEff|Cpus_allowed_list):.*\n", text))
+    if path.endswith("/status"):
+        kept = re.findall(r"(?m)^(?:Name|VmSize|Cpus_allowed_list):.*\n", text)
+        return scrub.value("".join(kept))
+    if path == "/proc/self/cgroup":
+        lines = (line.rpartition(":") for line in text.splitlines())
+        return "".join(f"{head}:{scrub.group_path(group)}\n" for head, _, group in lines)
+    if path == "/proc/self/mountinfo":
+        return "".join(_mount_line(line, scrub) for line in text.splitlines())
+    if path in ("/proc/self/mounts", "/proc/mounts"):
+        return "".join(line + "\n" for line in text.splitlines() if "cgroup" in line.split()[2:3])
+    return scrub.text(text)
+
+
+def _mount_line(line: str, scrub: Scrubber) -> str:
+    """One line of mountinfo; empty for mounts that say nothing about limits or containers."""
+    before, _, after = line.partition(" - ")
+    left, right = before.split(), after.split()
+    if len(left) < 6 or len(right) < 3:
+        return ""
+    kind, options = right[0], right[2]
+    if kind in ("cgroup", "cgroup2", "cpuset"):
+        left[3] = scrub.group_path(left[3])
+        left[4] = _place(left[4], scrub, file=False)
+    elif left[4] == "/":
+        options = (
+            ",".join(re.findall(r"/var/lib/(?:docker|containerd|containers)/", options)) or "rw"
+        )
+    elif left[4] != "/dev/shm":
+        return ""
+    return f"{' '.join(left[:6])} - {kind} none {options}\n"
+
+
+def _launchers(noted: NotingHost, scrub: Scrubber) -> dict[str, Any]:
+    launchers: dict[str, Any] = {}
+    for name, path in noted.programs.items():
+        launchers[name] = {"path": scrub.text(path)}
+        question = (path, "--version")
+        if question in noted.refusals:
+            launchers[name]["error"] = noted.refusals[question]
+        answer = noted.answers.get(question)
+        if answer is not None:
+            launchers[name]["answer"] = {
+                "returncode": answer.returncode,
+                "stdout": scrub.value(answer.stdout),
+                "stderr": scrub.value(answer.stderr),
+            }
+    return launchers
+
+
+def _library_directories(noted: NotingHost, scrub: Scrubber) -> dict[str, list[str]]:
+    return {
+        scrub.text(directory): [name for name in names if is_looked_for(name)]
+        for directory, names in sorted(noted.directories.items())
+        if not f"{directory}/".startswith(_TREES)
+    }
+
+
+def _package(package: Distribution, scrub: Scrubber) -> dict[str, Any]:
+    return {
+        "name": package.name,
+        "version": package.version,
+        "location": None if package.location is None else scrub.text(package.location),
+        "requires": list(package.requires),
+        "installer": package.installer,
+        "others": list(package.others),
+    }
+
+
+def _list(cpus: tuple[int, ...] | None) -> str | None:
+    return None if cpus is None else cpulist.render(cpus)

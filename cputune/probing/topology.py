@@ -1,0 +1,244 @@
+"""Sockets, cores, SMT siblings and NUMA nodes, from sysfs.
+
+Sockets and cores are the distinct sibling sets among the online CPUs, as lscpu counts
+them (util-linux, sys-utils/lscpu-topology.c): ids repeat between sockets, are -1 on
+Power, and lie in virtual machines; the sets are what the scheduler works with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+
+from cputune.facts import Core, NumaNode, Topology
+from cputune.probing._cpuinfo import CpuInfo
+from cputune.probing._look import CPU_DIR, Look, fields, whole_number
+from cputune.probing.numa import read_numa_nodes
+
+CORE_SETS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
+SOCKET_SETS = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
+"""File names since Linux 5.3, before it, and the same as bitmaps (the only form in 2.6)."""
+
+Groups = Mapping[int, Hashable]
+"""For each CPU a key; CPUs with equal keys belong together."""
+
+
+def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> Topology:
+    """Read the topology. ``cpuset`` are the CPUs that the cgroup allows, if it says."""
+    cpu_dirs = look.numbered(CPU_DIR, "cpu")
+    online = _online(look, info, cpu_dirs)
+    present = look.cpu_list(f"{CPU_DIR}/present") or frozenset(cpu_dirs) or None
+    if not online:
+        look.not_known("topology.online", look.why(f"{CPU_DIR}/online"))
+    nodes = read_numa_nodes(look, frozenset(online))
+    cores = _group(look, "cores", CORE_SETS, online, _core_ids(look), _cpuinfo_cores(info))
+    sockets = _group(
+        look, "sockets", SOCKET_SETS, online, _package_ids(look), _cpuinfo_packages(info)
+    )
+    for fact in ("physical_cores", "threads_per_core", "cores_per_socket"):
+        if cores is None:
+            look.not_known(f"topology.{fact}", _UNTOLD.format("cores"))
+    if sockets is None:
+        look.not_known("topology.sockets", _UNTOLD.format("sockets"))
+        look.not_known("topology.cores_per_socket", _UNTOLD.format("sockets"))
+    built = _cores(look, online, cores, sockets, nodes)
+    return Topology(
+        cores=built,
+        online=online,
+        present=None if present is None else tuple(sorted(present)),
+        allowed=_allowed(look, online, cpuset),
+        numa_nodes=nodes,
+        hybrid=_is_hybrid(look, built),
+        cores_known=cores is not None,
+        sockets_known=sockets is not None,
+    )
+
+
+_UNTOLD = f"neither {CPU_DIR}/cpu*/topology nor /proc/cpuinfo tells the {{}} of every online CPU"
+
+
+def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, ...]:
+    """Online CPUs: the kernel's list, else what each CPU's directory shows.
+
+    Old and partial trees have no list. Then ``cpuN/online`` decides where it is, and
+    for the rest the topology directory, which the kernel takes away from offline CPUs.
+    """
+    listed = look.cpu_list(f"{CPU_DIR}/online")
+    if listed:
+        return tuple(sorted(listed))
+    offline = look.cpu_list(f"{CPU_DIR}/offline") or frozenset()
+    candidates = [cpu for cpu in cpu_dirs if cpu not in offline]
+    switches = {cpu: look.number(f"{CPU_DIR}/cpu{cpu}/online") for cpu in candidates}
+    shown = {cpu for cpu in candidates if look.exists(f"{CPU_DIR}/cpu{cpu}/topology")}
+    shown = shown or set(info.processors) & set(candidates) or set(candidates)
+    found = tuple(
+        cpu for cpu in candidates if switches[cpu] == 1 or (switches[cpu] is None and cpu in shown)
+    )
+    return found or tuple(info.processors) or tuple(look.host.affinity() or ())
+
+
+def _group(
+    look: Look,
+    what: str,
+    set_names: tuple[str, ...],
+    online: tuple[int, ...],
+    sysfs_id: Callable[[int], Hashable | None],
+    cpuinfo_ids: Groups,
+) -> Groups | None:
+    """Which online CPUs belong together: by sets, else by ids, else by /proc/cpuinfo.
+
+    None where no source tells it for every online CPU. A single CPU is one group.
+    """
+    if not online:
+        return None
+    by_sets = _sibling_sets(look, set_names, online)
+    if len(by_sets) == len(online):
+        return by_sets
+    by_ids = {cpu: key for cpu in online if (key := sysfs_id(cpu)) is not None}
+    if len(by_ids) == len(online):
+        return by_ids
+    by_cpuinfo = {cpu: cpuinfo_ids[cpu] for cpu in online if cpu in cpuinfo_ids}
+    if len(by_cpuinfo) == len(online):
+        return by_cpuinfo
+    return {online[0]: what} if len(online) == 1 else None
+
+
+def _sibling_sets(
+    look: Look, names: tuple[str, ...], online: tuple[int, ...]
+) -> dict[int, Hashable]:
+    """Each CPU's set of online siblings, from the first file that holds the CPU itself."""
+    online_set = frozenset(online)
+    trimmed: dict[frozenset[int], frozenset[int]] = {}
+    found: dict[int, Hashable] = {}
+    order = names
+    for cpu in online:
+        for name in order:
+            path = f"{CPU_DIR}/cpu{cpu}/topology/{name}"
+            read = look.cpu_list(path) if name.endswith("_list") else look.cpu_mask(path)
+            if read is not None and cpu in read:
+                if read not in trimmed:
+                    trimmed[read] = read & online_set
+                found[cpu] = trimmed[read]
+                if name != order[0]:
+                    order = (name, *(other for other in names if other != name))
+                break
+    # A CPU whose own file is missing may still stand in the set of a sibling.
+    told_of: dict[int, set[Hashable]] = {}
+    for siblings in set(trimmed.values()) if len(found) < len(online) else ():
+        for cpu in siblings:
+            told_of.setdefault(cpu, set()).add(siblings)
+    for cpu in online:
+        if cpu not in found and len(told_of.get(cpu, ())) == 1:
+            found[cpu] = next(iter(told_of[cpu]))
+    return found
+
+
+def _package_ids(look: Look) -> Callable[[int], Hashable | None]:
+    def package(cpu: int) -> Hashable | None:
+        number = look.number(f"{CPU_DIR}/cpu{cpu}/topology/physical_package_id")
+        return None if number is None or number < 0 else number
+
+    return package
+
+
+def _core_ids(look: Look) -> Callable[[int], Hashable | None]:
+    """Core ids are unique only within package, die and cluster."""
+    package = _package_ids(look)
+
+    def core(cpu: int) -> Hashable | None:
+        topology = f"{CPU_DIR}/cpu{cpu}/topology"
+        number, socket = look.number(f"{topology}/core_id"), package(cpu)
+        if number is None or number < 0 or socket is None:
+            return None
+        die, cluster = look.number(f"{topology}/die_id"), look.number(f"{topology}/cluster_id")
+        return (socket, die, cluster, number)
+
+    return core
+
+
+def _cpuinfo_packages(info: CpuInfo) -> Groups:
+    ids = {cpu: whole_number(block.get("physical id")) for cpu, block in info.processors.items()}
+    return {cpu: number for cpu, number in ids.items() if number is not None}
+
+
+def _cpuinfo_cores(info: CpuInfo) -> Groups:
+    """Cores by ``physical id`` and ``core id``, or by the counts where those leave no choice."""
+    found: dict[int, Hashable] = {}
+    for cpu, socket in _cpuinfo_packages(info).items():
+        block = info.processors[cpu]
+        core = whole_number(block.get("core id"))
+        siblings, cores = (whole_number(block.get(key)) for key in ("siblings", "cpu cores"))
+        if core is not None:
+            found[cpu] = (socket, core)
+        elif cores is not None and cores == siblings:
+            found[cpu] = (socket, "alone", cpu)
+        elif cores == 1:
+            found[cpu] = (socket, 0)
+    return found
+
+
+def _cores(
+    look: Look,
+    online: tuple[int, ...],
+    cores: Groups | None,
+    sockets: Groups | None,
+    nodes: tuple[NumaNode, ...],
+) -> tuple[Core, ...]:
+    """The records, ordered by first CPU; each CPU a core of its own where nothing tells."""
+    members: dict[Hashable, list[int]] = {}
+    for cpu in online:
+        members.setdefault(cpu if cores is None else cores[cpu], []).append(cpu)
+    socket_numbers: dict[Hashable, int] = {}
+    node_of = {cpu: node.id for node in nodes for cpu in node.cpus}
+    built = []
+    for cpus in members.values():
+        first = cpus[0]
+        socket = None if sockets is None else sockets[first]
+        built.append(
+            Core(
+                cpus=tuple(cpus),
+                socket=socket_numbers.setdefault(socket, len(socket_numbers)),
+                numa_node=node_of.get(first),
+                max_khz=look.number(f"{CPU_DIR}/cpu{first}/cpufreq/cpuinfo_max_freq"),
+                capacity=_capacity(look, first),
+            )
+        )
+    return tuple(built)
+
+
+def _allowed(
+    look: Look, online: tuple[int, ...], cpuset: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Online CPUs that the process may run on: its affinity mask and its cpuset."""
+    affinity = look.host.affinity()
+    if affinity is None:
+        status = fields(look.text("/proc/self/status"))
+        read = look.cpus(status.get("Cpus_allowed_list"))
+        affinity = None if read is None else tuple(read)
+    allowed = set(online)
+    for name, limit in (("affinity", affinity), ("cpuset", cpuset)):
+        if limit is None:
+            continue
+        if allowed & set(limit):
+            allowed &= set(limit)
+        else:
+            look.not_known("topology.allowed", f"the {name} holds no online CPU: it is passed over")
+    return tuple(sorted(allowed))
+
+
+def _is_hybrid(look: Look, cores: tuple[Core, ...]) -> bool:
+    """P and E cores: Linux shows a PMU for each kind, or capacities that differ.
+
+    A tenth is the limit: favoured cores of one kind differ by less.
+    """
+    if look.exists("/sys/devices/cpu_core") and look.exists("/sys/devices/cpu_atom"):
+        return True
+    capacities = [core.capacity for core in cores if core.capacity]
+    return len(capacities) == len(cores) > 1 and max(capacities) > 1.1 * min(capacities)
+
+
+def _capacity(look: Look, cpu: int) -> int | None:
+    """How much a CPU can do, relative to others of this machine."""
+    capacity = look.number(f"{CPU_DIR}/cpu{cpu}/cpu_capacity")
+    if capacity is None:
+        return look.number(f"{CPU_DIR}/cpu{cpu}/acpi_cppc/nominal_perf")
+    return capacity

@@ -1,0 +1,59 @@
+"""Is anything still going on? A script that computes nothing for minutes hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from cputune.ranks.keeper_main import descendants
+
+LOOK_EVERY_SECONDS = 20.0
+IDLE_SHARE = 0.002
+"""Less than this share of one CPU is a process that waits for nothing to come; a download
+of half a megabyte per second takes some times as much."""
+
+
+class IdleWatch:
+    """Watches all processes below one, by the CPU time that they use."""
+
+    def __init__(self, root: int, patience_seconds: float) -> None:
+        self._root = root
+        self._patience = patience_seconds
+        self._seconds = cpu_seconds(root)
+        self._looked = self._busy_until = time.monotonic()
+
+    def idle_seconds(self) -> float:
+        """For how long nothing was computed, as far as the last looks could tell."""
+        now = time.monotonic()
+        if now - self._looked >= min(LOOK_EVERY_SECONDS, self._patience / 2):
+            seconds = cpu_seconds(self._root)
+            if seconds - self._seconds > IDLE_SHARE * (now - self._looked):
+                self._busy_until = now
+            self._looked, self._seconds = now, seconds
+        return self._looked - self._busy_until
+
+    @property
+    def next_look_seconds(self) -> float:
+        """How long to wait before looking again."""
+        return max(
+            0.0, self._looked + min(LOOK_EVERY_SECONDS, self._patience / 2) - time.monotonic()
+        )
+
+    @property
+    def hangs(self) -> bool:
+        """Whether patience is at an end."""
+        return self.idle_seconds() >= self._patience
+
+
+def cpu_seconds(root: int) -> float:
+    """CPU time of all living processes below ``root``."""
+    ticks = 0
+    for pid in descendants(root):
+        with (
+            contextlib.suppress(OSError, ValueError, IndexError),
+            open(f"/proc/{pid}/stat", "rb") as file,
+        ):
+            fields = file.read().rpartition(b")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,150 @@
+"""Is what the ranks see what the plan says? And why did they die? Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cputune import cpulist
+from cputune.plan import Plan
+from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|not enough memory|Cannot allocate memory|std::bad_alloc|MemoryError"
+)
+
+
+def differences(plan: Plan, states: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Where a rank's effective state is not the plan's, in words with both values.
+
+    Nothing is compared for a plan that is run as found. A dtype that no layer showed
+    (None) is not held against a plan.
+    """
+    if plan.as_found:
+        return ()
+    found: dict[str, None] = {}
+    for index, state in enumerate(states):
+        for difference in _of_rank(plan, index, state):
+            found[difference] = None
+    return tuple(found)
+
+
+def _of_rank(plan: Plan, index: int, state: Mapping[str, Any]) -> list[str]:
+    wanted: list[tuple[str, Any, Any]] = [
+        ("ranks in the job", state["world_size"], plan.world_size),
+        ("threads", state["threads"], plan.threads_per_process),
+        (
+            f"CPUs of rank {index}",
+            cpulist.render(state["affinity"]),
+            cpulist.render(plan.cpus[index % len(plan.cpus)]),
+        ),
+        ("allocator", state["allocator"], plan.allocator),
+        ("IPEX", _on(state.get("ipex")), _on(plan.ipex)),
+    ]
+    if state.get("dtype") is not None:
+        wanted.append(("forward pass in", state["dtype"], _DTYPES[plan.precision]))
+    if plan.world_size > 1 and state["world_size"] > 1:
+        wanted.append(("backend", state["backend"], plan.backend))
+    if plan.openmp != "default":
+        wanted.append(("OpenMP runtime", state["openmp"], plan.openmp))
+    different = [
+        f"{what}: {seen}, the plan says {asked}" for what, seen, asked in wanted if seen != asked
+    ]
+    mapped = {os.path.realpath(path) for path in state.get("mapped", ())}
+    for path in plan.preload:
+        if os.path.realpath(path) not in mapped:
+            different.append(f"preloaded library: {path} is not mapped")
+    return different
+
+
+def _on(value: Any) -> str:
+    return "on" if value else "off"
+
+
+def failure(
+    exits: Sequence[Mapping[str, Any]],
+    errors: Sequence[Mapping[str, Any]],
+    *,
+    memory_kills: int | None,
+    steps: int,
+    script: str,
+) -> TrialError:
+    """Why a job is over before its time.
+
+    Args:
+        exits: ``rank, status, tail`` of the ranks that ended, the first first.
+        errors: ``kind, text`` of exceptions that the scripts raised.
+        memory_kills: how often the kernel killed for memory since the trial began;
+            None where that cannot be known.
+        steps: how many steps there were before.
+        script: its file name.
+    """
+    died = [e for e in exits if e["status"] < 0 or e["status"] > 128]
+    # A rank that died of a signal is the cause of what the others then raised.
+    first = next(iter(died), None) or next(
+        (e for e in exits if e["status"] != 0), exits[0] if exits else None
+    )
+    tail = _tail(str(first["tail"])) if first else None
+    after = f" after {steps} steps" if steps else " before its first step"
+    for error in () if died else errors:
+        raised = _raised(error, after, script)
+        if raised is not None:
+            return raised[0](raised[1], details=tail)
+    if first is None or first["status"] == 0:
+        return NoMeasurement(f"{script} ended{after}", details=tail)
+    status = int(first["status"])
+    if status in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        if memory_kills == 0:
+            return Crashed(f"a rank was killed from outside{after} (SIGKILL)", details=tail)
+        return OutOfMemory(f"a rank was killed for memory{after} (SIGKILL)", details=tail)
+    if tail and _NO_MEMORY.search(tail):
+        return OutOfMemory(f"a rank could not have memory{after}", details=tail)
+    if status < 0:
+        return Crashed(f"a rank died{after} of {_signal_name(-status)}", details=tail)
+    return Crashed(f"{script} ended{after} with exit status {status}", details=tail)
+
+
+def _raised(
+    error: Mapping[str, Any], after: str, script: str
+) -> tuple[Callable[..., TrialError], str] | None:
+    kind, text = str(error.get("kind")), str(error.get("text", ""))
+    line = text.strip().splitlines()[0][:200] if text.strip() else ""
+    if kind == "SystemExit":
+        return None
+    if kind == "EOFError" and "reading a line" in text:
+        return Crashed, f"{script} asks for input, and a trial has nobody to answer"
+    if kind == "MemoryError" or _NO_MEMORY.search(text):
+        return OutOfMemory, f"a rank could not have memory{after}: {line or kind}"
+    return Crashed, f"{script} failed{after}: {kind}: {line}" if line else f"{script}: {kind}"
+
+
+def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
+    """A script that ended well, but too soon to be measured."""
+    if steps:
+        return NoMeasurement(f"{script} ended by itself after {steps} steps: too few to measure")
+    if not seen:
+        return Infeasible(
+            f"no Trainer and no Accelerator was seen in {script}: cputune measures scripts "
+            "built on transformers.Trainer or accelerate.Accelerator"
+        )
+    what, why = (
+        ("a Trainer", "is --do_train missing?")
+        if "Trainer" in seen
+        else ("an Accelerator", "is its training loop reached?")
+    )
+    return NoMeasurement(f"{script} made {what} and ended without one training step: {why}")
+
+
+def _tail(text: str, lines: int = 40) -> str | None:
+    return "\n".join(text.strip().splitlines()[-lines:]) or None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,184 @@
+"""The commands that start the ranks of a plan, as messages for a keeper."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from cputune import cpulist
+from cputune.carrier.environment import rank_environment
+from cputune.facts import HostFacts
+from cputune.inside import FORCE_VARIABLE, SCRATCH_VARIABLE, SOCKET_VARIABLE
+from cputune.inside.force import Force
+from cputune.plan import Plan
+from cputune.ranks.keeper import bootstrap
+from cputune.steps import Infeasible
+from cputune.workload import Workload
+
+CCL_MODULES = ("oneccl_bindings_for_pytorch", "torch_ccl")
+"""The bindings' name from 1.12.0 on, and before."""
+
+
+def force_for(plan: Plan, workload: Workload, *, bind: bool = False) -> Force | None:
+    """What the ranks of a plan set in the script; None for a run as found.
+
+    ``bind``: the ranks bind themselves, for a launcher that cannot do it exactly.
+    Raises Infeasible where the global batch cannot be divided over the ranks.
+    """
+    if plan.as_found:
+        return None
+    try:
+        samples = workload.samples_per_rank(plan.world_size)
+    except ValueError as error:
+        raise Infeasible(str(error)) from error
+    return Force(
+        world_size=plan.world_size,
+        precision=plan.precision,
+        backend=plan.backend,
+        ipex=plan.ipex,
+        samples_per_rank=samples,
+        batch_per_rank=workload.batch_per_rank,
+        cpus=plan.cpus if bind else None,
+    )
+
+
+def trial_variables(post: str, scratch: Path, force: Force | None) -> dict[str, str]:
+    """The variables by which a rank knows that it is measured."""
+    variables = {SOCKET_VARIABLE: post, SCRATCH_VARIABLE: str(scratch)}
+    if force is not None:
+        variables[FORCE_VARIABLE] = force.to_variable()
+    return variables
+
+
+def local_ranks(
+    plan: Plan,
+    argv: Sequence[str],
+    base: Mapping[str, str],
+    variables: Mapping[str, str],
+    *,
+    fork: bool,
+    port: int,
+) -> list[dict[str, Any]]:
+    """One message per rank; each is bound before anything of it is loaded."""
+    command = list(argv) if fork else python_command(argv)
+    return [
+        {
+            "argv": command,
+            "env": {**rank_environment(base, plan, rank, port), **variables},
+            "cwd": os.getcwd(),
+            "cpus": None if plan.as_found else list(plan.cpus[rank]),
+            "fork": fork,
+        }
+        for rank in range(plan.processes_per_node)
+    ]
+
+
+def python_command(argv: Sequence[str]) -> list[str]:
+    """``python SCRIPT ARGS``, with the hooks set before."""
+    code = bootstrap("cputune.inside.run", "sys.exit(run_script(sys.argv[1:]))")
+    return [sys.executable, "-c", code, *argv]
+
+
+def mpi_ranks(
+    plan: Plan,
+    argv: Sequence[str],
+    base: Mapping[str, str],
+    variables: Mapping[str, str],
+    facts: HostFacts,
+    *,
+    port: int,
+) -> list[dict[str, Any]]:
+    """One message for ``mpirun``, which starts all ranks: oneCCL wants an MPI launcher.
+
+    The environment is that of oneCCL's ``setvars.sh``, which brings oneCCL and Intel MPI.
+    Raises Infeasible where there are no bindings or no Intel MPI.
+    """
+    environment = {**oneccl_environment(base), **plan.environment(), **variables}
+    if "LD_PRELOAD" in base:
+        environment["LD_PRELOAD"] = base["LD_PRELOAD"]
+    mpirun = intel_mpirun(environment, facts)
+    masks = ",".join(cpulist.render_mask(cpus) for cpus in plan.cpus)
+    environment.update(
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        # Without 0x in front of a mask the ranks run with default pinning, and no error.
+        I_MPI_PIN_DOMAIN=f"[{masks}]",
+        I_MPI_HYDRA_BOOTSTRAP="fork",
+    )
+    ranks = str(plan.processes_per_node)
+    return [
+        {
+            "argv": [mpirun, "-n", ranks, "-ppn", ranks, *python_command(argv)],
+            "env": environment,
+            "cwd": os.getcwd(),
+            "cpus": None,
+            "fork": False,
+        }
+    ]
+
+
+def intel_mpirun(environment: Mapping[str, str], facts: HostFacts) -> str:
+    """The path of Intel MPI's mpirun: what setvars.sh brought, else what was found."""
+    if "I_MPI_ROOT" in environment:
+        brought = shutil.which("mpirun", path=environment.get("PATH"))
+        if brought and os.path.realpath(brought).startswith(
+            os.path.realpath(environment["I_MPI_ROOT"])
+        ):
+            return brought
+    for launcher in facts.launchers:
+        if launcher.dialect == "intelmpi":
+            return launcher.path
+    raise Infeasible("oneCCL needs Intel MPI's mpirun, and there is none")
+
+
+def oneccl_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The environment after sourcing the bindings' ``env/setvars.sh``. Raises Infeasible."""
+    script = setvars_script()
+    if script is None:
+        raise Infeasible("the oneCCL bindings for PyTorch are not installed")
+    answer = subprocess.run(
+        ["bash", "-c", '. "$1" >/dev/null 2>&1; env -0', "bash", str(script)],
+        env=dict(base),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    variables = dict(
+        line.split("=", 1)
+        for line in answer.stdout.decode(errors="surrogateescape").split("\0")
+        if "=" in line
+    )
+    for name in ("_", "SHLVL", "PWD", "OLDPWD"):
+        if name not in base:
+            variables.pop(name, None)
+    return variables
+
+
+def setvars_script() -> Path | None:
+    """Where the bindings' ``setvars.sh`` lies; found without importing them."""
+    for name in CCL_MODULES:
+        spec = util.find_spec(name)
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            script = Path(place) / "env" / "setvars.sh"
+            if script.is_file():
+                return script
+    return None
+
+
+def held_port() -> socket.socket:
+    """A socket bound to a free port, and not listening: nobody else is given that port.
+
+    Rank 0 can still listen on it, since both set SO_REUSEADDR (socket(7)).
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("", 0))
+    return holder

@@ -1,0 +1,1 @@
+"""Which versions exist, fit each other, accept, refuse and ignore what; as data with sources."""

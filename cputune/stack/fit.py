@@ -1,0 +1,230 @@
+"""Whether versions fit each other: one rule for each pair of packages, none of a machine.
+
+The checks of ``versions.py`` say what a broken rule means to a person; ``ways.py`` looks
+for versions that break none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from cputune.facts import HostFacts
+from cputune.stack.tables import Stack, load, minor, parse, satisfies, tag_of
+
+DISTRIBUTIONS: Mapping[str, str] = {
+    "torch": "torch",
+    "ipex": "intel_extension_for_pytorch",
+    "oneccl": "oneccl_bind_pt",
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "numpy": "numpy",
+}
+"""Our short names, and what pip calls them."""
+
+_ALIASES = {
+    "intel-extension-for-pytorch": "ipex",
+    "oneccl-bind-pt": "oneccl",
+    "oneccl-bindings-for-pytorch": "oneccl",
+    "torch-ccl": "oneccl",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """A stack: what is installed, or asked about. None is: not there, or not known."""
+
+    python: Version | None = None
+    torch: Version | None = None
+    ipex: Version | None = None
+    oneccl: Version | None = None
+    transformers: Version | None = None
+    accelerate: Version | None = None
+    numpy: Version | None = None
+
+    def get(self, name: str) -> Version | None:
+        """The version of a package by our short name."""
+        version: Version | None = getattr(self, name)
+        return version
+
+    def describe(self) -> str:
+        """``torch 2.6.0, transformers 4.40``."""
+        found = ((DISTRIBUTIONS[name], self.get(name)) for name in DISTRIBUTIONS)
+        return ", ".join(f"{name} {version}" for name, version in found if version) or "nothing"
+
+
+def short_name(distribution: str) -> str | None:
+    """Our short name of a distribution in any of its spellings; None for all others."""
+    name = canonicalize_name(distribution)
+    return _ALIASES.get(name, name if name in DISTRIBUTIONS else None)
+
+
+def versions_of(facts: HostFacts) -> Versions:
+    """The stack that is installed on a machine."""
+    found = {"python": parse(facts.python)}
+    for package in facts.packages:
+        name = short_name(package.name)
+        if name is not None:
+            found.setdefault(name, parse(package.version))
+    return Versions(**found)
+
+
+Rule = Callable[[Stack, Versions], "str | None"]
+"""What is wrong, in words with both versions; None where it fits, or cannot be told."""
+
+
+def ipex_torch(stack: Stack, v: Versions) -> str | None:
+    """IPEX checks major.minor of torch when it is imported, and is linked against it."""
+    if v.ipex is None or v.torch is None or minor(v.ipex) == minor(v.torch):
+        return None
+    return f"intel_extension_for_pytorch {v.ipex} was built for torch {_x(v.ipex)}, not {v.torch}"
+
+
+def oneccl_torch(stack: Stack, v: Versions) -> str | None:
+    """The bindings are linked against one torch release."""
+    if v.oneccl is None or v.torch is None:
+        return None
+    row = stack.bindings_row(v.oneccl)
+    if row is not None and satisfies(v.torch, row.torch):
+        return None
+    if row is None and minor(v.oneccl) == minor(v.torch):
+        return None
+    built_for = row.torch.lstrip("=") if row is not None else _x(v.oneccl)
+    return f"oneccl_bind_pt {v.oneccl} was built for torch {built_for}, not {v.torch}"
+
+
+def transformers_torch(stack: Stack, v: Versions) -> str | None:
+    """Below its minimum of torch, transformers switches torch off (from 4.52 on) or breaks."""
+    if v.transformers is None or v.torch is None:
+        return None
+    needs = stack.transformers.needs_of(v.transformers)
+    if needs is None:
+        return None
+    for specifier in (needs.torch_at_run_time, needs.torch):
+        if not satisfies(v.torch, specifier):
+            return f"transformers {v.transformers} needs torch {specifier}, found {v.torch}"
+    return None
+
+
+def transformers_accelerate(stack: Stack, v: Versions) -> str | None:
+    """Trainer refuses an accelerate below its minimum."""
+    if v.transformers is None or v.accelerate is None:
+        return None
+    needs = stack.transformers.needs_of(v.transformers)
+    if needs is None or satisfies(v.accelerate, needs.accelerate):
+        return None
+    return (
+        f"transformers {v.transformers} needs accelerate {needs.accelerate}, found {v.accelerate}"
+    )
+
+
+def trainer_arguments(stack: Stack, v: Versions) -> str | None:
+    """A type that transformers 4.56 takes from accelerate must be there for scripts to parse."""
+    if v.transformers is None or v.accelerate is None:
+        return None
+    row = stack.transformers.behaviour("trainer-arguments", v.transformers)
+    if row is None or not satisfies(v.accelerate, row.accelerate):
+        return None
+    return f"transformers {v.transformers} beside accelerate {v.accelerate}: {row.claim}"
+
+
+def accelerate_torch(stack: Stack, v: Versions) -> str | None:
+    """What accelerate declares as its minimum of torch, it also uses."""
+    if v.accelerate is None or v.torch is None:
+        return None
+    needs = stack.accelerate.needs_of(v.accelerate)
+    if needs is None or satisfies(v.torch, needs.torch):
+        return None
+    return f"accelerate {v.accelerate} needs torch {needs.torch}, found {v.torch}"
+
+
+def numpy_torch(stack: Stack, v: Versions) -> str | None:
+    """Before 2.3, torch was compiled against numpy 1 and cannot talk to numpy 2."""
+    row = stack.torch_row(v.torch) if v.torch is not None else None
+    if v.numpy is None or row is None or satisfies(v.numpy, row.numpy):
+        return None
+    return f"torch {v.torch} needs numpy {row.numpy}, found {v.numpy}"
+
+
+def numpy_libraries(stack: Stack, v: Versions) -> str | None:
+    """Some releases of transformers and accelerate declare that they want numpy below 2."""
+    for name, library in (("transformers", stack.transformers), ("accelerate", stack.accelerate)):
+        version = v.get(name)
+        needs = library.needs_of(version) if version is not None else None
+        if v.numpy is not None and needs is not None and not satisfies(v.numpy, needs.numpy):
+            return f"{name} {version} needs numpy {needs.numpy}, found {v.numpy}"
+    return None
+
+
+def python_wheels(stack: Stack, v: Versions) -> str | None:
+    """Compiled packages have wheels for some Pythons only."""
+    if v.python is None:
+        return None
+    tag = tag_of(v.python)
+    torch = stack.torch_row(v.torch) if v.torch is not None else None
+    ipex = next((row for row in stack.ipex if row.version == v.ipex), None)
+    bindings = stack.bindings_row(v.oneccl) if v.oneccl is not None else None
+    compiled = (
+        ("torch", v.torch, torch.tags if torch else None),
+        ("intel_extension_for_pytorch", v.ipex, ipex.tags if ipex else None),
+        ("oneccl_bind_pt", v.oneccl, bindings.tags if bindings else None),
+    )
+    for name, version, tags in compiled:
+        if tags is not None and tag not in tags:
+            return (
+                f"{name} {version} has no wheel for Python {_x(v.python)}, only {', '.join(tags)}"
+            )
+    return None
+
+
+def python_libraries(stack: Stack, v: Versions) -> str | None:
+    """The minimum of Python that transformers and accelerate declare."""
+    for name, library in (("transformers", stack.transformers), ("accelerate", stack.accelerate)):
+        version = v.get(name)
+        needs = library.needs_of(version) if version is not None else None
+        if v.python is not None and needs is not None and not satisfies(v.python, needs.python):
+            return f"{name} {version} needs Python {needs.python}, found {v.python}"
+    return None
+
+
+RULES: tuple[Rule, ...] = (
+    python_wheels,
+    python_libraries,
+    ipex_torch,
+    oneccl_torch,
+    numpy_torch,
+    numpy_libraries,
+    transformers_torch,
+    accelerate_torch,
+    transformers_accelerate,
+    trainer_arguments,
+)
+
+
+def misfits(versions: Versions, stack: Stack | None = None) -> tuple[str, ...]:
+    """Every rule that these versions break, in words."""
+    tables = stack or load()
+    return tuple(said for rule in RULES if (said := rule(tables, versions)) is not None)
+
+
+def ipex_user(stack: Stack, v: Versions) -> str | None:
+    """Who calls ``ipex.optimize`` in a Trainer run: ``Trainer``, ``accelerate``, or nobody.
+
+    Only meaningful where IPEX fits torch; a version that is not there calls nothing.
+    """
+    if v.transformers is not None and stack.transformers.behaviour(
+        "trainer-calls-ipex", v.transformers
+    ):
+        return "Trainer"
+    if v.accelerate is not None and stack.accelerate.behaviour(
+        "uses-ipex-unasked", v.accelerate, v.torch
+    ):
+        return "accelerate"
+    return None
+
+
+def _x(version: Version) -> str:
+    return f"{version.major}.{version.minor}"

@@ -1,0 +1,171 @@
+"""The smallest change that makes versions fit, both ways: the IPEX era, or today's stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from packaging.version import Version
+
+from cputune.stack.fit import DISTRIBUTIONS, Versions, ipex_user, misfits
+from cputune.stack.tables import Stack, load, minor, satisfies
+
+# What is changed first where one change is as small as another: a small download first.
+ORDER = ("ipex", "oneccl", "accelerate", "transformers", "numpy", "torch")
+
+TODAY_FROM = {"torch": (2, 9), "transformers": (4, 57), "accelerate": (1, 13)}
+"""The first minor releases that know nothing of IPEX."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way out. ``changes`` names each package that changes and its version, None: remove."""
+
+    says: str
+    changes: tuple[tuple[str, Version | None], ...]
+    result: Versions
+
+    def command(self, stack: Stack | None = None) -> str | None:
+        """The change as pip commands that can be pasted; None where nothing changes."""
+        tables = stack or load()
+        gone = [DISTRIBUTIONS[name] for name, version in self.changes if version is None]
+        come = [(name, version) for name, version in self.changes if version is not None]
+        parts = ["pip uninstall -y " + " ".join(gone)] if gone else []
+        if come:
+            parts.append("pip install " + " ".join(_requirement(*change) for change in come))
+            elsewhere = {tables.wheels[n] for n, v in come if not _on_pypi(tables, n, v)}
+            parts[-1] += "".join(f" -f {page}" for page in sorted(elsewhere))
+        return " && ".join(parts) or None
+
+
+def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | None:
+    """The smallest change to a stack of this era in which everything fits.
+
+    Only packages that are there are changed or removed; with ``complete`` torch,
+    transformers, accelerate and (for its era) IPEX are added where they are missing.
+    None where this Python has no such stack.
+    """
+    stack = load()
+    wanted = ("torch", "transformers", "accelerate", *(("ipex",) if era == "ipex" else ()))
+    added = [name for name in wanted if complete and versions.get(name) is None]
+    start = replace(versions, **{name: stack.era(era).versions[name] for name in added})
+    present = [name for name in ORDER if start.get(name) is not None]
+    must = {n for n in present if n in added or not _belongs(stack, era, n, start.get(n))}
+    for count in range(len(must), len(present) + 1):
+        for names in combinations(present, count):
+            if not must.issubset(names):
+                continue
+            found = next(_solutions(stack, era, start, names), None)
+            if found is not None:
+                changed = [n for n in ORDER if versions.get(n) != found.get(n)]
+                return Way(
+                    says=stack.era(era).says,
+                    changes=tuple((name, found.get(name)) for name in reversed(changed)),
+                    result=found,
+                )
+    return None
+
+
+def ways_out(versions: Versions, *, complete: bool = False) -> tuple[Way, ...]:
+    """Both ways, the one with fewer changes first; a way that this Python bars is left out."""
+    found = (way_out(era.name, versions, complete=complete) for era in load().eras)
+    return tuple(sorted((way for way in found if way), key=lambda way: len(way.changes)))
+
+
+def both_ways(versions: Versions) -> tuple[str, str | None]:
+    """Both ways out as a sentence, and the smaller one as a command."""
+    ways = [way for way in ways_out(versions) if way.changes]
+    if not ways:
+        return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.13.", None
+    said = [f"{_verb(way)}: {way.command()}" for way in ways]
+    sentence = "; or ".join(said)
+    sentence = f"{sentence[0].upper()}{sentence[1:]}."
+    if versions.torch is not None and versions.torch.local == "cpu" and " torch==" in sentence:
+        page = load().wheels["torch_cpu"]
+        sentence += f" PyPI's torch brings the CUDA libraries; its CPU build lies at {page}."
+    return sentence, ways[0].command()
+
+
+def _verb(way: Way) -> str:
+    return ("stay in " if "IPEX" in way.says else "go to ") + way.says
+
+
+def _solutions(
+    stack: Stack, era: str, versions: Versions, names: tuple[str, ...]
+) -> Iterator[Versions]:
+    """Assign the packages one after the other, and turn back where a rule breaks."""
+    # torch decides what fits the rest, so it is chosen first.
+    order = sorted(names, key=lambda name: name != "torch")
+    hidden = replace(versions, **dict.fromkeys(names))
+
+    def assign(at: Versions, left: list[str]) -> Iterator[Versions]:
+        if misfits(at, stack):
+            return
+        if not left:
+            if era == "today" or at.ipex is None or _has_a_caller(stack, at):
+                yield at
+            return
+        for candidate in _candidates(stack, era, left[0], at):
+            if _belongs(stack, era, left[0], candidate):
+                yield from assign(replace(at, **{left[0]: candidate}), left[1:])
+
+    yield from assign(hidden, order)
+
+
+def _candidates(stack: Stack, era: str, name: str, at: Versions) -> Iterator[Version | None]:
+    """Versions to try: what this era was trained with first, then the newest first."""
+    tried = stack.era(era).versions.get(name)
+    if tried is not None:
+        yield tried
+    if name == "ipex":
+        rows = stack.ipex_for(at.torch) if at.torch is not None else ()
+        yield from (row.version for row in rows)
+    elif name == "oneccl":
+        rows_ccl = stack.bindings_for(at.torch) if at.torch is not None else ()
+        yield from (row.version for row in rows_ccl)
+    elif name == "torch":
+        yield from (row.last for row in reversed(stack.torch))
+    elif name == "numpy":
+        yield Version("1.26.4")
+    else:
+        library = stack.transformers if name == "transformers" else stack.accelerate
+        yield from reversed(library.read)
+    if name in ("ipex", "oneccl"):
+        yield None
+
+
+def _belongs(stack: Stack, era: str, name: str, version: Version | None) -> bool:
+    """Whether this version of a package can be part of a stack of this era at all."""
+    if era == "today":
+        if name in ("ipex", "oneccl"):
+            return version is None
+        return version is None or minor(version) >= TODAY_FROM.get(name, (0, 0))
+    if name == "ipex":
+        return version is not None
+    if version is None or name in ("oneccl", "numpy"):
+        return True
+    if name == "torch":
+        return bool(stack.ipex_for(version))
+    argument = stack.transformers.argument("use_ipex")
+    if name == "transformers" and argument is not None:
+        return argument.covers(version)
+    return minor(version) < TODAY_FROM["accelerate"]
+
+
+def _has_a_caller(stack: Stack, v: Versions) -> bool:
+    """Whether anybody would call ``ipex.optimize``; without accelerate nobody can tell."""
+    return v.accelerate is None or ipex_user(stack, v) is not None
+
+
+def _requirement(name: str, version: Version) -> str:
+    if name == "numpy":
+        return "'numpy<2'"
+    return f"{DISTRIBUTIONS[name]}=={version}"
+
+
+def _on_pypi(stack: Stack, name: str, version: Version) -> bool:
+    if name == "oneccl":
+        return False
+    rows = [row for row in stack.ipex if name == "ipex" and satisfies(row.version, f"=={version}")]
+    return all(row.on_pypi for row in rows)

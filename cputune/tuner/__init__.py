@@ -1,0 +1,132 @@
+"""HostFacts + Workload → Result: the search space, the study, the measuring, the confirming.
+
+``cputune.tune(job)`` tunes; ``cputune.search_space(facts, job)`` says what it would try.
+Optuna is imported when a study starts, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cputune.errors import MissingPackageError, UsageError
+
+if TYPE_CHECKING:
+    from cputune.facts import HostFacts
+    from cputune.result import Result
+    from cputune.steps import Runner
+    from cputune.tuner.events import OnEvent
+    from cputune.tuner.space import SearchSpace
+    from cputune.workload import Workload
+
+
+def search_space(
+    facts: HostFacts,
+    job: Workload,
+    *,
+    knobs: Iterable[str] | None = None,
+    fix: Mapping[str, Any] | None = None,
+    allow_slow_precision: bool = False,
+) -> SearchSpace:
+    """Every plan that this machine can run for this job, and what was left out and why.
+
+    ``knobs`` names what is varied (all of it by default; the rest stays as it is today),
+    ``fix`` holds a knob at a value. ``allow_slow_precision`` offers bf16 on a CPU that
+    does not multiply it in hardware. Raises UsageError for an unknown knob and for a
+    value that no plan of this machine can have.
+    """
+    from cputune.tuner.space import build_space
+
+    return build_space(facts, job, vary=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
+
+
+def tune(
+    job: Workload,
+    *,
+    facts: HostFacts | None = None,
+    budget: int = 20,
+    runner: Runner | None = None,
+    seed: int = 0,
+    on_event: OnEvent | None = None,
+    knobs: Iterable[str] | None = None,
+    fix: Mapping[str, Any] | None = None,
+    allow_slow_precision: bool = False,
+    max_time_seconds: float | None = None,
+    study: str | Path | None = None,
+    resume: bool = False,
+) -> Result:
+    """Measure plans of this job on this machine and return the fastest, compared with today's.
+
+    Args:
+        job: what to train.
+        facts: the machine, as ``cputune.probe()`` sees it; probed where it is None.
+        budget: trials of the study, the baseline among them, at least 1. The
+            confirmation at the end is not counted.
+        runner: runs the plans; real processes where it is None.
+        seed: the same seed and the same measurements give the same proposals.
+        on_event: called with every event of ``cputune.tuner.events``.
+        knobs: names of what is varied, as in ``search_space``.
+        fix: knobs that are held at a value.
+        allow_slow_precision: offer bf16 where the CPU does not multiply it in hardware.
+        max_time_seconds: when the search ends early, 7/10 of it, and the confirmation.
+        study: an SQLite file to keep the study in; in memory where it is None.
+        resume: go on with that study; its host, workload, seed and knobs must be the same.
+
+    Raises UsageError for what makes no sense, MissingPackageError without optuna,
+    CannotError for a study that cannot be gone on with, NoValidTrialError where no trial
+    gave a number, and Interrupted on SIGINT, whose ``result`` is what was found.
+    """
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        raise UsageError(
+            f"a budget is a number of trials, 1 or more, not {budget!r}", hint="--budget 20"
+        )
+    if max_time_seconds is not None and not max_time_seconds > 0:
+        raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
+    if resume and study is None:
+        raise UsageError("there is no study to resume", hint="name it: --study FILE.db")
+    _require_optuna()
+    if facts is None:
+        from cputune.probing import probe
+
+        facts = probe()
+    search_space(facts, job, knobs=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
+
+    from cputune.tuner.events import Said
+    from cputune.tuner.study import Settings, TuningStudy
+
+    settings = Settings(
+        budget=budget,
+        seed=seed,
+        knobs=None if knobs is None else tuple(knobs),
+        fix=dict(fix or {}),
+        allow_slow_precision=allow_slow_precision,
+        max_time_seconds=max_time_seconds,
+        study=None if study is None else Path(study),
+        resume=resume,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+    def open_runner(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
+        if runner is not None:
+            return nullcontext(runner)
+        from cputune.ranks.runner import ProcessRunner
+
+        return ProcessRunner(workload, facts, fresh=fresh, on_note=say)
+
+    def say(text: str) -> None:
+        if on_event is not None:
+            on_event(Said(text=text))
+
+    return TuningStudy(job, facts, open_runner, settings, on_event=on_event).run()
+
+
+def _require_optuna() -> None:
+    if find_spec("optuna") is None:
+        raise MissingPackageError(
+            "tuning needs optuna, which is not installed",
+            hint="pip install 'cputune[tune]'",
+        )

@@ -1,0 +1,103 @@
+"""What a study tells the one who watches it, in the order that it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cputune.plan import Plan
+from cputune.result import Result, Throughput, Trial
+from cputune.tuner.space import SearchSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyStarted:
+    """The space is known and the first trial comes next; ``resumed`` trials stand already."""
+
+    space: SearchSpace
+    budget: int
+    resumed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """The runner says in words what it is doing."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted:
+    """A plan is about to be run; ``origin`` says who proposed it."""
+
+    number: int
+    plan: Plan
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTaken:
+    """An optimizer step, from 0; ``seconds`` of the whole job.
+
+    ``number`` is the trial's, or None in the confirmation.
+    """
+
+    number: int | None
+    index: int
+    seconds: float
+    delayed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRepeated:
+    """Others delayed the trial: it starts over."""
+
+    number: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnded:
+    """A trial with its number, or the reason why it has none."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmStarted:
+    """The baseline and the best plans are about to be measured again, side by side."""
+
+    plans: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmRun:
+    """One run of a plan in one round, from 0; None where it failed, with the reason."""
+
+    round: int
+    plan: Plan
+    role: str
+    samples_per_second: Throughput | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyEnded:
+    """The study is over."""
+
+    result: Result
+
+
+Event = (
+    StudyStarted
+    | Said
+    | TrialStarted
+    | StepTaken
+    | TrialRepeated
+    | TrialEnded
+    | ConfirmStarted
+    | ConfirmRun
+    | StudyEnded
+)
+OnEvent = Callable[[Event], None]

@@ -1,0 +1,173 @@
+"""Running plans of one study: again where others delayed them, and no longer than there is time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cputune.facts import HostFacts
+from cputune.plan import Plan
+from cputune.result import Throughput
+from cputune.steps import Contended, Runner, Step
+from cputune.tuner.confirm import Contender
+from cputune.tuner.events import ConfirmRun, OnEvent, StepTaken, TrialRepeated
+from cputune.tuner.race import Race, Verdict
+from cputune.tuner.reading import Rules, Run, read_run
+from cputune.tuner.statistics import Estimate
+from cputune.tuner.verdict import Findings
+
+ATTEMPTS = 3
+"""How often a trial that others delayed is run before it is given up."""
+
+STUDY_SHARE = 0.7
+"""Share of ``--max-time`` for the study; the rest is for the confirmation."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Timer:
+    """How much of the time that was given is used: by the clock, or by the steps' own time.
+
+    Steps of a runner that simulates take no time of the clock.
+    """
+
+    clock: Callable[[], float]
+    most_seconds: float | None
+    started: float
+    step_seconds: float = 0.0
+
+    @property
+    def used_seconds(self) -> float:
+        """Seconds since the start of the study."""
+        return max(self.clock() - self.started, self.step_seconds)
+
+    def up(self, share: float, running_seconds: float = 0.0) -> bool:
+        """Whether this share of the time is over, a run of so many seconds included."""
+        if self.most_seconds is None:
+            return False
+        used = max(self.used_seconds, self.step_seconds + running_seconds)
+        return used > share * self.most_seconds
+
+
+@dataclass(slots=True, kw_only=True)
+class Measuring:
+    """Runs plans, and writes down what that shows of the machine.
+
+    ``reference`` are the losses of the baseline, by step.
+    """
+
+    facts: HostFacts
+    race: Race
+    findings: Findings
+    timer: Timer
+    on_event: OnEvent
+    reference: Sequence[float | None] = field(default=())
+
+    def quiet_run(self, runner: Runner, plan: Plan, number: int) -> tuple[Run, float]:
+        """A run that others did not delay, if one can be had; and the seconds of all tries."""
+        spent = 0.0
+        attempts = 1 if self.findings.never_quiet else ATTEMPTS
+        for attempt in range(attempts):
+            run = self._read(runner, plan, number, believe_delayed=False)
+            spent += run.step_seconds
+            if not isinstance(run.failure, Contended):
+                self.findings.saw_quiet = True
+                return run, spent
+            self.findings.contended_runs += 1
+            if attempt + 1 < attempts:
+                self.on_event(
+                    TrialRepeated(number=number, attempt=attempt + 1, reason=str(run.failure))
+                )
+        if not self.findings.saw_quiet:
+            # Never one quiet run so far: what the busy machine gives is all there is.
+            self.findings.never_quiet = True
+            run = self._read(runner, plan, number, believe_delayed=True)
+            spent += run.step_seconds
+        return run, spent
+
+    def confirm_run(
+        self,
+        runner: Runner,
+        number: int,
+        contender: Contender,
+        verdict: Callable[[Sequence[float]], Verdict],
+    ) -> Run:
+        """One run of a plan in one round of the confirmation."""
+        for _ in range(2):
+            run = self._read(
+                runner,
+                contender.plan,
+                None,
+                believe_delayed=self.findings.never_quiet,
+                verdict=verdict,
+                share=math.inf,
+            )
+            self.timer.step_seconds += run.step_seconds
+            if not isinstance(run.failure, Contended):
+                break
+            self.findings.contended_runs += 1
+        rate: Throughput | None = None
+        reason = None if run.failure is None else f"{run.failure.kind}: {run.failure}"
+        if run.failure is None and run.logs:
+            rate = speed(self.race.estimate(run.logs))
+        self.findings.confirm_runs.append(
+            ConfirmRun(
+                round=number,
+                plan=contender.plan,
+                role=contender.role,
+                samples_per_second=rate,
+                reason=reason,
+            )
+        )
+        self.on_event(self.findings.confirm_runs[-1])
+        return run
+
+    def _read(
+        self,
+        runner: Runner,
+        plan: Plan,
+        number: int | None,
+        *,
+        believe_delayed: bool,
+        verdict: Callable[[Sequence[float]], Verdict] | None = None,
+        share: float = STUDY_SHARE,
+    ) -> Run:
+        def on_step(index: int, step: Step, delayed: bool) -> None:
+            self.on_event(
+                StepTaken(number=number, index=index, seconds=step.seconds, delayed=delayed)
+            )
+
+        return read_run(
+            runner,
+            plan,
+            Rules(
+                verdict=verdict or self.race.verdict,
+                delays_itself=delays_itself(plan, self.facts),
+                believe_delayed=believe_delayed,
+                reference=() if plan.as_found else self.reference,
+                out_of_time=lambda seconds: self.timer.up(share, seconds),
+                on_step=on_step,
+            ),
+        )
+
+
+def speed(now: Estimate) -> Throughput:
+    """Samples per second from log seconds per sample."""
+    return Throughput(
+        median=math.exp(-now.center), low=math.exp(-now.high), high=math.exp(-now.low)
+    )
+
+
+def delays_itself(plan: Plan, facts: HostFacts) -> bool:
+    """Whether a plan has more threads than CPUs or CPU time: its delays are its own fault."""
+    threads = plan.processes_per_node * plan.threads_per_process
+    cpus = len({cpu for cpus in plan.cpus for cpu in cpus})
+    quota = facts.limits.cpu_quota
+    return plan.oversubscribed or threads > cpus or (quota is not None and threads > quota)
+
+
+def observed(runner: Runner) -> tuple[Mapping[str, Any], ...]:
+    """What the ranks of the last run saw, where the runner knows."""
+    ask = getattr(runner, "observed", None)
+    return tuple(ask()) if callable(ask) else ()

@@ -1,0 +1,192 @@
+"""Reading one run of a plan: which of its steps count, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cputune.errors import CputuneError
+from cputune.plan import Plan
+from cputune.steps import (
+    Contended,
+    Crashed,
+    Diverged,
+    NoMeasurement,
+    OutOfMemory,
+    Runner,
+    Step,
+    TimedOut,
+    TrialError,
+)
+from cputune.tuner.race import Verdict
+
+DELAYED_SHARE = 0.1
+"""A step is delayed where a thread waited this share of it for a CPU: 0.003 in quiet
+times, 0.48 beside one busy neighbour."""
+
+UNUSABLE_STEPS = 3
+"""After so many steps without a positive, finite time a run is given up."""
+
+LEAST_DELAYED = 3
+"""A run is contended when this many steps were delayed, and more than half of all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """What was read from one run of a plan.
+
+    ``logs`` are the steps that count, as log seconds per sample; ``step_seconds`` is
+    the time of all of them, whether they count or not. ``ended``: the job came to its
+    own end.
+    """
+
+    logs: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
+    delayed: int = 0
+    unusable: int = 0
+    steps: int = 0
+    step_seconds: float = 0.0
+    samples: int | None = None
+    verdict: Verdict = "more"
+    ended: bool = False
+    failure: TrialError | None = None
+
+    @property
+    def contended(self) -> bool:
+        """Whether others on the machine delayed most of what was seen."""
+        return self.delayed >= LEAST_DELAYED and 2 * self.delayed > self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How a run is read: when it is enough, what is whose fault, and what to compare with.
+
+    ``delays_itself``: the plan has more threads than CPUs, so its delays are its own.
+    ``believe_delayed``: the machine is never quiet, so delayed steps are all there is.
+    ``reference``: the losses of the baseline, by step; empty where there are none.
+    """
+
+    verdict: Callable[[Sequence[float]], Verdict]
+    delays_itself: bool = False
+    believe_delayed: bool = False
+    reference: Sequence[float | None] = ()
+    out_of_time: Callable[[float], bool] = lambda seconds: False
+    on_step: Callable[[int, Step, bool], None] = lambda index, step, delayed: None
+
+
+def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
+    """Run a plan until its steps suffice, and end it, however it goes.
+
+    Whatever the runner raises becomes the run's ``failure``; only an interrupt and our
+    own errors (a package that is missing, say) come through.
+    """
+    run = Run()
+    iterator: Iterator[Step] | None = None
+    try:
+        iterator = iter(runner.steps(plan))
+        for step in iterator:
+            _take(run, step, rules)
+            if run.verdict != "more":
+                break
+            if run.contended and not rules.believe_delayed:
+                raise Contended(f"others delayed {run.delayed} of {run.steps} steps")
+            if rules.out_of_time(run.step_seconds):
+                break
+        else:
+            run.ended = True
+            if len(run.logs) < 2:
+                raise NoMeasurement(
+                    f"the job ended after {_steps(run.steps)}, before it could be measured"
+                )
+    except TrialError as failure:
+        run.failure = failure
+    except (KeyboardInterrupt, CputuneError):
+        raise
+    except BaseException as error:
+        run.failure = _as_failure(error)
+    finally:
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            with contextlib.suppress(Exception):
+                close()
+    return run
+
+
+def _take(run: Run, step: Step, rules: Rules) -> None:
+    seconds, samples = float(step.seconds), step.samples
+    index = run.steps
+    run.steps += 1
+    if not (math.isfinite(seconds) and seconds > 0 and samples > 0):
+        run.unusable += 1
+        run.losses.append(step.loss)
+        if run.unusable >= UNUSABLE_STEPS:
+            raise NoMeasurement(f"{_steps(run.unusable)} took {seconds} s for {samples} samples")
+        return
+    run.step_seconds += seconds
+    run.samples = samples
+    run.losses.append(step.loss)
+    diverged = divergence(run.losses, rules.reference)
+    if diverged is not None:
+        raise Diverged(diverged)
+    delayed = not rules.delays_itself and step.delayed_seconds > DELAYED_SHARE * seconds
+    run.delayed += delayed
+    rules.on_step(index, step, delayed)
+    if delayed and not rules.believe_delayed:
+        return
+    run.logs.append(math.log(seconds / samples))
+    run.verdict = rules.verdict(run.logs)
+
+
+def _steps(count: int) -> str:
+    return "one step" if count == 1 else f"{count or 'no'} steps"
+
+
+def _as_failure(error: BaseException) -> TrialError:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, MemoryError):
+        return OutOfMemory(text)
+    if isinstance(error, TimeoutError):
+        return TimedOut(text)
+    return Crashed(text)
+
+
+def divergence(losses: Sequence[float | None], reference: Sequence[float | None]) -> str | None:
+    """Why a loss is not that of the baseline, or None where it is as it should be.
+
+    The same seed and data give nearly the same losses in any precision: a mean over the
+    common steps that is off by a third, by more than 0.5, and by more than the losses
+    scatter anyway, is no rounding. Later steps may not rise above twice the worst that
+    the baseline had.
+    """
+    last = losses[-1] if losses else None
+    if last is None:
+        return None
+    if not math.isfinite(last):
+        return f"the loss is {last} at step {len(losses) - 1}"
+    known = [value for value in reference if value is not None and math.isfinite(value)]
+    if not known:
+        return None
+    worst = max(abs(value) for value in known)
+    if abs(last) > 2 * worst + 1:
+        return (
+            f"the loss is {last:.3g} at step {len(losses) - 1}, the baseline's at most {worst:.3g}"
+        )
+    pairs = [
+        (own, other)
+        for own, other in zip(losses, reference, strict=False)
+        if own is not None and other is not None and math.isfinite(other)
+    ]
+    if len(pairs) < 3:
+        return None
+    own_mean = sum(own for own, _ in pairs) / len(pairs)
+    mean = sum(other for _, other in pairs) / len(pairs)
+    off = own_mean - mean
+    scatter = math.sqrt(sum((own - other - off) ** 2 for own, other in pairs) / (len(pairs) - 1))
+    if abs(off) > max(0.33 * abs(mean), 0.5, 4 * scatter / math.sqrt(len(pairs))):
+        return (
+            f"the mean loss of the first {len(pairs)} steps is {own_mean:.3g}, "
+            f"the baseline's {mean:.3g}"
+        )
+    return None

@@ -1,0 +1,377 @@
+"""The search space: every plan that this machine can run, and what was left out and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cputune.errors import UsageError
+from cputune.facts import Core, HostFacts
+from cputune.layout import (
+    baseline_plan,
+    make_plan,
+    native_precisions,
+    rank_counts,
+    rank_slices,
+    thread_counts,
+    usable_cores,
+)
+from cputune.plan import Plan
+from cputune.tuner import knobs, memory
+from cputune.tuner.knobs import Choices, Knob, KnobValue, LeftOut
+from cputune.workload import Workload
+
+CCL_WORKER_COUNTS = (1, 2, 4)
+
+TODAY: Mapping[str, KnobValue] = {
+    "ranks": 1,
+    "smt": False,
+    "backend": "gloo",
+    "ccl_workers": 0,
+    "precision": "fp32",
+    "ipex": False,
+    "allocator": "default",
+    "openmp": "default",
+}
+"""What a knob that is not varied stays at; the threads are then all cores of the rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """Every feasible plan, each with its knob values, and what the study tries first.
+
+    ``suggestions`` are named plans of the space (the guide's, the topology's) that are
+    tried before any sampler is asked. ``baseline`` is the launch of today; it stands
+    outside the space, for it is neither bound nor bounded.
+    """
+
+    facts: HostFacts
+    workload: Workload
+    baseline: Plan
+    knobs: tuple[Knob, ...]
+    left_out: tuple[LeftOut, ...]
+    values: Mapping[Plan, Mapping[str, KnobValue]]
+    suggestions: tuple[tuple[str, Plan], ...]
+
+    def plans(self) -> Iterator[Plan]:
+        """Every feasible plan, once."""
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def build_space(
+    facts: HostFacts,
+    workload: Workload,
+    *,
+    vary: Iterable[str] | None = None,
+    fix: Mapping[str, Any] | None = None,
+    allow_slow_precision: bool = False,
+) -> SearchSpace:
+    """Lay out every plan that fits cores, quota, memory, packages and the global batch.
+
+    ``vary`` names the knobs that are varied (all where it is None); ``fix`` holds knobs
+    at a value. Raises UsageError for a knob that does not exist and for a value that no
+    plan of this machine can have.
+    """
+    fixed = _fixed(vary, fix or {})
+    choices = {
+        "backend": knobs.ccl(facts),
+        "precision": knobs.precisions(facts, allow_slow=allow_slow_precision),
+        "ipex": knobs.ipex(facts),
+        "allocator": knobs.allocators(facts),
+        "openmp": knobs.openmp_runtimes(facts),
+    }
+    cores = usable_cores(facts)
+    left_out: list[LeftOut] = []
+    values: dict[Plan, Mapping[str, KnobValue]] = {}
+    for layout, layout_values in _layouts(facts, workload, cores, choices, fixed, left_out):
+        for plan, plan_values in _with_libraries(facts, layout, choices, fixed):
+            values[plan] = {**layout_values, **plan_values}
+    for choice in choices.values():
+        left_out.extend(choice.left_out)
+    if not values:
+        _refuse_impossible(fix or {}, left_out)
+    return SearchSpace(
+        facts=facts,
+        workload=workload,
+        baseline=baseline_plan(facts),
+        knobs=tuple(
+            Knob(name=name, values=tuple(dict.fromkeys(v[name] for v in values.values())))
+            for name in knobs.NAMES
+        ),
+        left_out=tuple(left_out),
+        values=values,
+        suggestions=_suggestions(facts, cores, values),
+    )
+
+
+def _layouts(
+    facts: HostFacts,
+    workload: Workload,
+    cores: tuple[Core, ...],
+    choices: Mapping[str, Choices],
+    fixed: Mapping[str, KnobValue],
+    left_out: list[LeftOut],
+) -> Iterator[tuple[Plan, dict[str, KnobValue]]]:
+    """Ranks, threads, siblings and oneCCL workers on the cores, in plain fp32."""
+    quota = facts.limits.cpu_quota
+    most_threads = None if quota is None else max(1, math.floor(quota))
+    if not cores:
+        left_out.append(LeftOut(what="ranks", why="the CPUs of this machine are not known"))
+    elif quota is not None and len(cores) < len(facts.topology.allowed_cores):
+        left_out.append(
+            LeftOut(
+                what="cores",
+                why=f"a CPU quota of {quota:g} allows {len(cores)} of "
+                f"{len(facts.topology.allowed_cores)} cores",
+            )
+        )
+    smt_refused: set[int] = set()
+    for ranks in _rank_values(facts, workload, cores, fixed, left_out):
+        for backend in _kept(
+            choices["backend"].values if ranks > 1 else ("gloo",), "backend", fixed
+        ):
+            size = len(rank_slices(cores, ranks)[0])
+            counts = [w for w in CCL_WORKER_COUNTS if 2 * w <= size] if backend == "ccl" else [0]
+            for workers in _kept(counts, "ccl_workers", fixed, grow=backend == "ccl"):
+                for threads, smt in _thread_values(cores, ranks, int(workers), fixed):
+                    try:
+                        plan = make_plan(
+                            cores,
+                            ranks,
+                            threads=threads,
+                            smt=smt,
+                            ccl_workers=int(workers),
+                            backend=str(backend),
+                        )
+                    except ValueError:
+                        continue
+                    used = ranks * (plan.threads_per_process + plan.ccl_workers)
+                    if most_threads is not None and used > most_threads:
+                        smt_refused.add(ranks)
+                        continue
+                    yield (
+                        plan,
+                        {
+                            "ranks": ranks,
+                            "threads": plan.threads_per_process,
+                            "smt": smt,
+                            "backend": backend,
+                            "ccl_workers": workers,
+                        },
+                    )
+    if smt_refused:
+        left_out.append(
+            LeftOut(
+                what="smt",
+                why=f"threads on SMT siblings would exceed the CPU quota of {quota:g}",
+            )
+        )
+    if facts.topology.threads_per_core == 1:
+        left_out.append(LeftOut(what="smt", why="the cores have no SMT siblings online"))
+    if "ccl" in choices["backend"].values and len(cores) < 4:
+        left_out.append(
+            LeftOut(
+                what="backend=ccl",
+                why="a oneCCL worker and a thread need two cores per rank "
+                f"(oneCCL refuses less), and {len(cores)} cores are too few for two such ranks",
+            )
+        )
+
+
+def _rank_values(
+    facts: HostFacts,
+    workload: Workload,
+    cores: tuple[Core, ...],
+    fixed: Mapping[str, KnobValue],
+    left_out: list[LeftOut],
+) -> Iterator[int]:
+    room = memory.available_bytes(facts)
+    undivided: list[int] = []
+    for value in _kept(rank_counts(cores), "ranks", fixed, grow=bool(cores)):
+        ranks = int(value)
+        if not 1 <= ranks <= len(cores):
+            continue
+        try:
+            workload.samples_per_rank(ranks)
+        except ValueError:
+            undivided.append(ranks)
+            continue
+        needed = memory.needed_bytes(workload, ranks)
+        if room is not None and needed > room:
+            left_out.append(
+                LeftOut(
+                    what=f"ranks={ranks}",
+                    why=f"needs at least {needed / 2**30:.1f} GiB of memory, "
+                    f"and there are {room / 2**30:.1f} GiB",
+                )
+            )
+            continue
+        yield ranks
+    if undivided:
+        left_out.append(
+            LeftOut(
+                what="ranks=" + ",".join(map(str, undivided)),
+                why=f"a global batch of {workload.global_batch_size} cannot be divided over "
+                "so many ranks (--batch-per-rank keeps each rank's batch instead)",
+            )
+        )
+
+
+def _thread_values(
+    cores: tuple[Core, ...], ranks: int, workers: int, fixed: Mapping[str, KnobValue]
+) -> Iterator[tuple[int | None, bool]]:
+    """(threads, siblings used); None threads are all that the CPUs of a rank take."""
+    of_rank = rank_slices(cores, ranks)[0]
+    computing = of_rank[workers:]
+    wanted = fixed.get("threads")
+    if False in _kept((False, True), "smt", fixed):
+        counts = thread_counts(of_rank, ccl_workers=workers)
+        if wanted == "all":
+            counts = counts[:1]
+        elif wanted is not None:
+            counts = (int(wanted),)
+        elif workers:
+            counts = tuple(c for c in counts if 2 * c >= len(computing))
+        yield from ((count, False) for count in counts)
+    siblings = sum(len(core.cpus) for core in computing)
+    if (
+        siblings > len(computing)
+        and True in _kept((False, True), "smt", fixed)
+        and wanted in (None, "all", siblings)
+    ):
+        yield None, True
+
+
+def _with_libraries(
+    facts: HostFacts,
+    layout: Plan,
+    choices: Mapping[str, Choices],
+    fixed: Mapping[str, KnobValue],
+) -> Iterator[tuple[Plan, dict[str, KnobValue]]]:
+    for precision in _kept(choices["precision"].values, "precision", fixed):
+        for ipex in _kept(choices["ipex"].values, "ipex", fixed):
+            for openmp in _kept(choices["openmp"].values, "openmp", fixed):
+                for allocator in _kept(choices["allocator"].values, "allocator", fixed):
+                    libraries = (facts.library(str(name)) for name in (openmp, allocator))
+                    plan = replace(
+                        layout,
+                        precision=str(precision),
+                        ipex=bool(ipex),
+                        openmp=str(openmp),
+                        allocator=str(allocator),
+                        preload=tuple(lib.path for lib in libraries if lib is not None),
+                    )
+                    yield (
+                        plan,
+                        {
+                            "precision": precision,
+                            "ipex": ipex,
+                            "allocator": allocator,
+                            "openmp": openmp,
+                        },
+                    )
+
+
+def _kept(
+    values: Iterable[KnobValue], knob: str, fixed: Mapping[str, KnobValue], *, grow: bool = False
+) -> tuple[KnobValue, ...]:
+    """The values that ``fixed`` leaves; with ``grow`` a fixed value need not be among them."""
+    if knob not in fixed:
+        return tuple(values)
+    if grow:
+        return (fixed[knob],)
+    return tuple(value for value in values if value == fixed[knob])
+
+
+def _suggestions(
+    facts: HostFacts, cores: tuple[Core, ...], values: Mapping[Plan, Mapping[str, KnobValue]]
+) -> tuple[tuple[str, Plan], ...]:
+    """The guide's plan and the topology's, where the space holds them."""
+    sockets = len({core.socket for core in cores})
+    nodes = len({(core.socket, core.numa_node) for core in cores})
+    precision = native_precisions(facts)[0]
+    found: dict[Plan, str] = {}
+    for name, ranks, allocators in (
+        ("guide", sockets, ("default",)),
+        ("topology", nodes, ("tcmalloc", "jemalloc", "default")),
+    ):
+        for allocator in allocators:
+            match = [
+                plan
+                for plan, of in values.items()
+                if (of["ranks"], of["precision"], of["allocator"]) == (ranks, precision, allocator)
+                and not of["smt"]
+                and of["openmp"] == "default"
+            ]
+            if match:
+                best = max(
+                    match,
+                    key=lambda p: (
+                        p.backend == "ccl",
+                        -p.ccl_workers,
+                        p.ipex,
+                        p.threads_per_process,
+                    ),
+                )
+                found.setdefault(best, name)
+                break
+    return tuple((name, plan) for plan, name in found.items())
+
+
+def _fixed(vary: Iterable[str] | None, fix: Mapping[str, Any]) -> dict[str, KnobValue]:
+    """Every knob that may not vary, and where it stays."""
+    wanted = None if vary is None else set(vary)
+    for name in sorted((wanted or set()) | set(fix)):
+        if name not in knobs.NAMES:
+            raise UsageError(f"no knob is called {name!r}", hint="knobs: " + ", ".join(knobs.NAMES))
+    held: dict[str, KnobValue] = {}
+    if wanted is not None:
+        held = {name: value for name, value in TODAY.items() if name not in wanted}
+        if "threads" not in wanted:
+            held["threads"] = "all"
+        if "ccl_workers" in wanted or "backend" in wanted:
+            held.pop("backend", None)
+            held.pop("ccl_workers", None)
+    for name, value in fix.items():
+        held[name] = _value(name, value)
+        if name == "backend" and value == "ccl":
+            held.pop("ccl_workers", None)
+    return held
+
+
+_YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
+
+
+def _value(name: str, value: Any) -> KnobValue:
+    """A knob's value from text, as ``--fix`` gives it, or as Python has it."""
+    text = str(value).strip().lower()
+    if name in ("smt", "ipex"):
+        if text in _YES + _NO:
+            return text in _YES
+        raise UsageError(f"{name} is yes or no, not {value!r}", hint=f"--fix {name}=yes")
+    if name in ("ranks", "threads", "ccl_workers"):
+        if text.isascii() and text.isdigit() and (int(text) > 0 or name == "ccl_workers"):
+            return int(text)
+        raise UsageError(f"{name} is a whole number, not {value!r}", hint=f"--fix {name}=2")
+    return text
+
+
+def _refuse_impossible(fix: Mapping[str, Any], left_out: list[LeftOut]) -> None:
+    if not fix:
+        return
+    asked = ", ".join(f"{name}={value}" for name, value in fix.items())
+    why = next(
+        (
+            out.why
+            for out in left_out
+            for name, value in fix.items()
+            if out.what in (name, f"{name}={value}")
+        ),
+        "`cputune tune --dry-run` prints what there is",
+    )
+    raise UsageError(f"no plan of this machine has {asked}", hint=why)

@@ -1,0 +1,354 @@
+"""A study: baseline, suggestions, then what the sampler proposes; at the end the confirmation."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cputune.errors import CannotError, Interrupted, NoValidTrialError
+from cputune.facts import HostFacts
+from cputune.layout import baseline_plan
+from cputune.plan import Plan
+from cputune.result import COMPLETED, FAILED, PRUNED, Result, Trial, host_fingerprint
+from cputune.steps import Contended, Runner
+from cputune.tuner.confirm import Contender, confirm
+from cputune.tuner.events import (
+    ConfirmStarted,
+    OnEvent,
+    StudyEnded,
+    StudyStarted,
+    TrialEnded,
+    TrialStarted,
+)
+from cputune.tuner.ledger import Identity, Ledger
+from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed, speed
+from cputune.tuner.race import Race
+from cputune.tuner.reading import Run
+from cputune.tuner.sampler import History, PlanSampler
+from cputune.tuner.space import SearchSpace, build_space
+from cputune.tuner.verdict import Findings, conclude
+from cputune.workload import Workload
+
+BUSY_ERROR = 0.1
+"""Least standard error (log) of a trial on a machine that is never quiet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What was asked for, beside the workload and the machine; ``created`` is when (UTC)."""
+
+    budget: int = 20
+    seed: int = 0
+    knobs: tuple[str, ...] | None = None
+    fix: Mapping[str, Any] = field(default_factory=dict)
+    allow_slow_precision: bool = False
+    max_time_seconds: float | None = None
+    study: Path | None = None
+    resume: bool = False
+    created: str | None = None
+
+
+OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
+"""Opens a runner for a workload; true asks for fresh processes, as an emitted launch has."""
+
+
+class TuningStudy:
+    """One study, from its first trial to its result. Used once: ``run()``."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        facts: HostFacts,
+        open_runner: OpenRunner,
+        settings: Settings,
+        *,
+        on_event: OnEvent | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workload = workload
+        self._facts = facts
+        self._open_runner = open_runner
+        self._settings = settings
+        self._on_event: OnEvent = on_event or (lambda event: None)
+        self._timer = Timer(clock=clock, started=clock(), most_seconds=settings.max_time_seconds)
+        self._race = Race()
+        self._history = History()
+        self._findings = Findings()
+        self._measuring = Measuring(
+            facts=facts,
+            race=self._race,
+            findings=self._findings,
+            timer=self._timer,
+            on_event=self._on_event,
+        )
+        self._space: SearchSpace | None = None
+        self._sampler: PlanSampler | None = None
+        self._ledger = Ledger(settings.study, resume=settings.resume)
+
+    def run(self) -> Result:
+        """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
+        try:
+            resumed = self._take_up()
+            with self._open_runner(self._workload, False) as runner:
+                self._search(runner, resumed)
+            self._confirm()
+        except (KeyboardInterrupt, Interrupted):
+            self._ledger.abandon()
+            raise self._interrupted() from None
+        except BaseException:
+            self._ledger.abandon()
+            if not self._findings.trials:
+                self._ledger.discard()
+            raise
+        result = self._conclude()
+        self._on_event(StudyEnded(result=result))
+        return result
+
+    def _interrupted(self) -> Interrupted:
+        count = len(self._findings.trials)
+        error = StudyInterrupted(
+            f"interrupted after {count} {'trial' if count == 1 else 'trials'}",
+            hint=(
+                "go on with: cputune tune --resume"
+                if self._settings.study is not None
+                else "--study FILE.db keeps what was measured, --resume goes on from there"
+            ),
+        )
+        self._findings.notes.append("The study was interrupted; nothing was confirmed.")
+        try:
+            error.result = self._conclude()
+        except NoValidTrialError:
+            error.result = None
+        return error
+
+    # The study's book
+
+    def _take_up(self) -> int:
+        """Go on from the trials on record; says how many."""
+        identity = self._identity()
+        recorded = self._ledger.identity
+        if recorded is None:
+            self._ledger.identify(identity)
+            return 0
+        different = [name for name in identity if identity[name] != recorded.get(name)]
+        if different:
+            raise CannotError(
+                f"the study in {self._settings.study} is of another "
+                + ", ".join(name.replace("_", " ") for name in different),
+                hint="resume it as it was started, or give another file with --study",
+            )
+        past = self._ledger.past()
+        for trial, run in past:
+            self._book(trial, run)
+        self._workload = self._ledger.workload or self._workload
+        return len(past)
+
+    def _identity(self) -> Identity:
+        settings = self._settings
+        return {
+            "host": host_fingerprint(self._facts),
+            "workload": self._workload.to_json(),
+            "seed": settings.seed,
+            "knobs": None if settings.knobs is None else sorted(settings.knobs),
+            "fix": {name: str(value) for name, value in sorted(settings.fix.items())},
+            "allow_slow_precision": settings.allow_slow_precision,
+        }
+
+    def _book(self, trial: Trial, run: Run) -> None:
+        """Take a trial into everything that is learnt from."""
+        past = self._history
+        first = not self._findings.trials
+        self._findings.trials.append(trial)
+        self._timer.step_seconds += trial.step_seconds
+        past.tried.add(trial.plan)
+        if first and trial.plan.as_found:
+            self._measuring.reference = tuple(run.losses)
+        if trial.state != FAILED and not self._findings.never_quiet:
+            self._findings.saw_quiet = True
+        if trial.state == FAILED:
+            if trial.kind != Contended.kind:
+                past.failed.append(trial.plan)
+            return
+        if trial.state == PRUNED:
+            guess = self._race.lost(run.logs)
+        else:
+            guess = self._race.estimate(run.logs)
+        self._race.learn(run.logs, guess, completed=trial.state == COMPLETED)
+        busy = BUSY_ERROR if trial.delayed_steps * 2 > trial.steps else 0.0
+        past.plans.append(trial.plan)
+        past.logs.append(guess.center)
+        past.errors.append(max(guess.error, busy))
+
+    # The search
+
+    def _search(self, runner: Runner, resumed: int) -> None:
+        settings = self._settings
+        if not self._findings.trials:
+            self._ledger.begin_baseline()
+            self._trial(runner, baseline_plan(self._facts), "baseline")
+            self._workload = self._observed_workload(runner)
+            self._ledger.remember(self._workload)
+        space = self._open_space(resumed)
+        assert self._sampler is not None
+        waiting = [(o, p) for o, p in space.suggestions if p not in self._history.tried]
+        while len(self._findings.trials) < settings.budget:
+            if self._timer.up(STUDY_SHARE):
+                self._findings.notes.append("The search ended early: the time given was up.")
+                return
+            if waiting:
+                origin, plan = waiting.pop(0)
+                self._ledger.begin(space, plan)
+            elif self._sampler.left():
+                origin = "sampler"
+                plan = self._ledger.begin(space)
+            else:
+                self._findings.exhausted = True
+                return
+            self._trial(runner, plan, origin)
+
+    def _open_space(self, resumed: int) -> SearchSpace:
+        """The space, now that the baseline has shown what the script trains."""
+        settings = self._settings
+        self._space = build_space(
+            self._facts,
+            self._workload,
+            vary=settings.knobs,
+            fix=settings.fix,
+            allow_slow_precision=settings.allow_slow_precision,
+        )
+        self._sampler = PlanSampler(self._space, self._history, seed=settings.seed)
+        self._ledger.guide(self._sampler, self._race)
+        self._on_event(StudyStarted(space=self._space, budget=settings.budget, resumed=resumed))
+        return self._space
+
+    def _observed_workload(self, runner: Runner) -> Workload:
+        shown = getattr(runner, "workload", None)
+        workload = shown if isinstance(shown, Workload) else self._workload
+        if workload.global_batch_size is None and workload.batch_per_rank is None:
+            workload = replace(workload, global_batch_size=self._findings.samples_per_step)
+        return workload
+
+    def _trial(self, runner: Runner, plan: Plan, origin: str) -> None:
+        number = len(self._findings.trials)
+        self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
+        self._race.expected = self._belief().get(plan)
+        run, spent = self._measuring.quiet_run(runner, plan, number)
+        pruned = self._ledger.report(run)
+        trial = Trial(
+            number=number,
+            plan=plan,
+            state=COMPLETED,
+            steps=run.steps,
+            delayed_steps=run.delayed,
+            step_seconds=spent,
+            origin=origin,
+            observed=observed(runner),
+        )
+        if run.failure is not None:
+            details = run.failure.details
+            reason = str(run.failure) + (f"\n{details}" if details else "")
+            trial = replace(trial, state=FAILED, kind=run.failure.kind, reason=reason)
+        elif not run.logs:
+            trial = replace(
+                trial, state=FAILED, kind="no measurement", reason="the time given was up"
+            )
+        else:
+            now = self._race.estimate(run.logs)
+            trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
+            if run.ended:
+                trial = replace(trial, reason=f"the job ended after {run.steps} steps")
+            elif pruned or run.verdict != "enough":
+                lost = f"clearly slower than the fastest, {self._fastest()}"
+                trial = replace(
+                    trial,
+                    state=PRUNED,
+                    samples_per_second=speed(self._race.lost(run.logs)),
+                    reason=lost if pruned else "the time given was up",
+                )
+        self._findings.data = getattr(runner, "data", None) or self._findings.data
+        if run.samples is not None and plan.world_size == 1:
+            self._findings.samples_per_step = run.samples
+        self._ledger.end(trial, run)
+        self._book(trial, run)
+        self._on_event(TrialEnded(trial=trial))
+
+    def _fastest(self) -> str:
+        fastest = self._race.fastest
+        return "" if fastest is None else f"{math.exp(-fastest.center):.3g} samples/s"
+
+    # The confirmation
+
+    def _confirm(self) -> None:
+        ranked = self._ranked()
+        if not ranked:
+            return
+        belief = self._belief()
+        base = next((t.plan for t in self._findings.trials if t.plan.as_found), None)
+        if base is None or any(
+            t.plan == base and self._is_broken(t) for t in self._findings.trials
+        ):
+            base = self._stand_in(ranked)
+        ranked = [plan for plan in ranked if plan != base]
+        if not ranked:
+            return
+        baseline = Contender(role="baseline", plan=base, believed=belief[base])
+        rivals = [Contender(role="candidate", plan=p, believed=belief[p]) for p in ranked[:2]]
+        self._on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
+        with self._open_runner(self._workload, True) as runner:
+            out_of_time = partial(self._timer.up, 1.0)
+            run = partial(self._measuring.confirm_run, runner)
+            confirm(baseline, rivals, self._race, run, out_of_time=out_of_time)
+            spare = ranked[2:]
+            while spare and all(r.out is not None and not r.measured for r in rivals):
+                # Both fell over in a fresh process: the next best has its turn.
+                self._findings.fallen.extend(rivals)
+                plan = spare.pop(0)
+                rivals = [Contender(role="candidate", plan=plan, believed=belief[plan])]
+                baseline.logs.clear()
+                confirm(baseline, rivals, self._race, run, out_of_time=out_of_time)
+        self._findings.baseline = baseline
+        self._findings.rivals = rivals
+
+    @staticmethod
+    def _is_broken(trial: Trial) -> bool:
+        return trial.state == FAILED and trial.kind != Contended.kind
+
+    def _stand_in(self, ranked: Sequence[Plan]) -> Plan:
+        """What to compare with where today's launch does not run: the first that did."""
+        tried = [t.plan for t in self._findings.trials if t.plan in set(ranked)]
+        self._findings.stand_in = tried[0]
+        return tried[0]
+
+    def _ranked(self) -> list[Plan]:
+        """Plans that ran, the fastest first, as the model believes after all trials."""
+        belief = self._belief()
+        ran = [t.plan for t in self._findings.trials if t.state == COMPLETED]
+        return sorted((p for p in ran if not p.as_found), key=lambda plan: belief[plan][0])
+
+    def _belief(self) -> Mapping[Plan, tuple[float, float]]:
+        return {} if self._sampler is None else self._sampler.believe()
+
+    def _conclude(self) -> Result:
+        return conclude(
+            self._findings,
+            facts=self._facts,
+            workload=self._workload,
+            space=self._space,
+            noise=self._race.noise.deviation,
+            budget=self._settings.budget,
+            seed=self._settings.seed,
+            created=self._settings.created,
+            seconds=self._timer.used_seconds,
+        )
+
+
+class StudyInterrupted(Interrupted):
+    """Interrupted, with what was found: ``result`` is None where no trial was valid yet."""
+
+    result: Result | None = None

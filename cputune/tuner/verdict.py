@@ -1,0 +1,259 @@
+"""From what a study has found to its result: the recommendation, the gain, the notes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cputune import __version__
+from cputune.errors import NoValidTrialError
+from cputune.facts import HostFacts
+from cputune.plan import Plan
+from cputune.result import (
+    COMPLETED,
+    FAILED,
+    Measured,
+    Result,
+    Speedup,
+    Throughput,
+    Trial,
+    host_fingerprint,
+)
+from cputune.tuner.confirm import SLOWER, Contender, Gain, gain_of, throughput_of
+from cputune.tuner.events import ConfirmRun
+from cputune.tuner.space import SearchSpace
+from cputune.workload import Workload
+
+SAMPLER = "gaussian-process"
+
+_VERSIONS = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "intel_extension_for_pytorch",
+    "oneccl_bind_pt",
+    "optuna",
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """What a study has found so far.
+
+    ``stand_in`` is the plan that is compared with where the baseline did not run;
+    ``fallen`` are candidates that failed in the confirmation.
+    """
+
+    trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    exhausted: bool = False
+    never_quiet: bool = False
+    saw_quiet: bool = False
+    contended_runs: int = 0
+    samples_per_step: int | None = None
+    data: str | None = None
+    stand_in: Plan | None = None
+    baseline: Contender | None = None
+    rivals: list[Contender] = field(default_factory=list)
+    fallen: list[Contender] = field(default_factory=list)
+    confirm_runs: list[ConfirmRun] = field(default_factory=list)
+
+    def trial_of(self, plan: Plan) -> Trial | None:
+        """The trial of a plan, if it had one."""
+        return next((trial for trial in self.trials if trial.plan == plan), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recommendation:
+    baseline: Measured
+    best: Measured
+    speedup: Speedup
+    notes: tuple[str, ...] = ()
+
+
+def conclude(
+    findings: Findings,
+    *,
+    facts: HostFacts,
+    workload: Workload,
+    space: SearchSpace | None,
+    noise: float,
+    budget: int,
+    seed: int,
+    created: str | None,
+    seconds: float,
+) -> Result:
+    """The result of a study. Raises NoValidTrialError where nothing can be believed."""
+    valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
+    if not valid:
+        raise _nothing_valid(findings)
+    advice = _recommend(findings, valid, noise)
+    return Result(
+        host=host_fingerprint(facts),
+        versions=_versions(facts),
+        workload=workload,
+        baseline=advice.baseline,
+        best=advice.best,
+        speedup=advice.speedup,
+        trials=tuple(findings.trials),
+        seed=seed,
+        created=created,
+        budget=budget,
+        sampler=SAMPLER,
+        data=findings.data,
+        left_out=() if space is None else tuple(out.to_json() for out in space.left_out),
+        notes=(*findings.notes, *_study_notes(findings, space), *advice.notes),
+        seconds=round(seconds, 3),
+        confirmation=tuple(_run_to_json(run) for run in findings.confirm_runs),
+    )
+
+
+def _recommend(findings: Findings, valid: list[Trial], noise: float) -> _Recommendation:
+    baseline = findings.baseline
+    if baseline is not None and baseline.measured:
+        base = Measured(
+            plan=baseline.plan, samples_per_second=throughput_of(baseline.measured, noise)
+        )
+        gains = [
+            (rival, gain)
+            for rival in findings.rivals
+            if rival.out is None or rival.out == SLOWER
+            if (gain := gain_of(baseline, rival, noise)) is not None
+        ]
+        if gains:
+            return _confirmed(base, min(gains, key=lambda pair: pair[0].merged()), noise)
+    return _unconfirmed(findings, valid)
+
+
+def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _Recommendation:
+    rival, gain = best
+    speedup = Speedup(
+        ratio=math.exp(gain.mean),
+        low=math.exp(gain.low),
+        high=math.exp(gain.high),
+        pairs=gain.pairs,
+    )
+    if speedup.significant:
+        measured = Measured(
+            plan=rival.plan, samples_per_second=throughput_of(rival.measured, noise)
+        )
+        return _Recommendation(baseline=base, best=measured, speedup=speedup)
+    note = (
+        f"No significant gain: the best other plan ({rival.plan.describe()}) ran "
+        f"{speedup.ratio:.2f} times as fast (95 % interval {speedup.low:.2f} to "
+        f"{speedup.high:.2f}), so the recommendation is the baseline."
+    )
+    return _Recommendation(baseline=base, best=base, speedup=speedup, notes=(note,))
+
+
+def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
+    """From the trials alone: single numbers, with an interval that says so."""
+    base_trial = next((t for t in valid if t.plan.as_found), None) or valid[0]
+    best_trial = max(valid, key=_rate)
+    base, best = _measured(base_trial), _measured(best_trial)
+    if base == best:
+        only = len(valid) == 1
+        note = (
+            "Only one plan gave a number; there is nothing to compare it with."
+            if only
+            else "No plan was faster than the baseline."
+        )
+        return _Recommendation(
+            baseline=base,
+            best=base,
+            speedup=Speedup(ratio=1.0, low=1.0, high=1.0),
+            notes=(note,),
+        )
+    slow, fast = base.samples_per_second, best.samples_per_second
+    speedup = Speedup(
+        ratio=fast.median / slow.median, low=fast.low / slow.high, high=fast.high / slow.low
+    )
+    note = "The speed-up is from single trials; it was not confirmed side by side."
+    return _Recommendation(
+        baseline=base, best=best if speedup.significant else base, speedup=speedup, notes=(note,)
+    )
+
+
+def _rate(trial: Trial) -> float:
+    return 0.0 if trial.samples_per_second is None else trial.samples_per_second.median
+
+
+def _measured(trial: Trial) -> Measured:
+    rate = trial.samples_per_second
+    assert rate is not None, "a valid trial has a throughput"
+    return Measured(plan=trial.plan, samples_per_second=Throughput(**asdict(rate)))
+
+
+def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
+    notes = []
+    trials = findings.trials
+    if findings.exhausted and space is not None:
+        notes.append(f"Every one of the {len(space)} plans was tried; the search ended early.")
+    if findings.stand_in is not None:
+        first = next(t for t in trials if t.plan.as_found)
+        notes.append(
+            f"The launch of today does not run ({first.kind}: {_first_line(first.reason)}); "
+            f"the speed-up is over {findings.stand_in.describe()} instead."
+        )
+    for contender in (*findings.fallen, *findings.rivals):
+        if contender.out is not None and contender.out != SLOWER:
+            notes.append(
+                f"{contender.plan.describe()} failed when it was run afresh ({contender.out})."
+            )
+    if findings.never_quiet:
+        notes.append(
+            "The machine was never quiet: other processes delayed most steps. Speeds are those "
+            "of a busy machine; tune again when it is quiet."
+        )
+    elif findings.contended_runs:
+        lost = sum(t.kind == "contended" for t in trials)
+        notes.append(
+            f"Other processes delayed {findings.contended_runs} runs, which were repeated"
+            + (f"; {lost} trials never had a quiet run and do not count." if lost else ".")
+        )
+    return notes
+
+
+def _nothing_valid(findings: Findings) -> NoValidTrialError:
+    failed = [t for t in findings.trials if t.state == FAILED]
+    if not failed:
+        return NoValidTrialError(
+            "tuning ended before the first trial gave a number",
+            hint="give it more time: a larger --max-time or --budget",
+        )
+    kinds = Counter(trial.kind or "failed" for trial in failed)
+    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    first = failed[0]
+    return NoValidTrialError(
+        f"not one of {len(findings.trials)} trials gave a number ({listed})",
+        hint=f"the first failed so: {_first_line(first.reason)}; `cputune doctor` may know why",
+    )
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "no reason given").strip().split("\n")[0]
+
+
+def _versions(facts: HostFacts) -> dict[str, str]:
+    found = {"cputune": __version__}
+    if facts.python is not None:
+        found["python"] = facts.python
+    for name in _VERSIONS:
+        package = facts.package(name)
+        if package is not None and package.version is not None:
+            found[name] = package.version
+    return found
+
+
+def _run_to_json(run: ConfirmRun) -> Mapping[str, Any]:
+    rate = run.samples_per_second
+    return {
+        "round": run.round,
+        "role": run.role,
+        "plan": run.plan.to_json(),
+        "samples_per_second": None if rate is None else asdict(rate),
+        "reason": run.reason,
+    }

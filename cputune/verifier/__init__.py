@@ -1,0 +1,110 @@
+"""Hand launch files to their real consumers, and say what those saw.
+
+    verdicts = cputune.verifier.verify(["launch/"], steps=12)
+
+Nothing is judged by reading alone where somebody can be asked: scripts are run by their
+launchers, documents go through the SDK models. What cannot be asked is "not checked",
+with the command that would make it possible; it is never passed in silence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cputune.host import Host, LiveHost
+from cputune.verifier.artefact import expectation, find
+from cputune.verifier.interface import Answer, Artefact, Consumer, Expected
+from cputune.verifier.kubernetes import KubernetesConsumer
+from cputune.verifier.launch import LaunchConsumer
+from cputune.verifier.pods import PodConsumer
+from cputune.verifier.records import (
+    FAILED,
+    NOT_CHECKED,
+    PASSED,
+    Check,
+    Evidence,
+    Ratio,
+    Verdict,
+)
+from cputune.verifier.shell import ShellConsumer
+from cputune.verifier.slurm import SlurmConsumer
+
+__all__ = [
+    "FAILED",
+    "NOT_CHECKED",
+    "PASSED",
+    "Check",
+    "Evidence",
+    "Ratio",
+    "Verdict",
+    "verify",
+]
+
+CONSUMERS: tuple[Consumer, ...] = (
+    # Readers before runners: a script that bash cannot read is not run.
+    ShellConsumer(),
+    KubernetesConsumer(),
+    PodConsumer(),
+    LaunchConsumer(),
+    SlurmConsumer(),
+)
+
+
+def verify(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    result: str | os.PathLike[str] | None = None,
+    steps: int = 12,
+    timeout_seconds: float = 300.0,
+    run: bool = True,
+    host: Host | None = None,
+    on_event: Callable[[str], None] | None = None,
+) -> tuple[Verdict, ...]:
+    """Verify every artefact among files and directories, one after the other.
+
+    ``steps`` optimizer steps of the tuned workload are run for each launch, which may take
+    ``timeout_seconds``; with ``run=False`` nothing is started. The plan that a launch is
+    held against is that of ``result``, else what the artefact says of itself, else a
+    ``cputune.json`` beside it. ``on_event`` is told what is being done, a line at a time.
+
+    Raises UsageError for a path that is no artefact, ResultError for a bad result file.
+    """
+    host = LiveHost() if host is None else host
+    base = Expected(steps=steps, timeout_seconds=timeout_seconds, run=run)
+    given = None if result is None else Path(result)
+    found = find([Path(path) for path in paths])
+    expectations = [expectation(artefact, given, base) for artefact in found]
+    verdicts = []
+    for artefact, expected in zip(found, expectations, strict=True):
+        if on_event is not None:
+            on_event(f"{artefact.path} ({artefact.format})")
+        verdicts.append(_verdict(artefact, expected, host))
+    return tuple(verdicts)
+
+
+def _verdict(artefact: Artefact, expected: Expected, host: Host) -> Verdict:
+    answer = Answer()
+    for consumer in CONSUMERS:
+        if artefact.format not in consumer.formats:
+            continue
+        if any(check.name == "syntax" and check.state == FAILED for check in answer.checks):
+            break
+        said = consumer.answer(artefact, expected, host)
+        answer = Answer(
+            checks=(*answer.checks, *said.checks), throughput=said.throughput or answer.throughput
+        )
+    checks = answer.checks or (
+        Check(
+            name="consumer",
+            state=NOT_CHECKED,
+            summary=f"nobody here takes the format {artefact.format!r}",
+        ),
+    )
+    return Verdict(
+        path=str(artefact.path),
+        format=artefact.format,
+        checks=checks,
+        throughput=answer.throughput,
+    )

@@ -1,0 +1,159 @@
+"""Which files are artefacts, of which format, and what they promise."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cputune.errors import ResultError, UsageError
+from cputune.plan import Plan
+from cputune.result import Result, Throughput, load_result
+from cputune.verifier.interface import Artefact, Expected
+
+PROMISE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
+"""The comment by which an artefact says what it was written from; see ``docs/verify.md``."""
+
+RESULT_NAME = "cputune.json"
+LARGEST_BYTES = 4 << 20
+
+_BY_CONTENT = (
+    # format, what its text holds; the first that fits counts
+    ("pytorchjob", re.compile(r"^kind:\s*[\"']?PyTorchJob\b", re.MULTILINE)),
+    ("trainjob", re.compile(r"^kind:\s*[\"']?TrainJob\b", re.MULTILINE)),
+    ("pvc", re.compile(r"^kind:\s*[\"']?PersistentVolumeClaim\b", re.MULTILINE)),
+    ("kubernetes", re.compile(r"^apiVersion:.*\n(.*\n)*?kind:", re.MULTILINE)),
+    ("slurm", re.compile(r"^#SBATCH\s", re.MULTILINE)),
+)
+_SCRIPTS = (
+    ("accelerate", re.compile(r"\baccelerate[ .]+(commands\.)?launch\b")),
+    ("torchrun", re.compile(r"\btorchrun\b|torch\.distributed\.run\b")),
+    ("mpirun", re.compile(r"\bmpi(run|exec)\b")),
+)
+
+
+def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
+    """The artefacts among files and directories, sorted inside a directory.
+
+    What else lies in a directory (host files, wrappers, a Dockerfile) belongs to the
+    artefacts and is passed over. Raises UsageError for a path that is not there, and
+    for a file or a directory that holds no artefact.
+    """
+    found: list[Artefact] = []
+    for path in paths:
+        if path.is_dir():
+            inside = [read(child) for child in sorted(path.iterdir()) if child.is_file()]
+            artefacts = [artefact for artefact in inside if artefact is not None]
+            if not artefacts:
+                raise UsageError(
+                    f"{path} holds no launch file", hint="cputune emit --format all -o DIR"
+                )
+            found += artefacts
+            continue
+        if not path.exists():
+            raise UsageError(f"{path} does not exist", hint="`cputune emit` writes launch files")
+        artefact = read(path) if path.is_file() else None
+        if artefact is None:
+            raise UsageError(
+                f"{path} is no launch file that cputune knows",
+                hint="give a script or a Kubernetes document that `cputune emit` wrote",
+            )
+        found.append(artefact)
+    return tuple({artefact.path.resolve(): artefact for artefact in found}.values())
+
+
+def read(path: Path) -> Artefact | None:
+    """The artefact in a file; None where it is something else. Raises UsageError."""
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    kind = format_of(text)
+    return None if kind is None else Artefact(path=path, format=kind, text=text)
+
+
+def format_of(text: str) -> str | None:
+    """The format of a text: what it says of itself, else what it looks like."""
+    said = promise(text).get("format")
+    if isinstance(said, str):
+        return said
+    for name, pattern in _BY_CONTENT:
+        if pattern.search(text):
+            return name
+    if not re.match(r"#!.*\b(ba)?sh\b", text):
+        return None
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return next((name for name, pattern in _SCRIPTS if pattern.search(code)), "shell")
+
+
+def promise(text: str) -> Mapping[str, object]:
+    """What the header comment says for machines; empty where it says nothing."""
+    match = PROMISE.search(text)
+    if match is None:
+        return {}
+    try:
+        said = json.loads(match[1])
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def expectation(artefact: Artefact, result_path: Path | None, base: Expected) -> Expected:
+    """What an artefact is held against: a result file that is given, else its own header,
+    else a ``cputune.json`` beside it, above it or here.
+
+    Raises ResultError where the result file that was given cannot be read.
+    """
+    said = promise(artefact.text)
+    result = _result(artefact.path, result_path)
+    try:
+        plan = Plan.from_json(_mapping(said["plan"])) if "plan" in said else None
+        promised = _throughput(said.get("samples_per_second"))
+    except (ResultError, KeyError, TypeError, ValueError):
+        plan = promised = None
+    batch = said.get("global_batch_size")
+    if result is not None and result.workload.batch_per_rank is None:
+        batch = batch or result.workload.global_batch_size
+    if result is not None and (plan is None or result_path is not None):
+        measured = result.best
+        nodes = 1 if plan is None else plan.nodes
+        plan = replace(measured.plan, nodes=nodes, as_found=False)
+        promised = measured.samples_per_second
+    return replace(
+        base,
+        plan=plan,
+        samples_per_second=promised,
+        global_batch_size=batch if isinstance(batch, int) else None,
+    )
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise TypeError("not a mapping")
+    return value
+
+
+def _throughput(value: object) -> Throughput | None:
+    if value is None:
+        return None
+    numbers = {key: float(str(number)) for key, number in _mapping(value).items()}
+    return Throughput(median=numbers["median"], low=numbers["low"], high=numbers["high"])
+
+
+def _result(path: Path, given: Path | None) -> Result | None:
+    if given is not None:
+        return load_result(given)
+    for directory in (path.parent, path.resolve().parent.parent, Path()):
+        candidate = directory / RESULT_NAME
+        if candidate.is_file():
+            try:
+                return load_result(candidate)
+            except ResultError:
+                continue
+    return None

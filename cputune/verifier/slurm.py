@@ -1,0 +1,140 @@
+"""Batch scripts, asked of Slurm: would it run, and does it.
+
+``sbatch --test-only`` submits nothing. The job itself is submitted only where every node
+of the cluster is this machine: a job on somebody's cluster costs their time, and its ranks
+could not be heard from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from cputune.host import Command, Completed, Host
+from cputune.ranks.launched import observe
+from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
+from cputune.verifier.judge import own_affinity
+from cputune.verifier.launch import measured, no_plan, not_run, with_python
+from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Check, Evidence
+
+INSTALL = "apt-get install slurm-client, or run this on a login node"
+ASK_SECONDS = 60.0
+NO_CONTROLLER = (
+    "Unable to contact slurm controller",
+    "Unable to establish controller machine",
+    "Could not establish a configuration source",
+    "Unable to process configuration file",
+    "resolve_ctls_from_dns_srv",
+    "error reading slurm.conf",
+)
+
+
+class SlurmConsumer:
+    """sbatch, and srun inside the job."""
+
+    formats = ("slurm",)
+
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+        """``sbatch --test-only``, and the job itself on a cluster that is this machine."""
+        if host.which("sbatch") is None:
+            return Answer(checks=(not_installed("sbatch --test-only", "sbatch", INSTALL),))
+        consumer = _version(host)
+        tested = test_only(artefact.path, consumer, host)
+        if tested.state != PASSED:
+            return Answer(checks=(tested,))
+        if not expected.run:
+            return Answer(checks=(tested, not_run()))
+        if expected.plan is None:
+            return Answer(checks=(tested, no_plan(consumer)))
+        others = _other_nodes(host)
+        if others:
+            return Answer(checks=(tested, _not_here(artefact.path, others, consumer)))
+        run = _run(artefact.path, expected, consumer, host)
+        return Answer(checks=(tested, *run.checks), throughput=run.throughput)
+
+
+def test_only(path: Path, consumer: str, host: Host) -> Check:
+    """Whether the cluster would ever run this script."""
+    name = "sbatch --test-only"
+    done = _ask(("sbatch", "--test-only", str(path.resolve())), host)
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    first = said[-1] if said else f"ended with {done.returncode}"
+    if done.returncode == 0:
+        return Check(name=name, state=PASSED, consumer=consumer, summary=first)
+    if any(phrase in line for line in said for phrase in NO_CONTROLLER):
+        return Check(
+            name=name,
+            state=NOT_CHECKED,
+            consumer=consumer,
+            summary="no cluster answers: " + said[0],
+            remedy="run this on a login node of the cluster",
+        )
+    return Check(
+        name=name,
+        state=FAILED,
+        consumer=consumer,
+        summary=first,
+        evidence=tuple(Evidence(what="sbatch", seen=line) for line in said),
+    )
+
+
+def _run(path: Path, expected: Expected, consumer: str, host: Host) -> Answer:
+    plan = expected.plan
+    assert plan is not None
+    name = f"cputune-verify-{os.getpid()}-{path.stem}"
+    with tempfile.TemporaryDirectory(prefix="cputune-slurm-") as directory:
+        output = Path(directory) / "job.out"
+        command = Command(
+            argv=(
+                *("sbatch", "--wait", f"--job-name={name}", f"--output={output}"),
+                str(path.resolve()),
+            ),
+            environment=with_python(host.environment()),
+        )
+        try:
+            return measured(
+                lambda: observe(
+                    [command],
+                    ranks=plan.world_size,
+                    steps=expected.steps,
+                    timeout_seconds=expected.timeout_seconds,
+                    logs=[output],
+                ),
+                expected,
+                plan,
+                consumer,
+                affinity=own_affinity,
+            )
+        finally:
+            _ask(("scancel", f"--name={name}"), host)
+
+
+def _other_nodes(host: Host) -> list[str]:
+    """The nodes of the cluster that are not this machine."""
+    names = _ask(("sinfo", "--noheader", "--Node", "--format=%N"), host).stdout.split()
+    here = {socket.gethostname(), socket.gethostname().partition(".")[0], "localhost"}
+    return sorted(set(names) - here) if names else ["none that sinfo knows"]
+
+
+def _not_here(path: Path, others: list[str], consumer: str) -> Check:
+    return Check(
+        name="launch",
+        state=NOT_CHECKED,
+        consumer=consumer,
+        summary="not submitted: the cluster has other machines than this: " + others[0],
+        remedy=f"sbatch {path}",
+    )
+
+
+def _version(host: Host) -> str:
+    text = _ask(("sbatch", "--version"), host).stdout.strip()
+    return text or "slurm"
+
+
+def _ask(argv: tuple[str, ...], host: Host) -> Completed:
+    with contextlib.suppress(OSError):
+        return host.run(Command(argv=argv, timeout_seconds=ASK_SECONDS))
+    return Completed(returncode=127, stdout="", stderr=f"{argv[0]} did not start", seconds=0.0)

@@ -1,0 +1,213 @@
+"""Four machines and what was tuned on them, for golden files and contracts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cputune.emitters import Cluster, parse_hosts
+from cputune.facts import (
+    Core,
+    Cpu,
+    HostFacts,
+    Launcher,
+    Limits,
+    Load,
+    Memory,
+    NumaNode,
+    Settings,
+    Topology,
+)
+from cputune.layout import baseline_plan, make_plan, usable_cores
+from cputune.plan import Plan
+from cputune.result import Measured, Result, Speedup, Throughput, host_fingerprint
+from cputune.workload import Workload
+
+TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
+IPEX_ERA = {
+    "torch": "2.8.0",
+    "transformers": "4.56.2",
+    "accelerate": "1.7.0",
+    "intel_extension_for_pytorch": "2.8.0",
+    "oneccl_bind_pt": "2.8.0+cpu",
+}
+
+
+def machine(
+    model: str, *, sockets: int, cores: int, smt: bool = False, mpi: str | None = None
+) -> HostFacts:
+    """A machine with Linux's numbering: first siblings of all cores, then second ones."""
+    total = sockets * cores
+    all_cores = tuple(
+        Core(
+            cpus=(n, n + total) if smt else (n,),
+            socket=n // cores,
+            numa_node=n // cores,
+        )
+        for n in range(total)
+    )
+    online = tuple(range(total * (2 if smt else 1)))
+    return HostFacts(
+        cpu=Cpu(
+            vendor="GenuineIntel",
+            model_name=model,
+            codename=None,
+            family=6,
+            model=143,
+            stepping=8,
+            architecture="x86_64",
+            hypervisor=False,
+            isa=("amx_bf16", "avx512_bf16", "avx512f"),
+        ),
+        topology=Topology(
+            cores=all_cores,
+            online=online,
+            present=online,
+            allowed=online,
+            numa_nodes=tuple(
+                NumaNode(
+                    id=s,
+                    cpus=tuple(c for core in all_cores if core.socket == s for c in core.cpus),
+                    memory_bytes=64 << 30,
+                )
+                for s in range(sockets)
+            ),
+        ),
+        limits=Limits(
+            cpu_quota=None,
+            cpuset=None,
+            memory_bytes=None,
+            shm_bytes=None,
+            open_files=None,
+            memlock_bytes=None,
+        ),
+        memory=Memory(
+            total_bytes=None, available_bytes=None, swap_total_bytes=None, swap_free_bytes=None
+        ),
+        settings=Settings(
+            governor=None,
+            turbo=None,
+            transparent_huge_pages=None,
+            numa_balancing=None,
+            smt=None,
+            kernel=None,
+            container=None,
+        ),
+        load=Load(
+            average_1min=None,
+            average_5min=None,
+            cpu_pressure_percent=None,
+            memory_pressure_percent=None,
+            steal_share=None,
+        ),
+        python="3.11.8",
+        launchers=(Launcher(name="mpirun", path="/usr/bin/mpirun", dialect=mpi),) if mpi else (),
+    )
+
+
+def tuned(
+    facts: HostFacts, plan: Plan, workload: Workload, versions: dict[str, str], **values: Any
+) -> Result:
+    """A result whose best plan ran at 31.4 samples/s, 1.57 times the baseline."""
+    fast = Throughput(median=31.4, low=31.1, high=31.8)
+    slow = Throughput(median=20.0, low=19.7, high=20.4)
+    fields: dict[str, Any] = {
+        "host": host_fingerprint(facts),
+        "versions": versions,
+        "workload": workload,
+        "baseline": Measured(plan=baseline_plan(facts), samples_per_second=slow),
+        "best": Measured(plan=plan, samples_per_second=fast),
+        "speedup": Speedup(ratio=1.57, low=1.51, high=1.62, pairs=5),
+        "trials": (),
+        "created": "2026-11-20T16:00:00+00:00",
+        "data": "synthetic tokens",
+        **values,
+    }
+    return Result(**fields)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one machine's golden files are emitted from."""
+
+    facts: HostFacts
+    result: Result
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def script_workload(*arguments: str) -> Workload:
+    """A script of the user that reads TrainingArguments."""
+    script = Workload.script(["run_qa.py", *arguments], global_batch_size=96)
+    return replace(script, framework="trainer", parses_arguments=True)
+
+
+def one_socket() -> Case:
+    facts = machine("Intel(R) Xeon(R) w5-3425", sockets=1, cores=8, mpi="openmpi5")
+    plan = make_plan(
+        usable_cores(facts),
+        2,
+        precision="bf16",
+        allocator="tcmalloc",
+        preload=("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",),
+    )
+    return Case(facts, tuned(facts, plan, Workload.from_recipe("bert-base-squad"), TODAY))
+
+
+def two_sockets_smt() -> Case:
+    """The IPEX era, oneCCL with four workers, on two nodes."""
+    facts = machine("Intel(R) Xeon(R) 8480+", sockets=2, cores=28, smt=True, mpi="intelmpi")
+    plan = make_plan(
+        usable_cores(facts),
+        2,
+        precision="bf16",
+        ipex=True,
+        backend="ccl",
+        ccl_workers=4,
+        allocator="jemalloc",
+        openmp="libiomp5",
+        preload=("/opt/conda/lib/libjemalloc.so.2", "/opt/conda/lib/libiomp5.so"),
+    )
+    return Case(
+        facts,
+        tuned(facts, plan, Workload.from_recipe("bert-large-squad"), IPEX_ERA),
+        {
+            "hosts": parse_hosts("node1,node2"),
+            "cluster": Cluster(
+                job_name="bert-large",
+                namespace="training",
+                image="registry.example.com/team/bert:1",
+                pvc="shared",
+                storage_class="nfs",
+                memory="128Gi",
+                node_selector=(("node-type", "spr"),),
+                time_limit="2-00:00:00",
+                partition="cpu",
+                account="nlp",
+                interface="eth0",
+            ),
+        },
+    )
+
+
+def eight_sockets() -> Case:
+    facts = machine("Intel(R) Xeon(R) Platinum 8490H", sockets=8, cores=28, smt=True, mpi="mpich")
+    plan = make_plan(usable_cores(facts), 8, precision="bf16")
+    workload = script_workload("--do_train", "--output_dir", "/data/my runs/$USER")
+    return Case(facts, tuned(facts, plan, workload, TODAY))
+
+
+def virtual_machine() -> Case:
+    """Nothing beat the baseline, and no mpirun was found."""
+    facts = machine("AMD EPYC", sockets=1, cores=2)
+    plan = baseline_plan(facts)
+    result = tuned(facts, plan, Workload.from_recipe("bert-mini"), TODAY)
+    even = Speedup(ratio=1.0, low=1.0, high=1.0, pairs=0)
+    return Case(facts, replace(result, best=result.baseline, speedup=even))
+
+
+MACHINES = {
+    "one-socket": one_socket,
+    "two-sockets-smt": two_sockets_smt,
+    "eight-sockets": eight_sockets,
+    "virtual-machine": virtual_machine,
+}

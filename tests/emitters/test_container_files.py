@@ -1,0 +1,102 @@
+"""Dockerfile, volume claim and the steps with kubectl."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from emit_machines import one_socket, script_workload, two_sockets_smt
+
+from cputune.emitters import Cluster, EmittedFile, emit
+
+FAKE = """#!/bin/sh
+for word; do printf '%s ' "$word" >> "$CALLS"; done
+echo >> "$CALLS"
+"""
+
+
+def named(files: tuple[EmittedFile, ...], name: str) -> str:
+    return next(file.text for file in files if file.name == name)
+
+
+def test_the_image_has_the_versions_that_were_measured() -> None:
+    text = named(emit(one_socket().result, "pytorchjob"), "Dockerfile")
+    assert "https://download.pytorch.org/whl/cpu 'torch==2.13.0'\n" in text
+    assert "'transformers==5.23.0' 'accelerate==1.15.0' datasets\n" in text
+    assert "libtcmalloc-minimal4" in text
+    assert "COPY --from=launch rank.py train.py recipe.json /workspace/\n" in text
+
+
+def test_a_script_of_the_user_comes_with_its_directory() -> None:
+    case = one_socket()
+    text = named(emit(case.result, "trainjob", workload=script_workload()), "Dockerfile")
+    assert "WORKDIR /workspace/project\nCOPY . .\n" in text
+    assert "COPY --from=launch rank.py /workspace/\n" in text
+
+
+def test_the_ipex_era_and_before() -> None:
+    case = two_sockets_smt()
+    text = named(emit(case.result, "pytorchjob", **case.options), "Dockerfile")
+    assert "FROM python:3.11" in text
+    assert "'intel_extension_for_pytorch==2.8.0'" in text
+    assert "'oneccl_bind_pt==2.8.0+cpu'" in text
+    old = {"torch": "1.13.1", "oneccl_bind_pt": "1.13.0"}
+    text = named(emit(case.result, "pytorchjob", versions=old, nodes=1), "Dockerfile")
+    assert "FROM python:3.10" in text
+
+
+def test_a_version_that_is_no_version_is_not_pinned() -> None:
+    case = one_socket()
+    hostile = {"torch": "1; reboot", "transformers": "$(reboot)", "accelerate": "'"}
+    text = named(emit(case.result, "pytorchjob", versions=hostile), "Dockerfile")
+    assert "reboot" not in text.split("FROM", 1)[1]
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_the_steps_call_docker_and_kubectl(kind: str, tmp_path: Path) -> None:
+    cluster = Cluster(image="r/i:1", job_name="bert", namespace="team", pvc="claim")
+    launch = tmp_path / "my launch"
+    launch.mkdir()
+    for file in emit(one_socket().result, kind, cluster=cluster):
+        (launch / file.name).write_text(file.text, encoding="utf-8")
+    for name in ("docker", "kubectl"):
+        (tmp_path / name).write_text(FAKE)
+        (tmp_path / name).chmod(0o755)
+    calls = tmp_path / "calls"
+
+    def step(*words: str) -> list[str]:
+        calls.write_text("")
+        subprocess.run(
+            ["bash", str(launch / f"{kind}.kubectl.sh"), *words],
+            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(calls)},
+            check=True,
+            capture_output=True,
+            timeout=20,
+        )
+        return calls.read_text().splitlines()
+
+    build, push = step("build")
+    assert build.startswith(f"build --build-context launch={launch} --file {launch}/Dockerfile")
+    assert push.strip() == "push r/i:1"
+    assert step("submit")[-1].strip() == f"apply --filename {launch}/{kind}.yaml"
+    assert step("delete") == [f"--namespace team delete --ignore-not-found {kind} bert "]
+    assert any("cp team/bert-fetch:/data/out" in call for call in step("fetch"))
+    with pytest.raises(subprocess.CalledProcessError):
+        step("")
+
+
+def test_a_placeholder_is_refused_when_it_is_used(tmp_path: Path) -> None:
+    for file in emit(one_socket().result, "pytorchjob"):
+        (tmp_path / file.name).write_text(file.text, encoding="utf-8")
+    answer = subprocess.run(
+        ["bash", str(tmp_path / "pytorchjob.kubectl.sh"), "build"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert answer.returncode == 3
+    assert "error: the image is still a placeholder: <your-registry>/" in answer.stderr
+    assert "hint: cputune emit --format pytorchjob --image" in answer.stderr

@@ -1,0 +1,262 @@
+"""``cputune emit`` on this machine: what it writes, what it says, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from emit_machines import TODAY, machine, tuned
+
+import cputune
+from cputune.cli import main
+from cputune.emitters import FORMATS
+from cputune.layout import baseline_plan, guide_plan
+from cputune.workload import Workload
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> Answer:
+        self.monkeypatch.setattr(sys, "argv", ["cputune", "emit", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = self.capsys.readouterr()
+        return Answer(int(ended.value.code or 0), said.out, said.err)
+
+
+@pytest.fixture
+def emit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return Command(monkeypatch, capsys)
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A result of this machine, on its guide's plan."""
+    facts = cputune.probe()
+    result = tuned(facts, guide_plan(facts), Workload.from_recipe("bert-mini"), TODAY)
+    return {**result.to_json(), **changes}
+
+
+def write(content: Any, name: str = "cputune.json") -> None:
+    Path(name).write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_without_a_result_it_says_that_nothing_was_measured(emit: Command) -> None:
+    answer = emit("--format", "mpirun")
+    assert answer.code == 0
+    assert "note: nothing was measured" in answer.err
+    assert answer.out.splitlines() == [
+        f"launch/{name}" for name in ("mpirun.sh", "rank.py", "train.py", "recipe.json")
+    ]
+    assert "NOTHING WAS MEASURED" in Path("launch/mpirun.sh").read_text()
+    assert os.access("launch/mpirun.sh", os.X_OK)
+    assert not os.access("launch/recipe.json", os.X_OK)
+
+
+def test_the_result_that_lies_here_is_taken(emit: Command) -> None:
+    write(document())
+    answer = emit("-f", "accelerate", "-o", "here")
+    assert (answer.code, answer.err.count("nothing was measured")) == (0, 0)
+    assert "31.4 samples/s" in Path("here/accelerate.yaml").read_text()
+
+
+def test_all_formats_share_their_companions(emit: Command) -> None:
+    write(document(), "other.json")
+    answer = emit("other.json", "--format", "all", "-o", "all")
+    written = [Path(line).name for line in answer.out.splitlines()]
+    assert len(written) == len(set(written))
+    assert {"mpirun.sh", "accelerate.yaml", "torchrun.sh", "slurm.sh"} <= set(written)
+    for name in ("pytorchjob.yaml", "trainjob.yaml"):
+        assert isinstance(yaml.safe_load(Path("all", name).read_text()), dict)
+
+
+def test_what_is_printed_is_the_main_file(emit: Command) -> None:
+    answer = emit("-f", "pytorchjob", "-o", "-")
+    assert yaml.safe_load(answer.out)["kind"] == "PyTorchJob"
+    assert "it needs beside it: Dockerfile" in answer.err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_file_name_is_that_of_the_main_file(emit: Command) -> None:
+    assert emit("-f", "torchrun", "-o", "jobs/go.sh").code == 0
+    assert sorted(path.name for path in Path("jobs").iterdir()) == [
+        *("go.sh", "rank.py", "recipe.json", "train.py")
+    ]
+
+
+def test_a_script_of_the_user(emit: Command) -> None:
+    write(document())
+    answer = emit("-f", "torchrun", "--", "run.py", "--force", "--format", "x y")
+    assert answer.code == 0
+    text = Path("launch/torchrun.sh").read_text()
+    assert "  run.py\n  --force\n  --format 'x y'\n)" in text
+    assert "through the environment alone" in text.replace("\n# ", " ")
+    assert not Path("launch/train.py").exists()
+
+
+def test_a_script_that_was_tuned_keeps_its_flags(emit: Command) -> None:
+    script = replace(
+        Workload.script(["run.py", "--lr", "1"], global_batch_size=8), parses_arguments=True
+    )
+    write(document(workload=script.to_json()))
+    emit("-f", "torchrun", "--", "run.py", "--lr", "2")
+    assert "  --lr 2\n  --use_cpu\n" in Path("launch/torchrun.sh").read_text()
+
+
+def test_options_reach_the_files(emit: Command) -> None:
+    write(document())
+    answer = emit(
+        *("-f", "all", "--hosts", "a,b", "--mpi", "mpich", "--accelerate-version", "1.12"),
+        *("--image", "r/i:1", "--job-name", "j", "--namespace", "n", "--pvc", "p"),
+        *("--pvc-size", "5Gi", "--storage-class", "s", "--memory", "3Gi", "--shm", "2Gi"),
+        *("--node-selector", "k=v", "--runtime", "torch-cpu", "--time", "01:00:00"),
+        *("--partition", "cpu", "--account", "me", "--interface", "eth1"),
+        *("--base-image", "python:3.12", "--batch-per-rank", "3"),
+    )
+    assert answer.code == 0
+    assert "placeholder" not in answer.err
+    job = yaml.safe_load(Path("launch/pytorchjob.yaml").read_text())
+    assert job["metadata"] == {"name": "j", "namespace": "n"}
+    pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"k": "v"}
+    assert pod["containers"][0]["image"] == "r/i:1"
+    assert pod["containers"][0]["resources"]["limits"]["memory"] == "3Gi"
+    assert {"name": "GLOO_SOCKET_IFNAME", "value": "eth1"} in pod["containers"][0]["env"]
+    claim = yaml.safe_load(Path("launch/pvc.yaml").read_text())
+    assert claim["spec"]["storageClassName"] == "s"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+    assert "#SBATCH --partition=cpu\n" in Path("launch/slurm.sh").read_text()
+    assert "FROM python:3.12\n" in Path("launch/Dockerfile").read_text()
+    assert "ipex_config" in yaml.safe_load(Path("launch/accelerate.yaml").read_text())
+    assert "--per_device_train_batch_size 3\n" in Path("launch/mpirun.sh").read_text()
+    trainjob = yaml.safe_load(Path("launch/trainjob.yaml").read_text())
+    assert trainjob["spec"]["runtimeRef"]["name"] == "torch-cpu"
+
+
+def test_emitting_again_replaces_nothing_that_differs(emit: Command) -> None:
+    write(document())
+    emit("-f", "mpirun")
+    assert emit("-f", "mpirun").code == 0, "the same files are no conflict"
+    assert emit("-f", "torchrun").code == 0, "companions are shared"
+    Path("launch/rank.py").write_text("mine")
+    Path("launch/mpirun.sh").unlink()
+    answer = emit("-f", "mpirun")
+    assert answer.code == 2
+    assert answer.err.endswith(
+        "error: launch/rank.py exists already\nhint: give --force to replace it\n"
+    )
+    assert not Path("launch/mpirun.sh").exists(), "all files or none"
+    assert Path("launch/rank.py").read_text() == "mine"
+    assert emit("-f", "mpirun", "--force").code == 0
+    assert Path("launch/rank.py").read_text() != "mine"
+
+
+def test_a_result_of_another_machine(emit: Command) -> None:
+    facts = machine("Intel(R) Xeon(R) Platinum 8490H", sockets=8, cores=28)
+    result = tuned(facts, baseline_plan(facts), Workload.from_recipe("bert-mini"), TODAY)
+    write(result.to_json())
+    answer = emit("-f", "mpirun")
+    assert answer.code == 3
+    assert "was measured on another machine: processor Intel(R) Xeon(R) Platinum" in answer.err
+    assert "hint: tune here, or give --other-machine" in answer.err
+    assert not Path("launch").exists()
+    answer = emit("-f", "mpirun", "--other-machine")
+    assert answer.code == 0
+    assert "note: the plan was measured on another machine" in answer.err
+
+
+def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Command) -> None:
+    content = document()
+    content["best"]["plan"]["cpus"] = [[4000, 4001]]
+    content["best"]["plan"].update(processes_per_node=1, threads_per_process=2)
+    write(content)
+    answer = emit("-f", "mpirun")
+    assert answer.code == 3
+    assert "uses CPUs 4000-4001, which are not allowed here" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a cputune result file"),
+        ('{"schema": "cputune.result/99"}', "has schema 99"),
+        ('{"schema": "cputune.result/1"}', "is damaged"),
+        ('{"schema": "cputune.doctor/1"}', "is not a cputune result file"),
+    ],
+)
+def test_a_result_that_cannot_be_read(emit: Command, content: str, said: str) -> None:
+    Path("cputune.json").write_text(content)
+    Path("launch").mkdir()
+    answer = emit("-f", "mpirun", "--force")
+    assert answer.code == 3
+    assert said in answer.err
+    assert "\nhint: " in answer.err
+    assert "Traceback" not in answer.err
+    assert list(Path("launch").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("-f", "yarn"), 2, "no format is called 'yarn'"),
+        ((), 2, "Missing option"),
+        (("-f", "mpirun", "--mpi", "lam"), 2, "no MPI is called 'lam'"),
+        (("gone.json", "-f", "mpirun"), 3, "cannot read gone.json"),
+        (("-f", "mpirun", "--nodes", "2"), 2, "needs their names"),
+        (("-f", "mpirun", "--nodes", "0"), 2, "1 node or more"),
+        (("-f", "mpirun", "--nodes", "-1"), 2, "1 node or more"),
+        (("-f", "mpirun", "--hostfile", "gone"), 2, "cannot read gone"),
+        (("-f", "mpirun", "--hosts", "a", "--hostfile", "b"), 2, "exclude each other"),
+        (("-f", "mpirun", "--hosts", "$(reboot)"), 2, "is no host name"),
+        (("-f", "pytorchjob", "--node-selector", "x"), 2, "'x' is no label"),
+        (("-f", "pytorchjob", "--job-name", "A b"), 2, "cannot name a job"),
+        (("-f", "mpirun", "-o", "-", "--verify"), 2, "--verify needs files"),
+        (("-f", "mpirun", "--"), 2, "no script was given"),
+        (("-f", "mpirun", "--batch-per-rank", "0"), 2, "batch-per-rank"),
+        (("-f", "mpirun", "-o", "/proc/nowhere"), 3, "cannot make /proc/nowhere"),
+    ],
+)
+def test_it_refuses_in_words(
+    emit: Command, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    answer = emit(*arguments)
+    assert answer.code == code
+    assert said in answer.err
+    assert "error: " in answer.err
+    assert "\nhint: " in answer.err
+    assert answer.out == ""
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_directory_where_a_file_should_be(emit: Command, format: str) -> None:
+    Path("launch/rank.py").mkdir(parents=True)
+    answer = emit("-f", format, "--force")
+    assert answer.code == 3
+    assert "launch/rank.py is a directory" in answer.err
+    assert [path.name for path in Path("launch").iterdir()] == ["rank.py"]
+
+
+def test_emission_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    facts = machine("x", sockets=1, cores=4)
+    assert len(cputune.emit(None, "all", facts=facts)) > len(FORMATS)  # the folder is callable
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,631 @@
+"""What every format promises: words are carried exactly or refused, and never executed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import yaml
+from emit_machines import (
+    TODAY,
+    machine,
+    one_socket,
+    script_workload,
+    tuned,
+    two_sockets_smt,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scripts import shellcheck
+
+from cputune.emitters import FORMATS, Cluster, EmittedFile, emit, parse_hosts
+from cputune.emitters.job import make_job
+from cputune.errors import CputuneError, UsageError
+from cputune.layout import make_plan, usable_cores
+from cputune.workload import Workload
+
+HOSTILE = (
+    "two words",
+    "it's",
+    'say "yes"',
+    "$HOME",
+    "$(touch executed)",
+    "`touch executed`",
+    "; touch executed",
+    "&& touch executed #",
+    "line\nbreak",
+    "tab\tand\rreturn",
+    "back\\slash\\n",
+    "--leading=dash",
+    "-x",
+    "--",
+    "",
+    " ",
+    "*",
+    "~",
+    "{a,b}",
+    "[1,2]",
+    "$$(PATH) $(PATH) $$$",
+    "%s %(x)s {y}",
+    "# no comment",
+    ": colon",
+    "- item",
+    "yes",
+    "0o17",
+    "22:22",
+    "null",
+    "ünïcödé ✓ 漢字",
+    "\u2028\u0085\ufeff",
+    "\x1b[31m",
+    "!important !!python/object",
+    "&anchor *alias",
+    "| > @ %",
+)
+SHELL_FORMATS = ("mpirun", "accelerate", "torchrun", "slurm")
+KUBERNETES_FORMATS = ("pytorchjob", "trainjob")
+VERSION_TEXTS = {
+    "intelmpi": "Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 20260626",
+    "mpich": "HYDRA build details:\n    Version: 5.0.2",
+    "openmpi4": "mpirun (Open MPI) 4.1.8",
+    "openmpi5": "mpirun (Open MPI) 5.0.11",
+}
+FAKE = """#!/bin/sh
+case "$0 $1" in
+  *mpirun\\ --version) printf '%s\\n' "$FAKE_MPI"; exit ;;
+  *python3\\ -c) echo 12345; exit ;;
+  *scontrol\\ show) echo node1; exit ;;
+esac
+printf '%s\\0' "$0" "$@" > "$FAKE_DUMP"
+env -0 > "$FAKE_DUMP.environment"
+"""
+
+
+class Launch:
+    """What a script really starts, seen by fakes that write their words down."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.bin = directory / "fake bin"
+        self.bin.mkdir()
+        for name in ("mpirun", "python3", "srun", "scontrol"):
+            fake = self.bin / name
+            fake.write_text(FAKE)
+            fake.chmod(0o755)
+        self.dump = directory / "dump"
+
+    def run(
+        self,
+        files: tuple[EmittedFile, ...],
+        *arguments: str,
+        mpi: str = "openmpi5",
+        environment: Mapping[str, str] | None = None,
+    ) -> tuple[list[str], dict[str, str]]:
+        place = self.directory / "launch files"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        for file in files:
+            (place / file.name).write_text(file.text, encoding="utf-8")
+        (self.directory / "run_qa.py").touch()
+        self.dump.unlink(missing_ok=True)
+        answer = subprocess.run(
+            ["bash", str(place / files[0].name), *arguments],
+            cwd=self.directory,
+            env={
+                **os.environ,
+                "PATH": f"{self.bin}:{os.environ['PATH']}",
+                "FAKE_DUMP": str(self.dump),
+                "FAKE_MPI": VERSION_TEXTS.get(mpi, mpi),
+                "SLURM_JOB_NODELIST": "node1",
+                "LAUNCH_DIR": str(place),
+                **(environment or {}),
+            },
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        if answer.returncode:
+            raise AssertionError(answer.stderr)
+        seen = (self.dump.with_name("dump.environment")).read_bytes().decode().split("\0")
+        variables = dict(pair.split("=", 1) for pair in seen if "=" in pair)
+        return self.dump.read_bytes().decode().split("\0")[:-1], variables
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    return Launch(tmp_path)
+
+
+def files_for(
+    format: str, *arguments: str, mpi: str | None = "openmpi5"
+) -> tuple[EmittedFile, ...]:
+    case = one_socket()
+    workload = script_workload(*arguments)
+    return emit(case.result, format, workload=workload, mpi=mpi)
+
+
+def expand(word: str) -> str:
+    """What the kubelet makes of a word: ``$$`` is a dollar; no ``$(NAME)`` may be left."""
+    left = word.replace("$$", "")
+    assert "$" not in left
+    return word.replace("$$", "$")
+
+
+def container_words(text: str) -> list[str]:
+    document = yaml.safe_load(text)
+    spec = document["spec"]
+    if document["kind"] == "TrainJob":
+        container = spec["trainer"]
+    else:
+        container = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    return [expand(word) for word in (*container["command"], *container["args"])]
+
+
+def training_words(words: list[str]) -> list[str]:
+    return words[words.index("--") + 1 :]
+
+
+class TestHostileArguments:
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_a_script_carries_them_exactly(self, format: str, launch: Launch) -> None:
+        words, _ = launch.run(files_for(format, *HOSTILE))
+        assert training_words(words)[: len(HOSTILE) + 1] == ["run_qa.py", *HOSTILE]
+        assert not (launch.directory / "executed").exists()
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_further_arguments_of_the_script_too(self, format: str, launch: Launch) -> None:
+        words, _ = launch.run(files_for(format), *HOSTILE)
+        assert training_words(words)[-len(HOSTILE) :] == list(HOSTILE)
+        assert not (launch.directory / "executed").exists()
+
+    @pytest.mark.parametrize("format", KUBERNETES_FORMATS)
+    def test_a_document_carries_them_exactly(self, format: str) -> None:
+        words = container_words(files_for(format, *HOSTILE)[0].text)
+        assert training_words(words)[: len(HOSTILE) + 1] == ["run_qa.py", *HOSTILE]
+
+    @settings(
+        max_examples=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"))))
+    def test_any_text(self, launch: Launch, arguments: list[str]) -> None:
+        words = container_words(files_for("trainjob", *arguments)[0].text)
+        assert training_words(words)[1 : len(arguments) + 1] == arguments
+        if ":" not in arguments:
+            words, _ = launch.run(files_for("mpirun", *arguments))
+            assert training_words(words)[1 : len(arguments) + 1] == arguments
+
+    @pytest.mark.parametrize("format", ["mpirun", "accelerate", "slurm"])
+    def test_a_lone_colon_is_refused_in_words(self, format: str) -> None:
+        with pytest.raises(UsageError, match="lone colon") as caught:
+            files_for(format, "a", ":", "b")
+        assert caught.value.hint
+
+    @pytest.mark.parametrize("format", ["mpirun", "accelerate", "slurm"])
+    def test_a_script_refuses_a_lone_colon_when_it_is_run(
+        self, format: str, launch: Launch
+    ) -> None:
+        with pytest.raises(AssertionError, match="error: a lone colon would start another"):
+            launch.run(files_for(format), "a", ":", "b")
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_shellcheck_has_nothing_to_say(self, format: str, tmp_path: Path) -> None:
+        script = tmp_path / "hostile.sh"
+        script.write_text(files_for(format, *HOSTILE)[0].text, encoding="utf-8")
+        assert shellcheck(script) == ""
+
+    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize("word", ["nul\0byte", "\udcff"])
+    def test_what_is_no_text_is_refused(self, format: str, word: str) -> None:
+        with pytest.raises(UsageError, match="is no text"):
+            files_for(format, word)
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_a_script_that_python_takes_for_an_option(self, format: str) -> None:
+        workload = Workload.script(["-run.py"])
+        with pytest.raises(UsageError, match="option of its own"):
+            emit(one_socket().result, format, workload=workload)
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_the_header_stays_a_comment(self, format: str) -> None:
+        workload = replace(script_workload(), name="evil\nname: x\r$(touch executed)\u2028--- !x")
+        text = emit(one_socket().result, format, workload=workload)[0].text
+        head = text.split("\n")[: 1 + text.split("\n").index("#")]
+        assert all(line.startswith("#") for line in head)
+        assert not set("\r\u2028\u0085") & set(text)
+
+
+class TestHostileNames:
+    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize("name", ["a b", "$(x)", "-a", "x\ny", "a;b", "ü", "Ä", "", "a" * 80])
+    def test_job_names(self, format: str, name: str) -> None:
+        uses_it = format in (*KUBERNETES_FORMATS, "slurm")
+        cluster = Cluster(job_name=name)
+        if not uses_it:
+            plain = emit(one_socket().result, format)
+            assert emit(one_socket().result, format, cluster=cluster) == plain
+            return
+        with pytest.raises(UsageError) as caught:
+            emit(one_socket().result, format, cluster=cluster)
+        assert caught.value.hint
+
+    @pytest.mark.parametrize("format", KUBERNETES_FORMATS)
+    @pytest.mark.parametrize(
+        "field",
+        [
+            "image",
+            "namespace",
+            "pvc",
+            "storage_class",
+            "pvc_size",
+            "memory",
+            "shm",
+            "base_image",
+            "interface",
+        ],
+    )
+    @pytest.mark.parametrize("value", ["a b", "$(touch x)", "-a b", 'x"\ny: z', "`id`", "ü'"])
+    def test_cluster_names(self, format: str, field: str, value: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            emit(one_socket().result, format, cluster=Cluster(**{field: value}))
+        assert caught.value.hint
+
+    @pytest.mark.parametrize("field", ["partition", "account", "time_limit"])
+    @pytest.mark.parametrize("value", ["a b", "$(x)", "-a", "x\n#SBATCH --uid=0", "a;b"])
+    def test_slurm_names(self, field: str, value: str) -> None:
+        with pytest.raises(UsageError):
+            emit(one_socket().result, "slurm", cluster=Cluster(**{field: value}))
+
+    @pytest.mark.parametrize(
+        "label", [("a b", "c"), ("a", "$(x)"), ("-a", "b"), ("a", "b\nc"), ("", "b")]
+    )
+    def test_node_labels(self, label: tuple[str, str]) -> None:
+        with pytest.raises(UsageError):
+            emit(one_socket().result, "pytorchjob", cluster=Cluster(node_selector=(label,)))
+
+    @pytest.mark.parametrize("host", ["$(x)", "-a", "a b", "a;b", "`id`", "a'b", "ü", "a/b", ":::"])
+    def test_host_names(self, host: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            parse_hosts(host)
+        assert caught.value.hint
+
+
+class TestPlan:
+    """The plan is the same in every format."""
+
+    ENVIRONMENT: ClassVar = {
+        "OMP_NUM_THREADS": "4",
+        "ACCELERATE_USE_CPU": "true",
+        "ACCELERATE_MIXED_PRECISION": "bf16",
+    }
+
+    @pytest.mark.parametrize("mpi", VERSION_TEXTS)
+    @pytest.mark.parametrize("known", [True, False])
+    def test_mpirun_speaks_the_dialect(self, mpi: str, known: bool, launch: Launch) -> None:
+        words, _ = launch.run(files_for("mpirun", mpi=mpi if known else None), mpi=mpi)
+        options = words[: words.index("--")]
+        assert options[1:3] == ["-n", "2"]
+        if mpi.startswith("openmpi"):
+            carried = dict(w.split("=", 1) for k, w in _pairs(options) if k == "-x")
+            assert ("--map-by", "ppr:2:node") in _pairs(options)
+            assert ("--bind-to", "none") in _pairs(options)
+            assert ("--allow-run-as-root" in options) == (os.geteuid() == 0)
+        else:
+            carried = {
+                a: b
+                for k, a, b in zip(options, options[1:], options[2:], strict=False)
+                if k == "-genv"
+            }
+            assert ("-ppn", "2") in _pairs(options)
+        if mpi == "intelmpi":
+            assert carried["I_MPI_PIN_DOMAIN"] == "[0xf,0xf0]"
+        if mpi == "mpich":
+            assert ("-bind-to", "user:0+1+2+3,4+5+6+7") in _pairs(options)
+        assert {k: carried[k] for k in self.ENVIRONMENT} == self.ENVIRONMENT
+        assert carried["LD_PRELOAD"].endswith("/libtcmalloc_minimal.so.4")
+        assert (carried["MASTER_ADDR"], carried["MASTER_PORT"]) == ("127.0.0.1", "12345")
+        assert ("--cpus", "0-3/4-7") in _pairs(options)
+
+    @pytest.mark.parametrize("format", ["accelerate", "torchrun", "slurm"])
+    def test_the_others_export_it(self, format: str, launch: Launch) -> None:
+        words, seen = launch.run(files_for(format))
+        assert {k: seen[k] for k in self.ENVIRONMENT} == self.ENVIRONMENT
+        assert seen["LD_PRELOAD"].endswith("/libtcmalloc_minimal.so.4")
+        assert ("--cpus", "0-3/4-7") in _pairs(words)
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_an_outer_environment_changes_nothing(self, format: str, launch: Launch) -> None:
+        overriding = {
+            "RANK": "3",
+            "LOCAL_RANK": "3",
+            "WORLD_SIZE": "8",
+            "OMP_PROC_BIND": "close",
+            "OMP_PLACES": "cores",
+            "GOMP_CPU_AFFINITY": "0",
+            "KMP_AFFINITY": "compact",
+            "KMP_BLOCKTIME": "200",
+            "I_MPI_PIN_PROCESSOR_LIST": "0",
+            "PET_NNODES": "4",
+            "ACCELERATE_USE_FSDP": "true",
+            "ACCELERATE_MIXED_PRECISION": "fp16",
+            "CCL_WORKER_COUNT": "7",
+            "MKL_NUM_THREADS": "1",
+        }
+        plain_words, plain = launch.run(files_for(format))
+        words, seen = launch.run(files_for(format), environment=overriding)
+        assert words == plain_words
+        assert {k: seen.get(k) for k in overriding} == {k: plain.get(k) for k in overriding}
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_it_can_be_run_twice(self, format: str, launch: Launch) -> None:
+        files = files_for(format)
+        assert launch.run(files)[0] == launch.run(files)[0]
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_the_flags_of_the_plan_come_last(self, format: str, launch: Launch) -> None:
+        files = files_for(format, "--lr", "1")
+        words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
+        assert training_words(words) == [
+            *("run_qa.py", "--lr", "1", "--use_cpu", "--bf16", "--ddp_backend", "gloo"),
+            *("--per_device_train_batch_size", "48"),
+        ]
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_a_script_without_training_arguments_gets_none(
+        self, format: str, launch: Launch
+    ) -> None:
+        case = one_socket()
+        workload = replace(script_workload("--lr", "1"), parses_arguments=False)
+        files = emit(case.result, format, workload=workload, mpi="openmpi5")
+        words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
+        assert training_words(words) == ["run_qa.py", "--lr", "1"]
+        assert "through the environment alone" in files[0].text.replace("\n# ", " ")
+
+    @pytest.mark.parametrize("format", KUBERNETES_FORMATS)
+    @pytest.mark.parametrize("nodes", [1, 3])
+    def test_a_pod_has_whole_cores(self, format: str, nodes: int) -> None:
+        facts = machine("Intel(R) Xeon(R) 8480+", sockets=2, cores=28, smt=True)
+        plan = make_plan(usable_cores(facts), 2, threads=8)
+        result = tuned(facts, plan, Workload.from_recipe("bert-base-squad"), {})
+        document = yaml.safe_load(emit(result, format, nodes=nodes)[0].text)
+        if format == "trainjob":
+            trainer = document["spec"]["trainer"]
+            assert (trainer["numNodes"], trainer["numProcPerNode"]) == (nodes, 2)
+            resources = trainer["resourcesPerNode"]
+        else:
+            spec = document["spec"]
+            assert spec["nprocPerNode"] == "2"
+            replicas = {k: v["replicas"] for k, v in spec["pytorchReplicaSpecs"].items()}
+            assert replicas == ({"Master": 1, "Worker": 2} if nodes == 3 else {"Master": 1})
+            pod = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+            resources = pod["containers"][0]["resources"]
+        assert resources["requests"] == resources["limits"]
+        assert resources["limits"]["cpu"] == "32"  # 2 ranks × 8 threads, and their siblings
+
+
+def _pairs(words: list[str]) -> list[tuple[str, str]]:
+    return list(itertools.pairwise(words))
+
+
+class TestMpirunChecks:
+    def test_another_mpi_than_it_was_written_for(self, launch: Launch) -> None:
+        with pytest.raises(AssertionError, match=r"is for MPICH, and .* is another: openmpi5"):
+            launch.run(files_for("mpirun", mpi="mpich"), mpi="openmpi5")
+
+    def test_an_mpi_that_nobody_knows(self, launch: Launch) -> None:
+        with pytest.raises(AssertionError, match=r"error: .* is no MPI that is known"):
+            launch.run(files_for("mpirun", mpi=None), mpi="mpirun 1.0")
+
+    def test_accelerate_finds_the_host_file_of_the_mpi(self, launch: Launch) -> None:
+        for mpi, name in (("mpich", "hosts.hydra"), ("openmpi4", "hosts.openmpi")):
+            words, _ = launch.run(files_for("accelerate", mpi=None), mpi=mpi)
+            assert Path(dict(_pairs(words))["--mpirun_hostfile"]).name == name
+
+    @pytest.mark.parametrize(("version", "kept"), [("1.4.0", False), ("1.5.0", True)])
+    def test_accelerate_before_1_5_has_the_host_file_from_the_flag_alone(
+        self, version: str, kept: bool
+    ) -> None:
+        files = emit(one_socket().result, "accelerate", versions={"accelerate": version})
+        text = next(file.text for file in files if file.name == "accelerate.yaml")
+        assert ("mpirun_hostfile" in yaml.safe_load(text)["mpirun_config"]) == kept
+        assert '--mpirun_hostfile "$hosts"' in files[0].text
+
+    def test_a_script_that_is_not_there(self, launch: Launch) -> None:
+        case = one_socket()
+        files = emit(case.result, "torchrun", workload=Workload.script(["gone.py"]))
+        with pytest.raises(AssertionError, match=r"error: gone\.py is not here\nhint: "):
+            launch.run(files)
+
+
+class TestPython:
+    """PYTHON, else the interpreter of the tuning where it exists, else python3."""
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    def test_which_one_is_taken(self, format: str, launch: Launch) -> None:
+        case = one_socket()
+        tuned_with = launch.directory / "it's $tuned"
+        others = {"PYTHON": str(launch.bin / "python3")}
+        shutil.copy(launch.bin / "python3", tuned_with)
+        tuned_with.write_text(FAKE.replace("*python3\\ -c)", "*tuned\\ -c)"))
+        files = emit(case.result, format, mpi="openmpi5", python=str(tuned_with))
+        assert str(tuned_with) in launch.run(files)[0]
+        assert str(tuned_with) not in launch.run(files, environment=others)[0]
+        tuned_with.unlink()
+        words, _ = launch.run(files)
+        assert {"python3", str(launch.bin / "python3")} & set(words)
+
+    def test_one_without_torch_is_told(self, launch: Launch) -> None:
+        (launch.bin / "python3").write_text("#!/bin/sh\nexit 1\n")
+        with pytest.raises(AssertionError, match=r"error: python3 has no torch\nhint: set PYTHON"):
+            launch.run(files_for("torchrun"))
+
+    def test_one_that_is_not_there_is_told(self, launch: Launch) -> None:
+        with pytest.raises(AssertionError, match="error: there is no /gone\nhint: set PYTHON"):
+            launch.run(files_for("torchrun"), environment={"PYTHON": "/gone"})
+
+
+class TestWhatDoesNotFit:
+    def test_an_unknown_format(self) -> None:
+        with pytest.raises(UsageError, match="no format is called 'yarn'") as caught:
+            emit(one_socket().result, "yarn")
+        assert "mpirun" in (caught.value.hint or "")
+
+    def test_neither_result_nor_machine(self) -> None:
+        with pytest.raises(UsageError, match="nothing to write down"):
+            emit(None, "mpirun")
+
+    def test_a_batch_that_cannot_be_divided(self) -> None:
+        case = one_socket()  # a global batch of 12 on 2 ranks
+        with pytest.raises(UsageError, match="cannot be divided over 10 ranks") as caught:
+            emit(case.result, "pytorchjob", nodes=5)
+        assert "--batch-per-rank" in (caught.value.hint or "")
+
+    def test_several_nodes_without_names(self) -> None:
+        for format in ("mpirun", "accelerate", "torchrun"):
+            with pytest.raises(UsageError, match="needs their names"):
+                emit(one_socket().result, format, nodes=2)
+
+    @pytest.mark.parametrize("path", ["/opt/my libs/t.so", "/a:b.so", "t.so", "/a\nb.so"])
+    def test_a_library_that_cannot_be_preloaded(self, path: str) -> None:
+        case = one_socket()
+        best = replace(case.result.best, plan=replace(case.result.best.plan, preload=(path,)))
+        with pytest.raises(UsageError, match="LD_PRELOAD cannot carry"):
+            emit(replace(case.result, best=best), "mpirun")
+
+    def test_no_nodes(self) -> None:
+        with pytest.raises(UsageError):
+            emit(one_socket().result, "slurm", nodes=0)
+
+    def test_an_accelerate_that_cannot_start_ranks(self) -> None:
+        with pytest.raises(CputuneError, match=r"accelerate 0\.27\.2 cannot start several"):
+            emit(one_socket().result, "accelerate", versions={"accelerate": "0.27.2"})
+
+
+class TestWhatNobodyCarries:
+    """It is said in the file, and in the notes that go to stderr."""
+
+    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize(
+        ("changes", "versions", "said"),
+        [
+            ({"precision": "fp16"}, TODAY, "No flag carries fp16"),
+            ({"backend": "ccl"}, TODAY, "cannot be told to use ccl"),
+            ({"ipex": True}, TODAY, "has no --use_ipex"),
+        ],
+    )
+    def test_it_is_said(
+        self, format: str, changes: dict[str, object], versions: dict[str, str], said: str
+    ) -> None:
+        case = one_socket()
+        best = replace(case.result.best, plan=replace(case.result.best.plan, **changes))
+        main = emit(replace(case.result, best=best), format, versions=versions)[0]
+        assert said in " ".join(main.notes)
+        assert said in main.text.replace("\n# ", " ")
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_nothing_is_said_where_all_is_carried(self, format: str) -> None:
+        case = two_sockets_smt()
+        main = emit(case.result, format, **case.options)[0]
+        assert not [note for note in main.notes if "no --" in note or "cannot be told" in note]
+
+
+class TestOneCcl:
+    """setvars.sh is sourced before anything else of the plan, whoever starts the ranks."""
+
+    @pytest.mark.parametrize("format", SHELL_FORMATS)
+    @pytest.mark.parametrize(
+        ("version", "module"),
+        [("2.8.0+cpu", "oneccl_bindings_for_pytorch"), ("1.11.0", "torch_ccl")],
+    )
+    def test_its_path_is_that_of_the_module(
+        self, format: str, version: str, module: str, launch: Launch
+    ) -> None:
+        case = two_sockets_smt()
+        setvars = launch.directory / "set vars.sh"
+        setvars.write_text("export CCL_ROOT=$undefined/brought; false\n")
+        fake = launch.bin / "python3"
+        fake.write_text(
+            FAKE.replace(
+                "echo 12345",
+                f'case "$2" in *{module}*) echo "{setvars}" ;; '
+                "*find_spec*) ;; *) echo 12345 ;; esac",
+            )
+        )
+        files = emit(
+            case.result, format, nodes=1, versions={"oneccl_bind_pt": version}, mpi="intelmpi"
+        )
+        words, variables = launch.run(files, mpi="intelmpi")
+        assert variables["CCL_ROOT"] == "/brought"
+        carried = " ".join(words) if format == "mpirun" else str(variables)
+        assert "CCL_WORKER_COUNT" in carried
+        assert "0,1,2,3,28,29,30,31" in carried
+
+    def test_without_intel_mpi_it_is_told_to_use_no_launcher(self, launch: Launch) -> None:
+        case = two_sockets_smt()
+        for format, mpi, told in (
+            ("mpirun", "intelmpi", False),
+            ("mpirun", "openmpi5", True),
+            ("accelerate", "intelmpi", False),
+            ("torchrun", None, True),
+            ("slurm", None, True),
+            ("pytorchjob", None, True),
+        ):
+            text = emit(case.result, format, nodes=1, mpi=mpi)[0].text
+            assert ("CCL_PROCESS_LAUNCHER=none" in text or 'value: "none"' in text) == told
+
+    def test_its_mpi_is_intel_mpi_whatever_was_found(self) -> None:
+        case = two_sockets_smt()
+        facts = machine("x", sockets=2, cores=28, smt=True, mpi="openmpi4")
+        assert make_job(case.result, facts=facts, nodes=1).mpi == "intelmpi"
+
+    def test_bindings_that_are_not_there(self, launch: Launch) -> None:
+        fake = launch.bin / "python3"
+        fake.write_text("#!/bin/sh\necho\n")
+        with pytest.raises(AssertionError, match=r"has no env/setvars\.sh here\nhint: "):
+            launch.run(emit(two_sockets_smt().result, "torchrun", nodes=1))
+
+
+class TestHeader:
+    def test_it_says_what_was_measured(self) -> None:
+        job = make_job(one_socket().result)
+        said = " ".join(job.header)
+        assert "31.4 samples/s (95 % interval 31.1 to 31.8)" in said
+        assert "1.57 (1.51 to 1.62)" in said
+        assert "on 2026-11-20" in said
+        assert "Intel(R) Xeon(R) w5-3425, 1 socket, 8 cores" in said
+
+    def test_it_repeats_what_the_result_has_to_say(self) -> None:
+        case = one_socket()
+        result = replace(case.result, notes=("the machine was never quiet",))
+        assert "Note: the machine was never quiet" in make_job(result).header
+
+    def test_it_names_what_the_plan_was_compared_with(self) -> None:
+        case = one_socket()
+        other = replace(
+            case.result.baseline,
+            plan=replace(case.result.best.plan, allocator="default", preload=()),
+        )
+        said = " ".join(make_job(replace(case.result, baseline=other)).header)
+        assert "2 × 4 threads, bf16, gloo ran at 20 samples/s" in said
+        assert "as found" not in said
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_it_says_that_nothing_was_measured(self, format: str) -> None:
+        for file in emit(None, format, facts=one_socket().facts):
+            if file.name not in ("train.py", "recipe.json", "hosts.openmpi"):
+                assert "NOTHING WAS MEASURED" in file.text
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_every_placeholder_is_told(self, format: str) -> None:
+        for file in emit(one_socket().result, format):
+            left = "<your-registry>" in file.text
+            if left and file.name.endswith(".yaml"):
+                assert any("placeholder" in note for note in file.notes)

@@ -1,0 +1,83 @@
+"""What is emitted, word for word: a machine × a format. ``--update-golden`` renews them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from emit_machines import MACHINES
+from scripts import shellcheck
+
+import cputune.emitters.header
+from cputune.emitters import FORMATS, EmittedFile, emit
+from cputune.emitters.job import RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+COMPANIONS = (RANK_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
+SCRIPTS = sorted(GOLDEN.glob("*/*/*.sh"))
+
+
+@pytest.fixture(autouse=True)
+def _one_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cputune.emitters.header, "_version", lambda: "VERSION")
+
+
+def emitted(machine: str, format: str) -> tuple[EmittedFile, ...]:
+    case = MACHINES[machine]()
+    return emit(case.result, format, facts=case.facts, **case.options)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_files_are_those_that_were_reviewed(
+    machine: str, format: str, request: pytest.FixtureRequest
+) -> None:
+    files = [file for file in emitted(machine, format) if file.name not in COMPANIONS]
+    directory = GOLDEN / machine / format
+    if request.config.getoption("--update-golden"):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        for file in files:
+            (directory / file.name).write_text(file.text, encoding="utf-8")
+    golden = {path.name: path.read_text(encoding="utf-8") for path in directory.iterdir()}
+    assert {file.name: file.text for file in files} == golden
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_emission_is_deterministic(machine: str, format: str) -> None:
+    assert emitted(machine, format) == emitted(machine, format)
+
+
+def test_every_script_is_sound_bash() -> None:
+    assert SCRIPTS
+    for script in SCRIPTS:
+        subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
+
+
+def test_shellcheck_has_nothing_to_say() -> None:
+    assert shellcheck(*SCRIPTS) == ""
+
+
+@pytest.mark.parametrize(
+    "path", sorted(GOLDEN.glob("*/*/*.yaml")), ids=lambda p: "/".join(p.parts[-3:])
+)
+def test_every_document_is_yaml_with_its_environment_quoted(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    document = yaml.safe_load(text)
+    assert isinstance(document, dict)
+    for node in _mappings(document):
+        if set(node) == {"name", "value"}:
+            assert isinstance(node["value"], str)
+            assert f'value: "{node["value"]}"' in text
+
+
+def _mappings(node: object) -> list[dict[str, object]]:
+    if isinstance(node, dict):
+        return [node, *(found for value in node.values() for found in _mappings(value))]
+    if isinstance(node, list):
+        return [found for value in node for found in _mappings(value)]
+    return []

@@ -1,0 +1,131 @@
+"""Host files of every MPI, and what stands in them by mistake."""
+
+from __future__ import annotations
+
+import pytest
+from emit_machines import one_socket
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cputune.emitters import Node, emit, parse_hostfile, parse_hosts
+from cputune.errors import CputuneError, UsageError
+
+
+def test_every_dialect_is_read() -> None:
+    text = """
+# a comment
+node1                     # one more
+node2 slots=4 max_slots=8
+
+node3:2
+10.0.0.4:2
+fd00::5
+[fd00::6]:3\r
+[fd00::7] slots=2
+a_b.example.com.
+"""
+    assert parse_hostfile(text) == (
+        Node(name="node1"),
+        Node(name="node2", slots=4),
+        Node(name="node3", slots=2),
+        Node(name="10.0.0.4", slots=2),
+        Node(name="fd00::5"),
+        Node(name="fd00::6", slots=3),
+        Node(name="fd00::7", slots=2),
+        Node(name="a_b.example.com."),
+    )
+
+
+def test_a_host_that_stands_there_twice_has_the_slots_of_both() -> None:
+    assert parse_hostfile("a\nb slots=2\na\nb:3\n") == (
+        Node(name="a", slots=2),
+        Node(name="b", slots=5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "names no host"),
+        ("# nothing\n\n", "names no host"),
+        ("a\nb slots=two", "line 2: cannot read 'slots=two'"),
+        ("a:x", "'x' is not a number of slots"),
+        ("a slots=0", "a has no slots"),
+        ("a:0", "a has no slots"),
+        ("$(reboot)", "is no host name"),
+        ("-n 3", "is no host name"),
+        ("[fd00::1", "is no host name"),
+        ("[fd00::1]x", "is no host name"),
+        ("fd00:::1", "is no host name"),
+        ("nöde", "is no host name"),
+        ("a\0b", "is no host name"),
+        ("a" * 300, "is no host name"),
+    ],
+)
+def test_mistakes_are_told_with_their_line(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_hostfile(text, where="hosts.txt")
+    assert said in str(caught.value)
+    assert caught.value.hint
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        nodes = parse_hostfile(text)
+    except UsageError:
+        return
+    for node in nodes:
+        assert node.name.isascii()
+        assert not set(node.name) & set(" \t\n'\"$`;&|<>()")
+        assert not node.name.startswith("-")
+
+
+def emitted(format: str, hosts: str, **options: object) -> dict[str, str]:
+    files = emit(one_socket().result, format, hosts=parse_hosts(hosts), **options)  # type: ignore[arg-type]
+    return {file.name: file.text for file in files}
+
+
+def test_the_hosts_are_written_in_the_dialect() -> None:
+    assert emitted("mpirun", "a,b:2", mpi="mpich")["hosts.hydra"].endswith("\na:2\nb:2\n")
+    for mpi in ("openmpi4", "openmpi5"):
+        files = emitted("mpirun", "a,b:2", mpi=mpi)
+        assert files["hosts.openmpi"].endswith("\na slots=2\nb slots=2\n")
+        assert "hosts.hydra" not in files
+    files = emitted("mpirun", "a,[fd00::1]:2", mpi="openmpi5")
+    assert files["hosts.openmpi"].endswith("\na slots=2\nfd00::1 slots=2\n")
+
+
+def test_the_first_host_is_the_master() -> None:
+    assert "MASTER_ADDR=a\n" in emitted("mpirun", "a,b", mpi="openmpi5")["mpirun.sh"]
+    assert "--master-addr a " in emitted("torchrun", "a,b")["torchrun.sh"]
+    assert 'main_process_ip: "a"' in emitted("accelerate", "a,b")["accelerate.yaml"]
+
+
+def test_fewer_nodes_than_hosts_are_the_first_ones() -> None:
+    files = emitted("mpirun", "a,b,c", nodes=2, mpi="mpich")
+    assert "c" not in files["hosts.hydra"].rpartition("b:2")[2]
+    assert "-n 4\n" in files["mpirun.sh"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "options", "said"),
+    [
+        ("a:1,b", {}, "a has 1 slot, and the plan starts 2 ranks on each node"),
+        ("a,b", {"nodes": 3}, "3 nodes were asked for and 2 are named"),
+        ("fd00::1,b", {"mpi": "intelmpi"}, "cannot read the address fd00::1"),
+        ("fd00::1,b", {"mpi": "openmpi4"}, "Open MPI 4 cannot read the address fd00::1"),
+    ],
+)
+def test_what_does_not_fit(hosts: str, options: dict[str, object], said: str) -> None:
+    with pytest.raises(CputuneError) as caught:
+        emitted("mpirun", hosts, **options)
+    assert said in str(caught.value)
+    assert caught.value.hint
+
+
+def test_an_unknown_mpi_with_ipv6_hosts_leaves_what_cannot_read_them() -> None:
+    files = emitted("mpirun", "fd00::1,b", mpi=None)
+    assert "hosts.hydra" not in files
+    assert "mpich)" not in files["mpirun.sh"]
+    assert "openmpi*)" in files["mpirun.sh"]

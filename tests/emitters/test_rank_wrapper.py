@@ -1,0 +1,175 @@
+"""rank.py, run for real: numbers, CPUs, variables, and what it refuses."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cputune.emitters
+
+RANK = Path(cputune.emitters.__file__).with_name("_rank.py")
+SHOW = """import json, os, sys
+print(json.dumps([sys.argv[1:], sorted(os.sched_getaffinity(0)), dict(os.environ)]))"""
+NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+ALLOWED = sorted(os.sched_getaffinity(0))
+
+
+def start(
+    *words: str, prefix: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    variables = {"PATH": os.environ["PATH"], **environment}
+    return subprocess.run(
+        [*prefix, sys.executable, str(RANK), *words],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def seen(*words: str, **environment: str) -> tuple[list[str], list[int], dict[str, str]]:
+    answer = start(*words, "--", "-c", SHOW, "an argument", **environment)
+    assert answer.returncode == 0, answer.stderr
+    arguments, affinity, variables = json.loads(answer.stdout)
+    return arguments, affinity, variables
+
+
+MPICH = {"PMI_RANK": "5", "PMI_SIZE": "6", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+OPENMPI = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "6",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}
+TORCH = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+LAST = str(ALLOWED[-1])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environment"),
+    [("mpi", MPICH), ("mpi", OPENMPI), ("slurm", SLURM), ("torch", TORCH)],
+)
+def test_every_launcher_numbers_alike(launcher: str, environment: dict[str, str]) -> None:
+    cpus = f"{ALLOWED[0]}/{LAST}"
+    arguments, affinity, variables = seen("--launcher", launcher, "--cpus", cpus, **environment)
+    assert [variables[name] for name in NUMBERS] == ["5", "6", "1", "2"]
+    assert affinity == [ALLOWED[-1]]
+    assert arguments == ["an argument"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environment"),
+    [
+        ("mpi", {"PMI_RANK": "0", "PMI_SIZE": "1", "MPI_LOCALRANKID": "0"}),
+        ("slurm", {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}),
+        ("torch", {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}),
+        ("torch", {}),
+    ],
+)
+def test_a_lone_rank_has_no_number(launcher: str, environment: dict[str, str]) -> None:
+    _, affinity, variables = seen("--launcher", launcher, "--cpus", LAST, **environment)
+    assert not set(NUMBERS) & set(variables)
+    assert affinity == [ALLOWED[-1]]
+
+
+def test_it_is_python_3_7() -> None:
+    ast.parse(RANK.read_text(encoding="utf-8"), feature_version=(3, 7))
+
+
+def test_an_outer_rank_does_not_beat_the_launcher() -> None:
+    _, _, variables = seen("--launcher", "mpi", "--cpus", f"{LAST}/{LAST}", **MPICH, RANK="9")
+    assert variables["RANK"] == "5"
+
+
+def test_variables_are_set_and_removed() -> None:
+    _, _, variables = seen(
+        *("--set", "KMP_BLOCKTIME=1", "--unset", "KMP_AFFINITY", "--set", "A=b=c"),
+        KMP_AFFINITY="compact",
+        KMP_BLOCKTIME="200",
+    )
+    assert variables["KMP_BLOCKTIME"] == "1"
+    assert variables["A"] == "b=c"
+    assert "KMP_AFFINITY" not in variables
+
+
+def test_oneccl_without_mpirun_gets_its_local_numbers() -> None:
+    options = ("--launcher", "torch", "--cpus", f"{LAST}/{LAST}")
+    _, _, variables = seen(*options, **TORCH, CCL_PROCESS_LAUNCHER="none")
+    assert (variables["CCL_LOCAL_RANK"], variables["CCL_LOCAL_SIZE"]) == ("1", "2")
+    _, _, variables = seen(*options, **TORCH)
+    assert "CCL_LOCAL_RANK" not in variables
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "said"),
+    [
+        (("--cpus", "4000-4003"), {}, r"rank 0 cannot have CPUs 4000,4001,4002,4003, it may use"),
+        (("--cpus", f"{LAST},4000"), {}, "cannot have CPUs"),
+        (("--launcher", "mpi"), {}, "did not set PMI_RANK or OMPI_COMM_WORLD_RANK"),
+        (("--launcher", "torch", "--cpus", LAST), TORCH, "local rank 1 has no CPUs"),
+        ((), {"LD_PRELOAD": "/gone/libtcmalloc.so.4"}, "preloads /gone/libtcmalloc.so.4, which is"),
+        (("--colour", "red"), {}, "was given no command"),
+    ],
+)
+def test_it_refuses_in_words(
+    words: tuple[str, ...], environment: dict[str, str], said: str
+) -> None:
+    answer = start(*words, "--", "-c", "print('ran')", **environment)
+    assert answer.returncode == 3
+    assert "ran" not in answer.stdout
+    assert said in answer.stderr
+    assert "\nhint: " in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_offered_cpus_that_are_not_there_leave_the_binding() -> None:
+    options = ("--launcher", "slurm", "--cpus", "4000/4001", "--bind", "offered")
+    answer = start(*options, "--", "-c", SHOW, **SLURM)
+    assert json.loads(answer.stdout)[1] == ALLOWED
+    assert "note: rank 1 cannot have CPUs 4001" in answer.stderr
+
+
+def test_a_pod_with_cpus_of_its_own_is_cut_into_shares() -> None:
+    if len(ALLOWED) < 2:
+        pytest.skip("needs two CPUs")
+    own = f"{ALLOWED[0]},{ALLOWED[1]}"
+    shares = []
+    for rank in ("0", "1"):
+        answer = start(
+            *("--launcher", "torch", "--bind", "pod=4", "--", "-c", SHOW),
+            prefix=("taskset", "-c", own),
+            OMP_NUM_THREADS="1",
+            **{**TORCH, "LOCAL_RANK": rank},
+        )
+        shares.append(json.loads(answer.stdout)[1])
+    assert shares == [[ALLOWED[0]], [ALLOWED[1]]]
+
+
+def test_a_pod_on_shared_cpus_is_not_bound() -> None:
+    options = ("--launcher", "torch", "--bind", "pod=0")
+    answer = start(*options, "--", "-c", SHOW, **{**TORCH, "LOCAL_RANK": "0"})
+    assert json.loads(answer.stdout)[1] == ALLOWED
+    assert "has no CPUs of its own" in answer.stderr
+
+
+def test_oneccl_workers_of_a_pod_have_cpus_of_their_own() -> None:
+    if len(ALLOWED) < 2:
+        pytest.skip("needs two CPUs")
+    own = f"{ALLOWED[0]},{ALLOWED[1]}"
+    answer = start(
+        *("--launcher", "torch", "--bind", "pod=2", "--", "-c", SHOW),
+        prefix=("taskset", "-c", own),
+        OMP_NUM_THREADS="1",
+        CCL_WORKER_COUNT="1",
+    )
+    _, affinity, variables = json.loads(answer.stdout)
+    assert affinity == [ALLOWED[1]]
+    assert variables["CCL_WORKER_AFFINITY"] == str(ALLOWED[0])

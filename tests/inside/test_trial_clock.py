@@ -1,0 +1,101 @@
+"""The clock sees what others did to this process, and nothing else."""
+
+import io
+
+import pytest
+
+from cputune.inside import clock
+
+
+class FakeProc:
+    """``/proc/stat``, ``schedstat`` of one thread, and this process's CPU time."""
+
+    def __init__(self) -> None:
+        self.delay_seconds = self.own_seconds = self.busy_seconds = self.steal_seconds = 0.0
+
+    def stat(self) -> bytes:
+        ticks = round(self.busy_seconds / clock.TICK_SECONDS)
+        stolen = round(self.steal_seconds / clock.TICK_SECONDS)
+        return (
+            f"cpu  9 9 9 9 9 9 9 9 0 0\n"
+            f"cpu0 {ticks} 0 0 777 5 0 0 {stolen} 0 0\n"
+            f"cpu1 99999 0 0 777 5 0 0 99 0 0\n"
+            "intr 1 2 3\n"
+        ).encode()
+
+
+@pytest.fixture
+def proc(monkeypatch: pytest.MonkeyPatch) -> FakeProc:
+    fake = FakeProc()
+    monkeypatch.setattr(clock.os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(clock.time, "process_time", lambda: fake.own_seconds)
+    monkeypatch.setattr(clock, "_children", dict)
+    monkeypatch.setattr(clock, "open", lambda *a, **k: io.BytesIO(fake.stat()), raising=False)
+    monkeypatch.setattr(
+        clock._ThreadDelays, "_read", lambda self, thread: int(fake.delay_seconds * 1e9)
+    )
+    yield fake
+    monkeypatch.undo()
+
+
+def test_a_busy_neighbour_is_a_delay(proc: FakeProc) -> None:
+    delay = clock.Delay()
+    proc.delay_seconds, proc.own_seconds, proc.busy_seconds = 0.48, 0.5, 1.0
+    assert delay.lap() == pytest.approx(0.48)
+
+
+def test_waiting_for_one_s_own_threads_is_none(proc: FakeProc) -> None:
+    delay = clock.Delay()
+    proc.delay_seconds, proc.own_seconds, proc.busy_seconds = 0.3, 1.0, 1.0
+    assert delay.lap() <= clock.TICK_SECONDS
+
+
+def test_stolen_time_is_a_delay(proc: FakeProc) -> None:
+    delay = clock.Delay()
+    proc.steal_seconds = 0.25
+    assert delay.lap() == pytest.approx(0.25)
+
+
+def test_laps_do_not_add_up(proc: FakeProc) -> None:
+    delay = clock.Delay()
+    proc.delay_seconds, proc.busy_seconds = 0.4, 0.4
+    delay.lap()
+    assert delay.lap() == 0.0
+
+
+def test_without_proc_stat_the_threads_delay_stands(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*args: object, **kwargs: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(clock, "open", missing, raising=False)
+    delay = clock.Delay()
+    proc.delay_seconds = 0.3
+    assert delay.lap() == pytest.approx(0.3)
+
+
+def test_the_live_machine_is_read_and_no_file_is_leaked() -> None:
+    import os
+    import threading
+
+    before = len(os.listdir("/proc/self/fd"))
+    delay = clock.Delay()
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+        assert delay.lap() >= 0.0
+    files = delay._threads._files
+    assert len(files) <= len(os.listdir("/proc/self/task")) + 1
+    assert len(os.listdir("/proc/self/fd")) == before + len(files)
+    for file in files.values():
+        os.close(file)
+
+
+def test_children_are_no_others() -> None:
+    import subprocess
+
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert child.pid in clock._children()
+        child.kill()

@@ -1,0 +1,38 @@
+"""``cputune.inside`` stands apart: quick to import, and nothing of ours or theirs with it."""
+
+import subprocess
+import sys
+
+from cputune.inside import recipe_script, root_directory, site_directory
+
+
+def test_hooks_load_neither_torch_nor_the_rest_of_cputune() -> None:
+    code = (
+        "import sys, cputune.inside.run, cputune.ranks.keeper_main\n"
+        "print(sorted(m for m in sys.modules if m.startswith('cputune')"
+        " and not m.startswith('cputune.inside')), 'torch' in sys.modules,"
+        " 'numpy' in sys.modules)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert out.strip() == "['cputune', 'cputune.ranks', 'cputune.ranks.keeper_main'] False False"
+
+
+def test_the_places_it_tells_are_there() -> None:
+    assert recipe_script().is_file()
+    assert (site_directory() / "sitecustomize.py").is_file()
+    assert (root_directory() / "cputune" / "inside").is_dir()
+
+
+def test_a_sitecustomize_of_the_machine_is_loaded_after_ours(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    for socket in ("", str(tmp_path / "nobody")):
+        out = subprocess.run(
+            [sys.executable, "-c", "import sys; print('cputune.inside.hooks' in sys.modules)"],
+            env={"PYTHONPATH": f"{site_directory()}:{tmp_path}", "CPUTUNE_TRIAL_SOCKET": socket},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        assert out == ["theirs", str(bool(socket))]

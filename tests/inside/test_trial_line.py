@@ -1,0 +1,140 @@
+"""The line between ranks and whoever listens, and the meter that speaks on it."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cputune.inside.meter import Meter, samples_in
+from cputune.inside.speak import RANK_NAMES, Speaker
+from cputune.ranks.listen import Post
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Iterator[Post]:
+    post = Post(str(tmp_path))
+    yield post
+    post.close()
+
+
+@pytest.fixture
+def speaker(post: Post) -> Iterator[Speaker]:
+    speaker = Speaker(post.path)
+    yield speaker
+    speaker.close()
+
+
+def hear(post: Post, count: int) -> list[tuple[Any, dict[str, Any] | None]]:
+    heard: list[tuple[Any, dict[str, Any] | None]] = []
+    while len(heard) < count:
+        heard += post.wait(10)
+    return heard
+
+
+class Shaped:
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+def test_a_rank_is_known_by_its_number(
+    post: Post, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        for name in RANK_NAMES:
+            patch.delenv(name, raising=False)
+        patch.setenv("PMI_RANK", "3")
+        speaker.say("step", number=1)
+    (rank, hello), (again, step) = hear(post, 2)
+    assert hello is not None
+    assert step is not None
+    assert (rank, again, hello["pid"], step["number"]) == (3, 3, os.getpid(), 1)
+
+
+def test_a_line_that_is_closed_is_told(post: Post, speaker: Speaker) -> None:
+    speaker.say("note", text="so long")
+    hear(post, 2)
+    speaker.close()
+    assert hear(post, 1)[0][1] is None
+
+
+@pytest.mark.parametrize("nonsense", [b"\xff\xfe\n", b"[1, 2]\n", b"{\n"])
+def test_who_talks_nonsense_is_hung_up_on(post: Post, nonsense: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(post.path)
+        stranger.sendall(nonsense)
+        assert hear(post, 1) == [(None, None)]
+
+
+def test_ranks_of_the_last_trial_are_forgotten(post: Post, speaker: Speaker) -> None:
+    speaker.say("note", text="late")
+    post.wait(10)
+    post.drop_ranks()
+    assert post.wait(0) == []
+
+
+def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    post = Post(str(deep))
+    assert len(post.path) < 108
+    place = Path(post.path).parent
+    post.close()
+    assert not place.exists()
+
+
+def test_a_speaker_without_a_listener_says_nothing() -> None:
+    Speaker("").say("note", text="nobody there")
+
+
+def test_the_meter_tells_state_then_steps(post: Post, speaker: Speaker) -> None:
+    meter = Meter(speaker)
+    meter.begin("trainer")
+    for loss in (2.0, 4.0):
+        meter.micro_step(3, loss)
+    meter.step(mean_loss=True)
+    meter.micro_step(4, 1.5)
+    meter.step(mean_loss=False)
+    events = [event for _, event in hear(post, 5) if event is not None]
+    assert [event["event"] for event in events] == ["hello", "note", "state", "step", "step"]
+    state, first, second = events[2:]
+    assert (state["framework"], state["samples"], state["world_size"]) == ("trainer", 6, 1)
+    assert state["affinity"] == sorted(os.sched_getaffinity(0))
+    assert (first["number"], first["samples"], first["loss"]) == (1, 6, 3.0)
+    assert (second["number"], second["samples"], second["loss"]) == (2, 4, 1.5)
+    assert second["seconds"] > 0
+
+
+def test_paused_time_is_no_part_of_a_step(
+    post: Post, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cputune.inside import meter as module
+
+    now = [100.0]
+    with monkeypatch.context() as patch:
+        patch.setattr(module.time, "perf_counter", lambda: now[0])
+        meter = Meter(speaker)
+        meter.begin("accelerate")
+        now[0] += 1.0
+        since = meter.pause()
+        now[0] += 50.0
+        meter.resume(since)
+        meter.step(mean_loss=True)
+    assert hear(post, 4)[-1][1]["seconds"] == pytest.approx(1.0)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("batch", "count"),
+    [
+        ({"input_ids": Shaped(4, 16), "labels": Shaped(4)}, 4),
+        ((Shaped(7, 3), Shaped(7)), 7),
+        ([{"pixels": Shaped(5, 3, 8, 8)}], 5),
+        ({"scale": Shaped(), "x": Shaped(2, 2)}, 2),
+        ({"text": "no tensor here"}, 0),
+        (3, 0),
+    ],
+)
+def test_samples_are_counted_in_any_batch(batch: object, count: int) -> None:
+    assert samples_in(batch) == count

@@ -1,0 +1,157 @@
+"""Trees that are empty, cut off, or full of garbage: never an exception, never a guess."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hosts.builder import Cgroup, machine
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cputune.errors import HostError
+from cputune.host import RecordedHost
+from cputune.probing import probe
+from cputune.report.host import host_document
+
+GARBAGE = [
+    b"",
+    b"\n",
+    b"\0" * 64,
+    b"\xff\xfe\x00garbage\x80",
+    b"-1",
+    b"0-",
+    b"9" * 5000,
+    b"a:b\n" * 9,
+]
+
+
+def test_an_empty_tree_tells_nothing(tmp_path: Path) -> None:
+    document = host_document(probe(RecordedHost(tmp_path)))
+
+    assert document["topology"]["online"] is None
+    assert document["topology"]["sockets"] is None
+    assert document["cpu"]["vendor"] is None
+    reasons = {unknown["fact"]: unknown["reason"] for unknown in document["unknown"]}
+    assert "/sys/devices/system/cpu/online does not exist" in reasons["topology.online"]
+    assert "/proc/cpuinfo does not exist" in reasons["cpu.vendor"]
+    json.dumps(document, allow_nan=False)
+
+
+def test_no_tree_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(HostError) as caught:
+        RecordedHost(tmp_path / "nowhere")
+    assert caught.value.hint
+
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(HostError):
+        RecordedHost(file)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_every_file_may_hold_garbage(tmp_path: Path, garbage: bytes) -> None:
+    host = machine(
+        tmp_path, sockets=2, cores=2, smt=2, cgroup=Cgroup(path="/a", quota=2), record={}
+    )
+    for directory, _, names in os.walk(tmp_path):
+        for name in names:
+            Path(directory, name).write_bytes(garbage)
+
+    document = host_document(probe(host))
+
+    assert document["cpu"]["isa"] == []
+    json.dumps(document, allow_nan=False)
+
+
+def test_every_file_may_be_a_directory(tmp_path: Path) -> None:
+    host = machine(tmp_path, sockets=2, cores=2, cgroup=Cgroup(path="/a", quota=2))
+    for directory, _, names in list(os.walk(tmp_path)):
+        for name in names:
+            Path(directory, name).unlink()
+            Path(directory, name).mkdir()
+
+    document = host_document(probe(host))
+
+    assert document["topology"]["physical_cores"] is None
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    host = machine(tmp_path, cores=2, files={"proc/cpuinfo": None})
+    os.mkfifo(tmp_path / "proc/cpuinfo")
+
+    facts = probe(host)
+
+    assert "not a regular file" in (facts.why_unknown("cpu.vendor") or "")
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_file_may_be_cut_off_anywhere(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    root = tmp_path_factory.mktemp("cut")
+    host = machine(
+        root, sockets=2, cores=2, smt=2, cgroup=Cgroup(path="/a/b", quota=2, cpuset="0-3")
+    )
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=6)):
+        content = path.read_bytes()
+        path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+
+    facts = probe(host)
+    document = host_document(facts)
+
+    json.dumps(document, allow_nan=False)
+    for fact in ("sockets", "physical_cores", "threads_per_core", "online"):
+        known = document["topology"][fact] is not None
+        assert known or facts.why_unknown(f"topology.{fact}") is not None
+
+
+def test_a_link_out_of_the_tree_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("vendor_id : Stolen\n")
+    root = tmp_path / "tree"
+    host = machine(root, cores=2, files={"proc/cpuinfo": None})
+    (root / "proc/cpuinfo").symlink_to(secret)
+    (root / "sys/fs").symlink_to("/sys/fs")
+
+    facts = probe(host)
+
+    assert facts.cpu.vendor is None
+    assert facts.limits.cgroup_version is None
+
+
+def test_a_link_inside_of_the_tree_is_followed(tmp_path: Path) -> None:
+    host = machine(tmp_path, cores=2)
+    (tmp_path / "proc/cpuinfo").rename(tmp_path / "proc/other")
+    (tmp_path / "proc/cpuinfo").symlink_to("other")
+
+    assert probe(host).cpu.vendor == "GenuineIntel"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": "cputune.record/9"}', "\0", "[" * 100_000]
+)
+def test_a_damaged_record_is_said(tmp_path: Path, text: str) -> None:
+    facts = probe(machine(tmp_path, cores=2, files={"record.json": text}))
+
+    assert "record.json" in (facts.why_unknown("record") or "")
+    assert facts.topology.physical_cores == 2
+
+
+@pytest.mark.parametrize("value", [None, 7, "x", [], {}, [{}], {"x": 7}, [[1]]])
+def test_a_record_with_values_of_the_wrong_kind(tmp_path: Path, value: object) -> None:
+    keys = (
+        "python affinity environment packages launchers limits disk_bytes cpuid unreadable files "
+        "directories real_paths paths"
+    )
+
+    facts = probe(machine(tmp_path, cores=2, record=dict.fromkeys(keys.split(), value)))
+
+    assert facts.topology.physical_cores == 2
+    json.dumps(host_document(facts), allow_nan=False)

@@ -1,0 +1,142 @@
+"""Which launchers are there, and which dialect mpirun speaks: by its words, not its name."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hosts.builder import machine
+
+from cputune.facts import HostFacts
+from cputune.host import LiveHost
+from cputune.probing import probe
+from cputune.probing.launchers import parse_version
+
+SPOKEN = {
+    # what the packages of PyPI and Debian print
+    "intelmpi": (
+        "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)\n"
+        "Copyright 2003-2026, Intel Corporation.\n",
+        "2021.18.1",
+    ),
+    "mpich": (
+        "HYDRA build details:\n    Version:                                 4.0.2\n"
+        "    Release Date:                            Thu Apr  7 12:34:45 CDT 2022\n",
+        "4.0.2",
+    ),
+    "openmpi4": (
+        "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n",
+        "4.1.4",
+    ),
+    "openmpi5": (
+        "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n",
+        "5.0.11",
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", SPOKEN)
+def test_dialects(dialect: str) -> None:
+    text, version = SPOKEN[dialect]
+
+    assert parse_version(text) == (dialect, version)
+
+
+def test_open_mpi_s_other_name(tmp_path: Path) -> None:
+    assert parse_version("mpiexec (OpenRTE) 4.1.8\n") == ("openmpi4", "4.1.8")
+
+
+@pytest.mark.parametrize("text", ["", "mpirun: command not found", "slurm 23.02.1", "5.0.1"])
+def test_what_is_no_mpi(text: str) -> None:
+    assert parse_version(text) == (None, None)
+
+
+def test_a_recorded_launcher_speaks_again(tmp_path: Path) -> None:
+    answer = {"returncode": 0, "stdout": SPOKEN["mpich"][0], "stderr": ""}
+    record = {
+        "launchers": {
+            "mpirun": {"path": "/usr/bin/mpirun", "answer": answer},
+            "torchrun": {"path": "/venv/bin/torchrun"},
+        }
+    }
+
+    launchers = probe(machine(tmp_path, record=record)).launchers
+
+    assert [(x.name, x.path, x.dialect, x.version) for x in launchers] == [
+        ("mpirun", "/usr/bin/mpirun", "mpich", "4.0.2"),
+        ("torchrun", "/venv/bin/torchrun", None, None),
+    ]
+
+
+def probed_with(monkeypatch: pytest.MonkeyPatch, directory: Path, **programs: str) -> HostFacts:
+    for name, script in programs.items():
+        path = directory / name
+        path.write_text(script)
+        path.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+        return probe(LiveHost())
+
+
+def test_programs_on_path_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"#!/bin/sh\necho x >> {tmp_path}/asked\necho 'mpirun (Open MPI) 5.0.11'\n"
+
+    facts = probed_with(monkeypatch, tmp_path, mpirun=script, mpiexec=script)
+
+    ours = {x.name: x.dialect for x in facts.launchers if x.path.startswith(str(tmp_path))}
+    assert ours == {"mpirun": "openmpi5", "mpiexec": "openmpi5"}
+    assert (tmp_path / "asked").read_text() == "x\n"  # once for both
+
+
+def test_a_launcher_that_hangs_is_ended_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cputune.probing.launchers.VERSION_TIMEOUT_SECONDS", 1.5)
+    script = f"#!/bin/sh\ntrap '' INT\nsleep 60 & echo $! > {tmp_path}/child\nwait\nsleep 60\n"
+
+    facts = probed_with(monkeypatch, tmp_path, mpirun=script)
+
+    launcher = next(x for x in facts.launchers if x.name == "mpirun")
+    assert (launcher.dialect, launcher.version) == (None, None)
+    assert "no answer" in (facts.why_unknown("launchers.mpirun.dialect") or "")
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists() or "State:\tZ" in Path(
+            f"/proc/{child}/status"
+        ).read_text(errors="replace"):
+            break
+        time.sleep(0.02)
+    else:
+        pytest.fail("the launcher's child lives on")
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("#!/bin/sh\nkill -9 $$\n", "ended with -9"),
+        ("#!/bin/sh\nexit 3\n", "ended with 3"),
+        ("#!/bin/sh\nprintf '\\377\\376'\n", "says nothing known"),
+        ("#!/no/such/interpreter\n", "cannot be started"),
+    ],
+)
+def test_broken_launchers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    facts = probed_with(monkeypatch, tmp_path, mpirun=script)
+
+    assert reason in (facts.why_unknown("launchers.mpirun.dialect") or "")
+
+
+def test_programs_beside_the_interpreter_are_found_without_activation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "cputune-test-mpirun"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+
+    assert LiveHost().which("cputune-test-mpirun") == str(program)

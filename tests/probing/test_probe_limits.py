@@ -1,0 +1,205 @@
+"""Limits of cgroups of both versions, nested and in containers, and of the shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hosts.builder import Cgroup, machine
+
+from cputune.facts import HostFacts
+from cputune.probing import probe
+
+GIB = 1 << 30
+POD = (
+    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0.slice/cri-containerd-0.scope"
+)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("mountinfo", [True, False])
+def test_quota_memory_and_cpuset(tmp_path: Path, version: int, mountinfo: bool) -> None:
+    group = Cgroup(
+        version=version,
+        path="/docker/0123456789ab",
+        quota=2.5,
+        memory_bytes=8 * GIB,
+        cpuset="0-3",
+        throttled=(95, 100),
+        mountinfo=mountinfo,
+    )
+
+    facts = probe(machine(tmp_path, cores=8, cgroup=group))
+
+    assert facts.limits.cpu_quota == 2.5
+    assert facts.limits.memory_bytes == 8 * GIB
+    assert facts.limits.cpuset == (0, 1, 2, 3)
+    assert facts.topology.allowed == (0, 1, 2, 3)
+    assert (facts.limits.throttled_periods, facts.limits.periods) == (95, 100)
+    assert facts.limits.cgroup_version == version
+    assert facts.settings.container == "docker"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_limit_is_none_and_needs_no_reason(tmp_path: Path, version: int) -> None:
+    group = Cgroup(version=version, path="/user.slice", cpuset="0-3")
+
+    facts = probe(machine(tmp_path, cores=4, cgroup=group))
+
+    assert facts.limits.cpu_quota is None
+    assert facts.limits.memory_bytes is None
+    assert facts.why_unknown("limits.cpu_quota") is None
+    assert facts.why_unknown("limits.memory_bytes") is None
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_tightest_of_all_that_stand_above_holds(tmp_path: Path, version: int) -> None:
+    """As Kubernetes nests: the pod has the quota, a slice above it the memory limit."""
+    pod = Cgroup(version=version, quota=8, memory_bytes=64 * GIB, throttled=(1, 2))
+    group = Cgroup(
+        version=version,
+        path=POD,
+        quota=12,
+        cpuset="0-15",
+        above=(pod, Cgroup(version=version), Cgroup(version=version, memory_bytes=32 * GIB)),
+    )
+
+    facts = probe(machine(tmp_path, cores=16, cgroup=group))
+
+    assert facts.limits.cpu_quota == 8
+    assert facts.limits.memory_bytes == 32 * GIB
+    assert (facts.limits.throttled_periods, facts.limits.periods) == (1, 2)
+    assert facts.settings.container == "kubernetes"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_container_sees_its_own_group_at_the_top(tmp_path: Path, version: int) -> None:
+    """The mount shows the container's group; /proc/self/cgroup has the host's path or "/"."""
+    whole = Cgroup(version=version, path=POD, root=POD, quota=4, cpuset="2-5")
+    private = Cgroup(version=version, path="/", root="/", quota=4, cpuset="2-5")
+
+    for name, group in (("whole", whole), ("private", private)):
+        facts = probe(machine(tmp_path / name, cores=8, cgroup=group))
+
+        assert facts.limits.cpu_quota == 4
+        assert facts.topology.allowed == (2, 3, 4, 5)
+
+
+def test_a_path_outside_of_the_namespace_shows_the_top(tmp_path: Path) -> None:
+    host = machine(tmp_path, cores=4, cgroup=Cgroup(path="/", quota=1.5))
+    (tmp_path / "proc/self/cgroup").write_text("0::/../other\n")
+
+    assert probe(host).limits.cpu_quota == 1.5
+
+
+def test_a_path_without_end_is_damage(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::" + "/a" * 100_000}
+
+    facts = probe(machine(tmp_path, cgroup=Cgroup(path="/", quota=1.5), files=files))
+
+    assert facts.limits.cpu_quota == 1.5
+
+
+def test_hybrid_hierarchies_have_each_controller_once(tmp_path: Path) -> None:
+    """systemd's hybrid mode: controllers in version 1, version 2 mounted without any."""
+    files = {
+        "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/x\n0::/x\n",
+        "proc/self/mountinfo": (
+            "31 25 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+            "32 25 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+            "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+        ),
+        "sys/fs/cgroup/unified/cgroup.controllers": "\n",
+        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "300000\n",
+        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
+        "sys/fs/cgroup/memory/job/memory.stat": f"cache 0\nhierarchical_memory_limit {2 * GIB}\n",
+    }
+
+    limits = probe(machine(tmp_path, cores=4, files=files)).limits
+
+    assert (limits.cpu_quota, limits.memory_bytes, limits.cgroup_version) == (3, 2 * GIB, 1)
+
+
+def test_mount_points_elsewhere_with_spaces(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/a\n",
+        "proc/self/mountinfo": "31 25 0:27 / /mnt/c\\040g rw - cgroup2 cgroup2 rw\n",
+        "mnt/c g/a/cpu.max": "150000 100000\n",
+    }
+
+    assert probe(machine(tmp_path, files=files)).limits.cpu_quota == 1.5
+
+
+def test_the_cpuset_file_system_of_linux_2_6(tmp_path: Path) -> None:
+    files = {
+        "proc/mounts": "none /dev/cpuset cpuset rw 0 0\n",
+        "proc/self/cgroup": "1:cpuset:/batch\n",
+        "dev/cpuset/cpus": "0-7\n",
+        "dev/cpuset/batch/cpus": "4-5\n",
+    }
+
+    facts = probe(machine(tmp_path, cores=8, kernel="old", files=files))
+
+    assert facts.topology.allowed == (4, 5)
+
+
+def test_an_empty_cpuset_is_that_of_its_parent(tmp_path: Path) -> None:
+    group = Cgroup(version=1, path="/a/b", above=(Cgroup(version=1, cpuset="1-2"),))
+
+    assert probe(machine(tmp_path, cores=4, cgroup=group)).limits.cpuset == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "fact"),
+    [
+        ("cpu.max", "abc 100000\n", "limits.cpu_quota"),
+        ("cpu.max", "200000 0\n", "limits.cpu_quota"),
+        ("cpu.max", "-5 100000\n", "limits.cpu_quota"),
+        ("memory.max", "a lot\n", "limits.memory_bytes"),
+        ("memory.max", "", "limits.memory_bytes"),
+        ("memory.max", "-1\n", "limits.memory_bytes"),
+    ],
+)
+def test_garbage_in_a_limit_is_unknown(tmp_path: Path, path: str, text: str, fact: str) -> None:
+    files = {f"sys/fs/cgroup/a/{path}": text}
+
+    facts = probe(machine(tmp_path, cgroup=Cgroup(path="/a", cpuset="0"), files=files))
+
+    assert facts.limits.cpu_quota is None
+    assert facts.limits.memory_bytes is None
+    assert path in (facts.why_unknown(fact) or "")
+
+
+def test_limits_of_the_shell(tmp_path: Path) -> None:
+    files = {
+        "proc/self/limits": (
+            "Limit                     Soft Limit           Hard Limit           Units     \n"
+            "Max open files            1024                 524288               files     \n"
+            "Max locked memory         unlimited            unlimited            bytes     \n"
+        )
+    }
+
+    facts = probe(machine(tmp_path, files=files))
+
+    assert facts.limits.open_files == 1024
+    assert facts.limits.memlock_bytes is None
+    assert facts.why_unknown("limits.memlock_bytes") is None
+
+
+def test_shared_memory_of_a_container(tmp_path: Path) -> None:
+    line = "40 30 0:50 / /dev/shm rw,nosuid - tmpfs shm rw,size=65536k\n"
+
+    mounted = probe(machine(tmp_path / "a", files={"proc/self/mountinfo": line}))
+    recorded = probe(machine(tmp_path / "b", record={"disk_bytes": {"/dev/shm": 7 * GIB}}))
+
+    assert mounted.limits.shm_bytes == 64 << 20
+    assert recorded.limits.shm_bytes == 7 * GIB
+
+
+def test_nothing_recorded_is_unknown_and_never_the_live_machine(tmp_path: Path) -> None:
+    facts: HostFacts = probe(machine(tmp_path))
+
+    for fact in ("cpu_quota", "cpuset", "memory_bytes", "shm_bytes", "open_files", "memlock_bytes"):
+        assert getattr(facts.limits, fact) is None
+        assert facts.why_unknown(f"limits.{fact}") is not None

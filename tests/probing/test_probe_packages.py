@@ -1,0 +1,139 @@
+"""Installed packages by their metadata: whole, damaged, twice, and conda's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hosts.builder import machine
+
+from cputune.host import Distribution
+from cputune.host.metadata import read_distributions
+from cputune.probing import probe
+
+
+def install(
+    site: Path,
+    name: str,
+    version: str | None,
+    *,
+    requires: tuple[str, ...] = (),
+    directory: str | None = None,
+    installer: str = "pip",
+) -> Path:
+    info = site / (directory or f"{name}-{version}.dist-info")
+    info.mkdir(parents=True)
+    lines = ["Metadata-Version: 2.1", f"Name: {name}"]
+    lines += [f"Version: {version}"] if version else []
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
+    (info / "METADATA").write_text("\n".join([*lines, "", "Version: 9 is what the README says"]))
+    (info / "INSTALLER").write_text(f"{installer}\n")
+    return info
+
+
+def named(found: tuple[Distribution, ...]) -> dict[str, str | None]:
+    return {distribution.name: distribution.version for distribution in found}
+
+
+def test_names_and_versions_come_from_the_directories(tmp_path: Path) -> None:
+    install(tmp_path, "click", "8.1.7")
+    install(tmp_path, "torch", "2.13.0+cpu", requires=("sympy", "pytest; extra == 'test'"))
+    (tmp_path / "six-1.16.0-py3.11.egg-info").mkdir()
+    (tmp_path / "~orch-2.6.0.dist-info").mkdir()  # pip's left-over of a broken upgrade
+    (tmp_path / "notes.txt").write_text("")
+
+    found = read_distributions([str(tmp_path), str(tmp_path), str(tmp_path / "none")], None)
+
+    assert named(found) == {"click": "8.1.7", "six": "1.16.0", "torch": "2.13.0+cpu"}
+    torch = found[-1]
+    assert torch.requires == ("sympy",)
+    assert (torch.location, torch.installer) == (str(tmp_path), "pip")
+
+
+def test_metadata_counts_where_a_package_is_judged(tmp_path: Path) -> None:
+    install(tmp_path, "intel_extension_for_pytorch", "2.8.0")
+    install(tmp_path, "transformers", None, directory="transformers-5.23.0.dist-info")
+    (tmp_path / "numpy-2.0.0.dist-info").mkdir()
+
+    facts = read_distributions([str(tmp_path)], None)
+
+    assert named(facts) == {
+        "intel_extension_for_pytorch": "2.8.0",
+        "numpy": None,
+        "transformers": None,
+    }
+
+
+def test_no_version_is_unknown_with_its_reason(tmp_path: Path) -> None:
+    record = {"packages": [{"name": "torch", "version": None, "location": "/venv/site"}]}
+
+    facts = probe(machine(tmp_path, record=record))
+
+    package = facts.package("torch")
+    assert package is not None
+    assert package.version is None
+    assert "/venv/site" in (facts.why_unknown("packages.torch.version") or "")
+
+
+def test_of_two_in_one_place_the_later_counts_and_the_other_is_told(tmp_path: Path) -> None:
+    os.utime(install(tmp_path, "torch", "2.13.0"), (1_000, 1_000))
+    os.utime(install(tmp_path, "torch", "2.6.0"), (2_000, 2_000))
+
+    (torch,) = read_distributions([str(tmp_path)], None)
+
+    assert (torch.version, torch.others) == ("2.6.0", ("2.13.0",))
+
+
+def test_the_first_place_on_the_path_wins(tmp_path: Path) -> None:
+    install(tmp_path / "user", "numpy", "1.26.4")
+    install(tmp_path / "system", "numpy", "2.1.0")
+
+    (numpy,) = read_distributions([str(tmp_path / "user"), str(tmp_path / "system")], None)
+
+    assert (numpy.version, numpy.others) == ("1.26.4", ())
+
+
+def test_develop_installs_have_their_version_inside(tmp_path: Path) -> None:
+    info = tmp_path / "mine.egg-info"
+    info.mkdir()
+    (info / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0.3\n\nlong text")
+    (tmp_path / "old-1.0-py2.7.egg-info").write_text("Name: old\nVersion: 1.0\n")
+
+    assert named(read_distributions([str(tmp_path)], None)) == {"mine": "0.3", "old": "1.0"}
+
+
+def test_packages_that_only_conda_knows(tmp_path: Path) -> None:
+    install(tmp_path / "site", "numpy", "2.1.0", installer="conda")
+    meta = tmp_path / "conda-meta"
+    meta.mkdir()
+    for name in ("intel-openmp-2023.1.0-hdb19cb5_46306", "numpy-2.1.0-py311_0"):
+        (meta / f"{name}.json").write_text("{}")
+    (meta / "history").write_text("")
+
+    found = read_distributions([str(tmp_path / "site")], str(tmp_path))
+
+    assert named(found) == {"intel-openmp": "2023.1.0", "numpy": "2.1.0"}
+    assert {distribution.installer for distribution in found} == {"conda"}
+
+
+def test_what_torch_was_built_for(tmp_path: Path) -> None:
+    for name, line, build in (
+        ("a", "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n", "cuda 13.0"),
+        ("b", "cuda = None\nhip = None\n", "cpu"),
+        ("c", "cuda: Optional[str] = None\nhip: Optional[str] = '6.4'\n", "hip 6.4"),
+    ):
+        record = {
+            "packages": [{"name": "torch", "version": "2.8.0", "location": "/site"}],
+            "files": {"/site/torch/version.py": line},
+        }
+        package = probe(machine(tmp_path / name, record=record)).package("torch")
+        assert package is not None
+        assert package.build == build
+
+
+def test_spelling_of_a_name_does_not_matter(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, record={"packages": {"Oneccl_bind.pt": "2.8.0"}}))
+
+    package = facts.package("oneccl-bind-pt")
+    assert package is not None
+    assert package.version == "2.8.0"

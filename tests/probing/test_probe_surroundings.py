@@ -1,0 +1,66 @@
+"""GPUs, names, dead preloads and bound processes, read from machines built by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts.builder import machine
+
+from cputune.facts import BoundProcess, HostFacts
+from cputune.probing import probe
+
+NO_DRIVERS = dict.fromkeys(("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"), False)
+
+
+def facts(root: Path, *, files: dict[str, str] | None = None, **record: Any) -> HostFacts:
+    return probe(machine(root, cores=4, files=files, record=record))
+
+
+def status(name: str, allowed: str, *, kernel_thread: bool = False) -> str:
+    memory = "" if kernel_thread else "VmSize:\t  100 kB\n"
+    return f"Name:\t{name}\n{memory}Cpus_allowed_list:\t{allowed}\n"
+
+
+def test_no_driver_is_no_gpu_and_no_answer_is_unknown(tmp_path: Path) -> None:
+    assert facts(tmp_path / "a", paths=NO_DRIVERS).accelerators == ()
+    assert facts(tmp_path / "b", paths={"/dev/kfd": True}).accelerators == ("amd",)
+    silent = facts(tmp_path / "c")
+    assert silent.accelerators is None
+    assert silent.why_unknown("accelerators")
+
+
+@pytest.mark.parametrize(
+    ("mask", "held"), [("000001ffffffffff", True), ("00000000a80425fb", False)]
+)
+def test_sys_nice_is_a_bit_of_the_capabilities(tmp_path: Path, mask: str, held: bool) -> None:
+    found = facts(tmp_path, files={"/proc/self/status": f"Name:\tx\nCapEff:\t{mask}\n"})
+    assert found.sys_nice is held
+
+
+def test_the_own_name_is_looked_up_in_etc_hosts(tmp_path: Path) -> None:
+    hosts = "127.0.0.1 localhost\n127.0.1.1 box box.local # Debian\n10.0.0.7 boxer\n"
+    files = {"/proc/sys/kernel/hostname": "box\n", "/etc/hosts": hosts}
+    assert facts(tmp_path, files=files).network.hostname_addresses == ("127.0.1.1",)
+
+
+def test_dead_preloads_are_those_known_not_to_be_there(tmp_path: Path) -> None:
+    entries = ("/gone.so", "/there.so", "/never/looked/at.so", "libplain.so", "/usr/$LIB/x.so")
+    found = facts(
+        tmp_path,
+        environment={"LD_PRELOAD": ":".join(entries)},
+        paths={"/gone.so": False, "/there.so": True, "/usr/$LIB/x.so": False},
+    )
+    assert found.preload_missing == ("/gone.so",)
+
+
+def test_bound_processes_are_neither_ours_nor_the_kernels(tmp_path: Path) -> None:
+    files = {
+        "/proc/10/status": status("python", "2-3"),
+        "/proc/11/status": status("kworker/0:1", "0", kernel_thread=True),
+        "/proc/12/status": status("sshd", "0-3"),
+    }
+    assert facts(tmp_path, files=files).bound_processes == (
+        BoundProcess(pid=10, name="python", cpus=(2, 3)),
+    )

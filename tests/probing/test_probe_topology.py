@@ -1,0 +1,330 @@
+"""Sockets, cores, CPUs and nodes of machines that are hard to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hosts.builder import machine, mask
+
+from cputune import cpulist
+from cputune.facts import HostFacts
+from cputune.probing import probe
+
+CPU = "sys/devices/system/cpu"
+
+
+def counts(facts: HostFacts) -> tuple[int, int, int, int]:
+    """Sockets, cores, threads of a core, online CPUs."""
+    topology = facts.topology
+    assert topology.cores_known
+    assert topology.sockets_known
+    return (
+        topology.sockets,
+        topology.physical_cores,
+        topology.threads_per_core,
+        len(topology.online),
+    )
+
+
+@pytest.mark.parametrize("kernel", ["new", "old", "bare"])
+@pytest.mark.parametrize("siblings", ["apart", "together"])
+def test_two_sockets_with_smt(tmp_path: Path, kernel: str, siblings: str) -> None:
+    facts = probe(machine(tmp_path, sockets=2, cores=28, smt=2, kernel=kernel, siblings=siblings))
+
+    assert counts(facts) == (2, 56, 2, 112)
+    assert facts.topology.cores[0].cpus == ((0, 56) if siblings == "apart" else (0, 1))
+    assert facts.topology.cores_per_socket == (28, 28)
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_offline_cpus_leave_sockets_that_differ(tmp_path: Path, kernel: str) -> None:
+    facts = probe(
+        machine(
+            tmp_path, sockets=4, cores=2, smt=2, kernel=kernel, offline="2,5,13-14", like="skylake"
+        )
+    )
+
+    topology = facts.topology
+    assert cpulist.render(topology.online) == "0-1,3-4,6-12,15"
+    assert (topology.sockets, topology.physical_cores) == (4, 7)
+    assert [len(core.cpus) for core in topology.cores] == [2, 2, 2, 2, 1, 2, 1]
+    assert topology.present == tuple(range(16))
+
+
+def test_a_socket_whose_cpus_are_all_offline_is_not_counted(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, sockets=2, cores=4, offline="4-7"))
+
+    assert counts(facts) == (1, 4, 1, 4)
+
+
+def test_sockets_of_different_size(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, sockets=2, cores=[24, 20], smt=2))
+
+    assert facts.topology.cores_per_socket == (24, 20)
+    assert facts.topology.physical_cores == 44
+
+
+def test_a_virtual_machine_with_sockets_of_one_core(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, sockets=24, cores=1, nodes=1, hypervisor=True))
+
+    assert counts(facts) == (24, 24, 1, 24)
+    assert facts.cpu.hypervisor is True
+    assert len(facts.topology.numa_nodes) == 1
+
+
+def test_p_and_e_cores(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, cores=14, smt=2, e_cores=8, like="alder-lake"))
+
+    assert counts(facts) == (1, 14, 2, 20)
+    assert facts.topology.hybrid
+    assert sorted(len(core.cpus) for core in facts.topology.cores) == [1] * 8 + [2] * 6
+    fast = {core.cpus for core in facts.topology.cores if core.max_khz == 5_200_000}
+    assert len(fast) == 6
+
+
+def test_capacities_tell_big_from_little(tmp_path: Path) -> None:
+    files = {f"{CPU}/cpu{cpu}/cpu_capacity": "1024" if cpu > 1 else "512" for cpu in range(4)}
+
+    facts = probe(machine(tmp_path, cores=4, like="graviton4", files=files))
+
+    assert facts.topology.hybrid
+    assert [core.capacity for core in facts.topology.cores] == [512, 512, 1024, 1024]
+
+
+def test_favoured_cores_are_no_other_kind(tmp_path: Path) -> None:
+    files = {f"{CPU}/cpu{c}/acpi_cppc/nominal_perf": str(34 + c % 2) for c in range(4)}
+
+    assert not probe(machine(tmp_path, cores=4, files=files)).topology.hybrid
+
+
+def test_sub_numa_clusters(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, sockets=2, cores=20, smt=2, nodes=4))
+
+    nodes = facts.topology.numa_nodes
+    assert [cpulist.render(node.cpus) for node in nodes] == [
+        "0-9,40-49",
+        "10-19,50-59",
+        "20-29,60-69",
+        "30-39,70-79",
+    ]
+    assert {(core.socket, core.numa_node) for core in facts.topology.cores} == {
+        (0, 0),
+        (0, 1),
+        (1, 2),
+        (1, 3),
+    }
+
+
+def test_nodes_without_cpus_and_without_memory(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, sockets=2, cores=4, memory_only_nodes=1, memoryless_nodes=[1]))
+
+    assert [(n.id, len(n.cpus), n.memory_bytes) for n in facts.topology.numa_nodes] == [
+        (0, 4, 64 << 30),
+        (1, 4, 0),
+        (2, 0, 64 << 30),
+    ]
+
+
+def test_a_node_that_is_not_online_is_not_counted(tmp_path: Path) -> None:
+    files = {"sys/devices/system/node/online": "0"}
+
+    facts = probe(machine(tmp_path, sockets=2, cores=4, files=files))
+
+    assert [node.id for node in facts.topology.numa_nodes] == [0]
+
+
+def test_a_kernel_without_numa(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, cores=4, nodes=0))
+
+    assert facts.topology.numa_nodes == ()
+    assert facts.why_unknown("topology.numa_nodes") is not None
+    assert facts.topology.cores[0].numa_node is None
+
+
+def test_ids_that_repeat_or_are_minus_one_do_not_matter(tmp_path: Path) -> None:
+    files = {
+        f"{CPU}/cpu{cpu}/topology/{name}": text
+        for cpu in range(16)
+        for name, text in (("physical_package_id", "-1"), ("core_id", "0"))
+    }
+
+    facts = probe(machine(tmp_path, sockets=2, cores=4, smt=2, files=files))
+
+    assert counts(facts) == (2, 8, 2, 16)
+
+
+def test_ids_stand_in_for_sets_that_are_missing(tmp_path: Path) -> None:
+    host = machine(tmp_path, sockets=2, cores=4, smt=2)
+    for path in tmp_path.glob(f"{CPU}/cpu*/topology/*_list"):
+        path.unlink()
+    (tmp_path / "proc/cpuinfo").write_text("")
+
+    assert counts(probe(host)) == (2, 8, 2, 16)
+
+
+def test_package_sets_that_are_empty_give_way_to_ids(tmp_path: Path) -> None:
+    files = {f"{CPU}/cpu{cpu}/topology/package_cpus_list": "\n" for cpu in range(8)}
+
+    assert counts(probe(machine(tmp_path, sockets=2, cores=4, files=files))) == (2, 8, 1, 8)
+
+
+def test_cpu_numbers_far_apart(tmp_path: Path) -> None:
+    numbers = [0, 17, 512, 513, 4096, 8190, 8191, 60000]
+
+    facts = probe(machine(tmp_path, sockets=2, cores=2, smt=2, cpu_numbers=numbers))
+
+    assert counts(facts) == (2, 4, 2, 8)
+    assert facts.topology.online == tuple(numbers)
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_four_thousand_cpus(kernel: str) -> None:
+    facts = probe(machine(None, sockets=16, cores=128, smt=2, kernel=kernel))
+
+    assert counts(facts) == (16, 2048, 2, 4096)
+    assert len(facts.topology.numa_nodes) == 16
+
+
+def test_without_topology_the_cores_are_unknown_and_the_reason_is_said(tmp_path: Path) -> None:
+    blocks = "".join(f"processor\t: {cpu}\nBogoMIPS\t: 50.00\n\n" for cpu in range(8))
+
+    facts = probe(machine(tmp_path, cores=8, kernel="bare", files={"proc/cpuinfo": blocks}))
+
+    topology = facts.topology
+    assert topology.online == tuple(range(8))
+    assert not topology.cores_known
+    assert not topology.sockets_known
+    assert len(topology.cores) == 8  # work can be laid out all the same
+    for fact in ("sockets", "physical_cores", "threads_per_core", "cores_per_socket"):
+        assert "tells the" in (facts.why_unknown(f"topology.{fact}") or "")
+
+
+def test_cores_may_be_known_where_sockets_are_not(tmp_path: Path) -> None:
+    host = machine(tmp_path, sockets=2, cores=4, smt=2)
+    for cpu in range(16):
+        topology = tmp_path / f"{CPU}/cpu{cpu}/topology"
+        (topology / "package_cpus_list").unlink()
+        (topology / "physical_package_id").unlink()
+    (tmp_path / "proc/cpuinfo").write_text("")
+
+    facts = probe(host)
+
+    assert facts.topology.cores_known
+    assert facts.topology.physical_cores == 8
+    assert not facts.topology.sockets_known
+    assert facts.why_unknown("topology.sockets") is not None
+    assert facts.why_unknown("topology.physical_cores") is None
+
+
+def test_half_of_the_topology_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    host = machine(tmp_path, sockets=2, cores=4)
+    for cpu in range(4, 8):
+        for path in (tmp_path / f"{CPU}/cpu{cpu}/topology").iterdir():
+            path.unlink()
+    (tmp_path / "proc/cpuinfo").write_text("processor : 0\n\n")
+
+    facts = probe(host)
+
+    assert not facts.topology.cores_known
+    assert len(facts.topology.online) == 8
+
+
+def test_a_cpu_is_known_by_what_its_sibling_says(tmp_path: Path) -> None:
+    host = machine(tmp_path, sockets=2, cores=4, smt=2)
+    for path in (tmp_path / f"{CPU}/cpu3/topology").iterdir():
+        path.unlink()
+    (tmp_path / "proc/cpuinfo").write_text("")
+
+    facts = probe(host)
+
+    assert counts(facts) == (2, 8, 2, 16)
+    assert (3, 11) in {core.cpus for core in facts.topology.cores}
+
+
+def test_nodes_by_the_links_to_their_cpus(tmp_path: Path) -> None:
+    host = machine(tmp_path, sockets=2, cores=2, kernel="old")
+    for node, cpus in ((0, (0, 1)), (1, (2, 3))):
+        (tmp_path / f"sys/devices/system/node/node{node}/cpumap").unlink()
+        for cpu in cpus:
+            (tmp_path / f"sys/devices/system/node/node{node}/cpu{cpu}").mkdir()
+
+    assert [node.cpus for node in probe(host).topology.numa_nodes] == [(0, 1), (2, 3)]
+
+
+def test_a_single_cpu_is_one_core_of_one_socket(tmp_path: Path) -> None:
+    facts = probe(
+        machine(tmp_path, files={"proc/cpuinfo": "processor : 0\n\n"}, kernel="bare", cores=1)
+    )
+
+    assert counts(facts) == (1, 1, 1, 1)
+
+
+def test_cpuinfo_counts_decide_where_core_ids_are_missing(tmp_path: Path) -> None:
+    block = "processor : {}\nphysical id : {}\nsiblings : 2\ncpu cores : 1\n\n"
+    text = "".join(block.format(cpu, cpu // 2) for cpu in range(4))
+
+    facts = probe(machine(tmp_path, cores=4, kernel="bare", files={"proc/cpuinfo": text}))
+
+    assert counts(facts) == (2, 2, 2, 4)
+
+
+def test_allowed_cpus_come_from_the_status_of_the_recorded_process(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, cores=8, status_allowed="2-5,900"))
+
+    assert facts.topology.allowed == (2, 3, 4, 5)
+    assert len(facts.topology.allowed_cores) == 4
+
+
+def test_a_mask_that_leaves_nothing_is_passed_over(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, cores=4, status_allowed="64-71"))
+
+    assert facts.topology.allowed == (0, 1, 2, 3)
+    assert "affinity" in (facts.why_unknown("topology.allowed") or "")
+
+
+def test_the_online_list_of_a_container_beats_the_directories(tmp_path: Path) -> None:
+    """lxcfs shows the container's CPUs in ``online`` and every CPU's directory."""
+    facts = probe(machine(tmp_path, cores=8, files={f"{CPU}/online": "0-1\n"}))
+
+    assert counts(facts) == (1, 2, 1, 2)
+
+
+def test_a_power_machine(tmp_path: Path) -> None:
+    text = "".join(
+        f"processor\t: {cpu}\ncpu\t\t: POWER8E (raw), altivec supported\n"
+        "revision\t: 2.1 (pvr 004b 0201)\n\n"
+        for cpu in range(16)
+    )
+    text += "timebase\t: 512000000\nplatform\t: PowerNV\nmachine\t\t: PowerNV 8247-22L\n"
+    host = machine(tmp_path, sockets=2, cores=1, smt=8, kernel="old", files={"proc/cpuinfo": text})
+    for cpu in range(16):
+        (tmp_path / f"{CPU}/cpu{cpu}/topology/physical_package_id").write_text("-1\n")
+
+    facts = probe(host)
+
+    assert counts(facts) == (2, 2, 8, 16)
+    assert facts.cpu.model_name == "POWER8E (raw), altivec supported"
+    assert facts.cpu.architecture == "ppc64"
+    assert (facts.cpu.vendor, facts.cpu.family, facts.cpu.codename) == (None, None, None)
+
+
+def test_books_of_an_s390x_machine(tmp_path: Path) -> None:
+    lines = ["vendor_id       : IBM/S390", "# processors    : 4", "features\t: esan3 zarch vx vxe"]
+    lines += [
+        f"processor {n}: version = FF,  identification = 2733E8,  machine = 2964" for n in range(4)
+    ]
+    lines += ["", *(f"cpu number      : {n}\ncpu MHz dynamic : 5000\n" for n in range(4))]
+    files = {"proc/cpuinfo": "\n".join(lines)}
+    for cpu in range(4):  # every socket has the same id, in books of their own
+        files[f"{CPU}/cpu{cpu}/topology/physical_package_id"] = "1"
+        files[f"{CPU}/cpu{cpu}/topology/core_id"] = "0"
+        files[f"{CPU}/cpu{cpu}/topology/core_siblings"] = mask([cpu], 64)
+        files[f"{CPU}/cpu{cpu}/topology/thread_siblings"] = mask([cpu], 64)
+
+    facts = probe(machine(tmp_path, cores=4, kernel="old", files=files))
+
+    assert counts(facts) == (4, 4, 1, 4)
+    assert facts.cpu.vendor == "IBM/S390"
+    assert facts.cpu.architecture == "s390x"
+    assert facts.cpu.isa == ("vx", "vxe")

@@ -1,0 +1,289 @@
+"""The real runner with real processes: what scripts do, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import cputune
+from cputune.errors import UsageError
+from cputune.facts import HostFacts
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.steps import (
+    Crashed,
+    Infeasible,
+    NoMeasurement,
+    OutOfMemory,
+    Step,
+    TimedOut,
+    TrialError,
+)
+from cputune.workload import Workload
+
+FAULTS = Path(__file__).parent.parent / "faults"
+CPUS = sorted(os.sched_getaffinity(0))
+ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
+AS_FOUND = Plan(
+    processes_per_node=1, threads_per_process=len(CPUS), cpus=(tuple(CPUS),), as_found=True
+)
+TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((CPUS[0],), (CPUS[-1],)))
+
+Open = Callable[..., ProcessRunner]
+
+
+@pytest.fixture(scope="module")
+def facts() -> HostFacts:
+    return cputune.probe()
+
+
+@pytest.fixture
+def script(facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens runners of scripts in tests/faults, as fresh processes unless told otherwise."""
+    monkeypatch.chdir(tmp_path)
+    runners: list[ProcessRunner] = []
+
+    def open_runner(name: str, *args: str, fresh: bool = True, **options: object) -> ProcessRunner:
+        job = Workload.script([str(FAULTS / name), *args])
+        runner = ProcessRunner(job, facts, fresh=fresh, **options)  # type: ignore[arg-type]
+        runner._offline = True
+        runners.append(runner)
+        return runner
+
+    yield open_runner
+    for runner in runners:
+        runner.close()
+        assert not runner._work.exists()
+    monkeypatch.undo()
+
+
+def first_steps(runner: ProcessRunner, plan: Plan, count: int = 3) -> list[Step]:
+    with closing(runner.steps(plan)) as steps:  # type: ignore[type-var]
+        return list(islice(steps, count))
+
+
+def fault(runner: ProcessRunner, plan: Plan = ONE) -> TrialError:
+    with pytest.raises(TrialError) as caught:
+        first_steps(runner, plan)
+    return caught.value
+
+
+def ended(pid: int) -> bool:
+    """Gone, or dead and only not yet waited for."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_script_that_is_not_there_is_refused_at_once(facts: HostFacts) -> None:
+    with pytest.raises(UsageError, match="cannot read the script"):
+        ProcessRunner(Workload.script(["no_such_script.py"]), facts)
+
+
+def test_a_script_without_trainer_or_accelerator(script: Open) -> None:
+    error = fault(script("no_framework.py"))
+    assert isinstance(error, Infeasible)
+    assert "no Trainer and no Accelerator was seen in no_framework.py" in str(error)
+
+
+def test_a_script_that_asks_for_input(script: Open) -> None:
+    error = fault(script("asks.py"))
+    assert isinstance(error, Crashed)
+    assert "asks for input" in str(error)
+
+
+def test_a_script_that_fails_shows_its_own_traceback(script: Open) -> None:
+    error = fault(script("crashes.py"))
+    assert isinstance(error, Crashed)
+    assert "ValueError: a shape does not fit" in str(error)
+    assert error.details is not None
+    assert error.details.startswith("the last words")
+    assert "crashes.py" in error.details
+    assert "runpy" not in error.details
+
+
+def test_a_flood_on_stderr_does_not_drown_the_last_words(script: Open) -> None:
+    error = fault(script("floods.py"))
+    assert isinstance(error, Crashed)
+    assert error.details is not None
+    assert error.details.endswith("RuntimeError: after the flood")
+    assert len(error.details) < 100_000
+
+
+def test_no_memory_is_its_own_kind(script: Open) -> None:
+    assert isinstance(fault(script("no_memory.py")), OutOfMemory)
+
+
+def test_a_rank_that_is_killed_from_outside(script: Open) -> None:
+    error = fault(script("killed.py"))
+    assert isinstance(error, Crashed)
+    assert "SIGKILL" in str(error)
+
+
+def test_one_rank_that_dies_takes_the_others_with_it(script: Open) -> None:
+    runner = script("one_rank_dies.py")
+    error = fault(runner, TWO)
+    assert isinstance(error, Crashed)
+    assert error.details == "rank 1 gives up"
+
+
+@pytest.mark.parametrize(
+    ("fresh", "limit", "words"),
+    [
+        (True, "startup_timeout_seconds", "no first step in 2 s"),
+        (False, "idle_timeout_seconds", "nothing was computed for 2 s"),
+    ],
+)
+def test_a_hang_ends_with_everything_it_started(
+    script: Open, tmp_path: Path, fresh: bool, limit: str, words: str
+) -> None:
+    note = tmp_path / "child"
+    runner = script("hangs.py", str(note), fresh=fresh, **{limit: 2.0})
+    runner._source = ""  # what a fork would import is not the question here
+    error = fault(runner)
+    assert isinstance(error, TimedOut)
+    assert words in str(error)
+    assert ended(int(note.read_text()))
+
+
+def test_nothing_is_left_when_the_tuner_itself_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "child"
+    code = (
+        "import sys, cputune\n"
+        "from cputune.workload import Workload\n"
+        "from cputune.plan import Plan\n"
+        "from cputune.ranks.runner import ProcessRunner\n"
+        f"job = Workload.script([{str(FAULTS / 'hangs.py')!r}, {str(note)!r}])\n"
+        f"plan = Plan(processes_per_node=1, threads_per_process=1, cpus=(({CPUS[0]},),))\n"
+        f"runner = ProcessRunner(job, cputune.probe(), fresh=True, work_dir={str(tmp_path)!r})\n"
+        "runner._offline = True\n"
+        "next(runner.steps(plan))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as tuner:
+        while not (note.exists() and note.read_text()):
+            assert tuner.poll() is None
+            time.sleep(0.05)
+        tuner.send_signal(signal.SIGKILL)
+    child = int(note.read_text())
+    try:
+        assert ended(child)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.torch
+def test_a_trainer_script_is_measured_unmodified(script: Open, tmp_path: Path) -> None:
+    arguments = ("--output_dir", "out", "--per_device_train_batch_size", "8")
+    arguments += ("--gradient_accumulation_steps", "2", "--num_train_epochs", "1")
+    arguments += ("--eval_strategy", "steps", "--eval_steps", "1", "--load_best_model_at_end")
+    arguments += ("--save_strategy", "steps", "--save_steps", "1", "--bf16", "--use_cpu")
+    runner = script("trainer_script.py", *arguments, fresh=False)
+
+    alone = first_steps(runner, ONE, 6)
+    assert len(alone) == 6, "an epoch has four steps: training does not end with it"
+    assert {step.samples for step in alone} == {16}
+    assert runner.workload.global_batch_size == 16
+    assert runner.workload.framework == "trainer"
+    assert runner.workload.parses_arguments
+    (rank,) = runner.observed()
+    assert (rank["batch"], rank["accumulation"]) == (8, 2)
+    assert rank["dtype"] == "float32", "the plan's precision beats the script's --bf16"
+
+    both = first_steps(runner, TWO)
+    assert {step.samples for step in both} == {16}, "the global batch is constant"
+    assert both[0].loss == pytest.approx(alone[0].loss, rel=0.1)
+    ranks = runner.observed()
+    assert [rank["world_size"] for rank in ranks] == [2, 2]
+    assert [rank["affinity"] for rank in ranks] == [str(CPUS[0]), str(CPUS[-1])]
+    assert {rank["backend"] for rank in ranks} == {"gloo"}
+    assert os.listdir(tmp_path) == [], "the script's output folder is not written"
+
+    first_steps(runner, AS_FOUND)
+    (rank,) = runner.observed()
+    assert rank["dtype"] == "bfloat16", "as found, the script's own flags stand"
+
+
+@pytest.mark.torch
+def test_an_accelerate_script_is_measured_unmodified(script: Open, tmp_path: Path) -> None:
+    arguments = ("--output_dir", "out", "--batch_size", "8", "--accumulation", "2", "--cpu")
+    runner = script("accelerate_script.py", *arguments, fresh=False)
+
+    alone = first_steps(runner, ONE, 6)
+    assert len(alone) == 6, "an epoch has four steps: the loader of training has no end"
+    assert {step.samples for step in alone} == {16}
+    assert runner.workload.framework == "accelerate"
+    assert runner.workload.global_batch_size == 16
+
+    both = first_steps(runner, TWO)
+    assert {step.samples for step in both} == {16}
+    assert {rank["batch"] for rank in runner.observed()} == {4}
+    assert os.listdir(tmp_path) == []
+
+    bf16 = Plan(processes_per_node=1, threads_per_process=1, cpus=ONE.cpus, precision="bf16")
+    first_steps(runner, bf16, 1)
+    assert runner.observed()[0]["dtype"] == "bfloat16"
+
+
+@pytest.mark.torch
+def test_a_trainer_that_never_trains(script: Open) -> None:
+    error = fault(script("no_training.py"))
+    assert isinstance(error, NoMeasurement)
+    assert "--do_train" in str(error)
+
+
+RECIPE = """
+description = "so small that a step takes milliseconds"
+task = "sequence-classification"
+sequence_length = 16
+global_batch_size = 8
+learning_rate = 1e-3
+[model]
+model_type = "bert"
+vocab_size = 100
+hidden_size = 32
+num_hidden_layers = 2
+num_attention_heads = 2
+intermediate_size = 64
+"""
+
+
+@pytest.mark.torch
+def test_a_fork_measures_what_a_fresh_process_does(facts: HostFacts, tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE)
+    job = Workload.from_recipe(str(recipe))
+    seen = []
+    for fresh in (True, False):
+        with ProcessRunner(job, facts, fresh=fresh) as runner:
+            losses = [step.loss for step in first_steps(runner, ONE)]
+            (rank,) = runner.observed()
+            seen.append((losses, {k: v for k, v in rank.items() if k != "pid"}))
+            if fresh:
+                continue
+            assert "synthetic tokens" in str(runner.data)
+            fp16 = Plan(
+                processes_per_node=1, threads_per_process=1, cpus=ONE.cpus, precision="fp16"
+            )
+            error = fault(runner, fp16)
+            assert isinstance(error, Infeasible)
+            assert str(error) == "forward pass in: float32, the plan says float16"
+            uneven = Plan(processes_per_node=3, threads_per_process=1, cpus=((CPUS[0],),) * 3)
+            assert "cannot be divided over 3 ranks" in str(fault(runner, uneven))
+    assert seen[0] == seen[1]

@@ -1,0 +1,97 @@
+"""How long a run is read, and what is learnt from it."""
+
+from __future__ import annotations
+
+import math
+
+import optuna
+import pytest
+
+from cputune.tuner.ledger import RacePruner
+from cputune.tuner.race import MOST_STEPS, Race
+
+WARMING = (1.0, 1.0, 0.66, 0.62, 0.57, 0.49, 0.49, 0.5, 0.49)
+"""The first steps of BERT on two cores, in seconds."""
+
+
+def logs(*seconds: float) -> list[float]:
+    return [math.log(value) for value in seconds]
+
+
+def taught(*runs: tuple[float, ...]) -> Race:
+    race = Race()
+    for run in runs:
+        race.learn(logs(*run), race.estimate(logs(*run)), completed=True)
+    return race
+
+
+def test_a_first_run_is_read_until_it_is_level() -> None:
+    race = Race()
+    verdicts = [race.verdict(logs(*WARMING[:n])) for n in range(1, len(WARMING) + 1)]
+    assert verdicts == ["more"] * 8 + ["enough"]
+
+
+def test_a_run_that_never_settles_comes_to_an_end() -> None:
+    race = Race()
+    wild = [math.log(1 + (i * 7 % 5)) for i in range(MOST_STEPS)]
+    assert race.verdict(wild) == "enough"
+
+
+def test_a_warm_up_that_was_seen_is_waited_for() -> None:
+    race = taught(WARMING, WARMING)
+    assert race.warmup == 5
+    assert race.verdict(logs(1.0, 1.0, 1.0)) != "enough"
+
+
+def test_warm_up_is_not_taken_for_defeat() -> None:
+    race = taught(WARMING, WARMING)
+    assert race.verdict(logs(1.05, 1.02)) == "more"
+
+
+def test_what_is_far_behind_has_lost_at_the_second_step() -> None:
+    race = taught(WARMING)
+    assert race.verdict(logs(4.0, 4.1)) == "lost"
+
+
+def test_one_slow_step_may_be_a_delay() -> None:
+    race = taught((0.5,) * 5, (0.5,) * 5)
+    assert race.verdict(logs(2.5)) == "more"
+    assert race.verdict(logs(2.5, 0.5)) == "more"
+
+
+def test_one_slow_step_is_enough_where_no_better_was_expected() -> None:
+    race = taught((0.5,) * 5, (0.5,) * 5)
+    race.expected = (math.log(2.0), 0.3)
+    assert race.verdict(logs(2.5)) == "lost"
+
+
+def test_contenders_are_read_longer_than_losers() -> None:
+    race = taught((0.5, 0.51, 0.49, 0.5, 0.5), (0.5, 0.5, 0.51, 0.49, 0.5))
+    loser, contender = logs(0.6, 0.61, 0.6), logs(0.5, 0.5, 0.51)
+    race.noise.differences.extend([0.1] * 50)
+    assert race.verdict(loser) in ("lost", "enough")
+    assert race.verdict(contender) == "more"
+
+
+def test_the_guess_for_a_loser_takes_off_the_warm_up_that_is_left() -> None:
+    race = taught(WARMING, WARMING)
+    guess = race.lost(logs(2.0, 2.0))
+    assert math.exp(guess.center) == pytest.approx(1.0, rel=0.15)
+    assert guess.error > race.estimate(logs(*WARMING)).error
+
+
+def test_a_run_that_was_cut_short_teaches_no_warm_up() -> None:
+    race = taught(WARMING)
+    race.learn(logs(3.0, 3.0), race.lost(logs(3.0, 3.0)), completed=False)
+    assert all(len(seen) == 1 for seen in race.excesses)
+
+
+def test_optuna_prunes_by_the_same_rule() -> None:
+    race = taught(WARMING)
+    study = optuna.create_study(pruner=RacePruner(race))
+    lost, going = study.ask(), study.ask()
+    for index in range(2):
+        lost.report(4.0, index)
+        going.report(1.0, index)
+    assert lost.should_prune()
+    assert not going.should_prune()

@@ -1,0 +1,345 @@
+"""The search space holds what the machine can run, and says why it holds no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import AMX, AVX512, IPEX_ERA, TODAY, machine
+
+import cputune
+from cputune.errors import UsageError
+from cputune.facts import HostFacts, Launcher, Package
+from cputune.tuner.space import SearchSpace
+
+JOB = cputune.Workload.from_recipe("bert-mini")
+INTEL_MPI = Launcher(name="mpirun", path="/opt/intel/mpirun", dialect="intelmpi")
+
+
+def values_of(space: SearchSpace, knob: str) -> set[object]:
+    return set(next(k.values for k in space.knobs if k.name == knob))
+
+
+def why(space: SearchSpace, what: str) -> str:
+    return next(out.why for out in space.left_out if out.what == what)
+
+
+def with_versions(packages: tuple[Package, ...], **versions: str | None) -> tuple[Package, ...]:
+    kept = {p.name: p for p in packages}
+    for name, version in versions.items():
+        kept.pop(name, None)
+        if version is not None:
+            kept[name] = Package(name=name, version=version, location=None)
+    return tuple(kept.values())
+
+
+def ipex_era(**versions: str | None) -> HostFacts:
+    facts = machine(sockets=2, cores_per_socket=28, packages=with_versions(IPEX_ERA, **versions))
+    return replace(facts, launchers=(INTEL_MPI,))
+
+
+class TestRanks:
+    def test_one_over_all_one_per_socket_one_per_node_and_several(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=16, nodes_per_socket=2)
+        assert values_of(cputune.search_space(facts, JOB), "ranks") == {1, 2, 4, 8}
+
+    def test_no_rank_straddles_two_nodes_when_there_is_one_for_each(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=16, nodes_per_socket=2)
+        node_of = {cpu: core.numa_node for core in facts.topology.cores for cpu in core.cpus}
+        for plan in cputune.search_space(facts, JOB).plans():
+            if plan.processes_per_node >= 4:
+                assert all(len({node_of[cpu] for cpu in cpus}) == 1 for cpus in plan.cpus)
+
+    def test_a_count_that_does_not_divide_the_batch_is_left_out(self) -> None:
+        space = cputune.search_space(machine(cores_per_socket=6), JOB)
+        assert values_of(space, "ranks") == {1, 2}
+        assert "a global batch of 8 cannot be divided" in why(space, "ranks=3,5,6")
+
+    def test_batch_per_rank_keeps_every_count(self) -> None:
+        job = cputune.Workload.from_recipe("bert-mini", batch_per_rank=4)
+        space = cputune.search_space(machine(cores_per_socket=6), job)
+        assert {1, 2, 3, 6} <= values_of(space, "ranks")
+
+    def test_a_script_that_was_not_seen_yet_keeps_every_count(self) -> None:
+        job = cputune.Workload.script(["train.py"])
+        assert 3 in values_of(cputune.search_space(machine(cores_per_socket=6), job), "ranks")
+
+    def test_memory_limits_the_ranks(self) -> None:
+        job = cputune.Workload.from_recipe("bert-large-squad")
+        facts = machine(sockets=4, cores_per_socket=12, memory_limit_gib=20)
+        space = cputune.search_space(facts, job)
+        assert values_of(space, "ranks") == {1, 2}
+        assert "GiB of memory" in why(space, "ranks=4")
+
+    def test_a_machine_whose_cpus_are_unknown_has_no_plans(self) -> None:
+        facts = machine(cores_per_socket=1)
+        facts = replace(facts, topology=replace(facts.topology, cores=(), allowed=()))
+        space = cputune.search_space(facts, JOB)
+        assert list(space.plans()) == []
+        assert "not known" in why(space, "ranks")
+
+
+class TestThreads:
+    def test_all_cores_fewer_and_siblings(self) -> None:
+        facts = machine(cores_per_socket=16, threads_per_core=2)
+        one_rank = [
+            (values["threads"], values["smt"])
+            for plan, values in cputune.search_space(facts, JOB).values.items()
+            if plan.processes_per_node == 1 and plan.precision == "bf16"
+        ]
+        assert one_rank == [(16, False), (12, False), (8, False), (4, False), (32, True)]
+
+    def test_one_rank_may_stay_on_one_socket(self) -> None:
+        facts = machine(sockets=8, cores_per_socket=8)
+        plans = cputune.search_space(facts, JOB).plans()
+        assert any(p.cpus == (tuple(range(8)),) for p in plans)
+
+    def test_a_quota_is_rounded_down_and_leaves_siblings_out(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=8, threads_per_core=2, cpu_quota=3.9)
+        space = cputune.search_space(facts, JOB)
+        assert max(p.processes_per_node * p.threads_per_process for p in space.plans()) == 3
+        assert "quota of 3.9" in why(space, "smt")
+        assert "3 of 16 cores" in why(space, "cores")
+
+    def test_an_affinity_mask_is_kept(self) -> None:
+        facts = machine(cores_per_socket=8, threads_per_core=2, allowed=(2, 3, 4, 10, 11, 12))
+        used = {
+            c for p in cputune.search_space(facts, JOB).plans() for cpus in p.cpus for c in cpus
+        }
+        assert used == {2, 3, 4, 10, 11, 12}
+
+
+class TestPrecision:
+    @pytest.mark.parametrize("isa", [AMX, ("avx512_bf16", "avx512f"), ("bf16", "sve")])
+    def test_bf16_where_the_cpu_has_it(self, isa: tuple[str, ...]) -> None:
+        space = cputune.search_space(machine(isa=isa), JOB)
+        assert values_of(space, "precision") == {"fp32", "bf16"}
+
+    def test_no_bf16_elsewhere_unless_asked(self) -> None:
+        facts = machine(isa=AVX512)
+        space = cputune.search_space(facts, JOB)
+        assert values_of(space, "precision") == {"fp32"}
+        assert "slower" in why(space, "precision=bf16")
+        slow = cputune.search_space(facts, JOB, allow_slow_precision=True)
+        assert values_of(slow, "precision") == {"fp32", "bf16"}
+
+    def test_fp16_never(self) -> None:
+        space = cputune.search_space(machine(isa=(*AMX, "amx_fp16", "avx512_fp16")), JOB)
+        assert "fp32 without a word" in why(space, "precision=fp16")
+
+
+class TestLibraries:
+    def test_are_preloaded_by_the_path_that_was_found(self) -> None:
+        facts = machine(cores_per_socket=2, libraries=("tcmalloc", "libiomp5"))
+        space = cputune.search_space(facts, JOB)
+        both = next(p for p in space.plans() if (p.allocator, p.openmp) == ("tcmalloc", "libiomp5"))
+        assert set(both.preload) == {lib.path for lib in facts.libraries}
+        assert why(space, "allocator=jemalloc") == "no libjemalloc was found"
+
+    def test_none_found_none_offered(self) -> None:
+        space = cputune.search_space(machine(), JOB)
+        assert all(plan.preload == () for plan in space.plans())
+
+
+class TestIpex:
+    def test_lives_in_its_own_era(self) -> None:
+        assert values_of(cputune.search_space(ipex_era(), JOB), "ipex") == {False, True}
+
+    @pytest.mark.parametrize(
+        ("versions", "reason"),
+        [
+            ({"intel_extension_for_pytorch": None}, "not installed"),
+            ({"torch": "2.7.1"}, "does not fit torch 2.7.1"),
+            ({"torch": None}, "torch is not known"),
+            ({"transformers": "4.57.0"}, "does not use IPEX"),
+            ({"transformers": "4.53.0", "accelerate": "1.8.0"}, "ignores IPEX"),
+            ({"accelerate": "1.12.0"}, "ignores IPEX"),
+        ],
+    )
+    def test_and_nowhere_else(self, versions: dict[str, str | None], reason: str) -> None:
+        space = cputune.search_space(ipex_era(**versions), JOB)
+        assert values_of(space, "ipex") == {False}
+        assert reason in why(space, "ipex")
+
+    def test_new_accelerate_uses_it_with_old_torch(self) -> None:
+        facts = ipex_era(
+            torch="2.6.0+cpu", intel_extension_for_pytorch="2.6.0", accelerate="1.12.0"
+        )
+        assert values_of(cputune.search_space(facts, JOB), "ipex") == {False, True}
+
+
+class TestCcl:
+    def test_workers_leave_their_cores_to_themselves(self) -> None:
+        space = cputune.search_space(ipex_era(), JOB)
+        assert values_of(space, "ccl_workers") == {0, 1, 2, 4}
+        plan = next(
+            p
+            for p in space.plans()
+            if (p.processes_per_node, p.ccl_workers, p.threads_per_process) == (2, 4, 24)
+        )
+        assert plan.ccl_cpus == ((0, 1, 2, 3), (28, 29, 30, 31))
+        assert plan.cpus == (tuple(range(4, 28)), tuple(range(32, 56)))
+
+    @pytest.mark.parametrize(
+        ("versions", "reason"),
+        [
+            ({"oneccl_bind_pt": None}, "not installed"),
+            ({"oneccl_bind_pt": "2.7.0"}, "not made for torch 2.8.0"),
+            ({"torch": "2.8.1"}, "not made for torch 2.8.1"),
+            ({"transformers": "5.1.0"}, "has no ccl"),
+            ({"transformers": "4.28.1"}, "has no ccl"),
+            ({"accelerate": "1.13.0"}, "has no ccl"),
+        ],
+    )
+    def test_needs_the_versions_that_know_it(
+        self, versions: dict[str, str | None], reason: str
+    ) -> None:
+        space = cputune.search_space(ipex_era(**versions), JOB)
+        assert values_of(space, "backend") == {"gloo"}
+        assert reason in why(space, "backend=ccl")
+
+    @pytest.mark.parametrize(
+        ("bindings", "torch", "fits"),
+        [
+            ("1.12.0", "1.12.0", True),
+            ("1.12.0", "1.12.1", False),
+            ("1.12.100", "1.12.1", True),
+            ("1.12.100", "1.12.0", False),
+            ("1.13.0", "1.13.1", True),
+            ("2.8.0+cpu", "2.8.0+cpu", True),
+        ],
+    )
+    def test_bindings_are_made_for_one_torch(self, bindings: str, torch: str, fits: bool) -> None:
+        facts = ipex_era(oneccl_bind_pt=bindings, torch=torch, transformers="4.30.0")
+        assert ("ccl" in values_of(cputune.search_space(facts, JOB), "backend")) is fits
+
+    def test_needs_intel_mpi(self) -> None:
+        facts = replace(
+            ipex_era(), launchers=(Launcher(name="mpirun", path="/x", dialect="mpich"),)
+        )
+        assert "Intel MPI" in why(cputune.search_space(facts, JOB), "backend=ccl")
+
+    def test_one_core_a_rank_is_too_few(self) -> None:
+        facts = replace(machine(cores_per_socket=2, packages=IPEX_ERA), launchers=(INTEL_MPI,))
+        space = cputune.search_space(facts, JOB)
+        assert values_of(space, "backend") == {"gloo"}
+        assert "two cores per rank" in why(space, "backend=ccl")
+
+
+class TestFixing:
+    def test_a_knob_is_held_at_its_value(self) -> None:
+        space = cputune.search_space(machine(), JOB, fix={"precision": "bf16", "ranks": "2"})
+        assert {(p.precision, p.processes_per_node) for p in space.plans()} == {("bf16", 2)}
+
+    def test_a_thread_count_between_the_steps_can_be_asked_for(self) -> None:
+        space = cputune.search_space(machine(cores_per_socket=16), JOB, fix={"threads": 7})
+        assert values_of(space, "threads") == {7}
+
+    def test_knobs_that_are_not_named_stay_as_they_are_today(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=4, libraries=("tcmalloc",))
+        space = cputune.search_space(facts, JOB, knobs=["precision"])
+        assert [p.describe() for p in space.plans()] == [
+            "1 × 8 threads, fp32",
+            "1 × 8 threads, bf16",
+        ]
+
+    @pytest.mark.parametrize("call", [{"knobs": ["rank"]}, {"fix": {"colour": "red"}}])
+    def test_an_unknown_knob_is_named(self, call: dict[str, object]) -> None:
+        with pytest.raises(UsageError, match="no knob is called") as caught:
+            cputune.search_space(machine(), JOB, **call)
+        assert "precision" in str(caught.value.hint)
+
+    @pytest.mark.parametrize(
+        ("fix", "message"),
+        [
+            ({"ranks": "many"}, "whole number"),
+            ({"ranks": 0}, "whole number"),
+            ({"smt": "perhaps"}, "yes or no"),
+            ({"precision": "fp64"}, "no plan of this machine has precision=fp64"),
+            ({"precision": "fp16"}, "no plan of this machine has precision=fp16"),
+            ({"ranks": 99}, "no plan of this machine"),
+        ],
+    )
+    def test_an_impossible_value_is_refused(self, fix: dict[str, object], message: str) -> None:
+        with pytest.raises(UsageError, match=message) as caught:
+            cputune.search_space(machine(), JOB, fix=fix)
+        assert caught.value.hint
+
+
+class TestSuggestions:
+    def test_the_guide_and_the_topology(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=16, nodes_per_socket=2, libraries=("tcmalloc",))
+        said = {n: p.describe() for n, p in cputune.search_space(facts, JOB).suggestions}
+        assert said == {
+            "guide": "2 × 16 threads, bf16, gloo",
+            "topology": "4 × 8 threads, bf16, gloo, tcmalloc",
+        }
+
+    def test_the_guide_leaves_a_core_to_a_worker_where_ccl_lives(self) -> None:
+        guide = dict(cputune.search_space(ipex_era(), JOB).suggestions)["guide"]
+        assert (guide.backend, guide.ccl_workers, guide.threads_per_process) == ("ccl", 1, 27)
+
+    def test_a_guide_that_does_not_divide_the_batch_is_not_tried(self) -> None:
+        space = cputune.search_space(machine(sockets=3), JOB)
+        assert "guide" not in dict(space.suggestions)
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "sockets": st.sampled_from([1, 2, 3, 4, 8]),
+        "nodes_per_socket": st.sampled_from([1, 2, 4]),
+        "cores_per_node": st.integers(1, 14),
+        "threads_per_core": st.sampled_from([1, 2, 4]),
+        "cpu_quota": st.none() | st.floats(0.1, 500),
+        "memory_limit_gib": st.none() | st.floats(0.5, 64),
+        "isa": st.sampled_from([AMX, AVX512]),
+        "libraries": st.sampled_from([(), ("tcmalloc",)]),
+        "ipex_era": st.booleans(),
+        "forbidden": st.none() | st.lists(st.integers(0, 10**4), max_size=20),
+    }
+)
+
+
+def shaped(shape: dict[str, Any]) -> HostFacts:
+    """A machine of these dimensions; some of its CPUs may be forbidden by a cpuset."""
+    wanted = dict(shape)
+    per_node, forbidden = wanted.pop("cores_per_node"), wanted.pop("forbidden")
+    wanted["cores_per_socket"] = wanted["nodes_per_socket"] * per_node
+    old = wanted.pop("ipex_era")
+    total = wanted["sockets"] * wanted["cores_per_socket"] * wanted["threads_per_core"]
+    if forbidden is not None:
+        out = {number % total for number in forbidden}
+        wanted["allowed"] = tuple(cpu for cpu in range(total) if cpu not in out) or (0,)
+    facts = machine(**wanted, packages=IPEX_ERA if old else TODAY)
+    return replace(facts, launchers=(INTEL_MPI,) if old else ())
+
+
+@settings(deadline=None)
+@given(shape=shapes, batch=st.sampled_from([1, 6, 8, 12, 64]), per_rank=st.booleans())
+def test_every_plan_stays_inside_what_is_allowed(
+    shape: dict[str, Any], batch: int, per_rank: bool
+) -> None:
+    facts = shaped(shape)
+    job = replace(JOB, global_batch_size=batch, batch_per_rank=2 if per_rank else None)
+    plans = list(cputune.search_space(facts, job).plans())
+    core_of = {cpu: i for i, core in enumerate(facts.topology.cores) for cpu in core.cpus}
+    quota = facts.limits.cpu_quota
+    most = float("inf") if quota is None else max(1, int(quota))
+    assert len(set(plans)) == len(plans)
+    for plan in plans:
+        workers = plan.ccl_cpus or ((),) * plan.processes_per_node
+        ranks = [{*cpus, *own} for cpus, own in zip(plan.cpus, workers, strict=True)]
+        cores = [{core_of[cpu] for cpu in rank} for rank in ranks]
+        assert set().union(*ranks) <= set(facts.topology.allowed)
+        assert sum(map(len, ranks)) == len(set().union(*ranks)), "ranks share a CPU"
+        assert sum(map(len, cores)) == len(set().union(*cores)), "ranks share a core"
+        assert plan.processes_per_node * (plan.threads_per_process + plan.ccl_workers) <= most
+        assert per_rank or batch % plan.processes_per_node == 0
+        assert plan.ccl_workers == 0 or plan.backend == "ccl"
+        assert not plan.oversubscribed
+        for cpus, own in zip(plan.cpus, workers, strict=True):
+            assert len(own) == plan.ccl_workers
+            assert {core_of[cpu] for cpu in cpus}.isdisjoint(core_of[cpu] for cpu in own)

@@ -1,0 +1,460 @@
+"""A whole study, over runners that behave well and badly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from machines import MACHINES, Machine, SimulatedRunner
+from tuner.fakes import BY_NAME, SMALL, FakeRunner, Script, steady, truthful
+
+import cputune
+from cputune.errors import CannotError, Interrupted, NoValidTrialError, UsageError
+from cputune.plan import Plan
+from cputune.result import COMPLETED, FAILED, PRUNED, Result
+from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
+from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded, TrialRepeated
+
+
+def tune(of: Machine, runner: object, **options: object) -> Result:
+    return cputune.tune(of.workload, facts=of.facts, runner=runner, **options)
+
+
+def fastest(of: Machine) -> Plan:
+    return min(cputune.search_space(of.facts, of.workload).plans(), key=of.seconds)
+
+
+class TestWellBehaved:
+    @pytest.mark.parametrize("of", MACHINES, ids=lambda m: m.name)
+    def test_the_recommendation_is_near_the_optimum(self, of: Machine) -> None:
+        shares = []
+        for seed in range(3):
+            result = tune(of, of.runner(seed), seed=seed)
+            shares.append(of.seconds(fastest(of)) / of.seconds(result.best.plan))
+        assert sorted(shares)[1] > 0.96
+
+    def test_the_first_trials_are_today_the_guide_and_the_topology(self) -> None:
+        of = BY_NAME["two-sockets-sub-numa"]
+        result = tune(of, FakeRunner(truthful(of)), budget=5)
+        origins = [t.origin for t in result.trials]
+        assert origins == ["baseline", "guide", "topology", "sampler", "sampler"]
+        assert result.trials[0].plan.as_found
+
+    def test_no_plan_is_tried_twice(self) -> None:
+        of = BY_NAME["one-socket"]
+        result = tune(of, of.runner(3), budget=30)
+        assert len(result.trials) == 30
+        assert len({t.plan for t in result.trials}) == 30
+
+    def test_a_small_space_is_exhausted_and_that_is_said(self) -> None:
+        result = tune(SMALL, FakeRunner(truthful()), budget=50)
+        assert len(result.trials) == 7
+        assert "Every one of the 6 plans was tried" in " ".join(result.notes)
+
+    def test_the_same_seed_makes_the_same_proposals(self) -> None:
+        of = BY_NAME["two-sockets"]
+        first, second = (tune(of, of.runner(1), seed=5, budget=8) for _ in range(2))
+        assert [t.plan for t in first.trials] == [t.plan for t in second.trials]
+
+    def test_a_plan_that_has_clearly_lost_is_cut_short(self) -> None:
+        result = tune(SMALL, FakeRunner(truthful()))
+        pruned = [t for t in result.trials if t.state == PRUNED]
+        assert pruned
+        assert all(t.steps <= 3 for t in pruned)
+
+    def test_every_run_is_ended(self) -> None:
+        runner = FakeRunner(truthful())
+        tune(SMALL, runner)
+        assert runner.closed == len(runner.started)
+
+    def test_the_gain_is_measured_in_pairs(self) -> None:
+        result = tune(SMALL, FakeRunner(truthful()))
+        true = SMALL.seconds(result.baseline.plan) / SMALL.seconds(result.best.plan)
+        assert result.speedup.pairs >= 2
+        assert result.speedup.low < true < result.speedup.high
+        assert result.best.plan == fastest(SMALL)
+        assert result.best.samples_per_second.median == pytest.approx(
+            8 / SMALL.seconds(fastest(SMALL))
+        )
+
+    def test_events_tell_the_story(self) -> None:
+        events: list[object] = []
+        result = tune(SMALL, FakeRunner(truthful()), on_event=events.append)
+        assert [e.trial for e in events if isinstance(e, TrialEnded)] == list(result.trials)
+        assert sum(isinstance(e, StudyStarted) for e in events) == 1
+        assert events[-1] == StudyEnded(result=result)
+
+    def test_a_batch_per_rank_is_judged_by_samples(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            # Two ranks take longer for a step, but twice the samples.
+            ranks = plan.processes_per_node
+            seconds = 1.0 if ranks == 1 else 1.3
+            while True:
+                yield Step(seconds=seconds, samples=8 * ranks)
+
+        job = cputune.Workload.from_recipe("bert-mini", batch_per_rank=8)
+        result = cputune.tune(job, facts=SMALL.facts, runner=FakeRunner(script))
+        assert result.best.plan.processes_per_node == 2
+
+    def test_the_batch_of_a_script_is_learnt_from_the_baseline(self) -> None:
+        job = cputune.Workload.script(["train.py"])
+        of = BY_NAME["one-socket"]
+        runner = FakeRunner(lambda plan, before: (Step(of.seconds(plan), 6) for _ in range(99)))
+        result = cputune.tune(job, facts=of.facts, runner=runner)
+        assert result.workload.global_batch_size == 6
+        assert {6 % t.plan.processes_per_node for t in result.trials} == {0}
+
+
+class TestNoGain:
+    def test_equal_plans_leave_the_baseline(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            return SimulatedRunner(
+                true=lambda plan: 1.0, workload=SMALL.workload, seed=before, warmup=()
+            ).steps(plan)
+
+        result = tune(SMALL, FakeRunner(script))
+        assert result.best.plan == result.baseline.plan
+        assert result.speedup.low <= 1
+        assert "so the recommendation is the baseline" in " ".join(result.notes)
+
+    def test_slower_plans_leave_the_baseline(self) -> None:
+        runner = FakeRunner(lambda plan, before: steady(1.0 if plan.as_found else 2.0))
+        result = tune(SMALL, runner)
+        assert result.best.plan == result.baseline.plan
+        assert not result.speedup.significant
+
+    def test_one_trial_has_nothing_to_compare_with(self) -> None:
+        result = tune(SMALL, FakeRunner(truthful()), budget=1)
+        assert result.best.plan.as_found
+        assert result.speedup.ratio == 1
+
+
+def failing(error: BaseException, *, after: int = 0, when: str = "bf16") -> Script:
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        for index, step in enumerate(steady(SMALL.seconds(plan))):
+            if plan.precision == when and index == after:
+                raise error
+            yield step
+
+    return script
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("error", "kind", "words"),
+        [
+            (Infeasible("threads: 1, the plan says 2"), "infeasible", "the plan says 2"),
+            (Crashed("rank 1 died", details="Segmentation fault"), "crashed", "Segmentation"),
+            (OutOfMemory("killed"), "out of memory", "killed"),
+            (TimedOut("no step"), "timed out", "no step"),
+            (RuntimeError("boom"), "crashed", "RuntimeError: boom"),
+            (KeyError("x"), "crashed", "KeyError"),
+            (MemoryError(), "out of memory", "MemoryError"),
+            (TimeoutError("too long"), "timed out", "too long"),
+            (SystemExit(3), "crashed", "SystemExit"),
+            (GeneratorExit(), "crashed", "GeneratorExit"),
+        ],
+    )
+    @pytest.mark.parametrize("after", [0, 1, 4])
+    def test_of_a_plan_are_told_and_the_study_goes_on(
+        self, error: BaseException, kind: str, words: str, after: int
+    ) -> None:
+        result = tune(SMALL, FakeRunner(failing(error, after=after, when="bf16")))
+        failed = [t for t in result.trials if t.state == FAILED]
+        assert failed or after == 4
+        assert all(t.kind == kind and words in str(t.reason) for t in failed)
+        assert all(t.plan.precision == "bf16" for t in failed)
+        assert result.best.plan.precision == "fp32" or after == 4
+
+    @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
+    def test_times_that_are_none_are_not_believed(self, seconds: float) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            return steady(seconds if plan.precision == "bf16" else SMALL.seconds(plan))
+
+        result = tune(SMALL, FakeRunner(script))
+        assert {t.kind for t in result.trials if t.plan.precision == "bf16"} == {"no measurement"}
+        assert result.best.plan.precision == "fp32"
+
+    def test_a_single_bad_time_is_passed_over(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            yield Step(seconds=math.nan, samples=8)
+            yield from steady(SMALL.seconds(plan))
+
+        result = tune(SMALL, FakeRunner(script))
+        assert all(t.state != FAILED for t in result.trials)
+        assert result.best.plan == fastest(SMALL)
+
+    def test_a_job_that_ends_before_it_is_measured(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            steps = list(zip(range(40), steady(SMALL.seconds(plan)), strict=False))
+            return [step for _, step in (steps[:1] if plan.precision == "bf16" else steps)]
+
+        result = tune(SMALL, FakeRunner(script))
+        failed = [t for t in result.trials if t.state == FAILED]
+        assert {t.plan.precision for t in failed} == {"bf16"}
+        assert {t.kind for t in failed} == {"no measurement"}
+        assert "the job ended after one step" in str(failed[0].reason)
+
+    def test_a_short_job_is_measured_with_what_it_gives(self) -> None:
+        runner = FakeRunner(lambda plan, before: [Step(SMALL.seconds(plan), 8) for _ in range(3)])
+        assert tune(SMALL, runner).best.plan == fastest(SMALL)
+
+    def test_without_one_valid_trial_there_is_no_result(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            raise Crashed("no module named torch")
+
+        with pytest.raises(NoValidTrialError, match="7 crashed") as caught:
+            tune(SMALL, FakeRunner(script))
+        assert caught.value.exit_code == 4
+        assert "no module named torch" in str(caught.value.hint)
+
+    def test_a_runner_that_cannot_even_start(self) -> None:
+        class FakeBroken:
+            def steps(self, plan: Plan) -> Iterable[Step]:
+                raise OSError("no such file")
+
+        with pytest.raises(NoValidTrialError):
+            tune(SMALL, FakeBroken(), budget=2)
+
+    def test_where_todays_launch_does_not_run_another_takes_its_place(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            if plan.as_found:
+                raise OutOfMemory("killed")
+            return steady(SMALL.seconds(plan))
+
+        result = tune(SMALL, FakeRunner(script))
+        assert result.trials[0].kind == "out of memory"
+        assert not result.baseline.plan.as_found
+        assert "launch of today does not run" in " ".join(result.notes)
+
+    def test_our_own_errors_come_through(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            raise CannotError("torch is not installed")
+
+        with pytest.raises(CannotError, match="torch is not installed"):
+            tune(SMALL, FakeRunner(script))
+
+    def test_a_plan_that_fails_only_when_run_afresh_is_not_recommended(self) -> None:
+        best = fastest(SMALL)
+
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            if plan == best and before > 0:
+                raise Crashed("not in a fresh process")
+            return steady(SMALL.seconds(plan))
+
+        result = tune(SMALL, FakeRunner(script))
+        assert result.best.plan != best
+        assert "failed when it was run afresh" in " ".join(result.notes)
+
+
+class TestLoss:
+    def test_that_is_no_number_fails_the_trial(self) -> None:
+        runner = FakeRunner(
+            lambda plan, before: steady(
+                SMALL.seconds(plan), loss=math.nan if plan.precision == "bf16" else 5.0
+            )
+        )
+        result = tune(SMALL, runner)
+        assert {t.kind for t in result.trials if t.state == FAILED} == {"diverged"}
+        assert result.best.plan.precision == "fp32"
+
+    def test_that_is_not_the_baselines_fails_the_trial(self) -> None:
+        runner = FakeRunner(
+            lambda plan, before: steady(
+                SMALL.seconds(plan), loss=9.0 if plan.precision == "bf16" else 5.0
+            )
+        )
+        result = tune(SMALL, runner)
+        reasons = [str(t.reason) for t in result.trials if t.kind == "diverged"]
+        assert reasons
+        assert "the baseline's 5" in reasons[0]
+        assert result.best.plan.precision == "fp32"
+
+    def test_that_differs_by_rounding_is_fine(self) -> None:
+        runner = FakeRunner(
+            lambda plan, before: steady(
+                SMALL.seconds(plan), loss=5.05 if plan.precision == "bf16" else 5.0
+            )
+        )
+        assert tune(SMALL, runner).best.plan == fastest(SMALL)
+
+
+class TestNeighbours:
+    def test_a_delayed_trial_is_repeated_and_not_believed(self) -> None:
+        best = fastest(SMALL)
+
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            seconds = SMALL.seconds(plan)
+            if plan == best and before == 0:
+                return steady(9 * seconds, delayed=4.5 * seconds)
+            return steady(seconds)
+
+        events: list[object] = []
+        result = tune(SMALL, FakeRunner(script), on_event=events.append)
+        assert result.best.plan == best
+        assert sum(isinstance(e, TrialRepeated) for e in events) == 1
+        assert "which were repeated" in " ".join(result.notes)
+        assert len(result.trials) == 7
+
+    def test_a_trial_that_is_never_quiet_does_not_count(self) -> None:
+        best = fastest(SMALL)
+        runner = FakeRunner(
+            lambda plan, before: (
+                steady(9.0, delayed=4.5) if plan == best else steady(SMALL.seconds(plan))
+            )
+        )
+        result = tune(SMALL, runner)
+        assert {t.kind for t in result.trials if t.plan == best} == {"contended"}
+        assert result.best.plan != best
+
+    def test_a_machine_that_is_never_quiet_is_said_to_be_so(self) -> None:
+        runner = FakeRunner(
+            lambda plan, before: steady(2 * SMALL.seconds(plan), delayed=0.9 * SMALL.seconds(plan))
+        )
+        result = tune(SMALL, runner)
+        assert "The machine was never quiet" in " ".join(result.notes)
+        assert result.best.plan == fastest(SMALL)
+
+    def test_single_delayed_steps_do_not_count(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            seconds = SMALL.seconds(plan)
+            while True:
+                yield Step(seconds, 8)
+                yield Step(5 * seconds, 8, delayed_seconds=4 * seconds)
+                yield Step(seconds, 8)
+
+        result = tune(SMALL, FakeRunner(script))
+        best = result.best
+        assert best.plan == fastest(SMALL)
+        assert best.samples_per_second.median == pytest.approx(8 / SMALL.seconds(best.plan))
+
+    def test_a_plan_with_too_many_threads_delays_itself(self, monkeypatch: object) -> None:
+        of = BY_NAME["one-socket"]
+        facts = cputune.tuner.study.replace(of.facts, environment={"OMP_NUM_THREADS": "64"})
+        runner = FakeRunner(
+            lambda plan, before: (
+                steady(3.0, delayed=2.0) if plan.as_found else steady(of.seconds(plan))
+            )
+        )
+        result = cputune.tune(of.workload, facts=facts, runner=runner, budget=4)
+        assert result.trials[0].state == COMPLETED
+        assert result.baseline.samples_per_second.median == pytest.approx(8 / 3)
+
+
+class TestInterrupt:
+    @staticmethod
+    def interrupting(after: int) -> Script:
+        left = [after]
+
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            for step in steady(SMALL.seconds(plan)):
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                yield step
+
+        return script
+
+    @pytest.mark.parametrize("after", [1, 8, 15, 20])
+    def test_at_any_step_leaves_a_study_to_go_on_with(self, after: int, tmp_path: Path) -> None:
+        study = tmp_path / "study.db"
+        with pytest.raises(Interrupted) as caught:
+            tune(SMALL, FakeRunner(self.interrupting(after)), study=study)
+        assert caught.value.exit_code == 130
+        found = caught.value.result
+        whole = tune(SMALL, FakeRunner(truthful()), study=study, resume=True)
+        undisturbed = tune(SMALL, FakeRunner(truthful()))
+        assert [t.plan for t in whole.trials] == [t.plan for t in undisturbed.trials]
+        assert whole.best.plan == fastest(SMALL)
+        assert (found is None) is (after == 1)
+        if found is not None:
+            assert [t.plan for t in found.trials] == [
+                t.plan for t in whole.trials[: len(found.trials)]
+            ]
+
+    def test_a_finished_study_is_not_run_again(self, tmp_path: Path) -> None:
+        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
+        runner = FakeRunner(truthful())
+        result = tune(SMALL, runner, study=tmp_path / "s.db", resume=True)
+        assert len(result.trials) == 7
+        assert len(runner.started) <= 3 * result.speedup.pairs, "only the confirmation was run"
+
+    @pytest.mark.parametrize(
+        ("options", "what"), [({"seed": 7}, "seed"), ({"fix": {"ranks": 1}}, "fix")]
+    )
+    def test_another_study_is_refused(
+        self, options: dict[str, object], what: str, tmp_path: Path
+    ) -> None:
+        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
+        with pytest.raises(CannotError, match=what):
+            tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True, **options)
+
+    def test_another_machine_is_refused(self, tmp_path: Path) -> None:
+        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
+        other = BY_NAME["one-socket"]
+        with pytest.raises(CannotError, match="host"):
+            tune(other, other.runner(0), study=tmp_path / "s.db", resume=True)
+
+    def test_a_study_is_not_overwritten(self, tmp_path: Path) -> None:
+        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
+        with pytest.raises(CannotError, match="holds a study already"):
+            tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
+
+    def test_a_file_that_is_no_study_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "s.db").write_text("not a database, for certain, whatever it is called")
+        with pytest.raises(CannotError, match="cannot be opened"):
+            tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
+        assert (tmp_path / "s.db").read_text().startswith("not a database")
+
+
+class TestStorage:
+    def test_optuna_reads_the_trials_with_their_states(self, tmp_path: Path) -> None:
+        import optuna
+
+        script = failing(Crashed("rank 0 died"), when="bf16")
+        result = tune(SMALL, FakeRunner(script), study=tmp_path / "s.db")
+        study = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path / 's.db'}")
+        states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+        assert [t.state.name for t in study.trials] == [states[t.state] for t in result.trials]
+        assert study.trials[1].user_attrs["reason"].startswith("rank 0 died")
+        assert study.trials[-1].params["precision"] in ("fp32", "bf16")
+        assert study.best_trial.value == pytest.approx(SMALL.seconds(result.best.plan) / 8, rel=0.5)
+
+
+class TestLimits:
+    @pytest.mark.parametrize("budget", [0, -1, 2.5, True, "20"])
+    def test_a_budget_is_a_number_of_trials(self, budget: object) -> None:
+        with pytest.raises(UsageError, match="budget"):
+            tune(SMALL, FakeRunner(truthful()), budget=budget)
+
+    @pytest.mark.parametrize("budget", [1, 2, 3, 6])
+    def test_a_budget_is_kept(self, budget: int) -> None:
+        assert len(tune(SMALL, FakeRunner(truthful()), budget=budget).trials) == budget
+
+    def test_time_is_that_of_the_steps(self) -> None:
+        of = BY_NAME["two-sockets"]
+        per_trial = 6 * of.seconds(fastest(of))
+        result = tune(of, of.runner(0), max_time_seconds=10 * per_trial)
+        assert 1 < len(result.trials) < 20
+        assert "the time given was up" in " ".join(result.notes)
+
+    def test_no_time_at_all_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="time"):
+            tune(SMALL, FakeRunner(truthful()), max_time_seconds=0)
+
+    def test_resuming_needs_a_study(self) -> None:
+        with pytest.raises(UsageError, match="resume"):
+            tune(SMALL, FakeRunner(truthful()), resume=True)
+
+
+def test_a_job_that_always_ends_in_its_warm_up_is_measured_all_the_same() -> None:
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        seconds = SMALL.seconds(plan)
+        return [Step(seconds * factor, 8) for factor in (2.0, 1.5, 1.0)]
+
+    result = tune(SMALL, FakeRunner(script))
+    assert result.trials[0].state == COMPLETED
+    assert result.trials[0].reason == "the job ended after 3 steps"
+    assert result.best.plan.precision == "bf16"

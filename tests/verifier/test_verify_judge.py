@@ -1,0 +1,204 @@
+import math
+import random
+import statistics
+
+import pytest
+
+from cputune.plan import Plan
+from cputune.ranks.launched import Launched, Rank, RankStep
+from cputune.result import Throughput
+from cputune.verifier.interface import Expected
+from cputune.verifier.judge import judge
+from cputune.verifier.launch import measured
+from cputune.verifier.speed import median_interval, step_rates, throughput, throughput_check
+
+PLAN = Plan(processes_per_node=2, threads_per_process=1, precision="bf16", cpus=((0,), (1,)))
+
+
+def steps(count=12, seconds=0.5, samples=4, loss=5.0, **more):
+    return tuple(
+        RankStep(seconds=seconds, samples=samples, loss=loss, **more) for _ in range(count)
+    )
+
+
+def rank(number, made=None, **state):
+    seen = {
+        "world_size": 2,
+        "threads": 1,
+        "affinity": [number],
+        "dtype": "bfloat16",
+        "backend": "gloo",
+        **state,
+    }
+    return Rank(number=number, state=seen, steps=steps() if made is None else made)
+
+
+def launched(*ranks, **more):
+    fields = {"returncode": None, "enough": True, "timed_out": False, "seconds": 9.0, "output": ""}
+    return Launched(ranks=ranks, **{**fields, **more})
+
+
+def states(seen, plan=PLAN, **expected):
+    checks = judge(seen, Expected(**expected), plan, "mpirun")
+    return {check.name: check.state for check in checks}
+
+
+def test_a_launch_that_is_the_plan_passes():
+    found = states(launched(rank(0), rank(1)), global_batch_size=8)
+    assert set(found.values()) == {"passed"}
+    assert set(found) >= {"launch", "world size", "threads", "affinity", "precision", "backend"}
+
+
+@pytest.mark.parametrize(
+    ("state", "failed"),
+    [
+        ({"world_size": 1}, "world size"),
+        ({"threads": 2}, "threads"),
+        ({"affinity": [0, 1]}, "affinity"),
+        ({"dtype": "float32"}, "precision"),
+        ({"backend": "mpi"}, "backend"),
+        ({"threads": None}, "threads"),
+    ],
+)
+def test_one_rank_that_differs_fails_that_check_alone(state, failed):
+    found = states(launched(rank(0), rank(1, **state)))
+    assert [name for name, value in found.items() if value == "failed"] == [failed]
+
+
+def test_a_preload_that_was_not_mapped_fails():
+    plan = Plan(
+        processes_per_node=2,
+        threads_per_process=1,
+        precision="bf16",
+        cpus=((0,), (1,)),
+        allocator="tcmalloc",
+        preload=("/usr/lib/libtcmalloc.so.4",),
+    )
+    good = rank(0, mapped=["/usr/lib/libtcmalloc.so.4"])
+    assert states(launched(good, rank(1, mapped=[])), plan)["preload"] == "failed"
+
+
+def test_ranks_that_take_another_batch_fail():
+    assert states(launched(rank(0), rank(1)), global_batch_size=16)["global batch"] == "failed"
+
+
+@pytest.mark.parametrize("losses", [(5.0, math.nan), (5.0, math.inf), (2.0, 400.0)])
+def test_a_loss_that_runs_away_fails(losses):
+    made = tuple(RankStep(seconds=1, samples=4, loss=loss) for loss in losses)
+    assert states(launched(rank(0), rank(1, made)))["loss"] == "failed"
+
+
+def test_a_script_without_a_loss_is_not_checked_for_it():
+    made = steps(loss=None)
+    assert states(launched(rank(0, made), rank(1, made)))["loss"] == "not checked"
+
+
+def test_fewer_ranks_than_the_plan_fail_the_launch():
+    assert states(launched(rank(0)))["launch"] == "failed"
+
+
+def test_a_launch_without_a_rank_shows_its_output():
+    seen = launched(enough=False, returncode=1, output="first\nValueError: no such model\n")
+    (check,) = judge(seen, Expected(), PLAN, "mpirun")
+    assert check.state == "failed"
+    assert "ended with 1" in check.summary
+    assert check.evidence[-1].seen == "ValueError: no such model"
+
+
+def test_a_script_that_says_what_it_misses_is_not_checked():
+    said = "note\nerror: there is no mpirun\nhint: install an MPI\n"
+    (check,) = judge(launched(enough=False, returncode=3, output=said), Expected(), PLAN, "mpirun")
+    assert check.state == "not checked"
+    assert check.remedy == "install an MPI"
+
+
+def test_throughput_is_that_of_the_whole_job():
+    ratio = throughput([rank(0), rank(1)], Throughput(median=16.0, low=15.0, high=17.0))
+    assert ratio.measured == 16.0
+    assert ratio.low < 1.0 < ratio.high
+
+
+def test_the_slowest_rank_makes_the_step():
+    slow = steps(seconds=1.0)
+    assert step_rates([rank(0), rank(1, slow)]) == ([8.0] * 10, 0)
+
+
+def test_steps_that_waited_for_a_cpu_do_not_count():
+    made = steps(8) + steps(4, seconds=5.0, delayed_seconds=4.0)
+    assert step_rates([rank(0, made), rank(1, made)]) == ([16.0] * 6, 4)
+
+
+def test_a_launch_far_below_the_tuned_figure_fails():
+    slow = throughput([rank(0), rank(1)], Throughput(median=40.0, low=39.0, high=41.0))
+    assert throughput_check(slow, "mpirun").state == "failed"
+    same = throughput([rank(0), rank(1)], Throughput(median=16.0, low=15.9, high=16.1))
+    assert throughput_check(same, "mpirun").state == "passed"
+    assert throughput_check(None, "mpirun").state == "not checked"
+
+
+def test_a_slow_launch_on_a_busy_machine_is_not_judged():
+    made = steps(delayed_seconds=0.4)
+    slow = throughput([rank(0, made), rank(1)], Throughput(median=40.0, low=39.0, high=41.0))
+    check = throughput_check(slow, "mpirun")
+    assert check.state == "not checked"
+    assert check.remedy
+
+
+def test_the_interval_of_a_median_holds_it_often_enough():
+    draw = random.Random(7)
+    inside = 0
+    for _ in range(2000):
+        values = sorted(draw.gauss(0, 1) for _ in range(11))
+        low, high = median_interval(values)
+        assert low <= statistics.median(values) <= high
+        inside += low <= 0 <= high
+    assert inside >= 0.95 * 2000
+
+
+@pytest.mark.parametrize("count", range(1, 40))
+def test_an_interval_exists_for_every_number_of_steps(count):
+    low, high = median_interval(range(count))
+    assert 0 <= low <= high < count
+
+
+def test_a_slow_launch_with_a_wide_interval_is_not_judged():
+    made = tuple(RankStep(seconds=0.3 + n % 5, samples=4, loss=5.0) for n in range(12))
+    ratio = throughput([rank(0, made), rank(1, made)], Throughput(median=16.0, low=15.0, high=17.0))
+    assert ratio.ratio < 0.9 < ratio.high
+    assert throughput_check(ratio, "mpirun").state == "not checked"
+
+
+def run_of(*seconds):
+    """A launch that takes so long for a step at its first start, its second, and so on."""
+    starts = []
+
+    def start():
+        made = steps(seconds=seconds[len(starts)])
+        starts.append(made)
+        return launched(rank(0, made), rank(1, made))
+
+    return start, starts
+
+
+TUNED = Expected(samples_per_second=Throughput(median=16.0, low=15.0, high=17.0))
+
+
+def test_a_slow_launch_is_started_once_more_and_the_faster_run_counts():
+    start, starts = run_of(2.0, 0.5)
+    answer = measured(start, TUNED, PLAN, "mpirun")
+    assert len(starts) == 2
+    assert answer.throughput.measured == 16.0
+    assert {check.state for check in answer.checks} == {"passed"}
+
+
+def test_a_launch_that_is_slow_twice_fails_and_is_not_started_again():
+    start, starts = run_of(2.0, 2.1, 0.5)
+    answer = measured(start, TUNED, PLAN, "mpirun")
+    assert len(starts) == 2
+    assert [check.name for check in answer.checks if check.state == "failed"] == ["throughput"]
+
+
+def test_a_launch_that_is_fast_enough_is_started_once():
+    start, starts = run_of(0.52)
+    assert measured(start, TUNED, PLAN, "mpirun").checks[-1].state == "passed"
+    assert len(starts) == 1

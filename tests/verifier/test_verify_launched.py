@@ -1,0 +1,202 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from cputune.host import Command
+from cputune.ranks.launched import observe
+from cputune.ranks.marked import end_marked
+
+SPEAK = """
+import os, sys, time
+from cputune.inside.speak import Speaker
+speaker = Speaker()
+rank = int(os.environ["RANK"])
+speaker.say("state", rank=rank, world_size=2, threads=1)
+for number in range(int(sys.argv[1])):
+    speaker.say("step", number=number + 1, seconds=0.01, samples=4, loss=1.0, delayed=0.0)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text):
+        path = tmp_path / f"script-{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+def command(*argv, **variables):
+    return Command(argv=(sys.executable, *argv), environment={**os.environ, **variables})
+
+
+def ranks(path, count, *, made=(4, 4)):
+    return [command(path, str(made[rank]), RANK=str(rank)) for rank in range(count)]
+
+
+def is_alive(pid):
+    stat = Path("/proc", str(pid), "stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_every_rank_is_heard(script):
+    path = script(SPEAK + "time.sleep(60)")
+    seen = observe(ranks(path, 2), ranks=2, steps=3, timeout_seconds=30)
+    assert seen.enough
+    assert [rank.number for rank in seen.ranks] == [0, 1]
+    assert all(len(rank.steps) >= 3 and rank.state["threads"] == 1 for rank in seen.ranks)
+    assert seen.returncode is None
+    assert seen.seconds < 30
+
+
+def test_a_launch_that_ends_early_tells_how(script):
+    path = script(SPEAK + "print('out of luck'); sys.exit(7)")
+    seen = observe(ranks(path, 2), ranks=2, steps=100, timeout_seconds=30)
+    assert not seen.enough
+    assert not seen.timed_out
+    assert seen.returncode == 7
+    assert "out of luck" in seen.output
+    assert [len(rank.steps) for rank in seen.ranks] == [4, 4]
+
+
+def test_what_a_rank_said_last_is_its_trouble(script):
+    path = script(
+        """
+        from cputune.inside.speak import Speaker
+        Speaker().say("error", kind="ValueError", text="no such model")
+        """
+    )
+    seen = observe([command(path)], ranks=1, steps=3, timeout_seconds=30)
+    assert seen.ranks[0].trouble == "ValueError: no such model"
+
+
+def test_silence_ends_at_the_time_limit(script):
+    path = script("import time; time.sleep(60)")
+    seen = observe([command(path)], ranks=1, steps=3, timeout_seconds=0.5)
+    assert seen.timed_out
+    assert seen.ranks == ()
+
+
+def test_a_flood_of_output_blocks_nobody(script):
+    path = script("import sys\nfor _ in range(20000): print('x' * 500)\nprint('last words')")
+    seen = observe([command(path)], ranks=1, steps=3, timeout_seconds=30)
+    assert seen.returncode == 0
+    assert seen.output.rstrip().endswith("last words")
+    assert len(seen.output) < 10_000
+
+
+def test_children_that_ignore_signals_in_sessions_of_their_own_are_gone(script, tmp_path):
+    pids = tmp_path / "pids"
+    path = script(
+        f"""
+        import os, signal, subprocess, sys, time
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        if len(sys.argv) < 2:
+            subprocess.Popen([sys.executable, __file__, "again"], start_new_session=True)
+        with open({str(pids)!r}, "a") as file:
+            print(os.getpid(), file=file)
+        time.sleep(60)
+        """
+    )
+    observe([command(path)], ranks=1, steps=3, timeout_seconds=1.5)
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) == 2
+    assert not any(is_alive(pid) for pid in started)
+
+
+def test_a_program_that_does_not_exist_is_an_os_error():
+    with pytest.raises(FileNotFoundError):
+        observe([Command(argv=("/no/such/launcher",))], ranks=1, steps=3, timeout_seconds=5)
+
+
+def test_the_others_of_a_launch_end_where_one_cannot_be_started(script, tmp_path):
+    pid = tmp_path / "pid"
+    path = script(
+        f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    )
+    with pytest.raises(FileNotFoundError):
+        observe(
+            [command(path), Command(argv=("/no/such/launcher",))],
+            ranks=2,
+            steps=3,
+            timeout_seconds=5,
+        )
+    time.sleep(0.05)
+    assert not pid.exists() or not is_alive(int(pid.read_text() or 0))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_whoever_observes(number, script, tmp_path):
+    pids = tmp_path / "pids"
+    child = script(
+        f"""
+        import os, signal, subprocess, sys, time
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if len(sys.argv) < 2:
+            subprocess.Popen([sys.executable, __file__, "again"], start_new_session=True)
+        with open({str(pids)!r}, "a") as file:
+            print(os.getpid(), file=file)
+        time.sleep(60)
+        """
+    )
+    watching = script(
+        f"""
+        import sys
+        from cputune.host import Command
+        from cputune.ranks.launched import observe
+        observe(
+            [Command(argv=(sys.executable, {child!r}))], ranks=1, steps=3, timeout_seconds=60
+        )
+        """
+    )
+    (tmp_path / "short").mkdir()
+    observer = subprocess.Popen(
+        [sys.executable, watching],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path / "short")},
+    )
+    _wait(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    observer.send_signal(number)
+    assert observer.wait(timeout=20) != 0
+    started = [int(pid) for pid in pids.read_text().split()]
+    _wait(lambda: not any(is_alive(pid) for pid in started))
+    _wait(lambda: not list((tmp_path / "short").iterdir()))
+
+
+def _wait(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.05)
+
+
+def test_only_marked_processes_are_ended(script):
+    path = script("import time; time.sleep(60)")
+    environment = {**os.environ, "CPUTUNE_TEST_MARK": "mine"}
+    child = subprocess.Popen([sys.executable, path], env=environment)
+    try:
+        end_marked("CPUTUNE_TEST_MARK", "min")
+        assert child.poll() is None
+        end_marked("CPUTUNE_TEST_MARK", "mine")
+        assert child.wait(timeout=5) < 0
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_nothing_is_left_in_the_temporary_directory(script, tmp_path, monkeypatch):
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "short"))
+    (tmp_path / "short").mkdir()
+    path = script(SPEAK)
+    observe(ranks(path, 1, made=(1,)), ranks=1, steps=1, timeout_seconds=30)
+    assert list((tmp_path / "short").iterdir()) == []

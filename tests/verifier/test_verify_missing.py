@@ -1,0 +1,75 @@
+"""A machine on which no consumer is installed: everything is said, nothing passes."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from test_verify_rules import pytorchjob, trainjob
+
+from cputune.host import Host
+from cputune.plan import Plan
+from cputune.verifier import verify
+from cputune.verifier.interface import Artefact, Expected
+from cputune.verifier.kubernetes import KubernetesConsumer
+from cputune.verifier.launch import LaunchConsumer
+from cputune.verifier.shell import ShellConsumer
+from cputune.verifier.slurm import SlurmConsumer
+
+PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
+SCRIPT = "#!/usr/bin/env bash\nmpirun -n 1 train\n"
+
+
+def artefact(format, text=SCRIPT):
+    return Artefact(path=Path("run.sh"), format=format, text=text)
+
+
+@pytest.mark.parametrize(
+    ("consumer", "format"),
+    [
+        (ShellConsumer(), "mpirun"),
+        (LaunchConsumer(), "mpirun"),
+        (LaunchConsumer(), "accelerate"),
+        (LaunchConsumer(), "torchrun"),
+        (SlurmConsumer(), "slurm"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_consumer_that_is_not_installed_is_said_with_its_command(consumer, format):
+    answer = consumer.answer(artefact(format), Expected(plan=PLAN), Host())
+    assert answer.checks
+    assert {check.state for check in answer.checks} == {"not checked"}
+    assert all(check.remedy and check.consumer for check in answer.checks)
+    assert answer.throughput is None
+
+
+@pytest.mark.parametrize("job", [pytorchjob(), trainjob()], ids=["PyTorchJob", "TrainJob"])
+def test_the_sdks_are_no_dependency(job, monkeypatch):
+    import yaml
+
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    for module in ("kubernetes", "kubernetes.utils", "kubernetes.utils.quantity"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "kubernetes_validate", None)
+    answer = KubernetesConsumer().answer(
+        artefact("pytorchjob", yaml.safe_dump(job)), Expected(), Host()
+    )
+    states = {check.name: check for check in answer.checks}
+    for name, package in [
+        ("SDK models", "kubeflow"),
+        ("quantities", "kubernetes"),
+        ("Pod schema", "kubernetes-validate"),
+    ]:
+        assert states[name].state == "not checked"
+        assert package in states[name].remedy
+    assert states["admission rules"].state == "passed"
+
+
+def test_a_verdict_with_one_thing_unchecked_is_not_passed(tmp_path):
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    (verdict,) = verify([tmp_path], run=False)
+    assert verdict.state == "not checked"
+    assert {check.state for check in verdict.checks} == {"passed", "not checked"}
