@@ -20,11 +20,15 @@ from cputune.host import (
     LiveHost,
     RecordedHost,
     end_group,
+    read_file,
     write_atomically,
     write_tree,
 )
 from cputune.host.cpuid import cpuid
+from cputune.host.files import READ_LIMIT_BYTES
 from cputune.probing import probe
+from cputune.probing.recording import record
+from cputune.probing.scrub import HOST_NAME
 
 X86_LINUX = sys.platform == "linux" and os.uname().machine == "x86_64"
 
@@ -135,6 +139,29 @@ def test_the_live_machine_s_own_counts_agree() -> None:
     assert facts.python == ".".join(map(str, sys.version_info[:3]))
     assert facts.package("pytest") is not None
     assert not facts.recorded
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sysctls are files on Linux alone")
+def test_the_live_machine_s_sysctls_are_read(tmp_path: Path) -> None:
+    """The kernel answers ENOMEM to a read of 4 MiB or more; recordings hold plain files."""
+    name = os.uname().nodename
+    facts = probe(LiveHost())
+    record(LiveHost(), tmp_path / "recording")
+
+    assert LiveHost().read_text("/proc/sys/kernel/hostname").strip() == name
+    assert facts.settings.kernel == os.uname().release
+    assert facts.network.hostname_addresses is not None
+    balancing = Path("/proc/sys/kernel/numa_balancing")
+    assert (facts.settings.numa_balancing is not None) == balancing.exists()
+    kept = RecordedHost(tmp_path / "recording").read_text("/proc/sys/kernel/hostname")
+    assert kept.strip() == HOST_NAME
+
+
+def test_a_file_longer_than_any_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    path.write_bytes(b"x" * (READ_LIMIT_BYTES + 1))
+
+    assert len(read_file(str(path))) == READ_LIMIT_BYTES
 
 
 class FakeMac(Host):

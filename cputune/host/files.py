@@ -16,6 +16,10 @@ from cputune.errors import CannotError, UsageError
 READ_LIMIT_BYTES = 16 << 20
 """No file of /proc or /sys that we read is longer (4096 CPUs of cpuinfo are 6 MiB)."""
 
+READ_AT_ONCE_BYTES = 1 << 16
+"""The kernel answers ENOMEM to a read of 4 MiB or more below /proc/sys, however short the
+file (``proc_sys_call_handler`` in fs/proc/proc_sysctl.c, since Linux 5.8)."""
+
 
 def read_file(path: str) -> str:
     """The text of a regular file. Raises OSError for anything else.
@@ -25,8 +29,11 @@ def read_file(path: str) -> str:
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
-    with open(path, "rb") as file:
-        return file.read(READ_LIMIT_BYTES).decode("utf-8", errors="replace")
+    content = bytearray()
+    with open(path, "rb", buffering=0) as file:
+        while len(content) < READ_LIMIT_BYTES and (piece := file.read(READ_AT_ONCE_BYTES)):
+            content += piece
+    return content[:READ_LIMIT_BYTES].decode("utf-8", errors="replace")
 
 
 def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 0o644) -> None:
