@@ -14,10 +14,15 @@ from cputune.errors import UsageError
 from cputune.host import write_atomically
 
 if TYPE_CHECKING:
-    from cputune.verifier import Check, Verdict
+    from cputune.verifier import Outcome, Verification
+    from cputune.verifier.records import State
 
 SCHEMA = "cputune.verify/1"
-SIGNS = {"passed": ("✓", "green"), "failed": ("✗", "red"), "not checked": ("–", "yellow")}
+SIGNS: dict[State, tuple[str, str]] = {
+    "passed": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "not checked": ("–", "yellow"),
+}
 
 
 @click.command(name="verify")
@@ -103,7 +108,7 @@ def default_paths() -> tuple[str, ...]:
     return ("launch",) if Path("launch").is_dir() else (".",)
 
 
-def to_document(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
+def to_document(verdicts: tuple[Verification, ...]) -> dict[str, Any]:
     """The versioned document of ``--json`` and ``--report``."""
     states = [verdict.state for verdict in verdicts]
     return {
@@ -113,7 +118,7 @@ def to_document(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
     }
 
 
-def exit_code(verdicts: tuple[Verdict, ...]) -> int:
+def exit_code(verdicts: tuple[Verification, ...]) -> int:
     """1 where something failed, 3 where something was not checked, else 0."""
     states = {verdict.state for verdict in verdicts}
     if "failed" in states:
@@ -121,7 +126,7 @@ def exit_code(verdicts: tuple[Verdict, ...]) -> int:
     return 3 if "not checked" in states else 0
 
 
-def print_text(verdicts: tuple[Verdict, ...]) -> None:
+def print_text(verdicts: tuple[Verification, ...]) -> None:
     """What was seen, artefact by artefact, the details of what failed below it."""
     from rich.text import Text
 
@@ -143,7 +148,7 @@ def print_text(verdicts: tuple[Verdict, ...]) -> None:
     out.print(", ".join(f"{count} {state}" for state, count in counts if count))
 
 
-def _print_check(out: Any, check: Check, *, said: bool) -> None:
+def _print_check(out: Any, check: Outcome, *, said: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
 

@@ -1,6 +1,6 @@
 """Hand launch files to their real consumers, and say what those saw.
 
-    verdicts = cputune.verifier.verify(["launch/"], steps=12)
+    verifications = cputune.verifier.verify(["launch/"], steps=12)
 
 Nothing is judged by reading alone where somebody can be asked: scripts are run by their
 launchers, documents go through the SDK models. What cannot be asked is "not checked",
@@ -17,16 +17,16 @@ from cputune.host import Host, LiveHost
 from cputune.verifier.artefact import expectation, find
 from cputune.verifier.interface import Answer, Artefact, Consumer, Expected
 from cputune.verifier.kubernetes import KubernetesConsumer
-from cputune.verifier.launch import LaunchConsumer
+from cputune.verifier.launchers import LaunchConsumer
 from cputune.verifier.pods import PodConsumer
 from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
     PASSED,
-    Check,
     Evidence,
+    Outcome,
     Ratio,
-    Verdict,
+    Verification,
 )
 from cputune.verifier.shell import ShellConsumer
 from cputune.verifier.slurm import SlurmConsumer
@@ -35,10 +35,10 @@ __all__ = [
     "FAILED",
     "NOT_CHECKED",
     "PASSED",
-    "Check",
     "Evidence",
+    "Outcome",
     "Ratio",
-    "Verdict",
+    "Verification",
     "verify",
 ]
 
@@ -61,7 +61,7 @@ def verify(
     run: bool = True,
     host: Host | None = None,
     on_event: Callable[[str], None] | None = None,
-) -> tuple[Verdict, ...]:
+) -> tuple[Verification, ...]:
     """Verify every artefact among files and directories, one after the other.
 
     ``steps`` optimizer steps of the tuned workload are run for each launch, which may take
@@ -76,15 +76,15 @@ def verify(
     given = None if result is None else Path(result)
     found = find([Path(path) for path in paths])
     expectations = [expectation(artefact, given, base) for artefact in found]
-    verdicts = []
+    verifications = []
     for artefact, expected in zip(found, expectations, strict=True):
         if on_event is not None:
             on_event(f"{artefact.path} ({artefact.format})")
-        verdicts.append(_verdict(artefact, expected, host))
-    return tuple(verdicts)
+        verifications.append(_verdict(artefact, expected, host))
+    return tuple(verifications)
 
 
-def _verdict(artefact: Artefact, expected: Expected, host: Host) -> Verdict:
+def _verdict(artefact: Artefact, expected: Expected, host: Host) -> Verification:
     answer = Answer()
     for consumer in CONSUMERS:
         if artefact.format not in consumer.formats:
@@ -96,13 +96,13 @@ def _verdict(artefact: Artefact, expected: Expected, host: Host) -> Verdict:
             checks=(*answer.checks, *said.checks), throughput=said.throughput or answer.throughput
         )
     checks = answer.checks or (
-        Check(
+        Outcome(
             name="consumer",
             state=NOT_CHECKED,
             summary=f"nobody here takes the format {artefact.format!r}",
         ),
     )
-    return Verdict(
+    return Verification(
         path=str(artefact.path),
         format=artefact.format,
         checks=checks,

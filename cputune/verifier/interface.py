@@ -10,7 +10,7 @@ from typing import Protocol
 from cputune.host import Host
 from cputune.plan import Plan
 from cputune.result import Throughput
-from cputune.verifier.records import NOT_CHECKED, Check, Ratio
+from cputune.verifier.records import NOT_CHECKED, Outcome, Ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Expected:
 class Answer:
     """What one consumer says to one artefact."""
 
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Outcome, ...] = ()
     throughput: Ratio | None = None
 
 
@@ -64,9 +64,9 @@ class Consumer(Protocol):
         ...
 
 
-def not_installed(name: str, consumer: str, install: str) -> Check:
+def not_installed(name: str, consumer: str, install: str) -> Outcome:
     """The check that could not be made for want of its consumer."""
-    return Check(
+    return Outcome(
         name=name,
         state=NOT_CHECKED,
         consumer=consumer,

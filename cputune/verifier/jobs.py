@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cputune.plan import Plan
-from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Check, Evidence
+from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Evidence, Outcome
 from cputune.verifier.rules import Document, at
 
 
@@ -64,10 +64,10 @@ def layout_of_job(job: Document) -> dict[str, Any]:
     }
 
 
-def plan_of_job(job: Document, plan: Plan | None) -> Check:
+def plan_of_job(job: Document, plan: Plan | None) -> Outcome:
     """Whether the numbers of the document are those of the plan."""
     if plan is None:
-        return Check(
+        return Outcome(
             name="plan",
             state=NOT_CHECKED,
             summary="there is no result file to compare with",
@@ -89,7 +89,7 @@ def plan_of_job(job: Document, plan: Plan | None) -> Check:
     evidence.append(Evidence(what="CPUs", expected=f"at least {needed}", seen=cpus))
     if not cpus.isdigit() or int(cpus) < needed:
         wrong.append("CPUs")
-    return Check(
+    return Outcome(
         name="plan",
         state=FAILED if wrong else PASSED,
         summary=f"not the plan's: {', '.join(wrong)}" if wrong else "the numbers are the plan's",

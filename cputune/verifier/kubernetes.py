@@ -18,7 +18,7 @@ from cputune.host import Host
 from cputune.plan import Plan
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
 from cputune.verifier.jobs import plan_of_job, pytorchjob_pods, trainjob_pod
-from cputune.verifier.records import FAILED, PASSED, Check, Evidence
+from cputune.verifier.records import FAILED, PASSED, Evidence, Outcome
 from cputune.verifier.rules import Document, at, pytorchjob_complaints, trainjob_complaints
 
 INSTALL_SDK = "pip install kubeflow-training"
@@ -36,20 +36,20 @@ class KubernetesConsumer:
         try:
             with_nulls = list(yaml.safe_load_all(artefact.text))
         except yaml.YAMLError as error:
-            first = str(error).partition("\n")[0]
-            return Answer(checks=(Check(name="syntax", state=FAILED, summary=f"no YAML: {first}"),))
+            summary = "no YAML: " + str(error).partition("\n")[0]
+            return Answer(checks=(Outcome(name="syntax", state=FAILED, summary=summary),))
         documents = [document for document in with_nulls if document is not None]
         if not documents or not all(isinstance(document, Mapping) for document in documents):
             return Answer(
-                checks=(Check(name="syntax", state=FAILED, summary="no Kubernetes document"),)
+                checks=(Outcome(name="syntax", state=FAILED, summary="no Kubernetes document"),)
             )
-        checks: list[Check] = []
+        checks: list[Outcome] = []
         for document in documents:
             checks += _checks_of(document, expected.plan)
         return Answer(checks=tuple(checks))
 
 
-def _checks_of(document: Document, plan: Plan | None) -> Iterator[Check]:
+def _checks_of(document: Document, plan: Plan | None) -> Iterator[Outcome]:
     kind = document.get("kind")
     if kind == "PyTorchJob":
         yield round_trip(document, "kubeflow-training", INSTALL_SDK, _through_training_sdk)
@@ -70,7 +70,7 @@ def _checks_of(document: Document, plan: Plan | None) -> Iterator[Check]:
 
 def round_trip(
     document: Document, distribution: str, install: str, through: Callable[[Document], Any]
-) -> Check:
+) -> Outcome:
     """Into the SDK's models and out again: what comes back must be the document, equal.
 
     A key that the models do not know is dropped, a value of the wrong type is turned
@@ -88,7 +88,7 @@ def round_trip(
             back = through(document)
     except Exception as error:  # the models raise whatever they like
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return Check(
+        return Outcome(
             name=name,
             state=FAILED,
             consumer=consumer,
@@ -97,14 +97,14 @@ def round_trip(
         )
     differences = tuple(_differences(document, back, document.get("kind", "document")))
     if differences:
-        return Check(
+        return Outcome(
             name=name,
             state=FAILED,
             consumer=consumer,
             summary="the document does not survive a round trip through the models",
             evidence=differences[:20],
         )
-    return Check(name=name, state=PASSED, consumer=consumer, summary="came back equal")
+    return Outcome(name=name, state=PASSED, consumer=consumer, summary="came back equal")
 
 
 def _through_training_sdk(document: Document) -> Any:
@@ -136,7 +136,7 @@ def _differences(expected: Any, seen: Any, where: str) -> Iterator[Evidence]:
         yield Evidence(what=where, expected=repr(expected), seen=repr(seen))
 
 
-def quantities(document: Document) -> Check:
+def quantities(document: Document) -> Outcome:
     """Whether the Kubernetes client can read every quantity: CPUs, memory, sizes."""
     try:
         from kubernetes.utils.quantity import parse_quantity
@@ -151,7 +151,7 @@ def quantities(document: Document) -> Check:
             good.append(Evidence(what=where, seen=f"{value} = {parse_quantity(value)}"))
         except ValueError as error:
             bad.append(Evidence(what=where, seen=f"{value!r}: {error}", expected="a quantity"))
-    return Check(
+    return Outcome(
         name="quantities",
         state=FAILED if bad else PASSED,
         consumer=consumer,
@@ -175,9 +175,9 @@ def _quantities(document: Any, where: str) -> Iterator[tuple[str, Any]]:
             yield from _quantities(value, f"{where}[{index}]")
 
 
-def admission(document: Document, complaints: tuple[str, ...], consumer: str) -> Check:
+def admission(document: Document, complaints: tuple[str, ...], consumer: str) -> Outcome:
     """What the operator's own webhook would say."""
-    return Check(
+    return Outcome(
         name="admission rules",
         state=FAILED if complaints else PASSED,
         consumer=consumer,
@@ -186,7 +186,7 @@ def admission(document: Document, complaints: tuple[str, ...], consumer: str) ->
     )
 
 
-def pod_schema(documents: list[dict[str, Any]]) -> Check:
+def pod_schema(documents: list[dict[str, Any]]) -> Outcome:
     """Every document against the schema of the API server, unknown keys refused."""
     try:
         import kubernetes_validate
@@ -207,7 +207,7 @@ def pod_schema(documents: list[dict[str, Any]]) -> Check:
         except Exception as error:  # no schema for the kind, no kind at all
             wrong.append(Evidence(what=name, seen=str(error) or type(error).__name__))
     kinds = ", ".join(sorted({str(document.get("kind")) for document in documents})) or "nothing"
-    return Check(
+    return Outcome(
         name="Pod schema",
         state=FAILED if wrong or not documents else PASSED,
         consumer=consumer,

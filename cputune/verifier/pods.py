@@ -21,8 +21,15 @@ from cputune.plan import Plan
 from cputune.ranks.launched import Rank, observe
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
 from cputune.verifier.kubelet import Pod, pods_of
-from cputune.verifier.launch import INSTALL_TORCH, measured, no_plan, not_run, versions, with_python
-from cputune.verifier.records import NOT_CHECKED, Check, Evidence
+from cputune.verifier.launchers import (
+    INSTALL_TORCH,
+    measured,
+    no_plan,
+    not_run,
+    versions,
+    with_python,
+)
+from cputune.verifier.records import NOT_CHECKED, Evidence, Outcome
 from cputune.verifier.rules import Document, at
 
 MOST_THREADS_PER_CPU = 4
@@ -117,7 +124,7 @@ def _argv(pod: Pod) -> tuple[str, ...]:
 
 def _cannot_run(
     pods: Sequence[Pod], plan: Plan, allowed: Sequence[int], consumer: str
-) -> Check | None:
+) -> Outcome | None:
     """Why the command of the image cannot be tried on this machine."""
     why = remedy = None
     threads = plan.world_size * plan.threads_per_process
@@ -140,4 +147,4 @@ def _cannot_run(
         remedy = "verify the same plan with fewer nodes: cputune emit --nodes 1"
     if why is None:
         return None
-    return Check(name="launch", state=NOT_CHECKED, consumer=consumer, summary=why, remedy=remedy)
+    return Outcome(name="launch", state=NOT_CHECKED, consumer=consumer, summary=why, remedy=remedy)

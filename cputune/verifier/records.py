@@ -1,11 +1,14 @@
-"""What a verification has seen: checks with their evidence, one verdict for each artefact."""
+"""What a verification has seen: checks with their evidence, put together for each artefact."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
-PASSED, FAILED, NOT_CHECKED = "passed", "failed", "not checked"
+State = Literal["passed", "failed", "not checked"]
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+NOT_CHECKED: Final = "not checked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Outcome:
     """One question to a consumer, and its answer.
 
     Attributes:
@@ -37,7 +40,7 @@ class Check:
     """
 
     name: str
-    state: str
+    state: State
     summary: str
     consumer: str | None = None
     evidence: tuple[Evidence, ...] = ()
@@ -62,16 +65,16 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verification:
     """Everything that was seen of one artefact (a file, with the files it needs)."""
 
     path: str
     format: str
-    checks: tuple[Check, ...]
+    checks: tuple[Outcome, ...]
     throughput: Ratio | None = None
 
     @property
-    def state(self) -> str:
+    def state(self) -> State:
         """Failed where a check failed, else not checked where one was not, else passed."""
         states = {check.state for check in self.checks}
         if FAILED in states:

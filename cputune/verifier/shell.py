@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cputune.host import Command, Host
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
-from cputune.verifier.records import FAILED, PASSED, Check, Evidence
+from cputune.verifier.records import FAILED, PASSED, Evidence, Outcome
 
 LINT_SECONDS = 60.0
 
@@ -30,7 +30,7 @@ def is_script(artefact: Artefact) -> bool:
     return artefact.path.suffix == ".sh" or (first.startswith("#!") and "sh" in first)
 
 
-def syntax(path: Path, host: Host) -> Check:
+def syntax(path: Path, host: Host) -> Outcome:
     """Whether bash can read the script to its end."""
     bash = host.which("bash")
     if bash is None:
@@ -38,7 +38,7 @@ def syntax(path: Path, host: Host) -> Check:
     return _ask("syntax", "bash -n", (bash, "-n", str(path.resolve())), host)
 
 
-def lint(path: Path, host: Host) -> Check:
+def lint(path: Path, host: Host) -> Outcome:
     """What shellcheck has to say, down to its notes on style."""
     shellcheck = host.which("shellcheck") or _beside_python(host, "shellcheck")
     if shellcheck is None:
@@ -47,15 +47,15 @@ def lint(path: Path, host: Host) -> Check:
     return _ask("lint", "shellcheck", argv, host)
 
 
-def _ask(name: str, consumer: str, argv: tuple[str, ...], host: Host) -> Check:
+def _ask(name: str, consumer: str, argv: tuple[str, ...], host: Host) -> Outcome:
     try:
         done = host.run(Command(argv=argv, timeout_seconds=LINT_SECONDS))
     except OSError as error:
-        return Check(name=name, state=FAILED, consumer=consumer, summary=f"did not run: {error}")
+        return Outcome(name=name, state=FAILED, consumer=consumer, summary=f"did not run: {error}")
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     if done.returncode == 0 and not lines:
-        return Check(name=name, state=PASSED, consumer=consumer, summary="nothing to complain of")
-    return Check(
+        return Outcome(name=name, state=PASSED, consumer=consumer, summary="nothing to complain of")
+    return Outcome(
         name=name,
         state=FAILED,
         consumer=consumer,

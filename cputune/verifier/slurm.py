@@ -15,10 +15,10 @@ from pathlib import Path
 
 from cputune.host import Command, Completed, Host
 from cputune.ranks.launched import observe
+from cputune.verifier.checks import own_affinity
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
-from cputune.verifier.judge import own_affinity
-from cputune.verifier.launch import measured, no_plan, not_run, with_python
-from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Check, Evidence
+from cputune.verifier.launchers import measured, no_plan, not_run, with_python
+from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Evidence, Outcome
 
 INSTALL = "apt-get install slurm-client, or run this on a login node"
 ASK_SECONDS = 60.0
@@ -56,23 +56,23 @@ class SlurmConsumer:
         return Answer(checks=(tested, *run.checks), throughput=run.throughput)
 
 
-def test_only(path: Path, consumer: str, host: Host) -> Check:
+def test_only(path: Path, consumer: str, host: Host) -> Outcome:
     """Whether the cluster would ever run this script."""
     name = "sbatch --test-only"
     done = _ask(("sbatch", "--test-only", str(path.resolve())), host)
     said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     first = said[-1] if said else f"ended with {done.returncode}"
     if done.returncode == 0:
-        return Check(name=name, state=PASSED, consumer=consumer, summary=first)
+        return Outcome(name=name, state=PASSED, consumer=consumer, summary=first)
     if any(phrase in line for line in said for phrase in NO_CONTROLLER):
-        return Check(
+        return Outcome(
             name=name,
             state=NOT_CHECKED,
             consumer=consumer,
             summary="no cluster answers: " + said[0],
             remedy="run this on a login node of the cluster",
         )
-    return Check(
+    return Outcome(
         name=name,
         state=FAILED,
         consumer=consumer,
@@ -119,8 +119,8 @@ def _other_nodes(host: Host) -> list[str]:
     return sorted(set(names) - here) if names else ["none that sinfo knows"]
 
 
-def _not_here(path: Path, others: list[str], consumer: str) -> Check:
-    return Check(
+def _not_here(path: Path, others: list[str], consumer: str) -> Outcome:
+    return Outcome(
         name="launch",
         state=NOT_CHECKED,
         consumer=consumer,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from cputune.ranks.launched import Rank
 from cputune.result import Throughput
-from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Check, Ratio
+from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Outcome, Ratio
 
 WARMUP_STEPS = 2
 DELAYED_SHARE = 0.1
@@ -78,14 +78,14 @@ def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
     return ordered[rank], ordered[count - 1 - rank]
 
 
-def throughput_check(ratio: Ratio | None, consumer: str) -> Check:
+def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
     """Whether the launch is as fast as the tuned trial was.
 
     A slow one on a machine that was busy meanwhile says nothing of the launch.
     """
     name = "throughput"
     if ratio is None:
-        return Check(
+        return Outcome(
             name=name,
             state=NOT_CHECKED,
             consumer=consumer,
@@ -97,12 +97,12 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Check:
         f"{ratio.tuned:.4g} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.steps} steps)"
     )
     if ratio.ratio >= SLOWEST_RATIO:
-        return Check(name=name, state=PASSED, consumer=consumer, summary=text)
+        return Outcome(name=name, state=PASSED, consumer=consumer, summary=text)
     busy = ratio.delayed_steps >= ratio.steps / 2
     if ratio.high < SLOWEST_RATIO and not busy:
-        return Check(name=name, state=FAILED, consumer=consumer, summary=text)
+        return Outcome(name=name, state=FAILED, consumer=consumer, summary=text)
     why = f"{ratio.delayed_steps} steps waited for a CPU" if busy else "too noisy to tell"
-    return Check(
+    return Outcome(
         name=name,
         state=NOT_CHECKED,
         consumer=consumer,

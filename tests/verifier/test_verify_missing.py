@@ -12,7 +12,7 @@ from cputune.plan import Plan
 from cputune.verifier import verify
 from cputune.verifier.interface import Artefact, Expected
 from cputune.verifier.kubernetes import KubernetesConsumer
-from cputune.verifier.launch import LaunchConsumer
+from cputune.verifier.launchers import LaunchConsumer
 from cputune.verifier.shell import ShellConsumer
 from cputune.verifier.slurm import SlurmConsumer
 

@@ -7,9 +7,9 @@ import pytest
 from cputune.plan import Plan
 from cputune.ranks.launched import Launched, Rank, RankStep
 from cputune.result import Throughput
+from cputune.verifier.checks import outcomes
 from cputune.verifier.interface import Expected
-from cputune.verifier.judge import judge
-from cputune.verifier.launch import measured
+from cputune.verifier.launchers import measured
 from cputune.verifier.speed import median_interval, step_rates, throughput, throughput_check
 
 PLAN = Plan(processes_per_node=2, threads_per_process=1, precision="bf16", cpus=((0,), (1,)))
@@ -39,7 +39,7 @@ def launched(*ranks, **more):
 
 
 def states(seen, plan=PLAN, **expected):
-    checks = judge(seen, Expected(**expected), plan, "mpirun")
+    checks = outcomes(seen, Expected(**expected), plan, "mpirun")
     return {check.name: check.state for check in checks}
 
 
@@ -99,7 +99,7 @@ def test_fewer_ranks_than_the_plan_fail_the_launch():
 
 def test_a_launch_without_a_rank_shows_its_output():
     seen = launched(enough=False, returncode=1, output="first\nValueError: no such model\n")
-    (check,) = judge(seen, Expected(), PLAN, "mpirun")
+    (check,) = outcomes(seen, Expected(), PLAN, "mpirun")
     assert check.state == "failed"
     assert "ended with 1" in check.summary
     assert check.evidence[-1].seen == "ValueError: no such model"
@@ -107,7 +107,9 @@ def test_a_launch_without_a_rank_shows_its_output():
 
 def test_a_script_that_says_what_it_misses_is_not_checked():
     said = "note\nerror: there is no mpirun\nhint: install an MPI\n"
-    (check,) = judge(launched(enough=False, returncode=3, output=said), Expected(), PLAN, "mpirun")
+    (check,) = outcomes(
+        launched(enough=False, returncode=3, output=said), Expected(), PLAN, "mpirun"
+    )
     assert check.state == "not checked"
     assert check.remedy == "install an MPI"
 

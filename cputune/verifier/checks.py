@@ -12,7 +12,7 @@ from cputune import cpulist
 from cputune.plan import Plan
 from cputune.ranks.launched import Launched, Rank
 from cputune.verifier.interface import Expected
-from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Check, Evidence
+from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Evidence, Outcome, State
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
@@ -21,9 +21,9 @@ REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
 Affinity = Callable[[Plan, Sequence[Rank]], tuple[Evidence, ...]]
 
 
-def judge(
+def outcomes(
     seen: Launched, expected: Expected, plan: Plan, consumer: str, affinity: Affinity | None = None
-) -> tuple[Check, ...]:
+) -> tuple[Outcome, ...]:
     """The checks of one launch: that it ran, and in every rank what the plan says."""
     start = started(seen, plan, expected.steps, consumer)
     ranks = [rank for rank in seen.ranks if rank.state is not None]
@@ -51,7 +51,7 @@ def judge(
     return tuple(checks)
 
 
-def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Check:
+def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
     """Whether every rank of the plan made its steps, and how the launch ended if not.
 
     A script that says itself what it misses here was not checked, and did not fail.
@@ -68,13 +68,13 @@ def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Check:
     if seen.enough:
         count = f"{len(seen.ranks)} rank{'' if len(seen.ranks) == 1 else 's'}"
         summary = f"{count} made {steps} steps in {seen.seconds:.0f} s"
-        state = PASSED if len(seen.ranks) == plan.world_size else FAILED
+        state: State = PASSED if len(seen.ranks) == plan.world_size else FAILED
         if state == FAILED:
             summary = f"{count} ran, the plan has {plan.world_size}"
         return _named("launch", state, summary, consumer, evidence)
     refused = REFUSAL.search(seen.output)
     if refused is not None and not seen.ranks:
-        return Check(
+        return Outcome(
             name="launch",
             state=NOT_CHECKED,
             consumer=consumer,
@@ -129,7 +129,7 @@ def own_affinity(plan: Plan, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
     return tuple(rows)
 
 
-def loss(ranks: Sequence[Rank], consumer: str) -> Check:
+def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
     """Whether every loss is a number, and training does not run away."""
     evidence, wrong = [], []
     for rank in ranks:
@@ -146,7 +146,7 @@ def loss(ranks: Sequence[Rank], consumer: str) -> Check:
     return _named("loss", FAILED if wrong else PASSED, summary, consumer, evidence)
 
 
-def batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Check:
+def batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome:
     """Whether the ranks together take the global batch that was tuned."""
     taken = sum(rank.steps[0].samples for rank in ranks if rank.steps)
     evidence = (Evidence(what="samples per step", expected=str(expected), seen=str(taken)),)
@@ -170,7 +170,7 @@ def _same(
     ranks: Sequence[Rank],
     consumer: str,
     pair: Callable[[Rank], tuple[object, object]],
-) -> Check:
+) -> Outcome:
     rows = [(rank.number, *pair(rank)) for rank in ranks]
     evidence = tuple(
         Evidence(what=name, rank=number, expected=str(expected), seen=str(seen))
@@ -179,7 +179,7 @@ def _same(
     return _check(name, evidence, consumer)
 
 
-def _check(name: str, evidence: tuple[Evidence, ...], consumer: str) -> Check:
+def _check(name: str, evidence: tuple[Evidence, ...], consumer: str) -> Outcome:
     wrong = [row for row in evidence if row.expected is not None and row.expected != row.seen]
     if wrong:
         first = wrong[0]
@@ -194,8 +194,8 @@ def _check(name: str, evidence: tuple[Evidence, ...], consumer: str) -> Check:
 
 
 def _named(
-    name: str, state: str, summary: str, consumer: str, evidence: Sequence[Evidence]
-) -> Check:
-    return Check(
+    name: str, state: State, summary: str, consumer: str, evidence: Sequence[Evidence]
+) -> Outcome:
+    return Outcome(
         name=name, state=state, summary=summary, consumer=consumer, evidence=tuple(evidence)
     )
