@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.memory_need import least_training_bytes
 from cputune.doctor.variables import local_ranks, number, value
-from cputune.facts import HostFacts
+from cputune.facts import HostFacts, Unknown
 from cputune.layout import default_threads, usable_cores
+from cputune.memory import needed_bytes, room_bytes
+from cputune.workload import Workload, recipe_names
 
 MIB, GIB = 1 << 20, 1 << 30
 SHM_NEEDED_BYTES = GIB
@@ -136,21 +137,24 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
 def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: the process is killed (exit code 137) in its first steps.
 
-    Cause: weights, gradients and the two moments of AdamW take 16 bytes per parameter
-    in each rank, before activations. The limit is the container's, else the machine's.
+    Cause: weights, gradients and the two moments of AdamW take 16 bytes per parameter in
+    each rank; the activations of a step come on top. The limit is the container's, else
+    the machine's. The tuner counts by the same rule, and leaves such plans out.
     """
-    limit, total = facts.limits.memory_bytes, facts.memory.total_bytes
-    known = [size for size in (limit, total) if size is not None]
-    if not known:
+    room = room_bytes(facts)
+    if room is None:
         return
-    room = min(known)
-    short = [(name, need) for name, need in least_training_bytes() if need > room]
+    short, unknown = [], []
+    for name in recipe_names():
+        need = needed_bytes(Workload.from_recipe(name))
+        if isinstance(need, Unknown):
+            unknown.append(f"{need.fact} is not known: {need.reason}")
+        elif need > room:
+            short.append(f"{name} {need / GIB:.1f} GiB")
     if short:
-        what = "the cgroup limit" if room == limit else "the machine's memory"
-        needs = ", ".join(f"{name} {need / GIB:.1f} GiB" for name, need in short)
-        yield memory_limit.finding(
-            f"{what} is {room / GIB:.1f} GiB; one rank needs at least {needs}"
-        )
+        what = "the cgroup limit" if room == facts.limits.memory_bytes else "the machine's memory"
+        said = f"{what} is {room / GIB:.1f} GiB; one rank needs at least {', '.join(short)}"
+        yield memory_limit.finding("; ".join((said, *unknown)))
 
 
 @check(

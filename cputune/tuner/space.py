@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cputune.errors import UsageError
-from cputune.facts import Core, HostFacts
+from cputune.facts import Core, HostFacts, Unknown
 from cputune.layout import (
     baseline_plan,
     make_plan,
@@ -18,8 +18,9 @@ from cputune.layout import (
     thread_counts,
     usable_cores,
 )
+from cputune.memory import needed_bytes, room_bytes
 from cputune.plan import Plan
-from cputune.tuner import knobs, memory
+from cputune.tuner import knobs
 from cputune.tuner.knobs import Choices, Knob, KnobValue, LeftOut
 from cputune.workload import Workload
 
@@ -190,8 +191,9 @@ def _rank_values(
     fixed: Mapping[str, KnobValue],
     left_out: list[LeftOut],
 ) -> Iterator[int]:
-    room = memory.available_bytes(facts)
+    room = room_bytes(facts)
     undivided: list[int] = []
+    unknown: Unknown | None = None
     for value in _kept(rank_counts(cores), "ranks", fixed, grow=bool(cores)):
         ranks = int(value)
         if not 1 <= ranks <= len(cores):
@@ -201,8 +203,10 @@ def _rank_values(
         except ValueError:
             undivided.append(ranks)
             continue
-        needed = memory.needed_bytes(workload, ranks)
-        if room is not None and needed > room:
+        needed = needed_bytes(workload, ranks)
+        if isinstance(needed, Unknown):
+            unknown = needed
+        elif room is not None and needed > room:
             left_out.append(
                 LeftOut(
                     what=f"ranks={ranks}",
@@ -212,6 +216,10 @@ def _rank_values(
             )
             continue
         yield ranks
+    if unknown is not None:
+        left_out.append(
+            LeftOut(what="limit by memory", why=f"{unknown.fact} is not known: {unknown.reason}")
+        )
     if undivided:
         left_out.append(
             LeftOut(

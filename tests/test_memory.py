@@ -1,0 +1,139 @@
+"""The least memory of a job: the same number for doctor and tuner, and a true lower bound."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clean_machine import CLEAN, changed
+
+import cputune
+from cputune.doctor import diagnose
+from cputune.facts import HostFacts, Unknown
+from cputune.memory import PROCESS_BYTES, needed_bytes, parameters, room_bytes
+from cputune.workload import Workload, recipe_names
+
+GIB = 1 << 30
+LARGE = Workload.from_recipe("bert-large-squad")
+MODELS: tuple[dict[str, Any], ...] = (
+    {"model_type": "bert", "hidden_size": 384, "num_hidden_layers": 3, "intermediate_size": 700},
+    {"model_type": "distilbert", "dim": 96, "n_layers": 2, "hidden_dim": 200},
+    {"model_type": "gpt2", "n_embd": 192, "n_layer": 2},
+    {"model_type": "opt", "ffn_dim": 512, "num_hidden_layers": 2},
+    {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_key_value_heads": 8},
+    {"model_type": "mistral", "hidden_size": 512, "num_hidden_layers": 2, "head_dim": 64},
+    {"model_type": "t5", "num_layers": 4, "num_decoder_layers": 2},
+    {"model_type": "t5"},
+    {"model_type": "vit", "patch_size": 32},
+)
+
+
+def known(job: Workload, ranks: int = 1) -> int:
+    need = needed_bytes(job, ranks)
+    assert not isinstance(need, Unknown)
+    return need
+
+
+def test_doctor_and_tuner_name_the_same_number() -> None:
+    """bert-large needed "at least" 5.46 GiB by the one and 8.94 by the other."""
+    need = known(LARGE)
+    short = changed(limits={"memory_bytes": need - 1})
+    said = next(f for f in diagnose(short).findings if f.code == "memory-limit").evidence
+    left_out = cputune.search_space(short, LARGE).left_out
+    assert f"bert-large-squad {need / GIB:.1f} GiB" in said
+    assert any(f"at least {need / GIB:.1f} GiB" in item.why for item in left_out)
+
+
+def test_both_let_the_same_machine_pass() -> None:
+    need = known(LARGE)
+    enough = changed(limits={"memory_bytes": need})
+    assert not any(f.code == "memory-limit" for f in diagnose(enough).findings)
+    ranks = {plan.processes_per_node for plan in cputune.search_space(enough, LARGE).plans()}
+    assert ranks == {1}
+
+
+def test_the_need_of_every_shipped_recipe_is_known() -> None:
+    for name in recipe_names():
+        assert known(Workload.from_recipe(name)) > PROCESS_BYTES
+
+
+def test_a_model_without_a_count_is_named_with_the_reason() -> None:
+    assert LARGE.recipe is not None
+    recipe = replace(LARGE.recipe, name="mine", model={"model_type": "mamba"})
+    job = replace(LARGE, recipe=recipe)
+    need = needed_bytes(job)
+    assert isinstance(need, Unknown)
+    assert (need.fact, "mamba" in need.reason) == ("memory need of recipe mine", True)
+    left_out = cputune.search_space(changed(limits={"memory_bytes": GIB}), job).left_out
+    assert any("memory need of recipe mine is not known" in item.why for item in left_out)
+
+
+@pytest.mark.parametrize("size", ["768", 0, -1, True, [224, 224]])
+def test_a_size_that_is_no_number_is_unknown(size: object) -> None:
+    assert parameters({"model_type": "bert", "hidden_size": size}) is None
+
+
+def test_a_model_in_16_bits_needs_half_the_state() -> None:
+    assert LARGE.recipe is not None
+    model = {**LARGE.recipe.model, "dtype": "bfloat16"}
+    small = replace(LARGE, recipe=replace(LARGE.recipe, model=model))
+    assert known(LARGE) - known(small) == 8 * (parameters(model) or 0)
+
+
+def test_the_batch_of_each_rank_counts_once_for_each_rank() -> None:
+    kept, grown = (Workload.from_recipe("bert-mini", batch_per_rank=n) for n in (None, 8))
+    assert known(grown, 4) - known(grown, 3) > known(kept, 4) - known(kept, 3)
+
+
+def test_of_a_script_only_the_processes_are_known() -> None:
+    assert needed_bytes(Workload.script(["train.py"]), 3) == 3 * PROCESS_BYTES
+
+
+def test_the_room_is_the_smaller_of_limit_and_machine() -> None:
+    facts: HostFacts = changed(limits={"memory_bytes": 4 * GIB})
+    assert (room_bytes(facts), room_bytes(CLEAN)) == (4 * GIB, 512 * GIB)
+
+
+COUNT = """
+import json, sys, torch, transformers
+for model in json.loads(sys.argv[1]):
+    with torch.device("meta"):
+        real = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**model))
+    print("count", sum(weight.numel() for weight in real.parameters()))
+"""
+
+
+@pytest.mark.torch
+def test_parameters_are_a_close_lower_bound_of_real_models() -> None:
+    argv = [sys.executable, "-c", COUNT, json.dumps(MODELS)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=True)
+    counts = [int(text) for text in re.findall(r"^count (\d+)$", done.stdout, re.MULTILINE)]
+    for model, count in zip(MODELS, counts, strict=True):
+        counted = parameters(model)
+        assert counted is not None
+        assert 0.85 * count < counted <= count, model
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_real_training_needs_no_less(tmp_path: Path) -> None:
+    """The peak of a real process stands above the bound."""
+    job = Workload.from_recipe("bert-mini")
+    assert job.recipe is not None
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps(job.recipe.to_json()), encoding="utf-8")
+    code = (
+        "import resource, sys; from cputune.inside import train_recipe; train_recipe.main();"
+        "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    flags = "--synthetic --max_train_samples 16 --max_steps 2 --use_cpu --bf16 --report_to none"
+    argv = [sys.executable, "-c", code, str(recipe), "--output_dir", str(tmp_path / "out")]
+    argv += [*flags.split(), "--per_device_train_batch_size", "8", "--save_strategy", "no"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
+    assert known(job) < 1024 * int(done.stdout.rpartition("peak ")[2])
