@@ -12,12 +12,8 @@ import math
 import re
 
 from cputune.facts import Core, HostFacts
+from cputune.knobs.precision import native_precisions
 from cputune.plan import Plan
-
-NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
-"""ISA flags that multiply bf16 in hardware (``bf16`` is Arm's name for it)."""
-
-NATIVE_FP16 = ("amx_fp16", "avx512_fp16")
 
 
 def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
@@ -118,15 +114,6 @@ def _groups(cores: tuple[Core, ...], *, by_node: bool) -> tuple[tuple[Core, ...]
         key = (core.socket, core.numa_node) if by_node else core.socket
         found.setdefault(key, []).append(core)
     return tuple(tuple(group) for group in found.values())
-
-
-def native_precisions(facts: HostFacts) -> tuple[str, ...]:
-    """Precisions that this CPU multiplies in hardware, the fastest first."""
-    found = []
-    if any(facts.cpu.has(flag) for flag in NATIVE_BF16):
-        found.append("bf16")
-    found.append("fp32")
-    return tuple(found)
 
 
 def default_threads(facts: HostFacts) -> int:

@@ -7,19 +7,16 @@ tuner proposes plans, trials run them, the result stores them, emitters write th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cputune.cpulist import MAX_CPUS
-from cputune.errors import ResultError
-
-PRECISIONS = ("fp32", "bf16", "fp16")
-BACKENDS = ("gloo", "ccl", "mpi")
-ALLOCATORS = ("default", "tcmalloc", "jemalloc")
-OPENMP_RUNTIMES = ("default", "libgomp", "libiomp5")
-
-JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
-"""What the Intel launcher sets for jemalloc (intel_extension_for_pytorch/cpu/launch)."""
+from cputune.errors import ResultError, UsageError
+from cputune.knobs import KNOBS, KnobValue, knob_named
+from cputune.knobs.allocator import ALLOCATORS
+from cputune.knobs.backend import BACKENDS
+from cputune.knobs.openmp import OPENMP_RUNTIMES
+from cputune.knobs.precision import PRECISIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +38,8 @@ class Plan:
         ccl_cpus: for each local rank, the logical CPUs of its oneCCL workers.
         as_found: the launch that the user has today: nothing is set and nothing is
             bound; threads and cpus are then what such a process is expected to see.
+        settings: (name, value) of the knobs that have no field of their own, sorted, without
+            those that stay as they are today.
     """
 
     nodes: int = 1
@@ -56,6 +55,7 @@ class Plan:
     cpus: tuple[tuple[int, ...], ...]
     ccl_cpus: tuple[tuple[int, ...], ...] = ()
     as_found: bool = False
+    settings: tuple[tuple[str, KnobValue], ...] = ()
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.processes_per_node < 1 or self.threads_per_process < 1:
@@ -73,6 +73,7 @@ class Plan:
         _one_of("backend", self.backend, BACKENDS)
         _one_of("allocator", self.allocator, ALLOCATORS)
         _one_of("OpenMP runtime", self.openmp, OPENMP_RUNTIMES)
+        _check_settings(self.settings)
 
     @property
     def world_size(self) -> int:
@@ -92,42 +93,26 @@ class Plan:
         """
         if self.as_found:
             return {}
-        variables = {
-            "OMP_NUM_THREADS": str(self.threads_per_process),
-            # accelerate >= 1.13 trains every rank alone without it (accelerate#3883).
-            "ACCELERATE_USE_CPU": "true",
-        }
-        if self.precision != "fp32":
-            variables["ACCELERATE_MIXED_PRECISION"] = self.precision
-        if self.ipex:
-            variables["ACCELERATE_USE_IPEX"] = "true"
+        variables = {name: value for knob in KNOBS for name, value in knob.variables(self).items()}
         if self.preload:
             variables["LD_PRELOAD"] = ":".join(self.preload)
-        if self.allocator == "jemalloc":
-            variables["MALLOC_CONF"] = JEMALLOC_SETTINGS
-        if self.openmp == "libiomp5":
-            # Threads that spin 200 ms after each region steal cores from other ranks;
-            # no KMP_AFFINITY, which shrinks the process's own mask (pytorch#91989).
-            variables["KMP_BLOCKTIME"] = "1"
-        if self.backend == "ccl" and self.ccl_workers:
-            variables["CCL_WORKER_COUNT"] = str(self.ccl_workers)
-            workers = [str(cpu) for cpus in self.ccl_cpus for cpu in cpus]
-            if workers:
-                variables["CCL_WORKER_AFFINITY"] = ",".join(workers)
         return variables
+
+    def setting(self, name: str) -> KnobValue:
+        """The value of a knob that has no field of its own. Raises UsageError for no knob."""
+        return dict(self.settings).get(name, knob_named(name).today)
+
+    def with_setting(self, name: str, value: KnobValue) -> Plan:
+        """The plan that differs in the value of such a knob."""
+        settings = {**dict(self.settings), name: value}
+        if value == knob_named(name).today:
+            del settings[name]
+        return replace(self, settings=tuple(sorted(settings.items())))
 
     def describe(self) -> str:
         """One line for people: ``2 × 14 threads, bf16, tcmalloc``."""
-        parts = [f"{self.processes_per_node} × {self.threads_per_process} threads"]
-        if self.nodes > 1:
-            parts.insert(0, f"{self.nodes} nodes")
-        parts.append(self.precision)
-        if self.world_size > 1:
-            workers = f", {self.ccl_workers} workers" if self.ccl_workers else ""
-            parts.append(self.backend + workers)
-        parts += [name for name in (self.allocator, self.openmp) if name != "default"]
-        if self.ipex:
-            parts.append("IPEX")
+        parts = [f"{self.nodes} nodes"] if self.nodes > 1 else []
+        parts += [words for knob in KNOBS if (words := knob.words(self)) is not None]
         if self.as_found:
             parts.append("as found")
         return ", ".join(parts)
@@ -138,6 +123,7 @@ class Plan:
         document["cpus"] = [list(cpus) for cpus in self.cpus]
         document["ccl_cpus"] = [list(cpus) for cpus in self.ccl_cpus]
         document["preload"] = list(self.preload)
+        document["settings"] = dict(self.settings)
         return document
 
     @classmethod
@@ -148,8 +134,9 @@ class Plan:
             values["cpus"] = tuple(tuple(map(int, cpus)) for cpus in values["cpus"])
             values["ccl_cpus"] = tuple(tuple(map(int, c)) for c in values.get("ccl_cpus", ()))
             values["preload"] = tuple(map(str, values.get("preload", ())))
+            values["settings"] = tuple(sorted(dict(values.get("settings", {})).items()))
             return cls(**values)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, UsageError) as error:
             raise ResultError(
                 f"not a plan: {error}", hint="the file was changed by hand, or is damaged"
             ) from error
@@ -158,3 +145,13 @@ class Plan:
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
+
+
+def _check_settings(settings: tuple[tuple[str, KnobValue], ...]) -> None:
+    """One way to write each plan: sorted, every knob once, nothing that is as it is today."""
+    if list(settings) != sorted(dict(settings).items()):
+        raise ValueError("the settings of a plan are sorted by knob, each once")
+    for name, value in settings:
+        knob = knob_named(name)
+        if not knob.in_settings or knob.parse(value) != value or value == knob.today:
+            raise ValueError(f"a plan does not say that {name} is {value!r}")

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from machines import AMX, AVX512, machine
 
 from cputune.facts import Core
+from cputune.knobs.precision import native_precisions
 from cputune.layout import (
     baseline_plan,
     default_threads,
     guide_plan,
     make_plan,
-    native_precisions,
     nodes_spanned,
     rank_counts,
     rank_slices,

@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cputune.errors import ResultError
-from cputune.plan import ALLOCATORS, BACKENDS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES, PRECISIONS, Plan
+from cputune.knobs.allocator import ALLOCATORS, JEMALLOC_SETTINGS
+from cputune.knobs.backend import BACKENDS
+from cputune.knobs.openmp import OPENMP_RUNTIMES
+from cputune.knobs.precision import PRECISIONS
+from cputune.plan import Plan
 
 
 def plan(**changes: Any) -> Plan:

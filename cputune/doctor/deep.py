@@ -20,7 +20,7 @@ from cputune.doctor.finding import Check, Finding, Severity, by_severity
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
-from cputune.layout import native_precisions
+from cputune.knobs.precision import native_precisions
 from cputune.stack.fit import versions_of
 from cputune.stack.tables import load
 from cputune.stack.ways import both_ways

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import value, without_gpu
 from cputune.facts import HostFacts
-from cputune.layout import native_precisions
+from cputune.knobs.precision import native_precisions
 
 _AMX = ("amx_tile", "amx_bf16", "amx_int8")
 _AMX_KERNEL = (5, 16)

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cputune.facts import HostFacts
-from cputune.layout import NATIVE_BF16, nodes_spanned
+from cputune.knobs.precision import NATIVE_BF16
+from cputune.layout import nodes_spanned
 from cputune.plan import Plan
 
 Array = NDArray[np.float64]

@@ -13,8 +13,8 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from cputune.knobs import KnobValue
 from cputune.plan import Plan
-from cputune.tuner.knobs import KnobValue
 from cputune.tuner.model import Belief, SpeedModel, expected_improvement
 from cputune.tuner.space import SearchSpace
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cputune.errors import UsageError
 from cputune.facts import Core, HostFacts, Unknown
+from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Choices, KnobValue, LeftOut, knob_named
+from cputune.knobs.precision import native_precisions
 from cputune.layout import (
     baseline_plan,
     make_plan,
-    native_precisions,
     rank_counts,
     rank_slices,
     thread_counts,
@@ -20,23 +21,17 @@ from cputune.layout import (
 )
 from cputune.memory import needed_bytes, room_bytes
 from cputune.plan import Plan
-from cputune.tuner import knobs
-from cputune.tuner.knobs import Choices, Knob, KnobValue, LeftOut
 from cputune.workload import Workload
 
 CCL_WORKER_COUNTS = (1, 2, 4)
 
-TODAY: Mapping[str, KnobValue] = {
-    "ranks": 1,
-    "smt": False,
-    "backend": "gloo",
-    "ccl_workers": 0,
-    "precision": "fp32",
-    "ipex": False,
-    "allocator": "default",
-    "openmp": "default",
-}
-"""What a knob that is not varied stays at; the threads are then all cores of the rank."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Varied:
+    """A knob by name, and the values that any plan of the space takes for it."""
+
+    name: str
+    values: tuple[KnobValue, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +46,7 @@ class SearchSpace:
     facts: HostFacts
     workload: Workload
     baseline: Plan
-    knobs: tuple[Knob, ...]
+    knobs: tuple[Varied, ...]
     left_out: tuple[LeftOut, ...]
     values: Mapping[Plan, Mapping[str, KnobValue]]
     suggestions: tuple[tuple[str, Plan], ...]
@@ -79,13 +74,8 @@ def build_space(
     plan of this machine can have.
     """
     fixed = _fixed(vary, fix or {})
-    choices = {
-        "backend": knobs.ccl(facts),
-        "precision": knobs.precisions(facts, allow_slow=allow_slow_precision),
-        "ipex": knobs.ipex(facts),
-        "allocator": knobs.allocators(facts),
-        "openmp": knobs.openmp_runtimes(facts),
-    }
+    ask = Ask(workload=workload, fixed=fixed, allow_slow_precision=allow_slow_precision)
+    choices = {knob.name: knob.choices(facts, ask) for knob in KNOBS if knob.choices is not None}
     cores = usable_cores(facts)
     left_out: list[LeftOut] = []
     values: dict[Plan, Mapping[str, KnobValue]] = {}
@@ -101,8 +91,8 @@ def build_space(
         workload=workload,
         baseline=baseline_plan(facts),
         knobs=tuple(
-            Knob(name=name, values=tuple(dict.fromkeys(v[name] for v in values.values())))
-            for name in knobs.NAMES
+            Varied(name=name, values=tuple(dict.fromkeys(v[name] for v in values.values())))
+            for name in NAMES
         ),
         left_out=tuple(left_out),
         values=values,
@@ -261,28 +251,17 @@ def _with_libraries(
     choices: Mapping[str, Choices],
     fixed: Mapping[str, KnobValue],
 ) -> Iterator[tuple[Plan, dict[str, KnobValue]]]:
-    for precision in _kept(choices["precision"].values, "precision", fixed):
-        for ipex in _kept(choices["ipex"].values, "ipex", fixed):
-            for openmp in _kept(choices["openmp"].values, "openmp", fixed):
-                for allocator in _kept(choices["allocator"].values, "allocator", fixed):
-                    libraries = (facts.library(str(name)) for name in (openmp, allocator))
-                    plan = replace(
-                        layout,
-                        precision=str(precision),
-                        ipex=bool(ipex),
-                        openmp=str(openmp),
-                        allocator=str(allocator),
-                        preload=tuple(lib.path for lib in libraries if lib is not None),
-                    )
-                    yield (
-                        plan,
-                        {
-                            "precision": precision,
-                            "ipex": ipex,
-                            "allocator": allocator,
-                            "openmp": openmp,
-                        },
-                    )
+    """A layout with every combination of the knobs that no CPU depends on."""
+    found: list[tuple[Plan, dict[str, KnobValue]]] = [(layout, {})]
+    for knob in KNOBS:
+        if knob.put is None:
+            continue
+        found = [
+            (knob.put(plan, value, facts), {**values, knob.name: value})
+            for plan, values in found
+            for value in _kept(choices[knob.name].values, knob.name, fixed)
+        ]
+    yield from found
 
 
 def _kept(
@@ -335,38 +314,18 @@ def _fixed(vary: Iterable[str] | None, fix: Mapping[str, Any]) -> dict[str, Knob
     """Every knob that may not vary, and where it stays."""
     wanted = None if vary is None else set(vary)
     for name in sorted((wanted or set()) | set(fix)):
-        if name not in knobs.NAMES:
-            raise UsageError(f"no knob is called {name!r}", hint="knobs: " + ", ".join(knobs.NAMES))
+        knob_named(name)
     held: dict[str, KnobValue] = {}
     if wanted is not None:
         held = {name: value for name, value in TODAY.items() if name not in wanted}
-        if "threads" not in wanted:
-            held["threads"] = "all"
         if "ccl_workers" in wanted or "backend" in wanted:
             held.pop("backend", None)
             held.pop("ccl_workers", None)
     for name, value in fix.items():
-        held[name] = _value(name, value)
+        held[name] = knob_named(name).parse(value)
         if name == "backend" and value == "ccl":
             held.pop("ccl_workers", None)
     return held
-
-
-_YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
-
-
-def _value(name: str, value: Any) -> KnobValue:
-    """A knob's value from text, as ``--fix`` gives it, or as Python has it."""
-    text = str(value).strip().lower()
-    if name in ("smt", "ipex"):
-        if text in _YES + _NO:
-            return text in _YES
-        raise UsageError(f"{name} is yes or no, not {value!r}", hint=f"--fix {name}=yes")
-    if name in ("ranks", "threads", "ccl_workers"):
-        if text.isascii() and text.isdigit() and (int(text) > 0 or name == "ccl_workers"):
-            return int(text)
-        raise UsageError(f"{name} is a whole number, not {value!r}", hint=f"--fix {name}=2")
-    return text
 
 
 def _refuse_impossible(fix: Mapping[str, Any], left_out: list[LeftOut]) -> None:

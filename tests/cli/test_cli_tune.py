@@ -169,7 +169,7 @@ class TestBadInput:
             (("--recipe", "empty.toml"), "is missing"),
             (("--knobs", "colour"), "no knob is called 'colour'"),
             (("--fix", "precision"), "NAME=VALUE"),
-            (("--fix", "precision=fp64"), "no plan of this machine"),
+            (("--fix", "precision=fp64"), "precision is fp32, bf16 or fp16"),
             (("--max-time", "soon"), "not a time"),
             (("--max-time", "0"), "above 0"),
             (("--batch-per-rank", "0"), "1 or more"),

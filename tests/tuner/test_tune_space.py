@@ -258,7 +258,7 @@ class TestFixing:
             ({"ranks": "many"}, "whole number"),
             ({"ranks": 0}, "whole number"),
             ({"smt": "perhaps"}, "yes or no"),
-            ({"precision": "fp64"}, "no plan of this machine has precision=fp64"),
+            ({"precision": "fp64"}, "precision is fp32, bf16 or fp16"),
             ({"precision": "fp16"}, "no plan of this machine has precision=fp16"),
             ({"ranks": 99}, "no plan of this machine"),
         ],

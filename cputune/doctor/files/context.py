@@ -8,7 +8,8 @@ from packaging.version import Version
 
 from cputune.doctor.finding import Check, Finding, Severity
 from cputune.facts import HostFacts
-from cputune.layout import native_precisions, usable_cores
+from cputune.knobs.precision import native_precisions
+from cputune.layout import usable_cores
 from cputune.stack.fit import Versions, versions_of
 from cputune.stack.tables import load
 

@@ -8,7 +8,7 @@
 # 1.62), 5 pairs measured side by side.
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 # Data: synthetic tokens.
-# cputune-plan: {"format":"mpirun","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+# cputune-plan: {"format":"mpirun","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
 set -euo pipefail
 
 fail() {
@@ -75,8 +75,8 @@ launch=(
   --map-by ppr:2:node
   --bind-to none
   -x MASTER_ADDR=127.0.0.1
-  -x OMP_NUM_THREADS=4
   -x ACCELERATE_USE_CPU=true
+  -x OMP_NUM_THREADS=4
   -x ACCELERATE_MIXED_PRECISION=bf16
   -x LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
   -x MASTER_PORT="$port"

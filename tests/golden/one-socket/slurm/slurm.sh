@@ -10,7 +10,7 @@
 # Data: synthetic tokens.
 # Note: Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job
 # may use them, else it keeps the cores that srun bound, and says so.
-# cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+# cputune-plan: {"format":"slurm","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
 #SBATCH --job-name=bert-base-squad
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=2
@@ -64,8 +64,8 @@ for word in "$@"; do
     fail "a lone colon would start another program here" "write the argument otherwise"
 done
 
-export OMP_NUM_THREADS=4
 export ACCELERATE_USE_CPU=true
+export OMP_NUM_THREADS=4
 export ACCELERATE_MIXED_PRECISION=bf16
 export LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
 export SRUN_CPUS_PER_TASK=4

@@ -8,7 +8,7 @@
 # 1.62), 5 pairs measured side by side.
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 # Data: synthetic tokens.
-# cputune-plan: {"format":"torchrun","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+# cputune-plan: {"format":"torchrun","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
 set -euo pipefail
 
 fail() {
@@ -41,8 +41,8 @@ train=(
   --per_device_train_batch_size 6
 )
 
-export OMP_NUM_THREADS=4
 export ACCELERATE_USE_CPU=true
+export OMP_NUM_THREADS=4
 export ACCELERATE_MIXED_PRECISION=bf16
 export LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
 

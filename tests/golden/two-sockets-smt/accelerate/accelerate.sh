@@ -12,7 +12,7 @@
 # Data: synthetic tokens.
 # Note: accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back,
 # and binds each rank, whatever mpirun has done.
-# cputune-plan: {"format":"accelerate","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+# cputune-plan: {"format":"accelerate","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
 set -euo pipefail
 
 fail() {
@@ -58,15 +58,15 @@ train=(
   --per_device_train_batch_size 3
 )
 
-export OMP_NUM_THREADS=24
 export ACCELERATE_USE_CPU=true
+export OMP_NUM_THREADS=24
 export ACCELERATE_MIXED_PRECISION=bf16
-export ACCELERATE_USE_IPEX=true
-export LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
-export MALLOC_CONF=oversize_threshold:1,background_thread:true,metadata_thp:auto
-export KMP_BLOCKTIME=1
 export CCL_WORKER_COUNT=4
 export CCL_WORKER_AFFINITY=0,1,2,3,28,29,30,31
+export MALLOC_CONF=oversize_threshold:1,background_thread:true,metadata_thp:auto
+export KMP_BLOCKTIME=1
+export ACCELERATE_USE_IPEX=true
+export LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
 export GLOO_SOCKET_IFNAME=eth0
 export FI_TCP_IFACE=eth0
 export I_MPI_PIN_DOMAIN='[0xffffff0,0xffffff00000000]'
@@ -121,15 +121,15 @@ rank=(
   --launcher mpi
   --cpus 4-27/32-55
   --unset KMP_AFFINITY
-  --set OMP_NUM_THREADS=24
   --set ACCELERATE_USE_CPU=true
+  --set OMP_NUM_THREADS=24
   --set ACCELERATE_MIXED_PRECISION=bf16
-  --set ACCELERATE_USE_IPEX=true
-  --set LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
-  --set 'MALLOC_CONF=oversize_threshold:1,background_thread:true,metadata_thp:auto'
-  --set KMP_BLOCKTIME=1
   --set CCL_WORKER_COUNT=4
   --set 'CCL_WORKER_AFFINITY=0,1,2,3,28,29,30,31'
+  --set 'MALLOC_CONF=oversize_threshold:1,background_thread:true,metadata_thp:auto'
+  --set KMP_BLOCKTIME=1
+  --set ACCELERATE_USE_IPEX=true
+  --set LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
   --set GLOO_SOCKET_IFNAME=eth0
   --set FI_TCP_IFACE=eth0
   --set MASTER_ADDR=node1

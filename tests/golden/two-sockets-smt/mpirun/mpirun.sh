@@ -10,7 +10,7 @@
 # With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
 # oneccl_bind_pt 2.8.0+cpu.
 # Data: synthetic tokens.
-# cputune-plan: {"format":"mpirun","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+# cputune-plan: {"format":"mpirun","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
 set -euo pipefail
 
 fail() {
@@ -90,15 +90,15 @@ launch=(
   -f "$here/hosts.hydra"
   -genv I_MPI_PIN_DOMAIN '[0xffffff0,0xffffff00000000]'
   -genv MASTER_ADDR node1
-  -genv OMP_NUM_THREADS 24
   -genv ACCELERATE_USE_CPU true
+  -genv OMP_NUM_THREADS 24
   -genv ACCELERATE_MIXED_PRECISION bf16
-  -genv ACCELERATE_USE_IPEX true
-  -genv LD_PRELOAD /opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
-  -genv MALLOC_CONF 'oversize_threshold:1,background_thread:true,metadata_thp:auto'
-  -genv KMP_BLOCKTIME 1
   -genv CCL_WORKER_COUNT 4
   -genv CCL_WORKER_AFFINITY '0,1,2,3,28,29,30,31'
+  -genv MALLOC_CONF 'oversize_threshold:1,background_thread:true,metadata_thp:auto'
+  -genv KMP_BLOCKTIME 1
+  -genv ACCELERATE_USE_IPEX true
+  -genv LD_PRELOAD /opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
   -genv GLOO_SOCKET_IFNAME eth0
   -genv FI_TCP_IFACE eth0
   -genv MASTER_PORT "$port"

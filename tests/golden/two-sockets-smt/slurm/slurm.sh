@@ -12,7 +12,7 @@
 # Data: synthetic tokens.
 # Note: Slurm gives CPUs by its own numbering: each rank takes the plan's CPUs where its job
 # may use them, else it keeps the cores that srun bound, and says so.
-# cputune-plan: {"format":"slurm","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+# cputune-plan: {"format":"slurm","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
 #SBATCH --job-name=bert-large
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
@@ -80,15 +80,15 @@ for word in "$@"; do
     fail "a lone colon would start another program here" "write the argument otherwise"
 done
 
-export OMP_NUM_THREADS=24
 export ACCELERATE_USE_CPU=true
+export OMP_NUM_THREADS=24
 export ACCELERATE_MIXED_PRECISION=bf16
-export ACCELERATE_USE_IPEX=true
-export LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
-export MALLOC_CONF=oversize_threshold:1,background_thread:true,metadata_thp:auto
-export KMP_BLOCKTIME=1
 export CCL_WORKER_COUNT=4
 export CCL_WORKER_AFFINITY=0,1,2,3,28,29,30,31
+export MALLOC_CONF=oversize_threshold:1,background_thread:true,metadata_thp:auto
+export KMP_BLOCKTIME=1
+export ACCELERATE_USE_IPEX=true
+export LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
 export GLOO_SOCKET_IFNAME=eth0
 export FI_TCP_IFACE=eth0
 export CCL_PROCESS_LAUNCHER=none

@@ -8,7 +8,7 @@
 # and CPUs that it gets today written down.
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 # Data: synthetic tokens.
-# cputune-plan: {"format":"accelerate","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"as_found":false},"samples_per_second":{"median":20.0,"low":19.7,"high":20.4},"global_batch_size":8}
+# cputune-plan: {"format":"accelerate","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"as_found":false,"settings":{}},"samples_per_second":{"median":20.0,"low":19.7,"high":20.4},"global_batch_size":8}
 set -euo pipefail
 
 fail() {
@@ -39,8 +39,8 @@ train=(
   --per_device_train_batch_size 8
 )
 
-export OMP_NUM_THREADS=2
 export ACCELERATE_USE_CPU=true
+export OMP_NUM_THREADS=2
 
 launch=(
   "$python" -m accelerate.commands.launch

@@ -8,7 +8,7 @@
 # and CPUs that it gets today written down.
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 # Data: synthetic tokens.
-# cputune-plan: {"format":"mpirun","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"as_found":false},"samples_per_second":{"median":20.0,"low":19.7,"high":20.4},"global_batch_size":8}
+# cputune-plan: {"format":"mpirun","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"as_found":false,"settings":{}},"samples_per_second":{"median":20.0,"low":19.7,"high":20.4},"global_batch_size":8}
 set -euo pipefail
 
 fail() {
@@ -72,8 +72,8 @@ case $dialect in
       -launcher fork
       -genv I_MPI_PIN_DOMAIN '[0x3]'
       -genv MASTER_ADDR 127.0.0.1
-      -genv OMP_NUM_THREADS 2
       -genv ACCELERATE_USE_CPU true
+      -genv OMP_NUM_THREADS 2
       -genv MASTER_PORT "$port"
     )
     ;;
@@ -85,8 +85,8 @@ case $dialect in
       -launcher fork
       -bind-to user:0+1
       -genv MASTER_ADDR 127.0.0.1
-      -genv OMP_NUM_THREADS 2
       -genv ACCELERATE_USE_CPU true
+      -genv OMP_NUM_THREADS 2
       -genv MASTER_PORT "$port"
     )
     ;;
@@ -98,8 +98,8 @@ case $dialect in
       --map-by ppr:1:node
       --bind-to none
       -x MASTER_ADDR=127.0.0.1
-      -x OMP_NUM_THREADS=2
       -x ACCELERATE_USE_CPU=true
+      -x OMP_NUM_THREADS=2
       -x MASTER_PORT="$port"
     )
     [[ $EUID -ne 0 ]] || launch+=(--allow-run-as-root)

@@ -1,0 +1,76 @@
+"""The knobs: what may be varied about a launch, one record and one file for each.
+
+Everything that must know a knob goes over ``KNOBS``: the variables and arguments that
+carry a plan, what is held against the ranks, the words for people, the search space and
+the tuner's model. A new knob is a new file and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cputune.errors import UsageError
+from cputune.knobs.allocator import ALLOCATOR
+from cputune.knobs.backend import BACKEND
+from cputune.knobs.ccl_workers import CCL_WORKERS
+from cputune.knobs.ipex import IPEX
+from cputune.knobs.openmp import OPENMP
+from cputune.knobs.precision import PRECISION
+from cputune.knobs.ranks import RANKS
+from cputune.knobs.record import (
+    Argument,
+    Ask,
+    Choices,
+    Effect,
+    Footprint,
+    Knob,
+    KnobValue,
+    LeftOut,
+    Shown,
+    State,
+)
+from cputune.knobs.smt import SMT
+from cputune.knobs.threads import THREADS
+
+KNOBS: tuple[Knob, ...] = (
+    RANKS,
+    THREADS,
+    SMT,
+    PRECISION,
+    BACKEND,
+    CCL_WORKERS,
+    ALLOCATOR,
+    OPENMP,
+    IPEX,
+)
+"""Every knob, in the order that they are shown: the layout first, then the libraries."""
+
+NAMES = tuple(knob.name for knob in KNOBS)
+
+TODAY: Mapping[str, KnobValue] = {knob.name: knob.today for knob in KNOBS}
+"""What each knob stays at where it is not varied."""
+
+__all__ = [
+    "KNOBS",
+    "NAMES",
+    "TODAY",
+    "Argument",
+    "Ask",
+    "Choices",
+    "Effect",
+    "Footprint",
+    "Knob",
+    "KnobValue",
+    "LeftOut",
+    "Shown",
+    "State",
+    "knob_named",
+]
+
+
+def knob_named(name: str) -> Knob:
+    """The knob of this name. Raises UsageError."""
+    for knob in KNOBS:
+        if knob.name == name:
+            return knob
+    raise UsageError(f"no knob is called {name!r}", hint="knobs: " + ", ".join(NAMES))

@@ -1,0 +1,218 @@
+"""What a knob is: one thing about a launch that can be varied, and all that is known of it.
+
+The record holds functions of plans, and plans are built from these records; so a plan
+is known here by its fields alone (the import is for the type checker).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cputune.errors import UsageError
+
+if TYPE_CHECKING:
+    from cputune.facts import HostFacts
+    from cputune.plan import Plan
+    from cputune.workload import Workload
+
+KnobValue = int | str | bool
+
+Argument = bool | int | str | None
+"""What a field of TrainingArguments is set to; None leaves it unset."""
+
+State = Mapping[str, Any]
+"""What a rank says about itself, as ``cputune.inside.state`` reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A knob or a value that is not in the space, and why."""
+
+    what: str
+    why: str
+
+    def to_json(self) -> dict[str, str]:
+        """A mapping of plain JSON values."""
+        return {"what": self.what, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """The values that a knob can take here, today's first, and those that it cannot, and why."""
+
+    values: tuple[KnobValue, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What somebody wants of the space, beside what the machine can do.
+
+    ``fixed`` are knobs that are held at a value. ``allow_slow_precision`` offers bf16
+    where the CPU only emulates it. ``workload`` is what is trained.
+    """
+
+    workload: Workload | None = None
+    fixed: Mapping[str, KnobValue] = field(default_factory=dict)
+    allow_slow_precision: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One thing by which a rank shows that it runs as the plan says.
+
+    ``expected`` is what the plan says for a local rank, None where it says nothing;
+    ``seen`` what the rank's state shows, None where it shows nothing. Both are values
+    for people, and equal where the rank obeys.
+    """
+
+    what: str
+    expected: Callable[[Plan, int], object | None]
+    seen: Callable[[Plan, State], object | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a plan occupies on a machine.
+
+    ``busy_cores`` are those of one rank, ``share`` is that of all ranks in the cores of
+    the machine, ``sockets`` and ``nodes`` are those under the first rank.
+    """
+
+    busy_cores: int
+    on_siblings: bool
+    share: float
+    sockets: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """How much a knob may change the time per sample, believed before anything is measured.
+
+    Sizes are standard deviations of the natural log of the time: 0.1 says that two values
+    differ by about a tenth. The model of the tuner adds the effects of all knobs up.
+
+    Attributes:
+        own: the size that is the same for every plan.
+        within: how much more it differs where another knob differs, by the name of that
+            knob; ``layout`` stands for ranks and threads together.
+        part_of: the knob with whose value this effect begins anew (the oneCCL workers say
+            nothing about gloo).
+        feature: the plan's coordinate for a knob whose values are near or far; plans with
+            one ``label`` are alike otherwise.
+        scale: the distance of two features at which what one plan shows says little about
+            the other.
+        label: what two plans must share to have the same effect.
+        expected: the log of the factor that a plan is expected to gain (below 0) or lose.
+        source: where the sizes come from.
+    """
+
+    own: float
+    within: Mapping[str, float] = field(default_factory=dict)
+    part_of: str | None = None
+    feature: Callable[[Plan, Footprint], float] | None = None
+    scale: float = 1.0
+    label: Callable[[Plan, Footprint], object] | None = None
+    expected: Callable[[HostFacts, Plan], float] | None = None
+    source: str
+
+
+def _no_variables(plan: Plan) -> Mapping[str, str]:
+    return {}
+
+
+def _no_arguments(plan: Plan) -> Mapping[str, Argument]:
+    return {}
+
+
+def _no_words(plan: Plan) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One knob.
+
+    Attributes:
+        name: how people and files name it.
+        summary: what it is, in one line for people.
+        today: the value that it stays at where it is not varied.
+        parse: its value from text or from Python. Raises UsageError.
+        effect: what the tuner's model believes of it beforehand.
+        choices: the values that live on a machine; None for a knob whose values follow
+            from the cores (see ``cputune.layout``).
+        put: a plan with this value; None for a knob that decides which CPUs a plan has.
+        in_settings: whether a plan keeps the value in its ``settings``, for want of a field.
+        variables: the environment variables that carry it into a rank.
+        arguments: the fields of TrainingArguments that carry it, by their names in
+            today's transformers; how a version spells them is ``cputune.stack``'s part.
+        shown: how a rank shows that it obeys.
+        words: its part of ``Plan.describe()``; None where there is nothing to say.
+    """
+
+    name: str
+    summary: str
+    today: KnobValue
+    parse: Callable[[object], KnobValue]
+    effect: Effect
+    choices: Callable[[HostFacts, Ask], Choices] | None = None
+    put: Callable[[Plan, KnobValue, HostFacts], Plan] | None = None
+    in_settings: bool = False
+    variables: Callable[[Plan], Mapping[str, str]] = _no_variables
+    arguments: Callable[[Plan], Mapping[str, Argument]] = _no_arguments
+    shown: tuple[Shown, ...] = ()
+    words: Callable[[Plan], str | None] = _no_words
+
+
+_YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
+
+
+def yes_or_no(name: str) -> Callable[[object], KnobValue]:
+    """The parser of a knob that is on or off."""
+
+    def parse(value: object) -> KnobValue:
+        text = _text(value)
+        if text not in _YES + _NO:
+            raise UsageError(f"{name} is yes or no, not {value!r}", hint=f"--fix {name}=yes")
+        return text in _YES
+
+    return parse
+
+
+def whole_number(
+    name: str, *, least: int, also: tuple[str, ...] = ()
+) -> Callable[[object], KnobValue]:
+    """The parser of a knob that is a number of ``least`` or more, or one of a few words."""
+
+    def parse(value: object) -> KnobValue:
+        text = _text(value)
+        if text in also:
+            return text
+        if text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least:
+            return int(text)
+        what = " or ".join((f"a whole number from {least} on", *also))
+        raise UsageError(f"{name} is {what}, not {value!r}", hint=f"--fix {name}=2")
+
+    return parse
+
+
+def one_of(name: str, words: tuple[str, ...]) -> Callable[[object], KnobValue]:
+    """The parser of a knob that is one of these words."""
+
+    def parse(value: object) -> KnobValue:
+        text = _text(value)
+        if text not in words:
+            raise UsageError(
+                f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {value!r}",
+                hint=f"--fix {name}={words[-1]}",
+            )
+        return text
+
+    return parse
+
+
+def _text(value: object) -> str:
+    return str(value).strip().lower()

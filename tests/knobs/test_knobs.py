@@ -1,0 +1,111 @@
+"""Every knob is a whole record: what holds for one holds for all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from machines import machine
+
+from cputune.errors import UsageError
+from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Knob, knob_named
+from cputune.layout import guide_plan
+from cputune.plan import Plan
+
+PLAN = guide_plan(machine(sockets=2, cores_per_socket=4))
+FACTS = machine(libraries=("tcmalloc", "jemalloc", "libiomp5"))
+
+every_knob = pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
+
+
+@every_knob
+class TestEveryKnob:
+    def test_says_what_it_is_in_one_line(self, knob: Knob) -> None:
+        assert 10 < len(knob.summary) < 90
+        assert knob.effect.source
+
+    def test_reads_the_value_of_today_back_from_text(self, knob: Knob) -> None:
+        text = "no" if knob.today is False else str(knob.today)
+        assert knob.parse(text) == knob.today
+
+    def test_refuses_a_value_that_is_none_in_words(self, knob: Knob) -> None:
+        with pytest.raises(UsageError, match=f"^{knob.name} is ") as caught:
+            knob.parse("perhaps")
+        assert caught.value.hint.startswith(f"--fix {knob.name}=")
+
+    def test_offers_the_value_of_today_first(self, knob: Knob) -> None:
+        if knob.choices is not None:
+            assert knob.choices(FACTS, Ask()).values[0] == knob.today
+
+    def test_is_carried_by_text_and_plain_json_values(self, knob: Knob) -> None:
+        assert all(isinstance(value, str) for value in knob.variables(PLAN).values())
+        assert json.loads(json.dumps(dict(knob.arguments(PLAN)))) == dict(knob.arguments(PLAN))
+
+    def test_its_values_can_be_told_apart(self, knob: Knob) -> None:
+        if knob.choices is None or knob.put is None:
+            return
+        plans = [knob.put(PLAN, value, FACTS) for value in knob.choices(FACTS, Ask()).values]
+        assert len(set(plans)) == len(plans)
+        carried = [
+            (dict(knob.variables(plan)), plan.preload, dict(knob.arguments(plan))) for plan in plans
+        ]
+        assert all(one not in carried[:index] for index, one in enumerate(carried))
+
+    def test_nothing_is_held_against_a_rank_that_shows_nothing(self, knob: Knob) -> None:
+        if knob.name != "ipex":  # hooks that saw no IPEX say so
+            assert all(shown.seen(PLAN, {}) is None for shown in knob.shown)
+
+
+def test_no_two_knobs_share_a_name_a_variable_or_an_argument() -> None:
+    plan = replace(
+        PLAN,
+        backend="ccl",
+        ccl_workers=1,
+        ccl_cpus=((0,), (4,)),
+        ipex=True,
+        allocator="jemalloc",
+        openmp="libiomp5",
+    )
+    carried = [n for knob in KNOBS for n in (*knob.variables(plan), *knob.arguments(plan))]
+    assert len(set(carried)) == len(carried)
+    assert len(set(NAMES)) == len(NAMES) == len(TODAY)
+
+
+def test_an_unknown_knob_is_named_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="no knob is called 'colour'") as caught:
+        knob_named("colour")
+    assert "precision" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "expected", "seen"),
+    [
+        ("threads", {"threads": 4}, 4, 4),
+        ("precision", {"dtype": "float32"}, "bfloat16", "float32"),
+        ("backend", {"world_size": 2, "backend": "gloo"}, "gloo", "gloo"),
+        ("backend", {"world_size": 1, "backend": None}, "gloo", None),
+        ("allocator", {"allocator": "jemalloc"}, "default", "jemalloc"),
+        ("openmp", {"openmp": "libgomp"}, None, "libgomp"),
+        ("ipex", {"ipex": True}, "off", "on"),
+    ],
+)
+def test_what_a_rank_shows_is_held_against_the_plan(
+    name: str, state: dict[str, object], expected: object, seen: object
+) -> None:
+    shown = knob_named(name).shown[0]
+    assert (shown.expected(PLAN, 0), shown.seen(PLAN, state)) == (expected, seen)
+
+
+def test_the_cpus_of_a_rank_are_those_of_its_place_on_the_node() -> None:
+    _, cpus = knob_named("threads").shown
+    assert (cpus.expected(PLAN, 1), cpus.seen(PLAN, {"affinity": [4, 5, 6, 7]})) == ("4-7", "4-7")
+
+
+def test_a_preloaded_library_that_is_not_mapped_is_seen() -> None:
+    plan = Plan(
+        processes_per_node=1, threads_per_process=1, cpus=((0,),), preload=("/a.so", "/b.so")
+    )
+    _, libraries = knob_named("allocator").shown
+    assert libraries.expected(plan, 0) == "/a.so:/b.so"
+    assert libraries.seen(plan, {"mapped": ["/b.so"]}) == "/b.so"
