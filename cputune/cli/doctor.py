@@ -116,13 +116,13 @@ def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | No
     facts = probe(host)
     if check_file is not None:
         from cputune.doctor.checkfile import check_file as judge_file
-        from cputune.doctor.judge import stack_facts
+        from cputune.doctor.named_stack import stack_facts
 
         judged = facts if stack is None else stack_facts(stack, facts)
         name = "stdin" if check_file == "-" else check_file
         return Diagnosis(facts=facts, findings=judge_file(_text_of(check_file), name, judged))
     if stack is not None:
-        from cputune.doctor.judge import judge_stack
+        from cputune.doctor.named_stack import judge_stack
 
         return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
     from cputune.doctor.configured import configured_findings

@@ -3,7 +3,7 @@
 An accelerate configuration (YAML or JSON), a shell script or a line with a training
 command (Slurm scripts too), a PyTorchJob or TrainJob. Each is judged by the installed
 packages, or by the packages of a stack that is only named: give the facts that
-``judge.stack_facts`` makes of it.
+``named_stack.stack_facts`` makes of it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from cputune.doctor.files import accelerate, command, kubernetes
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.launches import read_launches
-from cputune.doctor.files.shell import read_commands
-from cputune.doctor.files.yaml_lines import Document, read_documents
 from cputune.doctor.finding import Check, Finding, by_severity
+from cputune.doctor.reading.launches import read_launches
+from cputune.doctor.reading.shell import read_commands
+from cputune.doctor.reading.yaml_lines import Document, read_documents
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 

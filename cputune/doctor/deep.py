@@ -15,8 +15,16 @@ from importlib import resources
 from typing import Any
 
 from cputune import cpulist
-from cputune.doctor.files.context import file_check
-from cputune.doctor.finding import Check, Finding, Severity, by_severity
+from cputune.doctor.checks.children import (
+    AFFINITY,
+    ILLEGAL,
+    IMPORT_FAILS,
+    ISA,
+    OPENMP,
+    RATIO,
+    SKIPPED,
+)
+from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
@@ -30,82 +38,6 @@ LOOK_SECONDS = 120.0
 
 BINDERS = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 
-SKIPPED = file_check(
-    "deep-skipped",
-    Severity.ADVICE,
-    title="A look could not be taken",
-    remedy="Nothing to mend: this part of --deep says nothing here.",
-    source="https://pytorch.org/get-started/locally/",
-    story="""--deep starts children that import torch. Where torch is not installed, or the
-machine is a recording, there is nothing to start; a child that does not end in time, or
-says nothing, proves nothing.""",
-)
-IMPORT_FAILS = file_check(
-    "deep-import",
-    Severity.ERROR,
-    title="A package cannot be imported",
-    remedy="Install a version that fits; cputune doctor names the pair.",
-    source="intel/intel-extension-for-pytorch#811, intel/torch-ccl#59, intel/torch-ccl#43",
-    story="""Symptom: the interpreter ends with 127, an abort, or an undefined symbol.
-
-Cause: the package was built for another torch, or a library that it needs is not on
-LD_LIBRARY_PATH. It was really imported, in a child, and this is how the child ended.""",
-)
-AFFINITY = file_check(
-    "deep-affinity",
-    Severity.ERROR,
-    title="Importing torch takes CPUs away from the process",
-    remedy="Unset the variable that binds, and bind the process from outside instead.",
-    source="pytorch/pytorch#91989, pytorch/pytorch#99625, pytorch/pytorch#101850",
-    story="""Symptom: everything runs on CPU 0, DataLoader workers too.
-
-Cause: an OpenMP runtime that is told to bind (KMP_AFFINITY, GOMP_CPU_AFFINITY,
-OMP_PROC_BIND) binds the main thread, and what it starts later inherits that mask. The
-masks were read before and after torch computed its first product.""",
-)
-OPENMP = file_check(
-    "deep-openmp-two",
-    Severity.WARNING,
-    title="Several OpenMP runtimes are loaded into one process",
-    remedy="Preload the one that torch should use, or install the packages from one place.",
-    source="pytorch/pytorch#98836, pytorch/pytorch#13806",
-    story="""Symptom: "OMP: Error #15", or twice as many threads as asked for, and slow.
-
-Cause: torch, scikit-learn, MKL and others bring an OpenMP runtime each. Each has a team
-of its own, and they spin against each other. The libraries are those that /proc/self/maps
-showed after torch and transformers were imported.""",
-)
-ISA = file_check(
-    "deep-isa",
-    Severity.WARNING,
-    title="oneDNN uses less than the CPU shows",
-    remedy="Unset what holds the instruction set down, or take a torch that knows this CPU.",
-    source="https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html",
-    story="""Symptom: bf16 is no faster than fp32 on a CPU with AMX.
-
-Cause: ONEDNN_MAX_CPU_ISA, a kernel that does not grant AMX, or an old oneDNN. The
-instruction set is the one that oneDNN itself printed (ONEDNN_VERBOSE=1).""",
-)
-RATIO = file_check(
-    "deep-bf16-ratio",
-    Severity.ADVICE,
-    title="bf16 against fp32 on one core",
-    remedy="Train in the faster one: --bf16 --use_cpu, or neither.",
-    source="pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456",
-    story="""One core multiplied the same matrices in fp32 and in bf16, in turns, and these
-are the medians. A training step gains less: only its matrix products change.""",
-)
-ILLEGAL = file_check(
-    "deep-illegal-instruction",
-    Severity.ERROR,
-    title="The CPU shows instructions that it does not execute",
-    remedy="Hold oneDNN below them.",
-    source="uxlfoundation/oneDNN#5689",
-    story="""Symptom: "Illegal instruction" at the first bf16 product.
-
-Cause: the hypervisor or the kernel shows AMX or AVX-512 flags and does not let the
-process use them. oneDNN can be told to stay below: ONEDNN_MAX_CPU_ISA.""",
-)
 CURES = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 
 
@@ -299,14 +231,3 @@ def _ended(done: Completed) -> str:
             name = f"signal {-done.returncode}"
         return f"was ended by {name}{said}"
     return f"ended with {done.returncode}{said}"
-
-
-DEEP_CHECKS: tuple[Check, ...] = (
-    ILLEGAL,
-    IMPORT_FAILS,
-    AFFINITY,
-    OPENMP,
-    ISA,
-    RATIO,
-    SKIPPED,
-)

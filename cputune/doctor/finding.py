@@ -71,9 +71,16 @@ class Finding:
         }
 
 
+def _nothing(facts: HostFacts) -> tuple[Finding, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A fault that can be found, and how. ``story`` tells symptom and cause."""
+    """A fault that can be found, and how. ``story`` tells symptom and cause.
+
+    Without ``find`` it is no fault of a machine: the judges of files and of children find it.
+    """
 
     code: str
     severity: Severity
@@ -81,7 +88,7 @@ class Check:
     remedy: str
     source: str
     story: str
-    find: Callable[[HostFacts], Iterable[Finding]]
+    find: Callable[[HostFacts], Iterable[Finding]] = _nothing
 
     def __call__(self, facts: HostFacts) -> tuple[Finding, ...]:
         """Look for the fault in these facts."""

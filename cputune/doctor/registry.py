@@ -6,31 +6,31 @@ machine: a person mends from the top.
 
 from __future__ import annotations
 
-from cputune.doctor import (
-    binding,
+from cputune.doctor.checks import (
+    binders,
     collectives,
-    container,
-    launch,
+    launchers,
     libraries,
+    limits,
     missing,
     precision,
     rendezvous,
     shape,
     system,
     threads,
+    versions,
 )
 from cputune.doctor.finding import Check
-from cputune.doctor.versions import VERSION_CHECKS
 
 CHECKS: tuple[Check, ...] = (
     *missing.CHECKS,
-    *VERSION_CHECKS,
+    *versions.CHECKS,
     *rendezvous.CHECKS,
-    *launch.CHECKS,
+    *launchers.CHECKS,
     *collectives.CHECKS,
-    *container.CHECKS,
+    *limits.CHECKS,
     *threads.CHECKS,
-    *binding.CHECKS,
+    *binders.CHECKS,
     *precision.CHECKS,
     *libraries.CHECKS,
     *system.CHECKS,
@@ -41,7 +41,6 @@ CHECKS: tuple[Check, ...] = (
 def all_checks() -> tuple[Check, ...]:
     """These, and those that need more than facts: a stack that is asked for, a file, a child."""
     from cputune.doctor.checkfile import FILE_CHECKS
-    from cputune.doctor.deep import DEEP_CHECKS
-    from cputune.doctor.judge import STACK_CHECKS
+    from cputune.doctor.checks import children, stack_answers
 
-    return (*CHECKS, *STACK_CHECKS, *FILE_CHECKS, *DEEP_CHECKS)
+    return (*CHECKS, *stack_answers.CHECKS, *FILE_CHECKS, *children.CHECKS)

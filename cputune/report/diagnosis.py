@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cputune.doctor import Diagnosis, Finding, Severity
-from cputune.doctor.bindings import bound_parties
+from cputune.doctor.bound import bound_parties
 from cputune.doctor.finding import Check
 from cputune.report.machine import machine_lines, visible
 from cputune.report.topology import picture

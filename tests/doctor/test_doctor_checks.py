@@ -20,8 +20,8 @@ from clean_machine import (
 from scripts import shellcheck
 
 from cputune.doctor import Diagnosis, Severity, diagnose
+from cputune.doctor.checks import versions
 from cputune.doctor.registry import CHECKS
-from cputune.doctor.versions import VERSION_CHECKS
 from cputune.facts import Core, HostFacts, Launcher, Library, Network, NumaNode, Package, Unknown
 from cputune.report.fixes import fix_script
 
@@ -613,7 +613,7 @@ def test_silent_where_there_is_no_such_fault(case: Case) -> None:
 
 
 def test_every_check_is_in_the_table() -> None:
-    assert {case.code for case in CASES} == set(BY_CODE) - {c.code for c in VERSION_CHECKS}
+    assert {case.code for case in CASES} == set(BY_CODE) - {c.code for c in versions.CHECKS}
 
 
 def test_codes_are_distinct() -> None:

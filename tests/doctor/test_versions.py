@@ -3,15 +3,15 @@ from dataclasses import replace
 import pytest
 from stacks import IPEX_ERA, TODAY, machine
 
+from cputune.doctor.checks import stack_answers, versions
 from cputune.doctor.finding import Severity
-from cputune.doctor.judge import STACK_CHECKS, judge_stack
-from cputune.doctor.versions import VERSION_CHECKS
+from cputune.doctor.named_stack import judge_stack
 from cputune.errors import UsageError
 
 
 def findings(packages, **more):
     facts = machine(packages, **more)
-    return {finding.code: finding for check in VERSION_CHECKS for finding in check(facts)}
+    return {finding.code: finding for check in versions.CHECKS for finding in check(facts)}
 
 
 @pytest.mark.parametrize("packages", [TODAY, {}, {"numpy": "2.4.6"}])
@@ -226,14 +226,14 @@ def test_a_cuda_build_is_right_on_a_machine_with_a_gpu_or_where_nobody_knows():
 def test_a_cuda_build_without_a_label_is_known_by_what_it_was_built_for():
     facts = machine({"torch": "2.13.0"})
     built = replace(facts, packages=(replace(facts.packages[0], build="cuda 13.0"),))
-    codes = {finding.code for check in VERSION_CHECKS for finding in check(built)}
+    codes = {finding.code for check in versions.CHECKS for finding in check(built)}
     assert codes == {"torch-cuda-build"}
 
 
 def test_metadata_of_two_versions_in_one_environment():
     facts = machine({"torch": "2.13.0"})
     twice = replace(facts, packages=(replace(facts.packages[0], others=("2.8.0",)),))
-    (finding,) = [finding for check in VERSION_CHECKS for finding in check(twice)]
+    (finding,) = [finding for check in versions.CHECKS for finding in check(twice)]
     assert finding.code == "package-twice"
     assert finding.evidence == "torch 2.13.0 and 2.8.0 in /venv/site-packages"
     assert finding.command == (
@@ -244,7 +244,7 @@ def test_metadata_of_two_versions_in_one_environment():
 def test_variables_that_the_installed_versions_do_not_read():
     set_in_vain = {"ACCELERATE_USE_IPEX": "true", "CCL_WORKER_COUNT": "1"}
     facts = machine(TODAY, environment=set_in_vain)
-    found = [finding for check in VERSION_CHECKS for finding in check(facts)]
+    found = [finding for check in versions.CHECKS for finding in check(facts)]
     assert [finding.command for finding in found] == [
         "unset ACCELERATE_USE_IPEX",
         "unset CCL_WORKER_COUNT",
@@ -268,7 +268,7 @@ def test_ipex_switched_off_is_not_used_unasked():
 
 
 def test_every_check_tells_its_story_once():
-    checks = (*VERSION_CHECKS, *STACK_CHECKS)
+    checks = (*versions.CHECKS, *stack_answers.CHECKS)
     assert len({check.code for check in checks}) == len(checks)
     assert all(check.story and check.source and check.remedy for check in checks)
 

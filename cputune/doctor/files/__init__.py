@@ -1,1 +1,1 @@
-"""Judging what people launch with: accelerate YAML, training commands, Kubernetes jobs."""
+"""What can be wrong with a file: accelerate YAML, training commands, Kubernetes jobs."""

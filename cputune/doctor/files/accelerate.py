@@ -6,9 +6,9 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from cputune.doctor.files.context import Context, file_check
-from cputune.doctor.files.yaml_lines import Document
+from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
+from cputune.doctor.reading.yaml_lines import Document
 from cputune.stack.fit import ipex_torch, ipex_user
 from cputune.stack.tables import load
 
@@ -18,9 +18,9 @@ MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_proc
 _MULTI = ("MULTI_CPU",)
 _GPU = ("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU")
 
-KEY_UNKNOWN = file_check(
-    "file-key-unknown",
-    Severity.ERROR,
+KEY_UNKNOWN = Check(
+    code="file-key-unknown",
+    severity=Severity.ERROR,
     title="accelerate refuses a key of this file",
     remedy="Take the key out, or write the file with the accelerate that will read it.",
     source="huggingface/accelerate#3883, huggingface/peft#3564",
@@ -29,9 +29,9 @@ KEY_UNKNOWN = file_check(
 Cause: accelerate 0.23 and later refuse any top-level key that they do not know.
 ipex_config came with 0.19 and went with 1.13, mpirun_config came with 0.28.""",
 )
-KEY_IGNORED = file_check(
-    "file-key-ignored",
-    Severity.WARNING,
+KEY_IGNORED = Check(
+    code="file-key-ignored",
+    severity=Severity.WARNING,
     title="accelerate ignores a key of this file",
     remedy="Take it out: what it asks for does not happen.",
     source="huggingface/accelerate#3883",
@@ -40,9 +40,9 @@ KEY_IGNORED = file_check(
 Cause: accelerate 1.13 dropped oneCCL and IPEX; mpirun_config.mpirun_ccl is read no
 more, without a message. ipex_config.ipex does nothing where IPEX cannot be used.""",
 )
-VALUE_WRONG = file_check(
-    "file-value",
-    Severity.ERROR,
+VALUE_WRONG = Check(
+    code="file-value",
+    severity=Severity.ERROR,
     title="A value of this file cannot be meant",
     remedy="Write what is said in the evidence.",
     source="https://huggingface.co/docs/accelerate/package_reference/cli",
@@ -51,9 +51,9 @@ VALUE_WRONG = file_check(
 Cause: num_processes and num_machines are whole numbers, and num_processes counts the
 ranks of all machines. Several machines need main_process_ip and main_process_port.""",
 )
-ONE_PROCESS = file_check(
-    "file-one-process",
-    Severity.ERROR,
+ONE_PROCESS = Check(
+    code="file-one-process",
+    severity=Severity.ERROR,
     title="This launch starts one process, whatever num_processes says",
     remedy="Give mpirun_config.mpirun_hostfile (one line 'localhost' will do), or launch with "
     "mpirun or torchrun.",
@@ -63,9 +63,9 @@ ONE_PROCESS = file_check(
 Cause: on CPUs accelerate launch starts ranks through mpirun only, and only where a
 host file is named. 0.34.2 to 1.15.0 were tried.""",
 )
-USE_CPU = file_check(
-    "file-use-cpu",
-    Severity.ERROR,
+USE_CPU = Check(
+    code="file-use-cpu",
+    severity=Severity.ERROR,
     title="use_cpu is missing",
     remedy="Write use_cpu: true (or --cpu for accelerate launch, --use_cpu for Trainer).",
     source="huggingface/accelerate#3883, huggingface/transformers#20445",
@@ -75,9 +75,9 @@ Cause: from 1.13 on accelerate joins CPU ranks only where use_cpu is set: withou
 each rank has world size 1 and trains on all of the data, with no error. bf16 without
 use_cpu means bf16 on a GPU.""",
 )
-PRECISION = file_check(
-    "file-precision",
-    Severity.WARNING,
+PRECISION = Check(
+    code="file-precision",
+    severity=Severity.WARNING,
     title="This precision gains nothing here",
     remedy="Ask for bf16 where the CPU multiplies it, else for no mixed precision.",
     source="pytorch/pytorch#86270, pytorch/pytorch#118499, intel/intel-extension-for-pytorch#178",
@@ -86,9 +86,9 @@ PRECISION = file_check(
 Cause: on a CPU accelerate skips fp16 without a word and trains in fp32. bf16 on a CPU
 without avx512_bf16, AMX or Arm's bf16 is converted to fp32 and back for every product.""",
 )
-NO_GPU = file_check(
-    "file-no-gpu",
-    Severity.ERROR,
+NO_GPU = Check(
+    code="file-no-gpu",
+    severity=Severity.ERROR,
     title="This file asks for GPUs on a machine without one",
     remedy="Write distributed_type: MULTI_CPU for several ranks, 'NO' for one, and use_cpu: true.",
     source="https://huggingface.co/docs/accelerate/package_reference/cli",
@@ -96,9 +96,9 @@ NO_GPU = file_check(
 
 Cause: the file was written on another machine.""",
 )
-OVERSUBSCRIBED = file_check(
-    "file-oversubscribed",
-    Severity.WARNING,
+OVERSUBSCRIBED = Check(
+    code="file-oversubscribed",
+    severity=Severity.WARNING,
     title="More threads than cores are asked for",
     remedy="Choose ranks × threads no larger than the cores (the CPU limit, in a pod).",
     source="onyx-dot-app/onyx#12351, kubeflow/trainer#2407",

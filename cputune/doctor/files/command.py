@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from cputune.doctor.files import mpi
 from cputune.doctor.files.accelerate import ONE_PROCESS, OVERSUBSCRIBED, PRECISION, USE_CPU
-from cputune.doctor.files.context import Context, file_check
-from cputune.doctor.files.launches import Launch
+from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
+from cputune.doctor.reading.launches import Launch
 from cputune.stack.fit import ipex_torch
 from cputune.stack.tables import load
 from cputune.stack.vocabulary import State, Word, vocabulary
 
-FLAG_REFUSED = file_check(
-    "file-flag-refused",
-    Severity.ERROR,
+FLAG_REFUSED = Check(
+    code="file-flag-refused",
+    severity=Severity.ERROR,
     title="A flag that the installed versions refuse",
     remedy="Write what the evidence says instead.",
     source="huggingface/transformers#40784, huggingface/transformers#42852, "
@@ -27,9 +27,9 @@ Cause: guides show --use_ipex (transformers 4.20 to 4.56), --no_cuda (to 4.57),
 --xpu_backend (to 4.31) and --ddp_backend ccl (transformers to 5.0 with accelerate to
 1.12). ``cputune doctor --stack installed`` lists what these versions take.""",
 )
-FLAG_IGNORED = file_check(
-    "file-flag-ignored",
-    Severity.WARNING,
+FLAG_IGNORED = Check(
+    code="file-flag-ignored",
+    severity=Severity.WARNING,
     title="A flag that does nothing here",
     remedy="Take it out, or write what the evidence says instead.",
     source="huggingface/transformers#40784",
@@ -38,9 +38,9 @@ FLAG_IGNORED = file_check(
 Cause: --fp16 trains in fp32 on a CPU, without a word. --use_ipex is taken by
 transformers 4.53 to 4.56 and left to an accelerate that may not act on it.""",
 )
-THREADS_UNSET = file_check(
-    "file-threads-unset",
-    Severity.WARNING,
+THREADS_UNSET = Check(
+    code="file-threads-unset",
+    severity=Severity.WARNING,
     title="OMP_NUM_THREADS is not set for several ranks",
     remedy="Export it: the cores of the machine divided by its ranks.",
     source="pytorch/pytorch#22260, dmlc/dgl#2812",
@@ -49,9 +49,9 @@ THREADS_UNSET = file_check(
 Cause: torchrun sets OMP_NUM_THREADS to 1 where it is unset and there are several
 ranks. mpirun sets nothing, and every rank starts threads for the whole machine.""",
 )
-RANKS_AUTO = file_check(
-    "file-ranks-auto",
-    Severity.WARNING,
+RANKS_AUTO = Check(
+    code="file-ranks-auto",
+    severity=Severity.WARNING,
     title="The number of ranks is left to the machine",
     remedy="Write a number: one rank for each socket or NUMA node to begin with.",
     source="kubeflow/trainer#2407",
@@ -59,9 +59,9 @@ RANKS_AUTO = file_check(
 
 Cause: auto and cpu count the CPUs of the host, hyperthreads too, and see no limit.""",
 )
-BACKEND = file_check(
-    "file-backend",
-    Severity.ERROR,
+BACKEND = Check(
+    code="file-backend",
+    severity=Severity.ERROR,
     title="This backend cannot work in this launch",
     remedy="Name a backend for several ranks alone, and ccl under mpirun alone.",
     source="intel/torch-ccl#48, intel/llm-on-ray#242",
@@ -71,9 +71,9 @@ find MPI-launcher specific variables", or "backend ccl is not available".
 Cause: a backend in a run of one process is a ValueError. oneCCL looks for an MPI
 launcher around it. accelerate takes ccl only where CCL_WORKER_COUNT is 1 or more.""",
 )
-IPEX_LAUNCH = file_check(
-    "file-ipex-launch",
-    Severity.ERROR,
+IPEX_LAUNCH = Check(
+    code="file-ipex-launch",
+    severity=Severity.ERROR,
     title="The launcher of IPEX cannot run",
     remedy="Launch with mpirun or torchrun; `cputune emit` writes the same binding.",
     source="intel/intel-extension-for-pytorch#867",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from cputune.doctor.finding import Check, Finding, Severity
 from cputune.facts import HostFacts
 from cputune.knobs.precision import native_precisions
 from cputune.layout import usable_cores
@@ -62,22 +61,3 @@ class Context:
         if self.versions.get(package) is None:
             return f"{package} {version} (not installed; today's stack)"
         return f"{package} {version}"
-
-
-def file_check(
-    code: str, severity: Severity, *, title: str, remedy: str, source: str, story: str
-) -> Check:
-    """A fault of a file: it has a code and a story, and is found by the judges of files."""
-    return Check(
-        code=code,
-        severity=severity,
-        title=title,
-        remedy=remedy,
-        source=source,
-        story=story,
-        find=_nothing,
-    )
-
-
-def _nothing(facts: HostFacts) -> tuple[Finding, ...]:
-    return ()

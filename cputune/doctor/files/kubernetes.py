@@ -9,19 +9,19 @@ from dataclasses import replace
 
 from cputune.doctor.files.accelerate import OVERSUBSCRIBED
 from cputune.doctor.files.command import RANKS_AUTO, THREADS_UNSET, judge_launch
-from cputune.doctor.files.context import Context, file_check
-from cputune.doctor.files.launches import read_launches
-from cputune.doctor.files.shell import read_commands
-from cputune.doctor.files.yaml_lines import Document, Path
+from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
+from cputune.doctor.reading.launches import read_launches
+from cputune.doctor.reading.shell import read_commands
+from cputune.doctor.reading.yaml_lines import Document, Path
 from cputune.errors import UsageError
 
 KINDS = ("PyTorchJob", "TrainJob")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
-FIELD = file_check(
-    "file-k8s-field",
-    Severity.ERROR,
+FIELD = Check(
+    code="file-k8s-field",
+    severity=Severity.ERROR,
     title="The operator refuses this job, or starts it wrongly",
     remedy="Write what the evidence says.",
     source="https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/",
@@ -31,9 +31,9 @@ Cause: nprocPerNode of a PyTorchJob is a string ("2"), numProcPerNode of a Train
 number. Values of env are strings. The container is called pytorch, the name begins with
 a letter, there is one Master, and a job of workers alone has no MASTER_ADDR.""",
 )
-RESOURCES = file_check(
-    "file-k8s-resources",
-    Severity.WARNING,
+RESOURCES = Check(
+    code="file-k8s-resources",
+    severity=Severity.WARNING,
     title="The pod is not given whole CPUs of its own",
     remedy="Give cpu and memory as requests equal to limits, cpu as a whole number.",
     source="https://kubernetes.io/docs/tasks/configure-pod-container/quality-service-pod/, "
@@ -43,9 +43,9 @@ RESOURCES = file_check(
 Cause: only where requests equal limits is a pod of the Guaranteed class, and only with
 whole CPUs does the kubelet's static policy give it CPUs that nobody else uses.""",
 )
-SHM = file_check(
-    "file-k8s-shm",
-    Severity.WARNING,
+SHM = Check(
+    code="file-k8s-shm",
+    severity=Severity.WARNING,
     title="The pod has the 64 MiB /dev/shm of the container runtime",
     remedy="Add a volume emptyDir with medium: Memory, mounted at /dev/shm.",
     source="pytorch/pytorch#16979",
@@ -53,9 +53,9 @@ SHM = file_check(
 
 Cause: DataLoader workers and ranks on one machine hand data over through /dev/shm.""",
 )
-ELASTIC = file_check(
-    "file-k8s-elastic",
-    Severity.WARNING,
+ELASTIC = Check(
+    code="file-k8s-elastic",
+    severity=Severity.WARNING,
     title="An elastic job may train on fewer pods than it asks for",
     remedy="Set minReplicas to the replicas, or leave elasticPolicy out.",
     source="https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cputune.doctor.files.context import Context, file_check
-from cputune.doctor.files.launches import Launch
+from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
+from cputune.doctor.reading.launches import Launch
 
 _NOT_HYDRA = (
     *("-x", "--allow-run-as-root", "--mca", "-mca", "--npernode", "-npernode"),
@@ -29,9 +29,9 @@ _NAMES = {
     "openmpi5": "Open MPI 5",
 }
 
-DIALECT = file_check(
-    "file-mpi-dialect",
-    Severity.ERROR,
+DIALECT = Check(
+    code="file-mpi-dialect",
+    severity=Severity.ERROR,
     title="The mpirun that is here does not know these options",
     remedy="Write them in its dialect; `cputune emit --format mpirun` does.",
     source="https://www.mpich.org/static/docs/latest/www1/mpiexec.html, "
@@ -43,9 +43,9 @@ Cause: Intel MPI and MPICH take -genv K V, -ppn P and -f FILE; Open MPI takes -x
 --map-by ppr:P:node and --hostfile FILE. Each refuses the words of the other, and all of
 them call their launcher mpirun.""",
 )
-ONE_CORE = file_check(
-    "file-openmpi-one-core",
-    Severity.WARNING,
+ONE_CORE = Check(
+    code="file-openmpi-one-core",
+    severity=Severity.WARNING,
     title="Open MPI binds each of these ranks to one core",
     remedy="Add --bind-to none, or --map-by ppr:P:node:pe=T for T cores each.",
     source="open-mpi/ompi#13009, open-mpi/ompi#12900",
@@ -54,9 +54,9 @@ ONE_CORE = file_check(
 Cause: with at most two ranks Open MPI binds to a core unless told otherwise, and all
 the threads of a rank share it.""",
 )
-PIN_MASK = file_check(
-    "file-pin-mask",
-    Severity.WARNING,
+PIN_MASK = Check(
+    code="file-pin-mask",
+    severity=Severity.WARNING,
     title="Intel MPI does not read these masks",
     remedy="Write each mask with 0x.",
     source="geopm/geopm#614",
@@ -65,9 +65,9 @@ PIN_MASK = file_check(
 Cause: the masks of I_MPI_PIN_DOMAIN=[…] must begin with 0x. Wrong ones are dropped, the
 exit code stays 0, and the ranks run with the default pinning.""",
 )
-BOUND_TWICE = file_check(
-    "file-bound-twice",
-    Severity.WARNING,
+BOUND_TWICE = Check(
+    code="file-bound-twice",
+    severity=Severity.WARNING,
     title="Ranks are bound twice",
     remedy="Keep one binder: mpirun's pinning, or numactl for each rank.",
     source="deepspeedai/DeepSpeed#4531",
@@ -76,9 +76,9 @@ BOUND_TWICE = file_check(
 Cause: numactl behind mpirun binds every rank to the same CPUs, inside what mpirun has
 given it already.""",
 )
-ADDRESS = file_check(
-    "file-master-addr",
-    Severity.WARNING,
+ADDRESS = Check(
+    code="file-master-addr",
+    severity=Severity.WARNING,
     title="MASTER_ADDR is not set for ranks that mpirun starts",
     remedy="Export MASTER_ADDR and MASTER_PORT: the first host, or 127.0.0.1 on one.",
     source="https://huggingface.co/docs/transformers/perf_train_cpu_many",

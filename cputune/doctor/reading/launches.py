@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cputune.doctor.files.shell import ShellCommand
+from cputune.doctor.reading.shell import ShellCommand
 
 MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")

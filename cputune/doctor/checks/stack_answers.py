@@ -1,71 +1,21 @@
-"""Judging a stack that is only named: what fits with it, what it understands, both ways out.
+"""Answers about a stack: what fits with it, what it understands, both ways out.
 
-``cputune doctor --stack torch=2.6.0,transformers=4.40`` asks it; ``installed`` stands for
-what is installed.
+They find no fault, and are given for ``--stack`` only.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from packaging.version import Version
 
-from cputune.doctor import installed
-from cputune.doctor.finding import Check, Finding, Severity, by_severity, check
-from cputune.doctor.versions import VERSION_CHECKS
-from cputune.errors import UsageError
-from cputune.facts import HostFacts, Package
-from cputune.stack.fit import DISTRIBUTIONS, Versions, misfits, short_name, versions_of
-from cputune.stack.tables import load, parse
+from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.facts import HostFacts
+from cputune.stack.fit import DISTRIBUTIONS, Versions, misfits, versions_of
+from cputune.stack.tables import load
 from cputune.stack.vocabulary import State, vocabulary
 from cputune.stack.ways import way_out
-
-_HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
-
-
-def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
-    """Findings about a stack that need not be installed, the worst first.
-
-    ``spec`` names packages and versions (``torch=2.6.0,transformers=4.40``, ``==`` too),
-    and ``python`` for another interpreter than ours. Raises UsageError where it cannot
-    be read.
-    """
-    if spec.strip() == "installed":
-        asked, checks = facts, VERSION_CHECKS
-    else:
-        asked = stack_facts(spec, facts)
-        checks = tuple(check for check in VERSION_CHECKS if check not in installed.CHECKS)
-    checks = (*checks, *STACK_CHECKS)
-    return by_severity(finding for check in checks for finding in check(asked))
-
-
-def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
-    """The same machine with nothing but this stack on it, and no variables set."""
-    python = facts.python
-    packages: list[Package] = []
-    for part in filter(None, (part.strip() for part in spec.split(","))):
-        match = re.fullmatch(r"([\w.\-]+)\s*={1,2}\s*([\w.+!\-]+)", part)
-        if match is None:
-            raise UsageError(f"cannot read {part!r} as package=version", hint=_HINT)
-        name, text = match[1], match[2]
-        version = parse(text)
-        if version is None:
-            raise UsageError(f"{text!r} is not a version", hint=_HINT)
-        if name == "python":
-            python = text
-            continue
-        short = {"ipex": "ipex", "oneccl": "oneccl"}.get(name) or short_name(name)
-        if short is None:
-            known = ", ".join((*DISTRIBUTIONS.values(), "python"))
-            raise UsageError(f"no table has {name!r}", hint=f"known are {known}")
-        if any(short_name(package.name) == short for package in packages):
-            raise UsageError(f"{name} is named twice", hint=_HINT)
-        packages.append(Package(name=DISTRIBUTIONS[short], version=text, location=None))
-    if not packages:
-        raise UsageError("the stack names no package", hint=_HINT)
-    return replace(facts, python=python, packages=tuple(packages), environment={}, recorded=True)
 
 
 @check(
@@ -73,7 +23,7 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
     Severity.ADVICE,
     title="What fits with this stack",
     remedy="Pick versions from these ranges.",
-    source="the tables in cputune/doctor/stack.toml, each row with its source",
+    source="the tables in cputune/stack/stack.toml, each row with its source",
 )
 def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     """For each package that was not named: the versions that break no rule with those named."""
@@ -183,5 +133,4 @@ def _ends(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
-STACK_CHECKS: tuple[Check, ...] = (stack_fits, stack_words, stack_ipex_era, stack_today)
-"""Run for ``--stack`` only: they answer questions and find no fault."""
+CHECKS: tuple[Check, ...] = (stack_fits, stack_words, stack_ipex_era, stack_today)

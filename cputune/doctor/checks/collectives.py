@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cputune import cpulist
-from cputune.doctor.bindings import ccl_worker_cpus
+from cputune.doctor.bound import ccl_worker_cpus
+from cputune.doctor.checks.launchers import NO_CPU_GUESS, mpi_launchers, version_of
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.launch import NO_CPU_GUESS, mpi_launchers, version_of
 from cputune.doctor.variables import number, under_mpi, under_torchrun, value, world_size
 from cputune.facts import HostFacts
 from cputune.layout import usable_cores

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from packaging.version import Version
 
-from cputune.doctor import eras, installed
+from cputune.doctor.checks import eras, installed
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.facts import HostFacts
 from cputune.stack import fit
@@ -248,7 +248,7 @@ def python_without_wheel(facts: HostFacts) -> Iterator[Finding]:
     yield python_without_wheel.finding(said, remedy=remedy, command=command)
 
 
-VERSION_CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Check, ...] = (
     installed.package_version_unknown,
     installed.package_twice,
     ipex_torch_mismatch,

@@ -1,0 +1,1 @@
+"""What the doctor looks for, a file for each theme; ``registry`` says in which order."""

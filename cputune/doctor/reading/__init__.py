@@ -1,0 +1,1 @@
+"""Understanding what people launch with: shell scripts, the launches in them, YAML with lines."""
