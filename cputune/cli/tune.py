@@ -241,16 +241,13 @@ def _dry_run(space: SearchSpace, *, as_json: bool) -> None:
 
 
 def _first_command(space: SearchSpace) -> str:
-    """The baseline's command, as the first trial runs it."""
+    """The baseline's command as the first trial runs it, ready to be pasted into a shell."""
     import shlex
 
-    from cputune.carrier.flags import training_flags
-    from cputune.inside import recipe_script
+    from cputune.carrier.command import trial_command
 
-    job = space.workload
     versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
-    argv = job.argv or (str(recipe_script()), f"{job.name}.json")
-    return shlex.join(["python", *argv, *training_flags(job, space.baseline, versions)])
+    return shlex.join([sys.executable, *trial_command(space.workload, space.baseline, versions)])
 
 
 def _progress() -> OnEvent:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Iterable, Mapping
 
 from cputune import cpulist
+from cputune.carrier.cleared import CLEARED
 from cputune.emitters import header
+from cputune.emitters.header import WIDTH, comment
 from cputune.emitters.interface import Beside, EmittedFile, Job, Output, Word
 from cputune.errors import UsageError
 
@@ -22,15 +25,23 @@ fail() {
 HERE = """here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 """
 
-CLEAR = """
-# An outer environment must not change the plan.
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" "${!OPENBLAS_@}" MKL_NUM_THREADS MKL_DYNAMIC
-unset "${!CCL_@}" "${!I_MPI_PIN@}" "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}"
-unset "${!ACCELERATE_@}" "${!PET_@}" "${!TORCHELASTIC_@}" FORK_LAUNCHED
-unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
-"""
-"""The variables that beat a plan wherever they are set; trials are run without them too."""
+
+def clear() -> str:
+    """Lines that remove from the outer environment what would change the plan."""
+    text = "\n# An outer environment must not change the plan: trials were run without these too.\n"
+    for group in CLEARED:
+        words = [f'"${{!{n[:-1]}@}}"' if n.endswith("*") else n for n in group.names]
+        text += comment([f"{group.why[0].upper()}{group.why[1:]}."])
+        text += textwrap.fill(
+            " ".join(["unset", *words]),
+            WIDTH,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        ).replace("\n", " \\\n")
+        text += "\n"
+    return text
+
 
 FREE_PORT = """
 free_port() {
@@ -74,10 +85,13 @@ def lines_array(name: str, lines: Iterable[str]) -> str:
     return f"\n{name}=(\n" + "".join(f"  {line}\n" for line in lines) + ")\n"
 
 
-def head(job: Job, format: str, title: str, notes: Iterable[str] = ()) -> str:
-    """Shebang, header comment, and what every script needs first."""
+def head(job: Job, format: str, title: str, notes: Iterable[str] = (), *, inputs: str = "") -> str:
+    """Shebang, header comment, and what every script needs first.
+
+    ``inputs`` are lines that read variables of the caller before those are cleared.
+    """
     text = "#!/usr/bin/env bash\n" + header.full(job, format, title, notes)
-    return text + STRICT + HERE + python(job) + CLEAR
+    return text + STRICT + HERE + inputs + python(job) + clear()
 
 
 def python(job: Job) -> str:

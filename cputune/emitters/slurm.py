@@ -48,7 +48,7 @@ def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
     text += "".join(f"#SBATCH --{line}\n" for line in directives(job))
     if job.cluster.partition is None:
         text += "# Unless the cluster has a default: #SBATCH --partition=<your-partition>\n"
-    text += shell.STRICT + FIND_COMPANIONS + shell.python(job) + shell.CLEAR
+    text += shell.STRICT + FIND_COMPANIONS + shell.python(job) + shell.clear()
     text += shell.oneccl(job) + shell.training(job) + NO_COLON
     text += "\n" + shell.exports(shell.variables(job))
     text += f"export SRUN_CPUS_PER_TASK={cpus_per_task(job)}\n"

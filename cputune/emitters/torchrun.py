@@ -12,11 +12,11 @@ from cputune.emitters.interface import EmittedFile, Job
 SEVERAL_NODES = """
 # Start this on every node, NODE_RANK=0 on {first}, 1 on the next, and so on.
 # All nodes must agree on the port, so it cannot be picked free here.
-if [[ ! ${{NODE_RANK:-}} =~ ^[0-9]+$ ]] || ((NODE_RANK >= {nodes})); then
+if [[ ! $node_rank =~ ^[0-9]+$ ]] || ((node_rank >= {nodes})); then
   fail "NODE_RANK is not a number below {nodes}" "NODE_RANK=0 on the first node, 1 on the next"
 fi
 port=${{PORT:-29500}}
-((NODE_RANK > 0)) || "$python" -c 'import socket, sys
+((node_rank > 0)) || "$python" -c 'import socket, sys
 socket.create_server(("", int(sys.argv[1])))' "$port" 2>/dev/null ||
   fail "port $port is not free here" "set PORT to another one, on every node"
 """
@@ -26,15 +26,21 @@ def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
     """The script. Raises UsageError where several nodes have no first host."""
     plan = job.plan
     shell.require_hosts(job)
-    text = shell.head(job, "torchrun", f"Launch of {job.workload.name} with torchrun.")
+    several = plan.nodes > 1
+    text = shell.head(
+        job,
+        "torchrun",
+        f"Launch of {job.workload.name} with torchrun.",
+        inputs="node_rank=${NODE_RANK:-}\n" if several else "",
+    )
     text += shell.oneccl(job) + shell.training(job)
     text += "\n" + shell.exports(shell.variables(job))
     node_rank = "0"
     address = "127.0.0.1"
-    if plan.nodes > 1:
+    if several:
         address = job.nodes[0].name
         text += SEVERAL_NODES.format(first=address, nodes=plan.nodes)
-        node_rank = '"$NODE_RANK"'
+        node_rank = '"$node_rank"'
     else:
         text += shell.FREE_PORT
     launch = [

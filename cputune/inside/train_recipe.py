@@ -1,8 +1,9 @@
 """Train a recipe with the Hugging Face Trainer.
 
-    python train.py recipe.json --output_dir out [any TrainingArguments flag]
+    python train.py RECIPE --output_dir out [any TrainingArguments flag]
 
-The recipe says which model and data. Its hub names are used where the hub (or its local
+RECIPE is the file recipe.json, or its text. It says which model and data, and the learning
+rate, which a --learning_rate of yours replaces. Its hub names are used where the hub (or its local
 cache) can be reached. Where not, the model is built from its configuration with random
 weights and fed random tokens of the same shape: the speed is the same, and the script
 prints which of them it trains on.
@@ -181,14 +182,15 @@ def answer_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[s
 
 def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
-        sys.exit("usage: train.py recipe.json --output_dir DIR [TrainingArguments flags]")
-    recipe_file, *flags = sys.argv[1:]
-    recipe = json.loads(Path(recipe_file).read_text(encoding="utf-8"))
+        sys.exit("usage: train.py RECIPE --output_dir DIR [TrainingArguments flags]")
+    told, *flags = sys.argv[1:]
+    recipe = json.loads(told if told.startswith("{") else Path(told).read_text(encoding="utf-8"))
     if not hasattr(training_args, "ParallelismConfig"):
         # transformers 4.56 with accelerate < 1.10.1 names this type without importing it,
         # and HfArgumentParser, which looks every type up, fails.
         training_args.ParallelismConfig = str
     parser = HfArgumentParser((RecipeArguments, TrainingArguments))
+    parser.set_defaults(learning_rate=recipe["learning_rate"])
     arguments, training_arguments = parser.parse_args_into_dataclasses(flags)
     set_seed(training_arguments.seed)
 

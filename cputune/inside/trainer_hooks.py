@@ -60,6 +60,7 @@ def _patch_arguments(
                     meter.refuse(str(error))
             meter.facts["batch"] = self.per_device_train_batch_size
             meter.facts["accumulation"] = self.gradient_accumulation_steps
+            meter.facts["learning_rate"] = self.learning_rate
         original(self)
 
     cls.__post_init__ = post_init

@@ -51,10 +51,11 @@ def force_for(plan: Plan, workload: Workload, *, bind: bool = False) -> Force | 
 
 def trial_variables(post: str, scratch: Path, force: Force | None) -> dict[str, str]:
     """The variables by which a rank knows that it is measured."""
-    variables = {SOCKET_VARIABLE: post, SCRATCH_VARIABLE: str(scratch)}
-    if force is not None:
-        variables[FORCE_VARIABLE] = force.to_variable()
-    return variables
+    return {
+        SOCKET_VARIABLE: post,
+        SCRATCH_VARIABLE: str(scratch),
+        FORCE_VARIABLE: "" if force is None else force.to_variable(),
+    }
 
 
 def local_ranks(

@@ -8,7 +8,6 @@ change what is measured.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -19,10 +18,9 @@ from typing import Any
 
 from cputune import cpulist
 from cputune.carrier import environment
-from cputune.carrier.flags import training_flags
+from cputune.carrier.command import trial_command
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
-from cputune.inside import recipe_script
 from cputune.plan import Plan
 from cputune.ranks import judge, launch
 from cputune.ranks.keeper import Keeper
@@ -42,9 +40,6 @@ GRACE_SECONDS = 0.5
 
 MOST_KEEPERS = 6
 """Parents of forks that are kept, one per set of preloaded libraries; about 300 MB each."""
-
-TRIAL_SAMPLES = 2048
-"""Examples of a recipe's real data set that trials tokenize: enough for 100 steps."""
 
 
 class ProcessRunner:
@@ -159,7 +154,7 @@ class ProcessRunner:
         keeper = self._keeper(base, self._modules(plan, with_mpi=with_mpi))
         scratch = self._empty_scratch()
         variables = launch.trial_variables(self._post.path, scratch, force)
-        argv = self._command(plan, scratch)
+        argv = trial_command(self.workload, plan, self._versions)
         trial = Trial(
             keeper,
             self._post,
@@ -180,24 +175,6 @@ class ProcessRunner:
             )
             trial.start(ranks)
         return trial
-
-    def _command(self, plan: Plan, scratch: Path) -> list[str]:
-        """The script and its arguments; a recipe's flags are those that emitted files carry."""
-        recipe = self.workload.recipe
-        if recipe is None:
-            return list(self.workload.argv)
-        file = self._work / "recipe.json"
-        file.write_text(json.dumps(recipe.to_json()), encoding="utf-8")
-        flags = training_flags(self.workload, plan, self._versions)
-        return [
-            str(recipe_script()),
-            str(file),
-            "--output_dir",
-            str(scratch / "output"),
-            "--max_train_samples",
-            str(TRIAL_SAMPLES),
-            *flags,
-        ]
 
     def _modules(self, plan: Plan, *, with_mpi: bool) -> tuple[str, ...]:
         """What the parent of forks imports; nothing where ranks must be new processes.
@@ -313,7 +290,7 @@ def _for_people(state: Mapping[str, Any]) -> dict[str, Any]:
     kept = (
         "rank", "local_rank", "world_size", "backend", "threads", "dtype", "openmp", "allocator",
         "preload", "ipex", "framework", "parses_arguments", "batch", "accumulation", "samples",
-        "dataset", "python", "pid",
+        "learning_rate", "dataset", "python", "pid",
     )  # fmt: skip
     record = {name: state[name] for name in kept if name in state}
     record["affinity"] = cpulist.render(state["affinity"])

@@ -34,7 +34,14 @@ for task, recipe in json.loads(sys.argv[1]).items():
 def recipe(task: str, **more: object) -> dict[str, object]:
     kind = MODELS.get(task, "bert")
     model = {"model_type": kind, "vocab_size": 100, **SIZES[kind]}
-    return {"task": task, "model": model, "sequence_length": 16, "global_batch_size": 4, **more}
+    return {
+        "task": task,
+        "model": model,
+        "sequence_length": 16,
+        "global_batch_size": 4,
+        "learning_rate": 1e-3,
+        **more,
+    }
 
 
 @pytest.mark.torch

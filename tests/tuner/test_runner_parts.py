@@ -50,7 +50,7 @@ OUTER = {
 
 def test_nothing_of_the_outer_environment_overrides_a_plan() -> None:
     base = environment.base_environment(OUTER, ONE, offline=False)
-    assert base == {"PATH": "/usr/bin", "HF_HOME": "/data/hf", "LD_PRELOAD": "/lib/libshim.so"}
+    assert base == {"PATH": "/usr/bin", "HF_HOME": "/data/hf"}
     variables = environment.rank_environment(base, ONE, 0, 4321)
     assert variables["OMP_NUM_THREADS"] == "2"
     assert "RANK" not in variables, "a job of one rank has no rank numbers"
@@ -87,7 +87,7 @@ def test_what_is_read_at_load_is_in_the_environment_that_forks_share() -> None:
         preload=("/lib/libjemalloc.so.2", "/lib/libiomp5.so"),
     )
     base = environment.base_environment(OUTER, plan, offline=False)
-    assert base["LD_PRELOAD"] == "/lib/libjemalloc.so.2:/lib/libiomp5.so:/lib/libshim.so"
+    assert base["LD_PRELOAD"] == "/lib/libjemalloc.so.2:/lib/libiomp5.so"
     assert base["MALLOC_CONF"] == plan.environment()["MALLOC_CONF"]
     assert base["KMP_BLOCKTIME"] == "1"
     assert "OMP_NUM_THREADS" not in base

@@ -23,11 +23,21 @@ command -v -- "$python" >/dev/null ||
 sys.exit(importlib.util.find_spec("torch") is None)' ||
   fail "$python has no torch" "set PYTHON to the interpreter that trains"
 
-# An outer environment must not change the plan.
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" "${!OPENBLAS_@}" MKL_NUM_THREADS MKL_DYNAMIC
-unset "${!CCL_@}" "${!I_MPI_PIN@}" "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}"
+# An outer environment must not change the plan: trials were run without these too.
+# The numbers of another launch; torch believes them before those of MPI.
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
+  MASTER_PORT
+# The numbers that an MPI or Slurm gave to this very process.
+unset "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
+  "${!MV2_COMM_@}" SLURM_PROCID SLURM_LOCALID
+# Options of accelerate and torchrun.
 unset "${!ACCELERATE_@}" "${!PET_@}" "${!TORCHELASTIC_@}" FORK_LAUNCHED
+# Threads and their places.
+unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS MKL_DYNAMIC \
+  MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}"
+# Workers of oneCCL, pinning of Intel MPI.
+unset "${!CCL_@}" "${!I_MPI_PIN@}"
+# Another malloc or OpenMP.
 unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
 
 # Which dialect this mpirun speaks; its name does not say.

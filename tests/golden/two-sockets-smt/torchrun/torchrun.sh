@@ -18,6 +18,7 @@ fail() {
   exit 3
 }
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+node_rank=${NODE_RANK:-}
 python=${PYTHON:-python3}
 command -v -- "$python" >/dev/null ||
   fail "there is no $python" "set PYTHON to the interpreter that trains"
@@ -25,11 +26,21 @@ command -v -- "$python" >/dev/null ||
 sys.exit(importlib.util.find_spec("torch") is None)' ||
   fail "$python has no torch" "set PYTHON to the interpreter that trains"
 
-# An outer environment must not change the plan.
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" "${!OPENBLAS_@}" MKL_NUM_THREADS MKL_DYNAMIC
-unset "${!CCL_@}" "${!I_MPI_PIN@}" "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}"
+# An outer environment must not change the plan: trials were run without these too.
+# The numbers of another launch; torch believes them before those of MPI.
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR \
+  MASTER_PORT
+# The numbers that an MPI or Slurm gave to this very process.
+unset "${!PMI_@}" "${!PMIX_@}" "${!OMPI_COMM_@}" "${!MPI_LOCAL@}" "${!HYDI_@}" \
+  "${!MV2_COMM_@}" SLURM_PROCID SLURM_LOCALID
+# Options of accelerate and torchrun.
 unset "${!ACCELERATE_@}" "${!PET_@}" "${!TORCHELASTIC_@}" FORK_LAUNCHED
+# Threads and their places.
+unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS MKL_DYNAMIC \
+  MKL_DOMAIN_NUM_THREADS "${!OPENBLAS_@}"
+# Workers of oneCCL, pinning of Intel MPI.
+unset "${!CCL_@}" "${!I_MPI_PIN@}"
+# Another malloc or OpenMP.
 unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
 
 # oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
@@ -72,17 +83,17 @@ export CCL_ATL_TRANSPORT=ofi
 
 # Start this on every node, NODE_RANK=0 on node1, 1 on the next, and so on.
 # All nodes must agree on the port, so it cannot be picked free here.
-if [[ ! ${NODE_RANK:-} =~ ^[0-9]+$ ]] || ((NODE_RANK >= 2)); then
+if [[ ! $node_rank =~ ^[0-9]+$ ]] || ((node_rank >= 2)); then
   fail "NODE_RANK is not a number below 2" "NODE_RANK=0 on the first node, 1 on the next"
 fi
 port=${PORT:-29500}
-((NODE_RANK > 0)) || "$python" -c 'import socket, sys
+((node_rank > 0)) || "$python" -c 'import socket, sys
 socket.create_server(("", int(sys.argv[1])))' "$port" 2>/dev/null ||
   fail "port $port is not free here" "set PORT to another one, on every node"
 
 launch=(
   "$python" -m torch.distributed.run
-  --nnodes 2 --node-rank "$NODE_RANK"
+  --nnodes 2 --node-rank "$node_rank"
   --nproc-per-node 2
   --master-addr node1 --master-port "$port"
 )

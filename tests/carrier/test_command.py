@@ -1,0 +1,124 @@
+"""The command of a trial can be pasted into a shell, and a recipe trains as it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import cputune
+from cputune.carrier.command import trial_command
+from cputune.cli import cli
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.workload import Workload
+
+RATE = 7e-4
+RECIPE = f"""
+description = "So small that a step takes milliseconds"
+task = "sequence-classification"
+sequence_length = 8
+global_batch_size = 4
+learning_rate = {RATE}
+
+[model]
+model_type = "bert"
+vocab_size = 50
+hidden_size = 16
+num_hidden_layers = 1
+num_attention_heads = 2
+intermediate_size = 16
+max_position_embeddings = 16
+"""
+CPU = min(os.sched_getaffinity(0))
+ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPU,),))
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    file = tmp_path / "it's tiny.toml"
+    file.write_text(RECIPE, encoding="utf-8")
+    return file
+
+
+def run(words: list[str], directory: Path) -> None:
+    done = subprocess.run(
+        words,
+        cwd=directory,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def learning_rates(directory: Path) -> list[float]:
+    """What a Trainer wrote down of its first step."""
+    state = json.loads((directory / "out/checkpoint-1/trainer_state.json").read_text())
+    return [entry["learning_rate"] for entry in state["log_history"] if "learning_rate" in entry]
+
+
+ONE_STEP = ("--max_steps", "1", "--save_steps", "1", "--logging_steps", "1", "--report_to", "none")
+
+
+def test_a_script_is_run_with_the_users_words_alone() -> None:
+    job = Workload.script(["run_qa.py", "--x", "a b"])
+    assert trial_command(job, ONE, {}) == ("run_qa.py", "--x", "a b")
+
+
+@pytest.mark.torch
+def test_the_first_command_of_a_dry_run_can_be_pasted(recipe: Path, tmp_path: Path) -> None:
+    said = CliRunner().invoke(cli, ["tune", "--dry-run", "--json", "--recipe", str(recipe)])
+    assert said.exit_code == 0, said.stderr
+    command = json.loads(said.stdout)["first_command"]
+    job = Workload.from_recipe(str(recipe))
+    facts = cputune.probe()
+    versions = {p.name: p.version for p in facts.packages if p.version}
+    baseline = cputune.search_space(facts, job).baseline
+    assert shlex.split(command) == [sys.executable, *trial_command(job, baseline, versions)]
+    run(["bash", "-c", f"{command} {shlex.join(ONE_STEP)}"], tmp_path)
+    assert learning_rates(tmp_path) == [RATE]
+
+
+@pytest.mark.torch
+def test_a_trial_trains_at_the_learning_rate_of_its_recipe(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ProcessRunner(Workload.from_recipe(str(recipe)), cputune.probe(), fresh=True) as runner:
+        with closing(runner.steps(ONE)) as steps:  # type: ignore[type-var]
+            next(steps)
+        assert [rank["learning_rate"] for rank in runner.observed()] == [RATE]
+    assert list(tmp_path.iterdir()) == [recipe]
+    monkeypatch.undo()
+
+
+@pytest.mark.torch
+def test_so_does_an_emitted_launch(recipe: Path, tmp_path: Path) -> None:
+    facts = cputune.probe()
+    files = cputune.emit(None, "torchrun", facts=facts, workload=Workload.from_recipe(str(recipe)))
+    for file in files:
+        (tmp_path / file.name).write_text(file.text, encoding="utf-8")
+    script = tmp_path / "torchrun.sh"
+    run(["env", f"PYTHON={sys.executable}", "bash", str(script), *ONE_STEP], tmp_path)
+    assert learning_rates(tmp_path) == [RATE]
+
+
+def test_every_format_has_the_recipe_with_its_learning_rate(recipe: Path) -> None:
+    job = replace(Workload.from_recipe(str(recipe)), name="tiny")
+    for format in ("mpirun", "accelerate", "torchrun", "slurm", "pytorchjob", "trainjob"):
+        files = {
+            f.name: f.text for f in cputune.emit(None, format, facts=cputune.probe(), workload=job)
+        }
+        assert json.loads(files["recipe.json"])["learning_rate"] == RATE
+        assert "set_defaults(learning_rate" in files["train.py"]
