@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-ipex lint type doc bench clean
+.PHONY: help tune test test-fast test-consumers test-ipex lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -17,6 +17,11 @@ $(BIN)/python:
 
 $(VENV)/.tune: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]"
+	@touch $@
+
+# Linters and type checkers read torch's name alone: they install without it.
+$(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group lint
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt tests/consumers/install.py | $(BIN)/python
@@ -50,16 +55,27 @@ test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, I
 	$(BIN)/python tests/consumers/install.py --all
 	$(BIN)/python -m pytest -m consumer
 
-lint: $(VENV)/.dev  ## ruff and the one-way imports
+lint: $(VENV)/.lint  ## ruff, the one-way imports, the workflows (installs no torch)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
-type: $(VENV)/.dev  ## mypy --strict
+type: $(VENV)/.lint  ## mypy --strict (installs no torch)
 	$(BIN)/mypy
 
 doc: $(VENV)/.dev  ## write the pages of docs/ that are made from the program's own text
 	$(BIN)/python docs/generate.py
+
+$(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group dist
+	@touch $@
+
+dist: $(VENV)/.dist  ## build the wheel and the sdist into dist/ and look them over
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
 
 bench: $(VENV)/.dev  ## ratios against the peers; needs a quiet machine
 	$(BIN)/python benchmarks/doctor.py
