@@ -73,7 +73,7 @@ class _Loop:
         if self.clock is None:
             self.clock = id(optimizer)
         if self.clock == id(optimizer):
-            self.meter.step(mean_loss=True)
+            self.meter.step(mean_loss=True, optimizer=optimizer)
 
 
 def _patch_accelerator(

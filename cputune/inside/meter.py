@@ -59,7 +59,7 @@ class Meter:
         """It is over; its time is taken out of the step."""
         self._paused += time.perf_counter() - since
 
-    def step(self, *, mean_loss: bool) -> None:
+    def step(self, *, mean_loss: bool, optimizer: Any = None) -> None:
         """The optimizer has stepped. ``mean_loss``: average its batches' losses, else add."""
         seconds = time.perf_counter() - self._mark - self._paused
         if self._delay is None:
@@ -71,6 +71,8 @@ class Meter:
             loss /= len(losses)
         self.steps += 1
         if self.steps == 1:
+            if optimizer is not None:
+                self.facts["optimizer"] = state.optimizer(optimizer)
             self.speaker.say(
                 "state",
                 **state.read(),

@@ -53,6 +53,21 @@ def read() -> dict[str, Any]:
     }
 
 
+def optimizer(stepped: Any) -> dict[str, Any]:
+    """How this optimizer steps: its class, and which of torch's implementations it takes.
+
+    ``fused`` and ``foreach`` are what its parameter groups say; where neither is true,
+    torch loops over the parameters on a CPU (torch/optim/optimizer.py).
+    """
+    inner = getattr(stepped, "optimizer", stepped)  # accelerate wraps it
+    groups = [group for group in getattr(inner, "param_groups", ()) if isinstance(group, dict)]
+    return {
+        "class": type(inner).__name__,
+        "fused": any(group.get("fused") for group in groups),
+        "foreach": any(group.get("foreach") for group in groups),
+    }
+
+
 def mapped_libraries() -> list[str]:
     """The shared libraries that are mapped into this process, by path."""
     found: dict[str, None] = {}

@@ -153,8 +153,8 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
 
 def _callback_class(base: type, meter: Meter) -> type:
     class StepClock(base):  # type: ignore[misc]
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            meter.step(mean_loss=False)
+        def on_step_end(self, *args: Any, optimizer: Any = None, **kwargs: Any) -> None:
+            meter.step(mean_loss=False, optimizer=optimizer)
 
     return StepClock
 

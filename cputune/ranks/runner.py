@@ -290,7 +290,7 @@ def _for_people(state: Mapping[str, Any]) -> dict[str, Any]:
     kept = (
         "rank", "local_rank", "world_size", "backend", "threads", "dtype", "openmp", "allocator",
         "preload", "ipex", "framework", "parses_arguments", "batch", "accumulation", "samples",
-        "learning_rate", "dataset", "python", "pid",
+        "learning_rate", "dataset", "optimizer", "python", "pid",
     )  # fmt: skip
     record = {name: state[name] for name in kept if name in state}
     record["affinity"] = cpulist.render(state["affinity"])

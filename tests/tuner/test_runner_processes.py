@@ -205,6 +205,7 @@ def test_a_trainer_script_is_measured_unmodified(script: Open, tmp_path: Path) -
     (rank,) = runner.observed()
     assert (rank["batch"], rank["accumulation"]) == (8, 2)
     assert rank["dtype"] == "float32", "the plan's precision beats the script's --bf16"
+    assert rank["optimizer"]["class"] == "AdamW"
 
     both = first_steps(runner, TWO)
     assert {step.samples for step in both} == {16}, "the global batch is constant"
@@ -230,6 +231,8 @@ def test_an_accelerate_script_is_measured_unmodified(script: Open, tmp_path: Pat
     assert {step.samples for step in alone} == {16}
     assert runner.workload.framework == "accelerate"
     assert runner.workload.global_batch_size == 16
+    loop = {"class": "AdamW", "fused": False, "foreach": False}
+    assert runner.observed()[0]["optimizer"] == loop
 
     both = first_steps(runner, TWO)
     assert {step.samples for step in both} == {16}
