@@ -1,8 +1,7 @@
 """How a plan is spelled on the command line of a Trainer script, version by version.
 
 The variables of ``Plan.environment()`` reach every script; what only a flag can say is
-said here. The version ranges are those of the transformers wheels on PyPI, read in
-``transformers/training_args.py``; ``doctor/stack.toml`` holds the same rows with sources.
+said here.
 """
 
 from __future__ import annotations
@@ -11,24 +10,9 @@ import math
 import re
 from collections.abc import Mapping
 
-from packaging.version import Version
-
 from cputune.plan import Plan
+from cputune.stack import Versions, backend_flags, cpu_flag, takes
 from cputune.workload import Workload
-
-# First and last transformers release (major, minor) that takes each spelling.
-USE_CPU_FROM = (4, 32)
-BF16_FROM = (4, 13)
-USE_IPEX = ((4, 20), (4, 56))
-DDP_BACKEND_FROM = (4, 29)
-DDP_BACKEND_CCL_UNTIL = (5, 0)
-XPU_BACKEND = ((4, 11), (4, 28))
-"""The older name of ``--ddp_backend``; it stayed beside it until 4.31."""
-XPU_BACKEND_GLOO_FROM = (4, 24)
-ACCELERATE_CCL_UNTIL = (1, 12)
-
-TODAY = (10**6, 0)
-"""Stands for a version that is not known: it is taken to be newer than all we know."""
 
 
 def training_flags(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> tuple[str, ...]:
@@ -48,58 +32,21 @@ def training_flags(workload: Workload, plan: Plan, versions: Mapping[str, str]) 
         return ()
     if plan.as_found:
         return _batch_flags(workload, plan) if parses else ()
-    transformers = release(versions.get("transformers"))
-    flags = ["--use_cpu" if transformers >= USE_CPU_FROM else "--no_cuda"]
-    flags += _precision_flags(workload, plan, transformers)
-    if _between(transformers, USE_IPEX):
+    stack = Versions.from_names(versions)
+    flags = [cpu_flag(stack), *_precision_flags(workload, plan, stack)]
+    if takes(stack, "use_ipex"):
         flags += _switch(workload, "--use_ipex", on=plan.ipex)
-    if plan.world_size > 1:
-        accelerate = release(versions.get("accelerate"))
-        flags += _backend_flags(plan.backend, transformers, accelerate)
+    if plan.world_size > 1:  # a backend in a run of one process is a ValueError
+        flags += backend_flags(stack, plan.backend)
     return (*flags, *_batch_flags(workload, plan))
 
 
-def release(version: str | None) -> tuple[int, int]:
-    """(major, minor) of a version string, ``TODAY`` where there is none or it is unreadable."""
-    try:
-        parts = Version(version or "").release
-    except ValueError:  # InvalidVersion, or a number of thousands of digits
-        return TODAY
-    return parts[0], parts[1] if len(parts) > 1 else 0
-
-
-def _between(version: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:
-    return span[0] <= version <= span[1]
-
-
-def _precision_flags(
-    workload: Workload, plan: Plan, transformers: tuple[int, int]
-) -> tuple[str, ...]:
-    if transformers < BF16_FROM:
+def _precision_flags(workload: Workload, plan: Plan, versions: Versions) -> tuple[str, ...]:
+    if not takes(versions, "bf16"):
         return ()
     # Both at once is a ValueError, and --fp16 alone means nothing on a CPU.
     fp16_off = _switch(workload, "--fp16", on=False)
     return (*_switch(workload, "--bf16", on=plan.precision == "bf16"), *fp16_off)
-
-
-def _backend_flags(
-    backend: str, transformers: tuple[int, int], accelerate: tuple[int, int]
-) -> tuple[str, ...]:
-    """``--ddp_backend``, where this backend can be named and exists.
-
-    A backend in a run of one process is a ValueError, so only larger worlds ask for it.
-    """
-    if backend == "ccl" and accelerate > ACCELERATE_CCL_UNTIL:
-        return ()
-    if transformers >= DDP_BACKEND_FROM:
-        if backend == "ccl" and transformers > DDP_BACKEND_CCL_UNTIL:
-            return ()
-        return ("--ddp_backend", backend)
-    if _between(transformers, XPU_BACKEND):
-        if backend == "gloo" and transformers < XPU_BACKEND_GLOO_FROM:
-            return ()
-        return ("--xpu_backend", backend)
-    return ()
 
 
 def _batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:

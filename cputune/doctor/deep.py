@@ -29,8 +29,7 @@ from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
 from cputune.knobs.precision import native_precisions
-from cputune.stack.fit import versions_of
-from cputune.stack.tables import load
+from cputune.stack import load, versions_of
 from cputune.stack.ways import both_ways
 
 IMPORT_SECONDS = 90.0

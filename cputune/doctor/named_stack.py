@@ -13,8 +13,8 @@ from cputune.doctor.checks import installed, stack_answers, versions
 from cputune.doctor.finding import Finding, by_severity
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
-from cputune.stack.fit import DISTRIBUTIONS, short_name
 from cputune.stack.tables import parse
+from cputune.stack.versions import DISTRIBUTIONS, short_name
 
 _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
 

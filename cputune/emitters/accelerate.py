@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cputune.carrier.flags import release
 from cputune.emitters import shell, yamltext
 from cputune.emitters.interface import EmittedFile, Job
 from cputune.emitters.mpirun import (
@@ -25,15 +24,9 @@ from cputune.emitters.mpirun import (
     refuse_colon,
 )
 from cputune.errors import UsageError
+from cputune.stack import Versions, load
 
 CONFIG = "accelerate.yaml"
-IPEX_UNTIL = (1, 12)
-"""The last release that knows ``ipex_config`` and ``mpirun_config.mpirun_ccl``."""
-MPIRUN_FROM = (0, 28)
-"""The first release that starts mpirun."""
-CPU_AFFINITY_FROM = (0, 29)
-HOSTFILE_FLAG_WINS_FROM = (1, 5)
-"""Before it the YAML's host file, a path below the current directory, beats the flag's."""
 
 
 def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
@@ -44,7 +37,7 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
     shell.require_hosts(job)
     if several:
         refuse_colon(job)
-        if release(job.versions.get("accelerate")) < MPIRUN_FROM:
+        if "mpirun_config" not in _known_keys(job):
             raise UsageError(
                 f"accelerate {job.versions['accelerate']} cannot start several CPU ranks",
                 hint="use --format mpirun or torchrun, or accelerate 0.28 or later",
@@ -122,7 +115,8 @@ def precision(job: Job) -> str:
 def configuration(job: Job) -> dict[str, Any]:
     """The YAML of this accelerate release. Any key that it does not know is a ValueError."""
     plan = job.plan
-    version = release(job.versions.get("accelerate"))
+    version = Versions.from_names(job.versions).accelerate
+    known = _known_keys(job)
     several = plan.world_size > 1
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -138,16 +132,21 @@ def configuration(job: Job) -> dict[str, Any]:
         "same_network": True,
         "use_cpu": True,
     }
-    if version < CPU_AFFINITY_FROM:
+    if "enable_cpu_affinity" not in known:
         del config["enable_cpu_affinity"]
-    if version <= IPEX_UNTIL:
+    if "ipex_config" in known:
         config["ipex_config"] = {"ipex": plan.ipex}
     if several:
         hydra = dialects_of(job)[0] in ("intelmpi", "mpich")
         config["mpirun_config"] = {}
-        if version >= HOSTFILE_FLAG_WINS_FROM:
+        # Where its host file, a path below the current directory, does not beat the flag's.
+        if load().accelerate.does("hostfile-flag-wins", version):
             config["mpirun_config"]["mpirun_hostfile"] = HYDRA_HOSTS if hydra else OPENMPI_HOSTS
-        if version <= IPEX_UNTIL:
+        if load().accelerate.does("reads-mpirun-ccl", version):
             # It becomes CCL_WORKER_COUNT, and accelerate takes ccl where that is 1 or more.
             config["mpirun_config"]["mpirun_ccl"] = plan.ccl_workers
     return config
+
+
+def _known_keys(job: Job) -> frozenset[str]:
+    return load().accelerate.keys_of(Versions.from_names(job.versions).accelerate)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 import shlex
 
-from cputune.carrier.flags import release
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters import shell, yamltext
 from cputune.emitters.header import comment
 from cputune.emitters.interface import EmittedFile, Job
 from cputune.emitters.job import RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT, job_name
 from cputune.errors import UsageError
+from cputune.stack import Versions
+from cputune.stack.fit import pythons_for
 
-DEFAULT_BASE = "python:3.11-slim-bookworm"
-OLD_BASE = "python:3.10-slim-bookworm"
-"""For torch 1: its wheels end with Python 3.10."""
+BASE = "python:{python}-slim-bookworm"
+PYTHON = "3.11"
+"""The Python of an image, where all packages have wheels for it."""
 
 _DEBIAN = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "libgomp": "libgomp1"}
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
@@ -36,10 +37,11 @@ def files(job: Job, format: str) -> tuple[EmittedFile, ...]:
 
 def dockerfile(job: Job) -> str:
     """An image with the versions that were measured and the libraries that are preloaded."""
-    old = release(job.versions.get("torch")) < (2, 0)
-    base = job.cluster.base_image or (OLD_BASE if old else DEFAULT_BASE)
+    base = job.cluster.base_image or BASE.format(python=_python(job))
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_/@-]*", base):
-        raise UsageError(f"{base!r} is not an image", hint=f"as in: --base-image {DEFAULT_BASE}")
+        raise UsageError(
+            f"{base!r} is not an image", hint=f"as in: --base-image {BASE.format(python=PYTHON)}"
+        )
     text = comment([f"Image that trains {job.workload.name}.", "", *job.header])
     text += f"FROM {base}\n"
     debian = [_DEBIAN[name] for name in k8s.preloads(job) if name in _DEBIAN]
@@ -75,6 +77,12 @@ _FILES = {
     "libgomp": "libgomp.so.*",
     "libiomp5": "libiomp5.so",
 }
+
+
+def _python(job: Job) -> str:
+    """The Python of the image: the usual one, else the newest with wheels of all packages."""
+    fitting = pythons_for(Versions.from_names(job.versions))
+    return PYTHON if PYTHON in fitting or not fitting else fitting[-1]
 
 
 def _pip(job: Job) -> str:

@@ -27,6 +27,7 @@ from cputune.facts import HostFacts
 from cputune.layout import guide_plan
 from cputune.plan import Plan
 from cputune.result import Result, host_fingerprint
+from cputune.stack import Versions, ipex_use
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 RANK_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE = "rank.py", "train.py", "recipe.json"
@@ -142,10 +143,10 @@ def training_command(
         raise UsageError(
             str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
         ) from error
-    return (*script, *flags), _not_carried(plan, flags)
+    return (*script, *flags), _not_carried(plan, flags, Versions.from_names(versions))
 
 
-def _not_carried(plan: Plan, flags: tuple[str, ...]) -> tuple[str, ...]:
+def _not_carried(plan: Plan, flags: tuple[str, ...], versions: Versions) -> tuple[str, ...]:
     """What of a plan these versions have no flag for."""
     notes = []
     if plan.precision == "fp16":
@@ -156,10 +157,7 @@ def _not_carried(plan: Plan, flags: tuple[str, ...]) -> tuple[str, ...]:
             "they choose the backend themselves."
         )
     if plan.ipex and "--use_ipex" not in flags:
-        notes.append(
-            "This transformers has no --use_ipex (4.20 to 4.56 have it): IPEX is used only where "
-            "accelerate does so by itself."
-        )
+        notes.append(f"This transformers has no --use_ipex: {ipex_use(versions).reason}.")
     return tuple(notes)
 
 

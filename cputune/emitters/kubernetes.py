@@ -16,6 +16,7 @@ from cputune.emitters.interface import Beside, Job, Output, Word
 from cputune.emitters.job import RANK_SCRIPT, job_name
 from cputune.emitters.yamltext import Quoted
 from cputune.errors import UsageError
+from cputune.stack import Versions, oneccl_module
 
 WORKSPACE = "/workspace"
 DATA = "/data"
@@ -132,7 +133,7 @@ def command(job: Job) -> list[Quoted]:
     """torchrun; where oneCCL is used, after its setvars.sh."""
     if job.plan.backend != "ccl":
         return [Quoted("torchrun")]
-    module = shell.oneccl_module(job.versions.get("oneccl_bind_pt"))
+    module = oneccl_module(Versions.from_names(job.versions))
     find = shlex.quote(shell.FIND_SETVARS.format(module=module))
     source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
     return [Quoted("bash"), Quoted("-c"), escape(source), Quoted("torchrun")]

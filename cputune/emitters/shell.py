@@ -13,6 +13,7 @@ from cputune.emitters import header
 from cputune.emitters.header import WIDTH, comment
 from cputune.emitters.interface import Beside, EmittedFile, Job, Output, Word
 from cputune.errors import UsageError
+from cputune.stack import Versions, oneccl_module
 
 STRICT = r"""set -euo pipefail
 
@@ -168,7 +169,7 @@ def oneccl(job: Job) -> str:
     """Source the setvars.sh of the oneCCL bindings, which bring oneCCL and Intel MPI."""
     if job.plan.backend != "ccl":
         return ""
-    module = oneccl_module(job.versions.get("oneccl_bind_pt"))
+    module = oneccl_module(Versions.from_names(job.versions))
     return f"""
 # oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
 setvars=$("$python" -c '{FIND_SETVARS.format(module=module)}')
@@ -180,17 +181,6 @@ set +eu
 source "$setvars"
 set -eu
 """
-
-
-def oneccl_module(version: str | None) -> str:
-    """The module of a oneccl_bind_pt release: ``torch_ccl`` before 1.12.0."""
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        old = version is not None and Version(version) < Version("1.12.0")
-    except InvalidVersion:
-        old = False
-    return "torch_ccl" if old else "oneccl_bindings_for_pytorch"
 
 
 def require_hosts(job: Job) -> None:

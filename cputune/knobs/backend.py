@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
 from cputune.knobs.record import Argument, Ask, Choices, Effect, Knob, LeftOut, Shown, State, one_of
+from cputune.stack import ccl_use, versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,67 +17,13 @@ BACKENDS = ("gloo", "ccl", "mpi")
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
-    """gloo, and ccl where it lives.
-
-    ``--ddp_backend ccl`` needs transformers 4.29 to 5.0, accelerate up to 1.12, the
-    oneCCL bindings made for exactly this torch, and an MPI that oneCCL knows.
-    """
-    why = _why_no_ccl(facts)
+    """gloo; and ccl, where the versions know it and there is an MPI that oneCCL knows."""
+    why = ccl_use(versions_of(facts), framework=ask.framework)
+    if why is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
+        why = "no mpirun of Intel MPI was found, and oneCCL needs one to start its ranks"
     if why is None:
         return Choices(values=("gloo", "ccl"))
     return Choices(values=("gloo",), left_out=(LeftOut(what="backend=ccl", why=why),))
-
-
-def _why_no_ccl(facts: HostFacts) -> str | None:
-    package = facts.package("oneccl_bind_pt") or facts.package("oneccl_bindings_for_pytorch")
-    if package is None:
-        return "oneccl_bindings_for_pytorch is not installed (the last, 2.8.0, is for torch 2.8.0)"
-    own, torch = _version(package.version), version_of(facts, "torch")
-    if own is None or torch is None:
-        return "the versions of torch and of oneccl_bindings_for_pytorch are not known"
-    if not bindings_fit(own, torch):
-        return f"oneccl_bindings_for_pytorch {own} is not made for torch {torch}"
-    transformers = version_of(facts, "transformers")
-    accelerate = version_of(facts, "accelerate")
-    if transformers is None or not between(transformers, "4.29", "5.0"):
-        return f"transformers {transformers or 'of unknown version'} has no ccl (4.29 to 5.0 have)"
-    if accelerate is None or accelerate >= Version("1.13.dev0"):
-        return f"accelerate {accelerate or 'of unknown version'} has no ccl (up to 1.12 has)"
-    if not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
-        return "no mpirun of Intel MPI was found, and oneCCL needs one to start its ranks"
-    return None
-
-
-def bindings_fit(bindings: Version, torch: Version) -> bool:
-    """Whether these oneCCL bindings were built against this torch.
-
-    The versions are the same, but for 1.12.100, which is for torch 1.12.1, and 1.13,
-    which fits every torch 1.13.
-    """
-    if bindings.release == (1, 12, 100):
-        return torch.release == (1, 12, 1)
-    if bindings.release[:2] == (1, 13):
-        return torch.release[:2] == (1, 13)
-    pad = (0, 0, 0)
-    return (bindings.release + pad)[:3] == (torch.release + pad)[:3]
-
-
-def version_of(facts: HostFacts, package: str) -> Version | None:
-    """The version of an installed package; None where it is absent or not a version."""
-    found = facts.package(package)
-    return None if found is None else _version(found.version)
-
-
-def _version(text: str | None) -> Version | None:
-    try:
-        return None if text is None else Version(text)
-    except InvalidVersion:
-        return None
-
-
-def between(version: Version, first: str, last: str) -> bool:
-    """Whether ``first <= version``, and its major.minor is not above ``last``."""
-    return Version(first) <= version and version.release[:2] <= Version(last).release[:2]
 
 
 def _arguments(plan: Plan) -> Mapping[str, Argument]:

@@ -15,6 +15,7 @@ from cputune.errors import UsageError
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
+    from cputune.stack.uses import Framework
     from cputune.workload import Workload
 
 KnobValue = int | str | bool
@@ -57,6 +58,12 @@ class Ask:
     workload: Workload | None = None
     fixed: Mapping[str, KnobValue] = field(default_factory=dict)
     allow_slow_precision: bool = False
+
+    @property
+    def framework(self) -> Framework:
+        """What the script trains with; a script that was not seen yet is taken for a Trainer's."""
+        known = self.workload.framework if self.workload is not None else None
+        return "accelerate" if known == "accelerate" else "trainer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,9 @@ from cputune.inside import FORCE_VARIABLE, SCRATCH_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.force import Force
 from cputune.plan import Plan
 from cputune.ranks.keeper import bootstrap
+from cputune.stack import load
 from cputune.steps import Infeasible
 from cputune.workload import Workload
-
-CCL_MODULES = ("oneccl_bindings_for_pytorch", "torch_ccl")
-"""The bindings' name from 1.12.0 on, and before."""
 
 
 def force_for(plan: Plan, workload: Workload, *, bind: bool = False) -> Force | None:
@@ -165,7 +163,7 @@ def oneccl_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 def setvars_script() -> Path | None:
     """Where the bindings' ``setvars.sh`` lies; found without importing them."""
-    for name in CCL_MODULES:
+    for name in sorted({row.module for row in load().oneccl}):
         spec = util.find_spec(name)
         for place in (spec.submodule_search_locations or []) if spec else []:
             script = Path(place) / "env" / "setvars.sh"

@@ -1,1 +1,36 @@
-"""Which versions exist, fit each other, accept, refuse and ignore what; as data with sources."""
+"""Which versions exist, fit each other, accept, refuse and ignore what; as data with sources.
+
+Nobody else compares versions. ``stack.toml`` holds the data, ``tables`` reads it, ``fit``
+says what goes together, ``uses`` who calls IPEX and oneCCL, ``spelling`` how flags are
+written, ``vocabulary`` what becomes of each word, ``ways`` which change makes a stack fit.
+"""
+
+from cputune.stack.spelling import (
+    backend_flags,
+    cpu_flag,
+    default_optimizer,
+    optimizers,
+    takes,
+    why_no_bf16,
+)
+from cputune.stack.tables import Stack, load
+from cputune.stack.uses import IpexUse, ccl_use, ipex_use, ipex_variables, oneccl_module
+from cputune.stack.versions import Versions, versions_of
+
+__all__ = [
+    "IpexUse",
+    "Stack",
+    "Versions",
+    "backend_flags",
+    "ccl_use",
+    "cpu_flag",
+    "default_optimizer",
+    "ipex_use",
+    "ipex_variables",
+    "load",
+    "oneccl_module",
+    "optimizers",
+    "takes",
+    "versions_of",
+    "why_no_bf16",
+]

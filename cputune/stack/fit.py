@@ -6,71 +6,12 @@ for versions that break none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from cputune.facts import HostFacts
-from cputune.stack.tables import Stack, load, minor, parse, satisfies, tag_of
-
-DISTRIBUTIONS: Mapping[str, str] = {
-    "torch": "torch",
-    "ipex": "intel_extension_for_pytorch",
-    "oneccl": "oneccl_bind_pt",
-    "transformers": "transformers",
-    "accelerate": "accelerate",
-    "numpy": "numpy",
-}
-"""Our short names, and what pip calls them."""
-
-_ALIASES = {
-    "intel-extension-for-pytorch": "ipex",
-    "oneccl-bind-pt": "oneccl",
-    "oneccl-bindings-for-pytorch": "oneccl",
-    "torch-ccl": "oneccl",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Versions:
-    """A stack: what is installed, or asked about. None is: not there, or not known."""
-
-    python: Version | None = None
-    torch: Version | None = None
-    ipex: Version | None = None
-    oneccl: Version | None = None
-    transformers: Version | None = None
-    accelerate: Version | None = None
-    numpy: Version | None = None
-
-    def get(self, name: str) -> Version | None:
-        """The version of a package by our short name."""
-        version: Version | None = getattr(self, name)
-        return version
-
-    def describe(self) -> str:
-        """``torch 2.6.0, transformers 4.40``."""
-        found = ((DISTRIBUTIONS[name], self.get(name)) for name in DISTRIBUTIONS)
-        return ", ".join(f"{name} {version}" for name, version in found if version) or "nothing"
-
-
-def short_name(distribution: str) -> str | None:
-    """Our short name of a distribution in any of its spellings; None for all others."""
-    name = canonicalize_name(distribution)
-    return _ALIASES.get(name, name if name in DISTRIBUTIONS else None)
-
-
-def versions_of(facts: HostFacts) -> Versions:
-    """The stack that is installed on a machine."""
-    found = {"python": parse(facts.python)}
-    for package in facts.packages:
-        name = short_name(package.name)
-        if name is not None:
-            found.setdefault(name, parse(package.version))
-    return Versions(**found)
-
+from cputune.stack.tables import Stack, load, minor, satisfies, tag_of
+from cputune.stack.versions import Versions
 
 Rule = Callable[[Stack, Versions], "str | None"]
 """What is wrong, in words with both versions; None where it fits, or cannot be told."""
@@ -125,7 +66,7 @@ def trainer_arguments(stack: Stack, v: Versions) -> str | None:
     """A type that transformers 4.56 takes from accelerate must be there for scripts to parse."""
     if v.transformers is None or v.accelerate is None:
         return None
-    row = stack.transformers.behaviour("trainer-arguments", v.transformers)
+    row = stack.transformers.does("trainer-arguments", v.transformers)
     if row is None or not satisfies(v.accelerate, row.accelerate):
         return None
     return f"transformers {v.transformers} beside accelerate {v.accelerate}: {row.claim}"
@@ -204,26 +145,21 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+PYTHONS = tuple(f"3.{small}" for small in range(7, 16))
+"""Releases of Python that some row of the tables was built for."""
+
+
+def pythons_for(versions: Versions) -> tuple[str, ...]:
+    """The Pythons that all of these packages have wheels for, the oldest first."""
+    stacks = {text: versions.changed(python=Version(text)) for text in PYTHONS}
+    rules = (python_wheels, python_libraries)
+    return tuple(text for text, v in stacks.items() if not any(rule(load(), v) for rule in rules))
+
+
 def misfits(versions: Versions, stack: Stack | None = None) -> tuple[str, ...]:
     """Every rule that these versions break, in words."""
     tables = stack or load()
     return tuple(said for rule in RULES if (said := rule(tables, versions)) is not None)
-
-
-def ipex_user(stack: Stack, v: Versions) -> str | None:
-    """Who calls ``ipex.optimize`` in a Trainer run: ``Trainer``, ``accelerate``, or nobody.
-
-    Only meaningful where IPEX fits torch; a version that is not there calls nothing.
-    """
-    if v.transformers is not None and stack.transformers.behaviour(
-        "trainer-calls-ipex", v.transformers
-    ):
-        return "Trainer"
-    if v.accelerate is not None and stack.accelerate.behaviour(
-        "uses-ipex-unasked", v.accelerate, v.torch
-    ):
-        return "accelerate"
-    return None
 
 
 def _x(version: Version) -> str:

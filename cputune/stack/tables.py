@@ -8,7 +8,7 @@ answered with None, or with what the nearest older release does where that is sa
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -78,8 +78,11 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Something that a package has from one minor release to another, both included."""
+class Feature:
+    """Something that a package has from one minor release to another, both included.
+
+    ``torch`` and ``accelerate`` are specifiers: it is there beside these only.
+    """
 
     name: str
     first: Minor | None
@@ -91,13 +94,19 @@ class Span:
     instead_before: str | None = None
     instead_after: str | None = None
 
-    def covers(self, version: Version) -> bool:
-        """Whether this release has it."""
+    def covers(self, version: Version | None) -> bool:
+        """Whether this release has it; one that is not known is taken to be the newest."""
+        if version is None:
+            return self.last is None
         at = minor(version)
         return (self.first is None or self.first <= at) and (self.last is None or at <= self.last)
 
+    def beside(self, torch: Version | None) -> bool:
+        """Whether it is there beside this torch; one that is not known is taken for today's."""
+        return satisfies(torch or load().era("today").versions["torch"], self.torch)
+
     def instead(self, version: Version) -> str | None:
-        """What a release outside the span has in its place, where that is known."""
+        """What a release outside the range has in its place, where that is known."""
         if self.first is not None and minor(version) < self.first:
             return self.instead_before
         return self.instead_after
@@ -109,36 +118,42 @@ class Library:
 
     read: tuple[Version, ...]
     needs: tuple[Needs, ...]
-    arguments: tuple[Span, ...]
-    backends: tuple[Span, ...]
-    keys: tuple[Span, ...]
-    behaviours: tuple[Span, ...]
+    arguments: tuple[Feature, ...]
+    backends: tuple[Feature, ...]
+    optimizers: tuple[Feature, ...]
+    default_optimizers: tuple[Feature, ...]
+    keys: tuple[Feature, ...]
+    options: tuple[Feature, ...]
+    behaviours: tuple[Feature, ...]
 
     def needs_of(self, version: Version) -> Needs | None:
         """What this release needs; None for one older than the tables."""
         at = minor(version)
         return next((row for row in reversed(self.needs) if row.first <= at), None)
 
-    def argument(self, name: str) -> Span | None:
-        """The range of releases with this TrainingArguments field; None: not in the tables."""
-        return next((span for span in self.arguments if span.name == name), None)
+    def argument(self, name: str) -> Feature:
+        """The releases with this TrainingArguments field. Raises KeyError: not in the tables."""
+        found = [row for row in self.arguments if row.name == name]
+        if not found:
+            raise KeyError(name)
+        return found[0]
 
-    def behaviour(self, name: str, version: Version, torch: Version | None = None) -> Span | None:
+    def does(
+        self, name: str, version: Version | None, torch: Version | None = None
+    ) -> Feature | None:
         """The row that says that this release behaves so, beside this torch; else None."""
-        for span in self.behaviours:
-            if span.name != name or not span.covers(version):
-                continue
-            if span.torch is None or (torch is not None and satisfies(torch, span.torch)):
-                return span
+        for row in self.behaviours:
+            if row.name == name and row.covers(version) and row.beside(torch):
+                return row
         return None
 
-    def keys_of(self, version: Version) -> frozenset[str]:
+    def keys_of(self, version: Version | None) -> frozenset[str]:
         """The top-level keys of a configuration file that this release knows."""
-        return frozenset(span.name for span in self.keys if span.covers(version))
+        return frozenset(row.name for row in self.keys if row.covers(version))
 
-    def backends_of(self, version: Version) -> tuple[str, ...]:
+    def backends_of(self, version: Version | None) -> tuple[str, ...]:
         """The values of ``--ddp_backend`` (or its older name) that this release takes."""
-        return tuple(span.name for span in self.backends if span.covers(version))
+        return tuple(row.name for row in self.backends if row.covers(version))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,24 +288,24 @@ def _library(table: Mapping[str, Any]) -> Library:
             Needs(first=_minor(row["from"]), **{k: v for k, v in row.items() if k != "from"})
             for row in table["needs"]
         ),
-        arguments=tuple(_span(row) for row in table.get("argument", ())),
-        backends=tuple(_span(row) for row in table.get("backend", ())),
-        keys=tuple(_span(row) for row in keys),
-        behaviours=tuple(_span(row) for row in table.get("behaviour", ())),
+        arguments=_features(table.get("argument", ())),
+        backends=_features(table.get("backend", ())),
+        optimizers=_features(table.get("optimizer", ())),
+        default_optimizers=_features(table.get("default_optimizer", ())),
+        keys=_features(keys),
+        options=_features(table.get("option", ())),
+        behaviours=_features(table.get("behaviour", ())),
     )
 
 
-def _span(row: Mapping[str, Any]) -> Span:
-    return Span(
-        name=row["name"],
-        first=_minor(row["from"]) if "from" in row else None,
-        last=_minor(row["until"]) if "until" in row else None,
-        source=row["source"],
-        claim=row.get("claim") or row.get("note"),
-        torch=row.get("torch"),
-        accelerate=row.get("accelerate"),
-        instead_before=row.get("instead_before"),
-        instead_after=row.get("instead_after"),
+def _features(rows: Iterable[Mapping[str, Any]]) -> tuple[Feature, ...]:
+    return tuple(
+        Feature(
+            first=_minor(row["from"]) if "from" in row else None,
+            last=_minor(row["until"]) if "until" in row else None,
+            **{k: v for k, v in row.items() if k not in ("from", "until", "names")},
+        )
+        for row in rows
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from packaging.version import Version
-
-from cputune.stack.fit import Versions, ipex_torch, ipex_user
-from cputune.stack.tables import Library, Span, load
+from cputune.stack import spelling
+from cputune.stack.tables import Feature, load
+from cputune.stack.uses import ipex_use
+from cputune.stack.versions import Versions
 
 
 class State(str, Enum):
@@ -55,21 +55,21 @@ def _arguments(v: Versions) -> list[Word]:
         return []
     reader = f"transformers {version}"
     found = []
-    for span in library.arguments:
-        there = span.covers(version)
+    for argument in library.arguments:
+        there = argument.covers(version)
         found.append(
             Word(
-                spelling=f"--{span.name}",
+                spelling=f"--{argument.name}",
                 state=State.ACCEPTED if there else State.REFUSED,
                 reader=reader,
-                instead=None if there else _flag(span.instead(version)),
-                source=span.source,
+                instead=None if there else _flag(argument.instead(version)),
+                source=argument.source,
             )
         )
-        if span.name == "use_ipex" and there:
-            found[-1] = _use_ipex(v, span, reader)
+        if argument.name == "use_ipex" and there:
+            found[-1] = _use_ipex(v, argument, reader)
     backends = library.backends_of(version)
-    option = "--ddp_backend" if _has(library, "ddp_backend", version) else "--xpu_backend"
+    option = "--ddp_backend" if spelling.takes(v, "ddp_backend") else "--xpu_backend"
     for name in ("gloo", "ccl", "mpi"):
         found.append(
             Word(
@@ -81,7 +81,7 @@ def _arguments(v: Versions) -> list[Word]:
         )
         if name == "ccl":
             found[-1] = _ccl(v, found[-1])
-    fp16 = library.behaviour("fp16-trains-in-fp32", version)
+    fp16 = library.does("fp16-trains-in-fp32", version)
     if fp16 is not None:
         found.append(
             Word(
@@ -96,23 +96,21 @@ def _arguments(v: Versions) -> list[Word]:
     return found
 
 
-def _use_ipex(v: Versions, span: Span, reader: str) -> Word:
-    user = ipex_user(load(), v)
-    if v.ipex is None:
-        state, why = State.REFUSED, "IPEX is not there"
-    elif ipex_torch(load(), v):
-        state, why = State.REFUSED, "IPEX does not fit torch"
-    elif user is None:
-        state, why = State.IGNORED, "neither Trainer nor accelerate calls IPEX"
-    else:
-        state, why = State.ACCEPTED, f"{user} calls ipex.optimize"
-    return Word(spelling="--use_ipex", state=state, reader=reader, why=why, source=span.source)
+def _use_ipex(v: Versions, argument: Feature, reader: str) -> Word:
+    use = ipex_use(v)
+    state, why = {
+        "absent": (State.REFUSED, "IPEX is not there"),
+        "unfit": (State.REFUSED, "IPEX does not fit torch"),
+        "ignored": (State.IGNORED, "neither Trainer nor accelerate calls IPEX"),
+        "unknown": (State.ACCEPTED, use.reason),
+    }.get(use.state, (State.ACCEPTED, f"{use.caller} calls ipex.optimize"))
+    return Word(spelling="--use_ipex", state=state, reader=reader, why=why, source=argument.source)
 
 
 def _ccl(v: Versions, plain: Word) -> Word:
     """``--ddp_backend ccl``, which accelerate has its own say about."""
     state, why = plain.state, "the word is gone" if plain.state is State.REFUSED else None
-    if v.accelerate is not None and load().accelerate.behaviour("no-ccl", v.accelerate):
+    if v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate):
         state, why = State.REFUSED, f"accelerate {v.accelerate} has no ccl"
     elif state is State.ACCEPTED:
         why = "with the bindings of this torch and CCL_WORKER_COUNT of 1 or more"
@@ -143,7 +141,7 @@ def _keys(v: Versions) -> list[Word]:
         if span.first is not None and span.first >= (0, 19)
     ]
     if "mpirun_config" in library.keys_of(version):
-        reads = library.behaviour("reads-mpirun-ccl", version)
+        reads = library.does("reads-mpirun-ccl", version)
         found.append(
             Word(
                 spelling="mpirun_config.mpirun_ccl:",
@@ -161,7 +159,7 @@ def _variables(v: Versions) -> list[Word]:
         return []
     found = []
     for name, behaviour in (("ACCELERATE_USE_IPEX", "no-ipex"), ("CCL_WORKER_COUNT", "no-ccl")):
-        gone = library.behaviour(behaviour, version)
+        gone = library.does(behaviour, version)
         found.append(
             Word(
                 spelling=name,
@@ -171,11 +169,6 @@ def _variables(v: Versions) -> list[Word]:
             )
         )
     return found
-
-
-def _has(library: Library, argument: str, version: Version) -> bool:
-    span = library.argument(argument)
-    return span is not None and span.covers(version)
 
 
 def _flag(instead: str | None) -> str | None:

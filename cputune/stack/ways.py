@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 from packaging.version import Version
 
-from cputune.stack.fit import DISTRIBUTIONS, Versions, ipex_user, misfits
+from cputune.stack.fit import misfits
 from cputune.stack.tables import Stack, load, minor, satisfies
+from cputune.stack.uses import Framework, ipex_use
+from cputune.stack.versions import DISTRIBUTIONS, Versions
 
 # What is changed first where one change is as small as another: a small download first.
 ORDER = ("ipex", "oneccl", "accelerate", "transformers", "numpy", "torch")
@@ -49,7 +51,7 @@ def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | No
     stack = load()
     wanted = ("torch", "transformers", "accelerate", *(("ipex",) if era == "ipex" else ()))
     added = [name for name in wanted if complete and versions.get(name) is None]
-    start = replace(versions, **{name: stack.era(era).versions[name] for name in added})
+    start = versions.changed(**{name: stack.era(era).versions[name] for name in added})
     present = [name for name in ORDER if start.get(name) is not None]
     must = {n for n in present if n in added or not _belongs(stack, era, n, start.get(n))}
     for count in range(len(must), len(present) + 1):
@@ -97,18 +99,18 @@ def _solutions(
     """Assign the packages one after the other, and turn back where a rule breaks."""
     # torch decides what fits the rest, so it is chosen first.
     order = sorted(names, key=lambda name: name != "torch")
-    hidden = replace(versions, **dict.fromkeys(names))
+    hidden = versions.changed(**dict.fromkeys(names))
 
     def assign(at: Versions, left: list[str]) -> Iterator[Versions]:
         if misfits(at, stack):
             return
         if not left:
-            if era == "today" or at.ipex is None or _has_a_caller(stack, at):
+            if era == "today" or at.ipex is None or _has_a_caller(at):
                 yield at
             return
         for candidate in _candidates(stack, era, left[0], at):
             if _belongs(stack, era, left[0], candidate):
-                yield from assign(replace(at, **{left[0]: candidate}), left[1:])
+                yield from assign(at.changed(**{left[0]: candidate}), left[1:])
 
     yield from assign(hidden, order)
 
@@ -147,15 +149,15 @@ def _belongs(stack: Stack, era: str, name: str, version: Version | None) -> bool
         return True
     if name == "torch":
         return bool(stack.ipex_for(version))
-    argument = stack.transformers.argument("use_ipex")
-    if name == "transformers" and argument is not None:
-        return argument.covers(version)
+    if name == "transformers":
+        return stack.transformers.argument("use_ipex").covers(version)
     return minor(version) < TODAY_FROM["accelerate"]
 
 
-def _has_a_caller(stack: Stack, v: Versions) -> bool:
-    """Whether anybody would call ``ipex.optimize``; without accelerate nobody can tell."""
-    return v.accelerate is None or ipex_user(stack, v) is not None
+def _has_a_caller(v: Versions) -> bool:
+    """Whether scripts of some framework use IPEX; without accelerate nobody can tell."""
+    framework: Framework = "accelerate" if v.transformers is None else "trainer"
+    return v.accelerate is None or ipex_use(v, framework=framework).possible
 
 
 def _requirement(name: str, version: Version) -> str:

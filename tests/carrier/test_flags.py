@@ -4,7 +4,7 @@ from importlib import metadata, util
 
 import pytest
 
-from cputune.carrier.flags import release, training_flags
+from cputune.carrier.flags import training_flags
 from cputune.plan import Plan
 from cputune.workload import Workload
 
@@ -134,13 +134,6 @@ def test_a_script_that_does_not_parse_training_arguments_gets_none():
     assert training_flags(script(parses=False), plan(), TODAY) == ()
     accelerated = Workload(name="loop.py", argv=("loop.py",), framework="accelerate")
     assert training_flags(accelerated, plan(2), TODAY) == ()
-
-
-def test_a_version_is_read_by_its_release():
-    assert release("2.8.0+cpu") == (2, 8)
-    assert release("5") == (5, 0)
-    assert release(None) > release("99.1")
-    assert release("9" * 5000) == release(None)
 
 
 READ_BACK = """

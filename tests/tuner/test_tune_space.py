@@ -152,9 +152,10 @@ class TestIpex:
         ("versions", "reason"),
         [
             ({"intel_extension_for_pytorch": None}, "not installed"),
-            ({"torch": "2.7.1"}, "does not fit torch 2.7.1"),
+            ({"torch": "2.7.1"}, "was built for torch 2.8, not 2.7.1"),
             ({"torch": None}, "torch is not known"),
-            ({"transformers": "4.57.0"}, "does not use IPEX"),
+            ({"transformers": "4.19.4"}, "knows no IPEX"),
+            ({"transformers": "4.57.0", "accelerate": "1.8.0"}, "ignores IPEX"),
             ({"transformers": "4.53.0", "accelerate": "1.8.0"}, "ignores IPEX"),
             ({"accelerate": "1.12.0"}, "ignores IPEX"),
         ],
@@ -163,6 +164,10 @@ class TestIpex:
         space = cputune.search_space(ipex_era(**versions), JOB)
         assert values_of(space, "ipex") == {False}
         assert reason in why(space, "ipex")
+
+    def test_without_its_flag_the_variable_asks_for_it(self) -> None:
+        facts = ipex_era(transformers="4.57.1", accelerate="1.7.0")
+        assert values_of(cputune.search_space(facts, JOB), "ipex") == {False, True}
 
     def test_new_accelerate_uses_it_with_old_torch(self) -> None:
         facts = ipex_era(
@@ -187,10 +192,10 @@ class TestCcl:
         ("versions", "reason"),
         [
             ({"oneccl_bind_pt": None}, "not installed"),
-            ({"oneccl_bind_pt": "2.7.0"}, "not made for torch 2.8.0"),
-            ({"torch": "2.8.1"}, "not made for torch 2.8.1"),
-            ({"transformers": "5.1.0"}, "has no ccl"),
-            ({"transformers": "4.28.1"}, "has no ccl"),
+            ({"oneccl_bind_pt": "2.7.0"}, "built for torch 2.7.0, not 2.8.0"),
+            ({"torch": "2.8.1"}, "built for torch 2.8.0, not 2.8.1"),
+            ({"transformers": "5.1.0"}, "does not take --ddp_backend ccl"),
+            ({"transformers": "4.21.3"}, "does not import the oneCCL bindings"),
             ({"accelerate": "1.13.0"}, "has no ccl"),
         ],
     )

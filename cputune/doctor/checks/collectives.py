@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.doctor.bound import ccl_worker_cpus
-from cputune.doctor.checks.launchers import NO_CPU_GUESS, mpi_launchers, version_of
+from cputune.doctor.checks.launchers import mpi_launchers
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import number, under_mpi, under_torchrun, value, world_size
 from cputune.facts import HostFacts
 from cputune.layout import usable_cores
+from cputune.stack import load, versions_of
+from cputune.stack.fit import oneccl_torch
+from cputune.stack.uses import ccl_refusals
 
 
 @check(
@@ -148,17 +151,15 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
     Cause: gloo is the default on CPUs. Where the oneCCL bindings fit torch, and ranks
     are started by mpirun, ccl uses shared memory and worker threads of its own.
     """
-    bindings = facts.package("oneccl_bind_pt")
-    torch, ccl = version_of(facts, "torch"), version_of(facts, "oneccl_bind_pt")
-    if bindings is None or torch is None or ccl is None or not mpi_launchers(facts):
+    versions = versions_of(facts)
+    # What does not fit, or is not used, oneccl-torch-mismatch and oneccl-unused say.
+    if oneccl_torch(load(), versions) or ccl_refusals(versions) or not mpi_launchers(facts):
         return
-    accelerate = version_of(facts, "accelerate")
-    if accelerate is not None and accelerate >= NO_CPU_GUESS:
-        return  # it knows no ccl any more; oneccl-unused says so
-    if torch.release[:2] == ccl.release[:2] and not number(facts, "CCL_WORKER_COUNT"):
+    known = versions.oneccl is not None and versions.torch is not None
+    if known and not number(facts, "CCL_WORKER_COUNT"):
         yield gloo_slow.finding(
-            f"{bindings.name} {ccl} fits torch {torch}; CCL_WORKER_COUNT is unset, so "
-            "accelerate takes gloo",
+            f"oneccl_bind_pt {versions.oneccl} fits torch {versions.torch}; CCL_WORKER_COUNT is "
+            "unset, so accelerate takes gloo",
             command="export CCL_WORKER_COUNT=1",
         )
 

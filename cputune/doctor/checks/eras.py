@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import is_true, value
 from cputune.facts import HostFacts
-from cputune.stack import fit
-from cputune.stack.fit import versions_of
-from cputune.stack.tables import load
+from cputune.stack import load, versions_of
+from cputune.stack.uses import ccl_refusals, ipex_use
 from cputune.stack.ways import way_out
 
 
@@ -31,21 +30,13 @@ def ipex_ignored(facts: HostFacts) -> Iterator[Finding]:
     that only accelerate could, and 1.8 to 1.12 do it with torch below 2.7 only, 1.13
     and later never.
     """
-    stack, versions = load(), versions_of(facts)
-    if versions.ipex is None or versions.accelerate is None or versions.torch is None:
+    versions = versions_of(facts)
+    trainer, own = ipex_use(versions), ipex_use(versions, framework="accelerate")
+    if own.state != "ignored" or trainer.possible:
         return
-    if fit.ipex_torch(stack, versions) or fit.ipex_user(stack, versions):
-        return
-    accelerate = versions.accelerate
-    row = stack.accelerate.behaviour("ignores-ipex", accelerate, versions.torch)
-    row = row or stack.accelerate.behaviour("no-ipex", accelerate)
-    if row is None:
-        return
-    evidence = f"accelerate {accelerate} with torch {versions.torch}: {row.claim}"
-    if versions.transformers is not None:
-        evidence += f"; Trainer of transformers {versions.transformers} does not call it either"
+    said = trainer.reason if trainer.state == "ignored" else own.reason
     way = way_out("ipex", versions)
-    yield ipex_ignored.finding(evidence, command=way.command() if way else None)
+    yield ipex_ignored.finding(said, command=way.command() if way else None)
 
 
 @check(
@@ -58,23 +49,19 @@ def ipex_ignored(facts: HostFacts) -> Iterator[Finding]:
 def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: the run uses IPEX although ``use_ipex=False``.
 
-    Cause: accelerate 0.19 to 1.7 (1.8 to 1.12 with torch below 2.7) takes
+    Cause: accelerate 0.20 to 1.7 (1.8 to 1.12 with torch below 2.7) takes
     ``ACCELERATE_USE_IPEX`` for true where it is not set, and calls ``ipex.optimize``
-    wherever IPEX can be imported. In a YAML: ``ipex_config: {ipex: false}``. From
-    transformers 4.32 on TrainingArguments switches it off itself, so that scripts with an
-    Accelerator of their own are left.
+    wherever IPEX can be imported. In a YAML: ``ipex_config: {ipex: false}``. Trainer stands
+    on accelerate from transformers 4.30 on; in 4.32 to 4.57 TrainingArguments sets the
+    variable to false, so that only scripts with an Accelerator of their own are left.
     """
-    stack, versions = load(), versions_of(facts)
-    if versions.ipex is None or versions.accelerate is None or versions.torch is None:
+    versions = versions_of(facts)
+    if ipex_use(versions, framework="accelerate").state != "used unasked":
         return
-    if fit.ipex_torch(stack, versions) or value(facts, "ACCELERATE_USE_IPEX"):
+    if value(facts, "ACCELERATE_USE_IPEX"):
         return
-    row = stack.accelerate.behaviour("uses-ipex-unasked", versions.accelerate, versions.torch)
-    if row is None:
-        return
-    transformers = versions.transformers
-    safe = transformers is not None and stack.transformers.behaviour("sets-ipex-off", transformers)
-    whose = "in scripts with an Accelerator; Trainer switches it off" if safe else "in every script"
+    every = ipex_use(versions).state in ("used unasked", "unknown")
+    whose = "in every script" if every else "in scripts with an Accelerator, not in Trainer's"
     yield ipex_unasked.finding(
         f"accelerate {versions.accelerate}, intel_extension_for_pytorch {versions.ipex}, "
         f"ACCELERATE_USE_IPEX is not set: {whose}",
@@ -86,7 +73,7 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     "oneccl-unused",
     Severity.WARNING,
     title="The oneCCL bindings are installed, and nothing can use them",
-    remedy="Use gloo, or take the versions that know ccl: transformers 4.29 to 5.0, "
+    remedy="Use gloo, or take the versions that know ccl: transformers 4.22 to 5.0, "
     "accelerate up to 1.12.",
     source="huggingface/accelerate#3883",
 )
@@ -96,16 +83,9 @@ def oneccl_unused(facts: HostFacts) -> Iterator[Finding]:
     Cause: accelerate 1.13 dropped the ccl backend, transformers 5.1 the word. The
     bindings were deprecated in November 2025; their last release is 2.8.0.
     """
-    stack, versions = load(), versions_of(facts)
-    if versions.oneccl is None:
-        return
-    said = []
-    accelerate, transformers = versions.accelerate, versions.transformers
-    if accelerate is not None and stack.accelerate.behaviour("no-ccl", accelerate):
-        said.append(f"accelerate {accelerate} has no ccl backend")
-    if transformers is not None and "ccl" not in stack.transformers.backends_of(transformers):
-        said.append(f"transformers {transformers} does not take --ddp_backend ccl")
-    if said:
+    versions = versions_of(facts)
+    said = ccl_refusals(versions)
+    if versions.oneccl is not None and said:
         way = way_out("ipex", versions)
         yield oneccl_unused.finding("; ".join(said), command=way.command() if way else None)
 
@@ -126,7 +106,7 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
     stack, versions = load(), versions_of(facts)
     if versions.accelerate is None:
         return
-    gone = stack.accelerate.behaviour("no-ipex", versions.accelerate)
+    gone = stack.accelerate.does("no-ipex", versions.accelerate)
     if is_true(facts, "ACCELERATE_USE_IPEX") and (gone or versions.ipex is None):
         why = (
             f"accelerate {versions.accelerate} knows no IPEX"
@@ -138,7 +118,7 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
             command="unset ACCELERATE_USE_IPEX",
         )
     workers = value(facts, "CCL_WORKER_COUNT")
-    if workers and workers != "0" and stack.accelerate.behaviour("no-ccl", versions.accelerate):
+    if workers and workers != "0" and stack.accelerate.does("no-ccl", versions.accelerate):
         yield stack_variable_ignored.finding(
             f"CCL_WORKER_COUNT={workers}; accelerate {versions.accelerate} knows no ccl",
             command="unset CCL_WORKER_COUNT",

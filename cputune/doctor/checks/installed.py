@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
-from cputune.stack import fit
-from cputune.stack.fit import DISTRIBUTIONS, versions_of
 from cputune.stack.tables import load, parse
+from cputune.stack.uses import oneccl_module
+from cputune.stack.versions import DISTRIBUTIONS, short_name, versions_of
 
 
 @check(
@@ -26,7 +26,7 @@ def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
     Nothing can be said about what this package fits.
     """
     for package in facts.packages:
-        name = fit.short_name(package.name)
+        name = short_name(package.name)
         if name is None or parse(package.version) is not None:
             continue
         shown = "no version" if package.version is None else f"the version {package.version!r}"
@@ -50,7 +50,7 @@ def package_twice(facts: HostFacts) -> Iterator[Finding]:
     What the doctor says about versions is then about the first that was found.
     """
     for package in facts.packages:
-        name = fit.short_name(package.name)
+        name = short_name(package.name)
         if name is None or not package.others:
             continue
         distribution = DISTRIBUTIONS[name]
@@ -77,7 +77,7 @@ def torch_missing(facts: HostFacts) -> Iterator[Finding]:
     """
     if facts.package("torch") is not None:
         return
-    stack = [p.name for p in facts.packages if fit.short_name(p.name) not in (None, "numpy")]
+    stack = [p.name for p in facts.packages if short_name(p.name) not in (None, "numpy")]
     if stack:
         yield torch_missing.finding(
             f"{', '.join(stack)} without torch",
@@ -99,8 +99,11 @@ def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
     transformers`` alone does not bring it.
     """
     version = versions_of(facts).transformers
-    needs = load().transformers.needs_of(version) if version is not None else None
-    if facts.package("accelerate") is not None or needs is None or needs.first < (4, 29):
+    transformers = load().transformers
+    if version is None or facts.package("accelerate") is not None:
+        return
+    needs = transformers.needs_of(version)
+    if needs is None or not transformers.does("accelerate-starts-ranks", version):
         return
     yield accelerate_missing.finding(
         f"transformers {version} needs accelerate {needs.accelerate}",
@@ -159,8 +162,7 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     paths = value(facts, "LD_LIBRARY_PATH") or ""
     if value(facts, "CCL_ROOT") or "ccl" in paths.lower():
         return
-    row = load().bindings_row(version)
-    module = row.module if row else "oneccl_bindings_for_pytorch"
+    module = oneccl_module(versions_of(facts))
     script = f"{package.location or '.'}/{module}/env/setvars.sh"
     yield oneccl_setvars.finding(
         "CCL_ROOT is not set, and LD_LIBRARY_PATH names no oneCCL", command=f". '{script}'"

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packaging.version import Version
-
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import is_true, local_ranks, value, without_gpu, world_size
 from cputune.facts import HostFacts, Launcher
 from cputune.layout import usable_cores
+from cputune.stack import load, versions_of
 
 _MPI = ("intelmpi", "mpich", "openmpi")
-NO_CPU_GUESS = Version("1.13")
-"""From here on accelerate joins CPU ranks only where use_cpu is set, and has no ccl
-(accelerate#3883)."""
 
 
 @check(
@@ -30,8 +26,10 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
     Cause: accelerate 1.13 and later take a launch without a GPU for a single process
     unless use_cpu says that the CPU is meant.
     """
-    version = version_of(facts, "accelerate")
-    if version is None or version < NO_CPU_GUESS or not without_gpu(facts):
+    version = versions_of(facts).accelerate
+    if version is None or not without_gpu(facts):
+        return
+    if not load().accelerate.does("ranks-train-alone", version):
         return
     if is_true(facts, "ACCELERATE_USE_CPU"):
         return
@@ -136,15 +134,6 @@ def mpi_missing(facts: HostFacts) -> Iterator[Finding]:
 def mpi_launchers(facts: HostFacts) -> tuple[Launcher, ...]:
     """The launchers that start MPI ranks."""
     return tuple(item for item in facts.launchers if (item.dialect or "").startswith(_MPI))
-
-
-def version_of(facts: HostFacts, name: str) -> Version | None:
-    """The installed version of a package; None without it, or where it is no version."""
-    package = facts.package(name)
-    try:
-        return Version(package.version) if package and package.version else None
-    except ValueError:  # InvalidVersion, or a number of thousands of digits
-        return None
 
 
 CHECKS: tuple[Check, ...] = (

@@ -6,14 +6,14 @@ They find no fault, and are given for ``--stack`` only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from packaging.version import Version
 
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.facts import HostFacts
-from cputune.stack.fit import DISTRIBUTIONS, Versions, misfits, versions_of
+from cputune.stack.fit import PYTHONS, misfits
 from cputune.stack.tables import load
+from cputune.stack.versions import DISTRIBUTIONS, Versions, versions_of
 from cputune.stack.vocabulary import State, vocabulary
 from cputune.stack.ways import way_out
 
@@ -31,7 +31,7 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     broken = set(misfits(asked))
 
     def fits(**more: Version) -> bool:
-        return broken.issuperset(misfits(replace(asked, **more)))
+        return broken.issuperset(misfits(asked.changed(**more)))
 
     candidates: dict[str, list[Version]] = {
         "torch": [row.last for row in stack.torch],
@@ -47,7 +47,7 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
             said.append(f"{DISTRIBUTIONS[name]}: {_runs(versions, fitting)}")
     if asked.numpy is None:
         said.append("numpy: 1 or 2" if fits(numpy=Version("2.0")) else "numpy: below 2")
-    pythons = [f"3.{small}" for small in range(7, 16) if fits(python=Version(f"3.{small}"))]
+    pythons = [text for text in PYTHONS if fits(python=Version(text))]
     said.append(f"Python: {_ends(pythons)}")
     yield stack_fits.finding("; ".join(said))
 

@@ -8,16 +8,13 @@ not declare torch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-
-from packaging.version import Version
 
 from cputune.doctor.checks import eras, installed
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.facts import HostFacts
 from cputune.stack import fit
-from cputune.stack.fit import Versions, versions_of
 from cputune.stack.tables import load, satisfies
+from cputune.stack.versions import Versions, versions_of
 from cputune.stack.ways import both_ways
 
 IPEX_SOURCES = (
@@ -238,11 +235,7 @@ def python_without_wheel(facts: HostFacts) -> Iterator[Finding]:
     said = fit.python_wheels(load(), versions) or fit.python_libraries(load(), versions)
     if said is None:
         return
-    others = [
-        f"3.{small}"
-        for small in range(8, 16)
-        if not fit.misfits(replace(versions, python=Version(f"3.{small}")))
-    ]
+    others = fit.pythons_for(versions)
     remedy = f"All of it has wheels for Python {', '.join(others)}." if others else None
     command = f"python{others[-1]} -m venv venv" if others else None
     yield python_without_wheel.finding(said, remedy=remedy, command=command)

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
 from cputune.doctor.reading.yaml_lines import Document
-from cputune.stack.fit import ipex_torch, ipex_user
-from cputune.stack.tables import load
+from cputune.stack import ipex_use, load
 
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
 """Keys by which an accelerate configuration is known."""
@@ -136,7 +135,7 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
             said = f"{key} is no key" + (f"; is {close[0]} meant?" if close else "")
         text = f"{said}; {reader} refuses the file"
         yield KEY_UNKNOWN.finding(context.at(document.line(key), text))
-    if "mpirun_ccl" in document.mapping("mpirun_config") and not library.behaviour(
+    if "mpirun_ccl" in document.mapping("mpirun_config") and not library.does(
         "reads-mpirun-ccl", version
     ):
         text = f"mpirun_ccl is not read by {reader}"
@@ -187,7 +186,7 @@ def _launch(document: Document, context: Context) -> Iterator[Finding]:
             remedy="Write distributed_type: MULTI_CPU and mpirun_config.mpirun_hostfile.",
         )
     if kind in _MULTI and document.get("use_cpu") is not True:
-        alone = load().accelerate.behaviour("ranks-train-alone", context.accelerate)
+        alone = load().accelerate.does("ranks-train-alone", context.accelerate)
         text = f"distributed_type: {kind} and use_cpu: {_shown(document.get('use_cpu'))}"
         if alone:
             reader = context.read_by("accelerate", context.accelerate)
@@ -224,19 +223,12 @@ def _precision(document: Document, context: Context) -> Iterator[Finding]:
 def _ipex(document: Document, context: Context) -> Iterator[Finding]:
     if document.get("ipex_config", "ipex") is not True:
         return
-    versions, stack = context.versions, load()
-    if "ipex_config" not in stack.accelerate.keys_of(context.accelerate):
+    if "ipex_config" not in load().accelerate.keys_of(context.accelerate):
         return
-    if versions.ipex is None:
-        why = "intel_extension_for_pytorch is not installed"
-    elif said := ipex_torch(stack, versions):
-        why = said
-    elif ipex_user(stack, versions) is None:
-        why = f"accelerate {context.accelerate} leaves IPEX alone with torch {versions.torch}"
-    else:
-        return
-    line = document.line("ipex_config", "ipex")
-    yield KEY_IGNORED.finding(context.at(line, f"ipex_config.ipex: true, but {why}"))
+    use = ipex_use(context.versions, framework="accelerate")
+    if use.state in ("ignored", "unfit", "absent"):
+        line = document.line("ipex_config", "ipex")
+        yield KEY_IGNORED.finding(context.at(line, f"ipex_config.ipex: true, but {use.reason}"))
 
 
 def _whole(value: object) -> int | None:

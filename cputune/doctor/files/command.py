@@ -134,7 +134,7 @@ def _says_cpu(launch: Launch, context: Context) -> bool:
 def _use_cpu(launch: Launch, context: Context) -> Iterator[Finding]:
     if context.has_gpu or _says_cpu(launch, context):
         return
-    alone = load().accelerate.behaviour("ranks-train-alone", context.accelerate)
+    alone = load().accelerate.does("ranks-train-alone", context.accelerate)
     trainer = any(launch.argument(name) is not None for name in _TRAINER)
     if launch.several and launch.launcher != "accelerate" and alone:
         reader = context.read_by("accelerate", context.accelerate)
@@ -237,12 +237,10 @@ def _accelerate_launch(launch: Launch, context: Context) -> Iterator[Finding]:
             remedy="Add --mpirun_hostfile FILE (one line 'localhost' will do) and --cpu, or "
             "launch with mpirun or torchrun.",
         )
-    for option, first, last in (("--ipex", (0, 19), (1, 7)), ("--mpirun_ccl", (0, 28), (1, 12))):
-        version = context.versions.accelerate
-        if launch.option(option) is None or version is None:
-            continue
-        if not first <= version.release[:2] <= last:
-            text = f"accelerate launch {option} is refused by accelerate {version}"
+    version = context.versions.accelerate
+    for option in load().accelerate.options if version is not None else ():
+        if launch.option(option.name) is not None and not option.covers(version):
+            text = f"accelerate launch {option.name} is refused by accelerate {version}"
             yield FLAG_REFUSED.finding(context.at(launch.line, text))
 
 

@@ -9,8 +9,7 @@ from packaging.version import Version
 from cputune.facts import HostFacts
 from cputune.knobs.precision import native_precisions
 from cputune.layout import usable_cores
-from cputune.stack.fit import Versions, versions_of
-from cputune.stack.tables import load
+from cputune.stack import Versions, load, versions_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

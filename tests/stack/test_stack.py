@@ -1,9 +1,9 @@
 import pytest
 from packaging.version import Version
 
-from cputune.carrier import flags as command
-from cputune.stack.fit import Versions, misfits, short_name
+from cputune.stack.fit import misfits
 from cputune.stack.tables import load, parse, satisfies, tag_of
+from cputune.stack.versions import Versions, short_name
 from cputune.stack.ways import way_out, ways_out
 
 STACK = load()
@@ -96,17 +96,6 @@ class TestTables:
 
     def test_a_version_older_than_the_tables_is_not_guessed(self):
         assert STACK.transformers.needs_of(Version("3.5.0")) is None
-
-    def test_the_spelling_of_flags_agrees_with_the_tables(self):
-        arguments = STACK.transformers.argument
-        assert arguments("use_cpu").first == command.USE_CPU_FROM
-        assert arguments("bf16").first == command.BF16_FROM
-        assert (arguments("use_ipex").first, arguments("use_ipex").last) == command.USE_IPEX
-        assert arguments("ddp_backend").first == command.DDP_BACKEND_FROM
-        assert arguments("xpu_backend").first == command.XPU_BACKEND[0]
-        backends = {span.name: span for span in STACK.transformers.backends}
-        assert backends["ccl"].last == command.DDP_BACKEND_CCL_UNTIL
-        assert backends["gloo"].first == command.XPU_BACKEND_GLOO_FROM
 
 
 class TestAsking:
