@@ -86,7 +86,7 @@ def _with_amx_fp16(look: Look, flags: frozenset[str]) -> tuple[str, ...]:
         if registers is None:
             look.not_known(
                 "cpu.isa.amx_fp16",
-                "the kernel does not print this flag, and CPUID could not be asked",
+                "the kernel does not print this flag, and CPUID could not be asked (root can)",
             )
         elif registers[0] >> 21 & 1:
             known |= {"amx_fp16"}
