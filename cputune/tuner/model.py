@@ -1,10 +1,11 @@
 """What the trials so far say about the plans that were not tried: a Gaussian process.
 
-The log of the time per sample is modelled as a sum of effects, each with a size that
-is plausible for it beforehand: a factor for every precision, allocator, runtime; a
-smooth surface over ranks and threads; smaller interactions of the two. With effects
-that add up, twenty trials tell about hundreds of plans, and with standard errors of
-the trials known, noise is not taken for a difference.
+The log of the time per sample is modelled as a sum of effects, one for each knob, with
+the sizes that stand in the knobs' records, and a few of the machine: how many cores are
+busy, how many sockets and NUMA nodes a rank spans. With effects that add up, twenty
+trials tell about hundreds of plans, and with standard errors of the trials known, noise
+is not taken for a difference. All sizes are standard deviations of the natural log of
+the time.
 
 Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", algorithm 2.1;
 Duvenaud et al. 2011, "Additive Gaussian Processes", arXiv:1112.4394.
@@ -20,12 +21,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cputune.facts import HostFacts
-from cputune.knobs.precision import NATIVE_BF16
+from cputune.knobs import KNOBS, Effect, Footprint
 from cputune.layout import nodes_spanned
 from cputune.plan import Plan
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
+
+LEVEL = 1.0
+"""How far the speed of all plans together may lie from what is expected: nothing is known."""
+
+EXPECTED_PER_DOUBLING = -0.55 * math.log(2)
+"""What twice the cores are expected to do: not half the time, but 0.68 of it, since a part of
+every step is not shared out (read on two cores: 0.56 in fp32, 0.67 in bf16)."""
+
+DOUBLING = 0.2
+"""How far a doubling may lie from that; training of small models hardly scales at all."""
+
+SOCKETS_SPANNED, NODES_SPANNED = 0.15, 0.1
+"""What a doubling of the sockets (NUMA nodes) under one rank may change: assumed, from the
+distance in memory that its threads then share."""
+
+UNBOUND = 0.2
+"""How far the launch as found may lie from the same plan with its CPUs bound: assumed."""
+
+OWN = 0.015
+"""What is a plan's own and follows from no effect (six processes of one plan, measured side by
+side, had medians within 2 % of each other)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +62,23 @@ class SpeedModel:
     """Beliefs about every plan of a fixed list."""
 
     def __init__(self, facts: HostFacts, plans: Sequence[Plan]) -> None:
-        layouts: dict[object, tuple[float, ...]] = {}
-        rows = []
-        for plan in plans:
-            key = (plan.cpus, plan.ccl_cpus)
-            if key not in layouts:
-                layouts[key] = _layout_features(facts, plan)
-            rows.append(layouts[key])
-        table = np.array(rows, dtype=np.float64).reshape(len(plans), 6)
-        self._ranks, self._cores, self._used, self._smt, self._nodes, self._sockets = table.T
-        self._workers = np.log2([1.0 + plan.ccl_workers for plan in plans])
-        self._precision = _labels([plan.precision for plan in plans])
-        self._allocator = _labels([plan.allocator for plan in plans])
-        self._openmp = _labels([plan.openmp for plan in plans])
-        self._ipex = _labels([str(plan.ipex) for plan in plans])
-        self._backend = _labels([plan.backend if plan.world_size > 1 else "none" for plan in plans])
-        self._unbound = _labels([str(plan.as_found) for plan in plans])
-        native = any(facts.cpu.has(flag) for flag in NATIVE_BF16)
-        bf16 = np.array([plan.precision == "bf16" for plan in plans], dtype=np.float64)
-        # Half of the cores take longer, but seldom twice as long; bf16 pays where it is native.
-        self._prior = -0.55 * math.log(2) * self._used + bf16 * (-0.7 if native else 1.0)
-        one_by_one = [np.array([index]) for index in range(len(plans))]
-        self._variance = np.array([self._kernel(one, one)[0, 0] for one in one_by_one])
+        at = _footprints(facts, plans)
+        self._shares = np.log2([one.share for one in at])
+        self._sockets = np.log2([float(one.sockets) for one in at])
+        self._nodes = np.log2([float(one.nodes) for one in at])
+        self._unbound = _labels([plan.as_found for plan in plans])
+        self._effects = {knob.name: knob.effect for knob in KNOBS}
+        self._alike = {name: _Alike(e, plans, at) for name, e in self._effects.items()}
+        self._prior = EXPECTED_PER_DOUBLING * self._shares + np.array(
+            [
+                sum(e.expected(facts, plan) for e in self._effects.values() if e.expected)
+                for plan in plans
+            ],
+            dtype=np.float64,
+        )
+        self._variance = np.full(len(plans), LEVEL**2 + self._spread() + UNBOUND**2)
+        for slope, feature in self._slopes():
+            self._variance = self._variance + np.square(slope * feature)
 
     def believe(
         self, tried: Sequence[int], logs: Sequence[float], errors: Sequence[float]
@@ -74,7 +91,7 @@ class SpeedModel:
         values = np.asarray(logs, dtype=np.float64) - self._prior[rows]
         offset = float(np.median(values))
         covariance = self._kernel(rows, rows)
-        covariance[np.diag_indices_from(covariance)] += np.square(errors) + _OWN**2
+        covariance[np.diag_indices_from(covariance)] += np.square(errors) + OWN**2
         factor: Array = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
         cross = self._kernel(rows, everything)
         half = _forward(factor, cross)
@@ -82,44 +99,60 @@ class SpeedModel:
         variance = np.maximum(self._variance - np.square(half).sum(axis=0), 0.0)
         return Belief(
             mean=self._prior + offset + np.einsum("ij,i->j", half, whitened),
-            deviation=np.sqrt(variance + _OWN**2),
+            deviation=np.sqrt(variance + OWN**2),
+        )
+
+    def _slopes(self) -> tuple[tuple[float, Array], ...]:
+        return (
+            (DOUBLING, self._shares),
+            (NODES_SPANNED, self._nodes),
+            (SOCKETS_SPANNED, self._sockets),
+        )
+
+    def _spread(self) -> float:
+        """The variance that the effects of all knobs add up to."""
+        return sum(
+            effect.own**2 + sum(size**2 for size in effect.within.values())
+            for effect in self._effects.values()
         )
 
     def _kernel(self, a: Labels, b: Labels) -> Array:
-        """Covariance of the plans ``a`` with the plans ``b``; the sizes are logs of factors."""
-
-        def near(feature: Array, scale: float) -> Array:
-            return _rbf(feature[a], feature[b], scale)
-
-        def same(labels: Labels) -> Array:
-            return np.asarray(labels[a][:, None] == labels[b][None, :], dtype=np.float64)
-
-        ranks, cores = near(self._ranks, 1.5), near(self._cores, 1.5)
-        layout = ranks * cores
-        smt = (self._smt[a][:, None] == self._smt[b][None, :]).astype(np.float64)
-        line = np.outer(self._used[a], self._used[b])
-        spans = np.outer(self._nodes[a], self._nodes[b])
-        socket_spans = np.outer(self._sockets[a], self._sockets[b])
-        kernel = 1.0 + 0.2**2 * line + 0.1**2 * spans + 0.15**2 * socket_spans
-        kernel += 0.3**2 * layout + 0.15**2 * (ranks + cores)
-        kernel += smt * (0.12**2 + 0.08**2 * layout)
-        precision = same(self._precision)
-        kernel += precision * (0.6**2 + 0.15**2 * layout + 0.1**2 * smt)
-        for labels, own, within in (
-            (self._allocator, 0.12, 0.04),
-            (self._openmp, 0.08, 0.04),
-            (self._ipex, 0.15, 0.06),
-            (self._unbound, 0.2, 0.0),
-        ):
-            kernel += same(labels) * (own**2 + within**2 * layout + within**2 * precision)
-        backend = same(self._backend)
-        workers = near(self._workers, 1.0)
-        kernel += backend * (0.1**2 + 0.1**2 * ranks + workers * (0.08**2 + 0.08**2 * ranks))
+        """Covariance of the plans ``a`` with the plans ``b``."""
+        alike = {name: of(a, b) for name, of in self._alike.items()}
+        alike["layout"] = alike["ranks"] * alike["threads"]
+        kernel = LEVEL**2 + UNBOUND**2 * _same(self._unbound, a, b)
+        for slope, feature in self._slopes():
+            kernel += slope**2 * np.outer(feature[a], feature[b])
+        for name, effect in self._effects.items():
+            size: Array = effect.own**2 + sum(
+                (within**2 * alike[other] for other, within in effect.within.items()),
+                start=np.zeros_like(kernel),
+            )
+            part = alike[name] if effect.part_of is None else alike[name] * alike[effect.part_of]
+            kernel += part * size
         return kernel
 
 
-_OWN = 0.015
-"""What is a plan's own and follows from no effect: standard deviation of the log time."""
+class _Alike:
+    """How alike plans are in one knob, from 0 to 1."""
+
+    def __init__(self, effect: Effect, plans: Sequence[Plan], at: Sequence[Footprint]) -> None:
+        pairs = list(zip(plans, at, strict=True))
+        self._scale = effect.scale
+        self._features = (
+            None
+            if effect.feature is None
+            else np.array([effect.feature(*pair) for pair in pairs], dtype=np.float64)
+        )
+        label = effect.label or (lambda plan, at: None)
+        self._labels = _labels([label(*pair) for pair in pairs])
+
+    def __call__(self, a: Labels, b: Labels) -> Array:
+        alike = _same(self._labels, a, b)
+        if self._features is None:
+            return alike
+        distance = (self._features[a][:, None] - self._features[b][None, :]) / self._scale
+        return np.asarray(alike * np.exp(-0.5 * distance**2))
 
 
 def expected_improvement(belief: Belief, best: float) -> Array:
@@ -134,22 +167,29 @@ def expected_improvement(belief: Belief, best: float) -> Array:
     return np.asarray(gain * below + belief.deviation * density)
 
 
-def _layout_features(facts: HostFacts, plan: Plan) -> tuple[float, ...]:
-    """log2 of: ranks, busy cores of a rank, busy share of all cores, 1 + SMT, nodes, sockets."""
-    core_of = {cpu: index for index, core in enumerate(facts.topology.cores) for cpu in core.cpus}
+def _footprints(facts: HostFacts, plans: Sequence[Plan]) -> list[Footprint]:
+    known: dict[object, Footprint] = {}
+    found = []
+    for plan in plans:
+        key = (plan.cpus, plan.threads_per_process)
+        if key not in known:
+            known[key] = footprint(facts, plan)
+        found.append(known[key])
+    return found
+
+
+def footprint(facts: HostFacts, plan: Plan) -> Footprint:
+    """What the first rank of a plan, and all of them together, occupy."""
     first = plan.cpus[0]
-    own = {core_of.get(cpu, -1) for cpu in first} or {-1}
-    busy = max(1, min(len(own), plan.threads_per_process))
-    smt = plan.threads_per_process > busy
-    total = max(1, facts.topology.physical_cores)
+    own = sum(not set(core.cpus).isdisjoint(first) for core in facts.topology.cores)
+    busy = max(1, min(own, plan.threads_per_process))
     sockets, nodes = nodes_spanned(facts, first)
-    return (
-        math.log2(plan.processes_per_node),
-        math.log2(busy),
-        math.log2(busy * plan.processes_per_node / total),
-        float(smt),
-        math.log2(max(nodes, 1)),
-        math.log2(max(sockets, 1)),
+    return Footprint(
+        busy_cores=busy,
+        on_siblings=plan.threads_per_process > busy,
+        share=busy * plan.processes_per_node / max(1, facts.topology.physical_cores),
+        sockets=max(1, sockets),
+        nodes=max(1, nodes),
     )
 
 
@@ -166,10 +206,10 @@ def _forward(lower: Array, right: Array) -> Array:
     return solved
 
 
-def _labels(values: Sequence[str]) -> Labels:
+def _labels(values: Sequence[object]) -> Labels:
     known = {value: index for index, value in enumerate(dict.fromkeys(values))}
     return np.array([known[value] for value in values], dtype=np.int64)
 
 
-def _rbf(a: Array, b: Array, scale: float) -> Array:
-    return np.asarray(np.exp(-0.5 * ((a[:, None] - b[None, :]) / scale) ** 2))
+def _same(labels: Labels, a: Labels, b: Labels) -> Array:
+    return np.asarray(labels[a][:, None] == labels[b][None, :], dtype=np.float64)
