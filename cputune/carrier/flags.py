@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from cputune.knobs import KNOBS
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, cpu_flag, takes
 from cputune.workload import Workload
@@ -33,20 +34,26 @@ def training_flags(workload: Workload, plan: Plan, versions: Mapping[str, str]) 
     if plan.as_found:
         return _batch_flags(workload, plan) if parses else ()
     stack = Versions.from_names(versions)
-    flags = [cpu_flag(stack), *_precision_flags(workload, plan, stack)]
-    if takes(stack, "use_ipex"):
-        flags += _switch(workload, "--use_ipex", on=plan.ipex)
-    if plan.world_size > 1:  # a backend in a run of one process is a ValueError
-        flags += backend_flags(stack, plan.backend)
+    flags = (cpu_flag(stack), *_knob_flags(workload, plan, stack))
     return (*flags, *_batch_flags(workload, plan))
 
 
-def _precision_flags(workload: Workload, plan: Plan, versions: Versions) -> tuple[str, ...]:
-    if not takes(versions, "bf16"):
-        return ()
-    # Both at once is a ValueError, and --fp16 alone means nothing on a CPU.
-    fp16_off = _switch(workload, "--fp16", on=False)
-    return (*_switch(workload, "--bf16", on=plan.precision == "bf16"), *fp16_off)
+def _knob_flags(workload: Workload, plan: Plan, versions: Versions) -> Iterator[str]:
+    """The arguments of every knob, as far as this transformers takes them."""
+    for knob in KNOBS:
+        for name, value in knob.arguments(plan).items():
+            if value is None:
+                continue
+            if name == "ddp_backend":  # it had another name, and not every backend
+                yield from backend_flags(versions, str(value))
+            elif not takes(versions, name):
+                continue
+            elif isinstance(value, bool):
+                yield from _switch(workload, f"--{name}", on=value)
+            else:
+                yield from (f"--{name}", str(value))
+            if name == "bf16":  # both at once is a ValueError, and --fp16 means nothing on a CPU
+                yield from _switch(workload, "--fp16", on=False)
 
 
 def _batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 from cputune.inside import FORCE_VARIABLE
 
@@ -16,9 +17,8 @@ class Force:
 
     Attributes:
         world_size: ranks of the job.
-        precision: "fp32", "bf16" or "fp16".
-        backend: of torch.distributed, for a job of more than one rank.
-        ipex: whether the frameworks shall use intel_extension_for_pytorch.
+        precision: "fp32", "bf16" or "fp16", for an Accelerator.
+        arguments: fields of TrainingArguments and their values, for a Trainer.
         samples_per_rank: samples of one rank per optimizer step; None keeps the
             script's own batch as the global batch, and divides it over the ranks.
         batch_per_rank: the batch of every rank whatever their number; None: see above.
@@ -27,8 +27,7 @@ class Force:
 
     world_size: int
     precision: str = "fp32"
-    backend: str = "gloo"
-    ipex: bool = False
+    arguments: Mapping[str, bool | int | str | None] = field(default_factory=dict)
     samples_per_rank: int | None = None
     batch_per_rank: int | None = None
     cpus: tuple[tuple[int, ...], ...] | None = None

@@ -86,10 +86,8 @@ def _quiet(args: Any, scratch: str | None) -> None:
 
 
 def _apply(args: Any, force: Force) -> None:
-    _set(args, use_cpu=True, bf16=force.precision == "bf16", fp16=force.precision == "fp16")
-    _set(args, bf16_full_eval=False, fp16_full_eval=False, use_ipex=force.ipex)
-    # In a run of one process a backend is a ValueError.
-    _set(args, ddp_backend=force.backend if force.world_size > 1 else None)
+    _set(args, use_cpu=True, fp16=False, bf16_full_eval=False, fp16_full_eval=False)
+    _set(args, **force.arguments)
     if getattr(args, "per_gpu_train_batch_size", None):
         args.per_device_train_batch_size = args.per_gpu_train_batch_size
         args.per_gpu_train_batch_size = None

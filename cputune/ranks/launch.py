@@ -17,6 +17,7 @@ from cputune.carrier.environment import rank_environment
 from cputune.facts import HostFacts
 from cputune.inside import FORCE_VARIABLE, SCRATCH_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.force import Force
+from cputune.knobs import KNOBS
 from cputune.plan import Plan
 from cputune.ranks.keeper import bootstrap
 from cputune.stack import load
@@ -39,8 +40,7 @@ def force_for(plan: Plan, workload: Workload, *, bind: bool = False) -> Force | 
     return Force(
         world_size=plan.world_size,
         precision=plan.precision,
-        backend=plan.backend,
-        ipex=plan.ipex,
+        arguments={name: value for knob in KNOBS for name, value in knob.arguments(plan).items()},
         samples_per_rank=samples,
         batch_per_rank=workload.batch_per_rank,
         cpus=plan.cpus if bind else None,

@@ -38,7 +38,7 @@ def test_the_flags_of_todays_stack():
 
 def test_the_flags_of_the_ipex_era():
     flags = training_flags(script(), plan(2, precision="bf16", ipex=True, backend="ccl"), IPEX_ERA)
-    assert flags[:5] == ("--use_cpu", "--bf16", "--use_ipex", "--ddp_backend", "ccl")
+    assert flags[:5] == ("--use_cpu", "--bf16", "--ddp_backend", "ccl", "--use_ipex")
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ train=(
   --output_dir out
   --use_cpu
   --bf16
-  --use_ipex
   --ddp_backend ccl
+  --use_ipex
   --per_device_train_batch_size 3
 )
 for word in "$@"; do
