@@ -28,7 +28,7 @@ def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
     )
     if facts.topology.hybrid:
         # P and E cores in one team run at the pace of the slowest: P cores first.
-        cores.sort(key=lambda c: -(c.max_khz or 0))
+        cores.sort(key=lambda c: -c.speed)
     quota = facts.limits.cpu_quota
     if quota is None or quota >= len(cores):
         return tuple(cores)

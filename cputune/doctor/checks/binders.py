@@ -215,7 +215,7 @@ def numa_not_zero(facts: HostFacts) -> Iterator[Finding]:
     """
     topology = facts.topology
     allowed = set(topology.allowed)
-    nodes = [node for node in topology.numa_nodes if allowed & set(node.cpus)]
+    nodes = [node for node in topology.numa_nodes if allowed & set(node.cpus or ())]
     if not allowed or 0 in allowed or not nodes or len(topology.numa_nodes) < 2:
         return
     ids = ",".join(str(node.id) for node in nodes)
