@@ -90,7 +90,8 @@ def _cores(facts: HostFacts) -> str:
         return ""
     per_socket = sorted(set(topology.cores_per_socket))
     if len(per_socket) == 1:
-        shape = f"{topology.sockets} × {per_socket[0]} cores"
+        sockets = f"{topology.sockets} socket{'s' if topology.sockets > 1 else ''}"
+        shape = f"{sockets} × {per_socket[0]} core{'s' if per_socket[0] > 1 else ''}"
     else:
         shape = f"{topology.sockets} sockets of {per_socket[0]} to {per_socket[-1]} cores"
     threads = topology.threads_per_core

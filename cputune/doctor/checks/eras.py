@@ -94,7 +94,7 @@ def oneccl_unused(facts: HostFacts) -> Iterator[Finding]:
     "stack-variable-ignored",
     Severity.WARNING,
     title="A variable is set that the installed versions do not read",
-    remedy="Unset it: what it asks for does not happen.",
+    remedy="Unset it: it has no effect.",
     source="huggingface/accelerate#3883",
 )
 def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:

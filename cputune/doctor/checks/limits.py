@@ -76,7 +76,7 @@ def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "ranks-auto",
     Severity.WARNING,
-    title="The number of ranks is left to be guessed",
+    title="The number of ranks is left to torchrun's guess",
     remedy="Give the number of ranks of each node yourself: one per socket or NUMA node.",
     source="kubeflow/trainer#2407",
 )
@@ -204,7 +204,7 @@ def open_files(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "memlock-small",
     Severity.WARNING,
-    title="Too little memory may be locked for the fabric that is chosen",
+    title="The limit of locked memory is too small for the chosen network provider",
     remedy="Raise the limit (ulimit -l unlimited, or LimitMEMLOCK), or choose FI_PROVIDER=tcp.",
     source="https://ofiwg.github.io/libfabric/main/man/fi_verbs.7.html",
 )

@@ -142,7 +142,7 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
     "numa-full",
     Severity.ADVICE,
     title="A NUMA node has little free memory",
-    remedy="Free it before binding memory to that node, or let memory be first touch.",
+    remedy="Free it before binding memory to that node, or bind CPUs alone.",
     source="https://docs.kernel.org/mm/numa.html",
 )
 def numa_full(facts: HostFacts) -> Iterator[Finding]:

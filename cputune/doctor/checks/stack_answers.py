@@ -56,7 +56,7 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     "stack-words",
     Severity.ADVICE,
     title="What this stack accepts, refuses and ignores",
-    remedy="Write what is accepted; what is ignored does not happen.",
+    remedy="Write only what is accepted: what is ignored has no effect.",
     source="huggingface/transformers#40784, huggingface/transformers#42852, "
     "huggingface/accelerate#3883, huggingface/peft#3564",
 )
