@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.children import end_group
-from cputune.host.files import read_file, write_atomically, write_tree
+from cputune.host.files import read_document, read_file, write_atomically, write_tree
 from cputune.host.live import LiveHost
 from cputune.host.recorded import RecordedHost
 
@@ -22,6 +22,7 @@ __all__ = [
     "Process",
     "RecordedHost",
     "end_group",
+    "read_document",
     "read_file",
     "write_atomically",
     "write_tree",

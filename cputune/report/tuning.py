@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from cputune.plan import Plan
-from cputune.result import FAILED, PRUNED, Result, Throughput, Trial
+from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
-    ConfirmRun,
     ConfirmStarted,
     Event,
     Said,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
 
+from cputune.documents import plain, record_of
 from cputune.errors import CannotError
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, Throughput, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, Trial
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import distributions
@@ -32,7 +32,7 @@ from cputune.workload import Workload
 STUDY_NAME = "cputune"
 
 _IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
-_TRIAL, _RUN = "cputune.inside", "cputune.run"
+_TRIAL, _RUN = "cputune.trial", "cputune.run"
 
 Identity = Mapping[str, Any]
 """What must be the same for a study to be gone on with: plain JSON values by name."""
@@ -105,7 +105,7 @@ class Ledger:
                 run = frozen.user_attrs.get(_RUN, {})
                 found.append(
                     (
-                        _trial_from_json(document),
+                        record_of(Trial, document),
                         Run(logs=run.get("logs", []), losses=run.get("losses", [])),
                     )
                 )
@@ -140,7 +140,7 @@ class Ledger:
             running.set_user_attr("reason", trial.reason)
         losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
         running.set_user_attr(_RUN, {"logs": run.logs, "losses": losses})
-        running.set_user_attr(_TRIAL, {**asdict(trial), "plan": trial.plan.to_json()})
+        running.set_user_attr(_TRIAL, plain(trial))
         self._running = None
         if trial.state == COMPLETED:
             assert trial.samples_per_second is not None
@@ -172,15 +172,6 @@ class Ledger:
         if self._running is not None:
             self._study.tell(self._running, state=TrialState.FAIL)
             self._running = None
-
-
-def _trial_from_json(document: Mapping[str, Any]) -> Trial:
-    values = dict(document)
-    values["plan"] = Plan.from_json(values["plan"])
-    speed = values.get("samples_per_second")
-    values["samples_per_second"] = None if speed is None else Throughput(**speed)
-    values["observed"] = tuple(values.get("observed", ()))
-    return Trial(**values)
 
 
 def _first_line(error: Exception) -> str:

@@ -15,8 +15,16 @@ from cputune.errors import CannotError, Interrupted, NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, Result, Trial, host_fingerprint
-from cputune.steps import Contended, Runner
+from cputune.result import (
+    COMPLETED,
+    FAILED,
+    PRUNED,
+    Origin,
+    Result,
+    Trial,
+    host_fingerprint,
+)
+from cputune.steps import Contended, DataRunner, LearningRunner, Runner
 from cputune.tuner.confirm import Contender, confirm
 from cputune.tuner.events import (
     ConfirmStarted,
@@ -197,6 +205,7 @@ class TuningStudy:
         space = self._open_space(resumed)
         assert self._sampler is not None
         waiting = [(o, p) for o, p in space.suggestions if p not in self._history.tried]
+        origin: Origin
         while len(self._findings.trials) < settings.budget:
             if self._timer.up(STUDY_SHARE):
                 self._findings.notes.append("The search ended early: the time given was up.")
@@ -228,13 +237,12 @@ class TuningStudy:
         return self._space
 
     def _observed_workload(self, runner: Runner) -> Workload:
-        shown = getattr(runner, "workload", None)
-        workload = shown if isinstance(shown, Workload) else self._workload
+        workload = runner.workload if isinstance(runner, LearningRunner) else self._workload
         if workload.global_batch_size is None and workload.batch_per_rank is None:
             workload = replace(workload, global_batch_size=self._findings.samples_per_step)
         return workload
 
-    def _trial(self, runner: Runner, plan: Plan, origin: str) -> None:
+    def _trial(self, runner: Runner, plan: Plan, origin: Origin) -> None:
         number = len(self._findings.trials)
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
@@ -271,7 +279,8 @@ class TuningStudy:
                     samples_per_second=speed(self._race.lost(run.logs)),
                     reason=lost if pruned else "the time given was up",
                 )
-        self._findings.data = getattr(runner, "data", None) or self._findings.data
+        if isinstance(runner, DataRunner):
+            self._findings.data = runner.data or self._findings.data
         if run.samples is not None and plan.world_size == 1:
             self._findings.samples_per_step = run.samples
         self._ledger.end(trial, run)

@@ -20,9 +20,8 @@ from cputune.report.tuning import (
     status_of,
     trial_line,
 )
-from cputune.result import Result
+from cputune.result import ConfirmRun, Result
 from cputune.tuner.events import (
-    ConfirmRun,
     ConfirmStarted,
     Event,
     Said,
