@@ -151,6 +151,22 @@ class Workload:
             )
         return self.global_batch_size // world_size
 
+    def argument(self, flag: str) -> str | None:
+        """What the script's own words give a flag last, "" for a bare flag; None: it is not there.
+
+        HfArgumentParser takes ``--per-device-...`` for ``--per_device_...`` too.
+        """
+        found = None
+        for position, word in enumerate(self.argv):
+            name, _, value = word.partition("=")
+            if "--" + name[2:].replace("-", "_") != flag:
+                continue
+            following = self.argv[position + 1 : position + 2]
+            if not value and following and not following[0].startswith("--"):
+                value = following[0]
+            found = value
+        return found
+
     def observed(
         self,
         *,

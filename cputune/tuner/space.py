@@ -259,9 +259,10 @@ def _with_libraries(
         if knob.put is None:
             continue
         found = [
-            (knob.put(plan, value, facts), {**values, knob.name: value})
+            (changed, {**values, knob.name: value})
             for plan, values in found
             for value in _kept(choices[knob.name].values, knob.name, fixed)
+            if (changed := knob.put(plan, value, facts)) is not None
         ]
     yield from found
 
