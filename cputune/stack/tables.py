@@ -176,6 +176,7 @@ class Stack:
 
     eras: tuple[Era, ...]
     wheels: Mapping[str, str]
+    numpy: tuple[Version, ...]
     torch: tuple[Torch, ...]
     ipex: tuple[Ipex, ...]
     oneccl: tuple[Bindings, ...]
@@ -188,6 +189,17 @@ class Stack:
             if era.name == name:
                 return era
         raise KeyError(name)
+
+    def releases(self) -> Mapping[str, tuple[Version, ...]]:
+        """The versions of each package that were looked at, by our short names."""
+        return {
+            "torch": tuple(row.last for row in self.torch),
+            "ipex": tuple(row.version for row in self.ipex),
+            "oneccl": tuple(row.version for row in self.oneccl),
+            "transformers": self.transformers.read,
+            "accelerate": self.accelerate.read,
+            "numpy": self.numpy,
+        }
 
     def torch_row(self, version: Version) -> Torch | None:
         """The row of this torch's minor release."""
@@ -219,6 +231,7 @@ def satisfies(version: Version, specifier: str) -> bool:
     return SpecifierSet(specifier, prereleases=True).contains(Version(version.base_version))
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str | None) -> Version | None:
     """A version, or None where the text is none."""
     try:
@@ -241,6 +254,7 @@ def load() -> Stack:
     return Stack(
         eras=tuple(_era(row) for row in document["era"]),
         wheels=document["wheels"],
+        numpy=tuple(map(Version, document["numpy"]["read"])),
         torch=_rows(Torch, torch["release"], torch["source"]),
         ipex=_rows(Ipex, document["ipex"]),
         oneccl=_rows(Bindings, document["oneccl"]),
@@ -262,7 +276,7 @@ def _library(table: Mapping[str, Any]) -> Library:
         return _rows(Feature, table.get(name, ()), table["source"])
 
     return Library(
-        read=tuple(Version(text) for text in table["read"]),
+        read=tuple(map(Version, table["read"])),
         needs=_rows(Needs, needs),
         arguments=features("argument"),
         backends=features("backend"),
