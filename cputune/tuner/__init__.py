@@ -93,9 +93,9 @@ def tune(
         facts = probe()
     search_space(facts, job, knobs=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
 
-    from cputune.tuner.study import Settings, TuningStudy
+    from cputune.tuner.study import StudyOptions, TuningStudy
 
-    settings = Settings(
+    options = StudyOptions(
         budget=budget,
         seed=seed,
         knobs=None if knobs is None else tuple(knobs),
@@ -118,7 +118,7 @@ def tune(
         if on_event is not None:
             on_event(Said(text=text))
 
-    return TuningStudy(job, facts, open_runner, settings, on_event=on_event).run()
+    return TuningStudy(job, facts, open_runner, options, on_event=on_event).run()
 
 
 def _require_optuna() -> None:

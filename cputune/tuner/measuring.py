@@ -11,12 +11,12 @@ from cputune.facts import HostFacts
 from cputune.plan import Plan
 from cputune.result import ConfirmRun, Throughput
 from cputune.steps import Contended, ObservingRunner, Runner, Step
+from cputune.tuner.conclusion import Findings
 from cputune.tuner.confirm import Contender
 from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Rules, Run, read_run
 from cputune.tuner.statistics import Estimate
-from cputune.tuner.verdict import Findings
 
 ATTEMPTS = 3
 """How often a trial that others delayed is run before it is given up."""
