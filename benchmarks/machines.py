@@ -36,7 +36,6 @@ from cputune.facts import (
 from cputune.layout import nodes_spanned
 from cputune.plan import Plan
 from cputune.steps import Step
-from cputune.tuner.reading import DELAYED_SHARE
 from cputune.workload import Workload
 
 GIB = 1 << 30
@@ -520,7 +519,7 @@ def measured_machine(document: Mapping[str, Any]) -> Machine:
     def seconds(plan: Plan) -> float:
         steps = table[plan]
         later = steps[len(steps) // 2 :]
-        quiet = [s.seconds for s in later if s.delayed_seconds <= DELAYED_SHARE * s.seconds]
+        quiet = [s.seconds for s in later if not s.delayed]
         return statistics.median(quiet or [step.seconds for step in later])
 
     return Machine(

@@ -1,16 +1,19 @@
 """The seam between the tuner and whatever runs a plan: real processes, a model, a table.
 
-Nothing in the tuner may know which of them it has.
+Nothing else in ``tune/`` may know which of them it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from cputune.plan import Plan
-from cputune.workload import Workload
+
+DELAYED_SHARE = 0.1
+"""A step is delayed where a thread waited this share of it for a CPU: 0.003 in quiet
+times, 0.48 beside one busy neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,19 @@ class Step:
     loss: float | None = None
     delayed_seconds: float = 0.0
 
+    @property
+    def delayed(self) -> bool:
+        """Whether others kept it waiting so long that its time says nothing of the plan."""
+        return self.delayed_seconds > DELAYED_SHARE * self.seconds
+
 
 class Runner(Protocol):
-    """Runs one plan at a time: all that the tuner needs.
+    """Runs one plan at a time.
 
     ``steps`` starts the plan and yields its steps for as long as it is read; closing the
     iterator ends the trial and everything it started. It raises ``TrialError`` where the
-    plan fails. A runner that knows more says so by the methods of the protocols below.
+    plan fails. A runner may also offer ``observed() -> tuple[Mapping, ...]``, what the
+    ranks of the last trial saw, and ``close()``.
     """
 
     def steps(self, plan: Plan) -> Iterator[Step]:
@@ -46,52 +55,10 @@ class Runner(Protocol):
         ...
 
 
-@runtime_checkable
-class ObservingRunner(Runner, Protocol):
-    """A runner that also knows what the ranks of its last trial saw."""
-
-    def observed(self) -> tuple[Mapping[str, Any], ...]:
-        """One mapping of plain JSON values for each rank; empty before the first step."""
-        ...
-
-
-@runtime_checkable
-class LearningRunner(Runner, Protocol):
-    """A runner that learns from its trials what a script trains."""
-
-    @property
-    def workload(self) -> Workload:
-        """The workload, with what the trials have shown of it filled in."""
-        ...
-
-
-@runtime_checkable
-class DataRunner(Runner, Protocol):
-    """A runner that knows what its trials are fed with."""
-
-    @property
-    def data(self) -> str | None:
-        """What the last trial was fed with, in words; None before its first step."""
-        ...
-
-
-FailureKind = Literal[
-    "infeasible",
-    "crashed",
-    "out of memory",
-    "timed out",
-    "no measurement",
-    "contended",
-    "diverged",
-    "failed",
-]
-"""Why a trial gives no number, in one word for machines."""
-
-
 class TrialError(Exception):
-    """A trial that gives no number, and why."""
+    """A trial that gives no number, and why. ``kind`` is the word for machines."""
 
-    kind: FailureKind = "failed"
+    kind = "failed"
 
     def __init__(self, reason: str, *, details: str | None = None, **context: Any) -> None:
         super().__init__(reason)
@@ -102,40 +69,40 @@ class TrialError(Exception):
 class Infeasible(TrialError):  # noqa: N818
     """The plan cannot run here as asked: the state in the ranks is not the plan's."""
 
-    kind: FailureKind = "infeasible"
+    kind = "infeasible"
 
 
 class Crashed(TrialError):  # noqa: N818
     """A rank died; ``details`` is the tail of its stderr."""
 
-    kind: FailureKind = "crashed"
+    kind = "crashed"
 
 
 class OutOfMemory(Crashed):
     """A rank was killed for memory, or said that it could not have any."""
 
-    kind: FailureKind = "out of memory"
+    kind = "out of memory"
 
 
 class TimedOut(TrialError):  # noqa: N818
     """No step came for too long."""
 
-    kind: FailureKind = "timed out"
+    kind = "timed out"
 
 
 class NoMeasurement(TrialError):  # noqa: N818
     """The job ended well, but before enough steps were seen."""
 
-    kind: FailureKind = "no measurement"
+    kind = "no measurement"
 
 
 class Contended(TrialError):  # noqa: N818
     """Something else on the machine delayed the steps, again and again."""
 
-    kind: FailureKind = "contended"
+    kind = "contended"
 
 
 class Diverged(TrialError):  # noqa: N818
     """The loss is not what the fp32 run with the same seed and data gave."""
 
-    kind: FailureKind = "diverged"
+    kind = "diverged"

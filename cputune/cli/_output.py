@@ -81,11 +81,8 @@ def survive_any_character() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def report_error(error: CputuneError, *, as_json: bool = False) -> int:
-    """``error:`` and ``hint:`` on stderr; with ``--json`` a document on stdout too.
-
-    Returns the exit code of the error.
-    """
+def report_error(error: CputuneError, *, as_json: bool = False) -> None:
+    """``error:`` and ``hint:`` on stderr; with ``--json`` a document on stdout too."""
     if as_json:
         print_json(
             {
@@ -103,4 +100,3 @@ def report_error(error: CputuneError, *, as_json: bool = False) -> int:
     sys.stderr.write(f"{red}error:{plain} {error}\n")
     if error.hint:
         sys.stderr.write(f"{yellow}hint:{plain} {error.hint}\n")
-    return error.exit_code

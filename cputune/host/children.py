@@ -1,26 +1,103 @@
-"""Ending a child process and everything that it started."""
+"""Ending processes: whatever was started, and whatever that started in turn."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import subprocess
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
+
+    Find = Callable[[], Sequence[psutil.Process]]
+
+GRACE_SECONDS = 2.0
+"""Between SIGINT, SIGTERM and SIGKILL."""
+
+LOOK_SECONDS = 0.02
+KILL_SECONDS = 20.0
+"""A process that the kernel holds (a disk that does not answer) outlives SIGKILL so long."""
 
 
-def end_group(child: subprocess.Popen[Any], *, grace_seconds: float = 2.0) -> None:
-    """End a child and everything it started: INT, then TERM, then KILL on its group.
+def end(
+    find: Find,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """End all that ``find`` finds, and look again until it finds nothing.
 
-    The child must lead its own process group (``start_new_session=True``).
+    SIGINT and SIGTERM leave ``grace_seconds`` each to end in order; with 0 there is only
+    SIGKILL. ``pause`` waits the given seconds between two looks.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, number)
-        try:
-            child.wait(timeout=grace_seconds)
-        except subprocess.TimeoutExpired:
-            continue
-        break
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)  # grandchildren that outlived their parent
+    steps = [(signal.SIGINT, grace_seconds), (signal.SIGTERM, grace_seconds)]
+    for number, seconds in [*(steps if grace_seconds > 0 else ()), (signal.SIGKILL, KILL_SECONDS)]:
+        until = time.monotonic() + seconds
+        told: set[psutil.Process] = set()
+        while alive := find():
+            _tell([process for process in alive if process not in told], number)
+            told.update(alive)
+            if time.monotonic() >= until:
+                break
+            pause(LOOK_SECONDS)
+        else:
+            return
+
+
+def below(root: int) -> list[psutil.Process]:
+    """Every living process that ``root`` has started, and that those have started."""
+    import psutil
+
+    try:
+        return _living(psutil.Process(root).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def in_session(leader: int) -> list[psutil.Process]:
+    """Every living process of a session, even where its leader has ended."""
+    import psutil
+
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            if os.getsid(pid) == leader:
+                found.append(psutil.Process(pid))
+    return _living(found)
+
+
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """Every other living process that was started with ``name=value`` in its environment.
+
+    Some launchers start ranks that are not their descendants: slurmd those of ``sbatch``.
+    """
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(name) == value:
+                found.append(process)
+    return _living(found)
+
+
+def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    import psutil
+
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                found.append(process)
+    return found
+
+
+def _tell(processes: Iterable[psutil.Process], number: int) -> None:
+    import psutil
+
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            process.send_signal(number)

@@ -19,19 +19,8 @@ Two variables, and one of two ways in::
 - or, where the launch must not be touched, ``site_directory()`` put first on PYTHONPATH:
   every Python process below then reports as soon as it trains, and only then.
 
-What a rank says
-----------------
-JSON lines; ``listen.Post`` is the other end. Each line has ``event``:
-
-- ``hello``: ``rank, local_rank, pid``, once, the first line;
-- ``note``: ``text``, for progress;
-- ``state``: what the rank really runs with (``state.read``), once, before the first step;
-- ``step``: ``number`` (from 1), ``seconds``, ``samples``, ``loss``, ``delayed``;
-- ``refused``: ``reason``; the script cannot run as the plan asks;
-- ``error``: ``kind`` (name of the exception), ``text``; the script raised;
-- ``end``: ``seen`` (of "Trainer", "Accelerator"); the script ended by itself.
-
-Closing the socket ends nothing: who starts ranks also ends them.
+What a rank says are the JSON lines of ``messages``; ``cputune.ranks.listen.Post`` is the
+other end. Closing the socket ends nothing: who starts ranks also ends them.
 """
 
 from __future__ import annotations

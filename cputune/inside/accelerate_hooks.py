@@ -153,7 +153,8 @@ def _set_batch(accelerator: Any, loader: Any, loop: _Loop, force: Force | None) 
         sampler.batch_size = batch * ranks if split else batch  # type: ignore[union-attr]
     elif split:
         batch //= ranks
-    loop.meter.facts.update(batch=batch, accumulation=accumulation)
+    loop.meter.facts["batch"] = batch
+    loop.meter.facts["accumulation"] = accumulation
     loop.meter.facts["dataset"] = type(getattr(loader, "dataset", None)).__name__
 
 

@@ -10,17 +10,26 @@ from typing import Any, NoReturn
 
 from cputune.inside import state
 from cputune.inside.clock import Delay
+from cputune.inside.messages import RankState
 from cputune.inside.speak import Speaker
 
 
 class Meter:
-    """One per rank. The hooks say what the script does, the meter says how long it took."""
+    """One per rank. The hooks say what the script does, the meter says how long it took.
+
+    Attributes:
+        facts: what the hooks learn of the script for the state of this rank.
+        parses_arguments: whether HfArgumentParser is at work just now.
+        items_counted: whether a loss of this step was divided by the items of all its batches.
+    """
 
     def __init__(self, speaker: Speaker) -> None:
         self.speaker = speaker
         self.framework: str | None = None
         self.seen: set[str] = set()
-        self.facts: dict[str, Any] = {}
+        self.facts: RankState = {}
+        self.parses_arguments = False
+        self.items_counted = False
         self.steps = 0
         self.backwards = 0
         self._samples = 0
@@ -35,7 +44,7 @@ class Meter:
         if self.steps == 0:
             if self._delay is None:
                 self._delay = Delay()
-                self.speaker.say("note", text="training starts")
+                self.speaker.say({"event": "note", "text": "training starts"})
             self.framework = framework
             self._start_lap()
 
@@ -74,20 +83,24 @@ class Meter:
             if optimizer is not None:
                 self.facts["optimizer"] = state.optimizer(optimizer)
             self.speaker.say(
-                "state",
-                **state.read(),
-                dtype=self._dtype.detach(),
-                framework=self.framework,
-                samples=self._samples,
-                **self.facts,
+                {
+                    "event": "state",
+                    **state.read(),
+                    "dtype": self._dtype.detach(),
+                    "framework": self.framework,
+                    "samples": self._samples,
+                    **self.facts,
+                }
             )
         self.speaker.say(
-            "step",
-            number=self.steps,
-            seconds=seconds,
-            samples=self._samples,
-            loss=loss,
-            delayed=delayed,
+            {
+                "event": "step",
+                "number": self.steps,
+                "seconds": seconds,
+                "samples": self._samples,
+                "loss": loss,
+                "delayed": delayed,
+            }
         )
         self._samples = 0
         self._losses = []
@@ -101,12 +114,12 @@ class Meter:
 
     def refuse(self, reason: str) -> NoReturn:
         """The script cannot be run as the plan asks: say why, and end this process."""
-        self.speaker.say("refused", reason=reason)
+        self.speaker.say({"event": "refused", "reason": reason})
         self.leave(3)
 
     def end(self) -> None:
         """The script, or its training, is over."""
-        self.speaker.say("end", seen=sorted(self.seen), steps=self.steps)
+        self.speaker.say({"event": "end", "seen": sorted(self.seen), "steps": self.steps})
 
     def leave(self, status: int) -> NoReturn:
         """End this process now: nothing that a script does after its training is wanted."""

@@ -22,7 +22,7 @@ def run_script(argv: list[str]) -> int:
     if plan is not None and plan.cpus is not None:
         os.sched_setaffinity(0, plan.cpus[number_from(LOCAL_RANK_NAMES)])
     meter = install()
-    meter.speaker.say("note", text="started")
+    meter.speaker.say({"event": "note", "text": "started"})
     script = os.path.abspath(argv[0])
     sys.argv = list(argv)
     if not getattr(sys.flags, "safe_path", False):  # 3.11 and later
@@ -32,12 +32,16 @@ def run_script(argv: list[str]) -> int:
     except SystemExit as exit_:
         status = _status(exit_.code)
         if status:
-            meter.speaker.say("error", kind="SystemExit", text=f"exit status {status}")
+            meter.speaker.say(
+                {"event": "error", "kind": "SystemExit", "text": f"exit status {status}"}
+            )
             return status
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # told, then shown: it is the script's own
-        meter.speaker.say("error", kind=type(error).__name__, text=str(error)[:2000])
+        meter.speaker.say(
+            {"event": "error", "kind": type(error).__name__, "text": str(error)[:2000]}
+        )
         traceback.print_exception(type(error), error, _own_part(error.__traceback__))
         return 1
     meter.end()

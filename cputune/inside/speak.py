@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import Any
 
 from cputune.inside import SOCKET_VARIABLE
+from cputune.inside.messages import Hello, RankMessage
 
 RANK_NAMES = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 LOCAL_RANK_NAMES = (
@@ -38,20 +38,20 @@ class Speaker:
         self._socket: socket.socket | None = None
         self._pid = 0
 
-    def say(self, event: str, **fields: Any) -> None:
-        """Send one event. A listener that went away ends this process: it is not wanted."""
+    def say(self, message: RankMessage) -> None:
+        """Send one message. A listener that went away ends this process: it is not wanted."""
         if not self.path:
             return
         try:
             if self._socket is None or self._pid != os.getpid():
                 self._connect()
             assert self._socket is not None
-            self._socket.sendall(_line({"event": event, **fields}))
+            self._socket.sendall(_line(message))
         except OSError:
             os._exit(75)
 
     def close(self) -> None:
-        """Hang up; the next word opens the line again."""
+        """Hang up; the next message opens the line again."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -60,7 +60,7 @@ class Speaker:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(self.path)
         self._socket, self._pid = connection, os.getpid()
-        hello = {
+        hello: Hello = {
             "event": "hello",
             "rank": number_from(RANK_NAMES),
             "local_rank": number_from(LOCAL_RANK_NAMES),
@@ -69,5 +69,5 @@ class Speaker:
         connection.sendall(_line(hello))
 
 
-def _line(event: dict[str, Any]) -> bytes:
-    return json.dumps(event).encode() + b"\n"
+def _line(message: RankMessage) -> bytes:
+    return json.dumps(message).encode() + b"\n"

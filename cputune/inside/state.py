@@ -7,6 +7,9 @@ import re
 import sys
 from typing import Any
 
+from cputune.inside import oneccl
+from cputune.inside.messages import RankState
+
 _LIBRARIES = (
     # name in the report, the file names that mean it
     ("tcmalloc", re.compile(r"libtcmalloc[^/]*\.so")),
@@ -20,10 +23,15 @@ _ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
 _OPENMP = ("libiomp5", "libomp", "libgomp")
 """In the order in which they win: torch brings libgomp along even where another is preloaded."""
 
+_VARIABLES = re.compile(
+    r"(OMP|GOMP|KMP|MKL|OPENBLAS)_.*|CCL_(WORKER_.*|ATL_.*)|MALLOC_CONF|TCMALLOC_.*"
+)
+"""What native libraries read once and then do not show otherwise."""
+
 _PACKAGES = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
 
 
-def read() -> dict[str, Any]:
+def read() -> RankState:
     """Threads, affinity, process group, libraries and versions of this process."""
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
@@ -33,7 +41,8 @@ def read() -> dict[str, Any]:
     mapped = mapped_libraries()
     found = [name for name, pattern in _LIBRARIES if any(map(pattern.search, mapped))]
     preloaded = os.environ.get("LD_PRELOAD", "")
-    return {
+    environment = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
+    state: RankState = {
         "pid": os.getpid(),
         "rank": distributed.get_rank() if grouped and distributed else 0,
         "world_size": distributed.get_world_size() if grouped and distributed else 1,
@@ -50,7 +59,11 @@ def read() -> dict[str, Any]:
             if name in sys.modules
         },
         "python": sys.version.split()[0],
+        "environment": environment,
     }
+    if state["backend"] == "ccl":
+        state["ccl_workers"], state["ccl_workers_unknown"] = oneccl.workers(environment)
+    return state
 
 
 def optimizer(stepped: Any) -> dict[str, Any]:

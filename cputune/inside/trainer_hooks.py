@@ -49,9 +49,8 @@ def _patch_arguments(
     def post_init(self: Any) -> None:
         if not hasattr(self, "_cputune_asked"):
             self._cputune_asked = (self.max_steps, self.num_train_epochs)
-            meter.facts.setdefault("parses_arguments", False)
-            if meter.facts.pop("parsing", False):
-                meter.facts["parses_arguments"] = True
+            parses = meter.parses_arguments or meter.facts.get("parses_arguments", False)
+            meter.facts["parses_arguments"] = parses
             _quiet(self, scratch)
             if force is not None:
                 try:
@@ -109,11 +108,11 @@ def _patch_parser(module: ModuleType, meter: Meter) -> None:
 
     @functools.wraps(original)
     def parse_args_into_dataclasses(self: Any, *args: Any, **kwargs: Any) -> Any:
-        meter.facts["parsing"] = True
+        meter.parses_arguments = True
         try:
             return original(self, *args, **kwargs)
         finally:
-            meter.facts.pop("parsing", None)
+            meter.parses_arguments = False
 
     cls.parse_args_into_dataclasses = parse_args_into_dataclasses
 
@@ -166,11 +165,11 @@ def _watch_training_step(trainer: Any, meter: Meter) -> None:
     ) -> Any:
         meter.watch(model)
         samples = samples_in(inputs)
-        meter.facts.pop("items_counted", None)
+        meter.items_counted = False
         if num_items_in_batch is not None:
             kwargs["num_items_in_batch"] = num_items_in_batch
         loss = original(model, inputs, *args, **kwargs)
-        counted = meter.facts.pop("items_counted", False)
+        counted = meter.items_counted
         scale = 1 if counted or num_items_in_batch is None else _loss_scale(trainer)
         meter.micro_step(samples, loss / scale)
         return loss
@@ -208,7 +207,7 @@ def _patch_loss(module: ModuleType, meter: Meter) -> None:
         source: Any, target: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         if num_items_in_batch is not None:
-            meter.facts["items_counted"] = True
+            meter.items_counted = True
         return original(source, target, num_items_in_batch, *args, **kwargs)
 
     module.fixed_cross_entropy = fixed_cross_entropy  # type: ignore[attr-defined]

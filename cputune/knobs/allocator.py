@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING
 
 from cputune.knobs.preload import found_here, preloads
-from cputune.knobs.record import Ask, Choices, Effect, Knob, KnobValue, Shown, State, one_of
+from cputune.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    KnobValue,
+    Shown,
+    State,
+    one_of,
+    variable_shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +25,7 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
-Allocator = Literal["default", "tcmalloc", "jemalloc"]
-ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
+ALLOCATORS = ("default", "tcmalloc", "jemalloc")
 
 JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
 """What the Intel launcher sets for jemalloc (intel_extension_for_pytorch/cpu/launch)."""
@@ -28,7 +37,7 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan:
-    chosen = replace(plan, allocator=cast("Allocator", value))
+    chosen = replace(plan, allocator=str(value))
     return replace(chosen, preload=preloads(chosen, facts))
 
 
@@ -60,10 +69,11 @@ ALLOCATOR = Knob(
         ),
         # The OpenMP runtime among them.
         Shown(
-            what="preloaded libraries",
+            what="preload",
             expected=lambda plan, local_rank: ":".join(plan.preload) or None,
             seen=_mapped,
         ),
+        variable_shown("MALLOC_CONF", _variables),
     ),
     words=lambda plan: None if plan.allocator == "default" else plan.allocator,
     effect=Effect(

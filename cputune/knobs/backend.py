@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from cputune.knobs.record import Argument, Ask, Choices, Effect, Knob, LeftOut, Shown, State, one_of
 from cputune.stack import ccl_use, versions_of
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
-Backend = Literal["gloo", "ccl", "mpi"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
+BACKENDS = ("gloo", "ccl", "mpi")
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:

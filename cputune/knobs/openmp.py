@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING
 
 from cputune.knobs.preload import found_here, preloads
-from cputune.knobs.record import Ask, Choices, Effect, Knob, KnobValue, Shown, one_of
+from cputune.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    KnobValue,
+    Shown,
+    one_of,
+    variable_shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,8 +23,7 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
-OpenMP = Literal["default", "libgomp", "libiomp5"]
-OPENMP_RUNTIMES: tuple[OpenMP, ...] = get_args(OpenMP)
+OPENMP_RUNTIMES = ("default", "libgomp", "libiomp5")
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
@@ -24,7 +32,7 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan:
-    chosen = replace(plan, openmp=cast("OpenMP", value))
+    chosen = replace(plan, openmp=str(value))
     return replace(chosen, preload=preloads(chosen, facts))
 
 
@@ -50,6 +58,7 @@ OPENMP = Knob(
             expected=lambda plan, local_rank: None if plan.openmp == "default" else plan.openmp,
             seen=lambda plan, state: state.get("openmp"),
         ),
+        variable_shown("KMP_BLOCKTIME", _variables),
     ),
     words=lambda plan: None if plan.openmp == "default" else plan.openmp,
     effect=Effect(

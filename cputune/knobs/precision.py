@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING
 
 from cputune.knobs.record import (
     Argument,
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
-Precision = Literal["fp32", "bf16", "fp16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+PRECISIONS = ("fp32", "bf16", "fp16")
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """What torch calls them, and a layer's output shows."""
@@ -33,7 +32,7 @@ NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 """ISA flags that multiply bf16 in hardware (``bf16`` is Arm's name for it)."""
 
 
-def native_precisions(facts: HostFacts) -> tuple[Precision, ...]:
+def native_precisions(facts: HostFacts) -> tuple[str, ...]:
     """Precisions that this CPU multiplies in hardware, the fastest first."""
     return ("bf16", "fp32") if any(map(facts.cpu.has, NATIVE_BF16)) else ("fp32",)
 
@@ -59,7 +58,7 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan:
-    return replace(plan, precision=cast("Precision", value))
+    return replace(plan, precision=str(value))
 
 
 def _variables(plan: Plan) -> Mapping[str, str]:
@@ -88,7 +87,7 @@ PRECISION = Knob(
     arguments=_arguments,
     shown=(
         Shown(
-            what="forward pass in",
+            what="precision",
             expected=lambda plan, local_rank: DTYPES[plan.precision],
             seen=lambda plan, state: state.get("dtype"),
         ),

@@ -15,7 +15,7 @@ RANKS = Knob(
     variables=lambda plan: {"ACCELERATE_USE_CPU": "true"},
     shown=(
         Shown(
-            what="ranks in the job",
+            what="world size",
             expected=lambda plan, local_rank: plan.world_size,
             seen=lambda plan, state: state.get("world_size"),
         ),

@@ -72,12 +72,35 @@ class Shown:
 
     ``expected`` is what the plan says for a local rank, None where it says nothing;
     ``seen`` what the rank's state shows, None where it shows nothing. Both are values
-    for people, and equal where the rank obeys.
+    for people, and equal where the rank obeys. ``unknown`` is why the rank shows nothing.
+    ``by_cpu_number``: it names CPUs, so it means nothing where a scheduler deals them out.
     """
 
     what: str
     expected: Callable[[Plan, int], object | None]
     seen: Callable[[Plan, State], object | None]
+    unknown: Callable[[State], str | None] = lambda state: None
+    by_cpu_number: bool = False
+
+
+def variable_shown(
+    name: str, variables: Callable[[Plan], Mapping[str, str]], *, by_cpu_number: bool = False
+) -> Shown:
+    """A variable that a native library reads, and by which alone the rank shows the knob.
+
+    ``variables`` are those of the knob, as the plan has them.
+    """
+
+    def seen(plan: Plan, state: State) -> str | None:
+        environment = state.get("environment")
+        return None if environment is None else str(environment.get(name, "not set"))
+
+    return Shown(
+        what=name,
+        expected=lambda plan, local_rank: variables(plan).get(name),
+        seen=seen,
+        by_cpu_number=by_cpu_number,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +174,7 @@ class Knob:
         effect: what the tuner's model believes of it beforehand.
         choices: the values that live on a machine; None for a knob whose values follow
             from the cores (see ``cputune.layout``).
-        put: a plan with this value; it gives None where the value means nothing beside what
-            the knobs before it have put there. None for a knob that decides which CPUs a
-            plan has.
+        put: a plan with this value; None for a knob that decides which CPUs a plan has.
         in_settings: whether a plan keeps the value in its ``settings``, for want of a field.
         variables: the environment variables that carry it into a rank.
         arguments: the fields of TrainingArguments that carry it, by their names in
@@ -168,7 +189,7 @@ class Knob:
     parse: Callable[[object], KnobValue]
     effect: Effect
     choices: Callable[[HostFacts, Ask], Choices] | None = None
-    put: Callable[[Plan, KnobValue, HostFacts], Plan | None] | None = None
+    put: Callable[[Plan, KnobValue, HostFacts], Plan] | None = None
     in_settings: bool = False
     variables: Callable[[Plan], Mapping[str, str]] = _no_variables
     arguments: Callable[[Plan], Mapping[str, Argument]] = _no_arguments

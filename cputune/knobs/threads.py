@@ -36,7 +36,7 @@ THREADS = Knob(
             expected=lambda plan, local_rank: plan.threads_per_process,
             seen=lambda plan, state: state.get("threads"),
         ),
-        Shown(what="CPUs", expected=_cpus, seen=_affinity),
+        Shown(what="affinity", expected=_cpus, seen=_affinity, by_cpu_number=True),
     ),
     words=lambda plan: f"{plan.processes_per_node} × {plan.threads_per_process} threads",
     effect=Effect(

@@ -28,18 +28,15 @@ def read_launchers(look: Look) -> tuple[Launcher, ...]:
     calls its launcher mpirun.
     """
     found = []
-    asked: dict[str, tuple[str | None, str | None, str]] = {}
+    asked: dict[str, tuple[str | None, str | None]] = {}
     for name in MPI_PROGRAMS:
         path = look.host.which(name)
         if path is None:
             continue
         directory = path.rpartition("/")[0]
         if directory not in asked:
-            asked[directory] = _ask(look, path)
-        dialect, version, reason = asked[directory]
-        if dialect is None:
-            for fact in ("dialect", "version"):
-                look.not_known(f"launchers.{name}.{fact}", reason)
+            asked[directory] = _ask(look, name, path)
+        dialect, version = asked[directory]
         found.append(Launcher(name=name, path=path, dialect=dialect, version=version))
     for name in OTHER_PROGRAMS:
         path = look.host.which(name)
@@ -48,20 +45,26 @@ def read_launchers(look: Look) -> tuple[Launcher, ...]:
     return tuple(found)
 
 
-def _ask(look: Look, path: str) -> tuple[str | None, str | None, str]:
-    """Dialect and version, or why they are not known."""
+def _ask(look: Look, name: str, path: str) -> tuple[str | None, str | None]:
+    fact = f"launchers.{name}.dialect"
     command = Command(argv=(path, "--version"), timeout_seconds=VERSION_TIMEOUT_SECONDS)
     try:
         completed = look.host.run(command)
     except OSError as error:
-        return None, None, f"{path} cannot be started: {error.strerror or error}"
+        look.not_known(fact, f"{path} cannot be started: {error.strerror or error}")
+        return None, None
     if completed.returncode is None:
-        seconds = f"{VERSION_TIMEOUT_SECONDS:.0f} seconds"
-        return None, None, f"{path} --version gave no answer in {seconds}"
+        look.not_known(
+            fact, f"{path} --version gave no answer in {VERSION_TIMEOUT_SECONDS:.0f} seconds"
+        )
+        return None, None
     dialect, version = parse_version(completed.stdout + "\n" + completed.stderr)
-    code = completed.returncode
-    ended = f"ended with {code}" if code else "says nothing known"
-    return dialect, version, f"{path} --version {ended}"
+    if dialect is None:
+        ended = (
+            f"ended with {completed.returncode}" if completed.returncode else "says nothing known"
+        )
+        look.not_known(fact, f"{path} --version {ended}")
+    return dialect, version
 
 
 def parse_version(text: str) -> tuple[str | None, str | None]:

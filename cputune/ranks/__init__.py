@@ -1,10 +1,14 @@
-"""How a plan becomes processes: environment, launch, keepers, and what their ranks tell.
+"""Ranks: start them, read what they say, hold it against the plan, end them.
 
-- ``environment``: variables of the ranks, and which of the outer ones must go;
-- ``launch``: the commands and messages that start the ranks of a plan;
-- ``keeper``: our end of ``cputune.ranks.keeper_main``, the process that watches over ranks;
-- ``gather``: steps of ranks to steps of the job;
-- ``idle``: does a job still compute, or does it hang;
-- ``judge``: effective state against the plan, and the reasons of failures;
-- ``trial``: one plan from start to end.
+Used by whatever runs a plan: trials (``runner``) and the launches that ``verify`` observes
+(``launched``).
+
+- ``commands``: the commands that start the ranks of a plan;
+- ``supervisor``: our end of a process that starts ranks and ends them, even where we are
+  killed; ``supervisor_main`` is that process, ``supervisors`` keeps some of them;
+- ``listen``: the socket on which the ranks speak;
+- ``job``: one launch from start to end, with ``gather`` (steps of ranks to steps of the job),
+  ``idle`` (does it still compute, or does it hang) and ``failure`` (why it ended);
+- ``compare``: what the ranks show, held against the plan;
+- ``work_folder``: temporary files that are gone with the run.
 """

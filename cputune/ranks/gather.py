@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from cputune.inside.messages import StepTaken
 from cputune.steps import Step
 
 
@@ -17,32 +17,44 @@ class Gather:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._open: dict[int, dict[int, Mapping[str, Any]]] = {}
+        self._open: dict[int, dict[int, Step]] = {}
         self._full = 0
         self._skipped_last = False
         self.count = 0
 
-    def add(self, rank: int, event: Mapping[str, Any]) -> Step | None:
+    def add(self, rank: int, number: int, step: Step) -> Step | None:
         """One rank's step; the job's, where this was the last rank that it lacked."""
-        number = int(event["number"])
         told = self._open.setdefault(number, {})
-        told[rank] = event
+        told[rank] = step
         if len(told) < self._ranks:
             return None
         del self._open[number]
-        step = _whole(tuple(told.values()))
+        whole = _whole(told.values())
         self.count += 1
-        short = step.samples < self._full
-        self._full = max(self._full, step.samples)
+        short = whole.samples < self._full
+        self._full = max(self._full, whole.samples)
         self._skipped_last = short and not self._skipped_last
-        return None if self._skipped_last else step
+        return None if self._skipped_last else whole
 
 
-def _whole(told: tuple[Mapping[str, Any], ...]) -> Step:
-    losses = [float(event["loss"]) for event in told if event.get("loss") is not None]
+def of_rank(message: StepTaken) -> Step:
+    """One step as one rank saw it."""
+    loss = message.get("loss")
     return Step(
-        seconds=max(float(event["seconds"]) for event in told),
-        samples=sum(int(event["samples"]) for event in told),
+        seconds=float(message["seconds"]),
+        samples=int(message["samples"]),
+        loss=None if loss is None else float(loss),
+        delayed_seconds=float(message.get("delayed") or 0.0),
+    )
+
+
+def _whole(steps: Iterable[Step]) -> Step:
+    """A step of the job lasts as long as in its slowest rank; its samples are those of all."""
+    ranks = tuple(steps)
+    losses = [step.loss for step in ranks if step.loss is not None]
+    return Step(
+        seconds=max(step.seconds for step in ranks),
+        samples=sum(step.samples for step in ranks),
         loss=sum(losses) / len(losses) if losses else None,
-        delayed_seconds=max(float(event.get("delayed", 0.0)) for event in told),
+        delayed_seconds=max(step.delayed_seconds for step in ranks),
     )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 
-from cputune.ranks.keeper_main import descendants
+from cputune.host.children import below
 
 LOOK_EVERY_SECONDS = 20.0
 IDLE_SHARE = 0.002
-"""Less than this share of one CPU is a process that waits for nothing to come; a download
-of half a megabyte per second takes some times as much."""
+"""A process that uses less than this share of one CPU waits for nothing to come; a download
+of half a megabyte per second uses several times as much."""
 
 
 class IdleWatch:
@@ -48,12 +47,11 @@ class IdleWatch:
 
 def cpu_seconds(root: int) -> float:
     """CPU time of all living processes below ``root``."""
-    ticks = 0
-    for pid in descendants(root):
-        with (
-            contextlib.suppress(OSError, ValueError, IndexError),
-            open(f"/proc/{pid}/stat", "rb") as file,
-        ):
-            fields = file.read().rpartition(b")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    import psutil
+
+    total = 0.0
+    for process in below(root):
+        with contextlib.suppress(psutil.Error):
+            used = process.cpu_times()
+            total += used.user + used.system
+    return total

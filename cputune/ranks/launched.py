@@ -8,33 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import subprocess
-import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
-from cputune.host import Command, end_group
+from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE, site_directory
+from cputune.inside.messages import RankState
+from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
-from cputune.ranks.marked import end_marked, guard
+from cputune.ranks.messages import RankCommand
+from cputune.ranks.supervisor import Supervisor
+from cputune.ranks.work_folder import WorkFolder
+from cputune.steps import Step
 
 GRACE_SECONDS = 3.0
 TAIL_BYTES = 4000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStep:
-    """One optimizer step as one rank saw it."""
-
-    seconds: float
-    samples: int
-    loss: float | None = None
-    delayed_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +32,8 @@ class Rank:
     """What one rank has told. ``state`` is None where it never came to its first step."""
 
     number: int
-    state: Mapping[str, Any] | None = None
-    steps: tuple[RankStep, ...] = ()
+    state: RankState | None = None
+    steps: tuple[Step, ...] = ()
     trouble: str | None = None
 
 
@@ -51,24 +41,21 @@ class Rank:
 class Launched:
     """How a launch went.
 
-    ``returncode`` is the first that was not 0, else 0; None where it had to be ended:
-    after the last step that was asked for (``enough``), or at its time limit.
+    Attributes:
+        ranks: what each rank has told, in order.
+        steps: the steps of the whole job.
+        returncode: the first that was not 0, else 0; None where the launch had to be
+            ended, after the last step that was asked for (``enough``) or at its time limit.
+        output: the tail of what it wrote.
     """
 
     ranks: tuple[Rank, ...]
+    steps: tuple[Step, ...] = ()
     returncode: int | None
     enough: bool
     timed_out: bool
     seconds: float
     output: str
-
-
-@dataclass(slots=True)
-class _Heard:
-    state: Mapping[str, Any] | None = None
-    steps: list[RankStep] = field(default_factory=list)
-    trouble: str | None = None
-    ended: bool = False
 
 
 def observe(
@@ -83,99 +70,44 @@ def observe(
 
     ``ranks`` are awaited in all; a launch that starts fewer is listened to until it ends
     by itself, or until the time is up. ``logs`` are further files that hold its output.
-    Raises OSError where a command cannot be started.
+    Raises TrialError where it cannot be watched over.
     """
-    heard: dict[int, _Heard] = {}
-    started = time.monotonic()
-    deadline = started + timeout_seconds
     with (
-        tempfile.TemporaryDirectory(prefix="cputune-verify-") as directory,
-        contextlib.closing(Post(directory)) as post,
-        guard(SOCKET_VARIABLE, post.path, directory),
-        _started(commands, directory, post) as children,
+        WorkFolder() as work,
+        contextlib.closing(Post(work.socket_folder)) as post,
+        contextlib.closing(Supervisor(os.environ, (), work)) as supervisor,
     ):
-        running = set(range(len(children)))
+        supervisor.join(post)
+        scratch = work.path / "scratch"
+        scratch.mkdir()
+        started = time.monotonic()
+        deadline = started + timeout_seconds
+        job = Job(supervisor, post, ranks=ranks, grace_seconds=GRACE_SECONDS)
+        job.start(
+            [_reporting(command, post.path, str(scratch)) for command in commands],
+            # slurmd starts the ranks of a batch script, not whoever has submitted it.
+            mark=(SOCKET_VARIABLE, post.path),
+        )
+        whole: list[Step] = []
         enough = False
-        while running and not enough and time.monotonic() < deadline:
-            for source, event in post.wait(max(0.0, deadline - time.monotonic())):
-                if isinstance(source, _Exit):
-                    running.discard(source.index)
-                elif event is not None and source is not None:
-                    _hear(heard.setdefault(source, _Heard()), event)
-            enough = _made(heard, steps) >= ranks
-        if not running:
-            _drain(post, heard)
-        codes = [None if i in running else child.poll() for i, child in enumerate(children)]
-        for child in children:
-            end_group(child)
-        end_marked(SOCKET_VARIABLE, post.path)
-        output = _tail([*sorted(Path(directory).glob("output-*")), *logs])
-    return Launched(
-        ranks=tuple(
-            Rank(number=n, state=h.state, steps=tuple(h.steps), trouble=h.trouble)
-            for n, h in sorted(heard.items())
-        ),
-        returncode=None if None in codes else next((code for code in codes if code), 0),
-        enough=enough,
-        timed_out=bool(running) and not enough,
-        seconds=time.monotonic() - started,
-        output=output,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Exit:
-    index: int
-
-
-@contextlib.contextmanager
-def _started(
-    commands: Sequence[Command], directory: str, post: Post
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The commands as children, each with its own group; their exits are heard by the post."""
-    children: list[subprocess.Popen[bytes]] = []
-    waiters: list[threading.Thread] = []
-    ends: list[socket.socket] = []
-    outputs: list[IO[bytes]] = []
-    scratch = Path(directory) / "scratch"
-    scratch.mkdir()
-    try:
-        for index, command in enumerate(commands):
-            output: IO[bytes] = (Path(directory) / f"output-{index}").open("wb")
-            outputs.append(output)
-            child = subprocess.Popen(
-                command.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=reporting(command.environment or os.environ, post.path, str(scratch)),
-                cwd=command.cwd,
-                start_new_session=True,
-            )
-            children.append(child)
-            ours, theirs = socket.socketpair()
-            ends.append(ours)
-            post.add(ours, _Exit(index))
-            waiter = threading.Thread(target=_wait, args=(child, theirs), daemon=True)
-            waiters.append(waiter)
-            waiter.start()
-        yield children
-    finally:
-        for child in children:
-            end_group(child)
-        end_marked(SOCKET_VARIABLE, post.path)
-        for waiter in waiters:
-            waiter.join(GRACE_SECONDS)
-        for end in ends:
-            post.remove(end)
-            end.close()
-        for output in outputs:
-            output.close()
-
-
-def _wait(child: subprocess.Popen[bytes], end: socket.socket) -> None:
-    with end:
-        child.wait()
+        while not (job.is_over or enough or time.monotonic() >= deadline):
+            whole += job.hear(deadline - time.monotonic())
+            enough = sum(len(made) >= steps for made in job.ranks.values()) >= ranks
+        over = job.is_over
+        if over:
+            whole += job.hear_out(0.0)
+        seconds = time.monotonic() - started
+        tails = [exit_["tail"] for exit_ in job.exits] if over else list(job.end().values())
+        codes = [exit_["status"] for exit_ in job.exits]
+        return Launched(
+            ranks=_ranks(job),
+            steps=tuple(whole),
+            returncode=next((code for code in codes if code), 0) if over else None,
+            enough=enough,
+            timed_out=not over and not enough,
+            seconds=seconds,
+            output="\n".join(text for text in (*tails, *_ends_of(logs)) if text.strip()),
+        )
 
 
 def reporting(environment: Mapping[str, str], path: str, scratch: str) -> dict[str, str]:
@@ -189,44 +121,35 @@ def reporting(environment: Mapping[str, str], path: str, scratch: str) -> dict[s
     return variables
 
 
-def _hear(rank: _Heard, event: Mapping[str, Any]) -> None:
-    match event.get("event"):
-        case "state":
-            rank.state = {k: v for k, v in event.items() if k != "event"}
-        case "step":
-            rank.steps.append(
-                RankStep(
-                    seconds=float(event["seconds"]),
-                    samples=int(event["samples"]),
-                    loss=event.get("loss"),
-                    delayed_seconds=float(event.get("delayed") or 0.0),
-                )
-            )
-        case "refused":
-            rank.trouble = str(event.get("reason"))
-        case "error":
-            rank.trouble = f"{event.get('kind')}: {event.get('text')}"
-        case "end":
-            rank.ended = True
+def _reporting(command: Command, path: str, scratch: str) -> RankCommand:
+    return {
+        "argv": list(command.argv),
+        "env": reporting(command.environment or os.environ, path, scratch),
+        "cwd": command.cwd or os.getcwd(),
+        "cpus": None,
+        "fork": False,
+    }
 
 
-def _made(heard: Mapping[int, _Heard], steps: int) -> int:
-    return sum(len(rank.steps) >= steps for rank in heard.values())
+def _ranks(job: Job) -> tuple[Rank, ...]:
+    trouble = dict(job.refusals)
+    trouble.update({rank: f"{raised['kind']}: {raised['text']}" for rank, raised in job.errors})
+    return tuple(
+        Rank(
+            number=number,
+            state=job.states.get(number),
+            steps=tuple(job.ranks.get(number, ())),
+            trouble=trouble.get(number),
+        )
+        for number in sorted({*job.states, *job.ranks, *trouble})
+    )
 
 
-def _drain(post: Post, heard: dict[int, _Heard]) -> None:
-    """What the ranks said last, before their launcher ended."""
-    while events := post.wait(0.0):
-        for source, event in events:
-            if event is not None and isinstance(source, int):
-                _hear(heard.setdefault(source, _Heard()), event)
-
-
-def _tail(paths: Sequence[Path]) -> str:
-    parts = []
+def _ends_of(paths: Sequence[Path]) -> list[str]:
+    ends = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
-            parts.append(file.read().decode("utf-8", errors="replace"))
-    return "\n".join(part for part in parts if part.strip())
+            ends.append(file.read().decode("utf-8", errors="replace"))
+    return ends

@@ -1,4 +1,4 @@
-"""The other end of the line: gathers JSON lines of many ranks, and blocks while it waits."""
+"""The other end of the line: gathers messages of many ranks, and blocks while it waits."""
 
 from __future__ import annotations
 
@@ -7,25 +7,20 @@ import json
 import os
 import selectors
 import socket
-import tempfile
+from pathlib import Path
 from typing import Any
 
+from cputune.inside.messages import is_message
+
 LONGEST_LINE = 4 << 20
-LONGEST_SOCKET_PATH = 100
-"""A Unix socket's path has 108 bytes (unix(7)); somebody's TMPDIR may be longer."""
 
 
 class Post:
     """A Unix socket that ranks connect to, and other line sockets read in the same wait."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self._selector = selectors.DefaultSelector()
-        self._own: str | None = None
-        if len(os.fsencode(directory)) > LONGEST_SOCKET_PATH - 8:
-            directory = self._own = tempfile.mkdtemp(prefix="cputune-", dir="/tmp")
-        self.path = os.path.join(directory, "socket")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        self.path = str(folder / "socket")
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind(self.path)
         self._server.listen(256)
@@ -43,9 +38,9 @@ class Post:
             self._selector.unregister(connection)
 
     def wait(self, seconds: float | None) -> list[tuple[Any, dict[str, Any] | None]]:
-        """Block until somebody speaks, at most so long; (source, event) in order.
+        """Block until somebody speaks, at most so long; (source, message) in order.
 
-        The source of a rank is its number. An event of None: the line was closed.
+        The source of a rank is its number. A message of None: the line was closed.
         """
         heard: list[tuple[Any, dict[str, Any] | None]] = []
         for key, _ in self._selector.select(seconds):
@@ -57,7 +52,7 @@ class Post:
             line: _Line = key.data
             connection = key.fileobj  # type: ignore[assignment]
             closed = line.read(connection)
-            heard += [(line.source, event) for event in line.take()]
+            heard += [(line.source, message) for message in line.take()]
             if closed:
                 self._selector.unregister(connection)
                 if line.is_rank:
@@ -84,9 +79,6 @@ class Post:
         self._server.close()
         with contextlib.suppress(OSError):
             os.unlink(self.path)
-        if self._own is not None:
-            with contextlib.suppress(OSError):
-                os.rmdir(self._own)
 
 
 class _Line:
@@ -96,7 +88,7 @@ class _Line:
         self.source = source
         self.is_rank = source is None
         self._rest = b""
-        self._events: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
 
     def read(self, connection: socket.socket) -> bool:
         """Read what is there. True where the other end has closed, or talks nonsense."""
@@ -111,16 +103,16 @@ class _Line:
             return True
         for text in lines:
             try:
-                event = json.loads(text)
-            except ValueError:
+                message = json.loads(text)
+                if not is_message(message):
+                    return True
+                if message["event"] == "hello" and self.is_rank:
+                    self.source = int(message["rank"])
+            except (ValueError, KeyError, TypeError, RecursionError):
                 return True
-            if not isinstance(event, dict):
-                return True
-            if event.get("event") == "hello" and self.is_rank:
-                self.source = int(event["rank"])
-            self._events.append(event)
+            self._messages.append(message)
         return not data
 
     def take(self) -> list[dict[str, Any]]:
-        events, self._events = self._events, []
-        return events
+        messages, self._messages = self._messages, []
+        return messages

@@ -1,8 +1,8 @@
 """The real runner: a plan becomes training processes on this machine.
 
 The parent never imports torch. Ranks are forks of a process that has imported the
-training stack once (``cputune.ranks.keeper_main``), or plain new processes where that would
-change what is measured.
+training stack once (``cputune.ranks.supervisor_main``), or plain new processes where that
+would change what is measured.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,25 +20,18 @@ from cputune.carrier import environment
 from cputune.carrier.command import trial_command
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
+from cputune.inside.messages import RankState
 from cputune.plan import Plan
-from cputune.ranks import judge, launch
-from cputune.ranks.keeper import Keeper
+from cputune.ranks import commands, compare
+from cputune.ranks.job import Job, Patience
 from cputune.ranks.listen import Post
-from cputune.ranks.trial import Trial
+from cputune.ranks.supervisors import Supervisors
+from cputune.ranks.work_folder import WorkFolder
 from cputune.steps import Infeasible, Step
 from cputune.workload import Workload
 
-STARTUP_SECONDS = 1800.0
-"""A script may download and tokenize before it trains: that is no hang."""
-
-IDLE_SECONDS = 180.0
-"""But one that computes nothing for so long before its first step is one."""
-
 GRACE_SECONDS = 0.5
 """Between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at once."""
-
-MOST_KEEPERS = 6
-"""Parents of forks that are kept, one per set of preloaded libraries; about 300 MB each."""
 
 
 class ProcessRunner:
@@ -51,9 +43,7 @@ class ProcessRunner:
         fresh: start every rank as a plain new process, as an emitted launch does.
         allow_mpi: whether plans that need an MPI launcher (oneCCL) may be run.
         work_dir: where temporary files go; the system's default if None.
-        step_timeout_seconds: how long one step may take; None adapts it to earlier ones.
-        startup_timeout_seconds: how long the first step may take to come.
-        idle_timeout_seconds: how long nothing may be computed before it comes.
+        patience: how long is waited for steps.
         on_note: told what is going on, in words.
 
     Raises UsageError where the script does not exist.
@@ -67,9 +57,7 @@ class ProcessRunner:
         fresh: bool = False,
         allow_mpi: bool = True,
         work_dir: str | os.PathLike[str] | None = None,
-        step_timeout_seconds: float | None = None,
-        startup_timeout_seconds: float = STARTUP_SECONDS,
-        idle_timeout_seconds: float = IDLE_SECONDS,
+        patience: Patience | None = None,
         on_note: Callable[[str], None] | None = None,
     ) -> None:
         self.workload = workload
@@ -77,34 +65,30 @@ class ProcessRunner:
         self._versions = {p.name: p.version for p in facts.packages if p.version}
         self._fresh = fresh
         self._allow_mpi = allow_mpi
-        self._step_timeout = step_timeout_seconds
-        self._startup_timeout = startup_timeout_seconds
-        self._idle_timeout = idle_timeout_seconds
+        self._patience = patience or Patience()
         self._on_note = on_note or (lambda text: None)
         self._source = _script_text(workload)
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="cputune-", dir=work_dir, ignore_cleanup_errors=True
-        )
-        self._work = Path(self._directory.name)
-        self._post = Post(self._directory.name)
-        self._keepers: dict[frozenset[Any], Keeper] = {}
-        self._observed: tuple[dict[str, Any], ...] = ()
+        self._work = WorkFolder(work_dir)
+        self._post = Post(self._work.socket_folder)
+        self._supervisors = Supervisors(self._post, self._work, self._on_note)
+        self._observed: tuple[RankState, ...] = ()
         self._offline: bool | None = None
-        self._trial: Trial | None = None
+        self._job: Job | None = None
 
     def steps(self, plan: Plan) -> Iterator[Step]:
         """Start the plan and yield its steps; closing the iterator ends all of it.
 
         Raises TrialError. Only one plan runs at a time: starting another ends the first.
         """
-        self._end_trial()
+        self._end_job()
         self._observed = ()
-        trial = self._start(plan)
-        self._trial = trial
+        self._job = job = self._start(plan)
         try:
-            yield from trial.steps(lambda states: self._check(plan, states))
+            yield from job.steps(
+                lambda states: self._check(plan, states), self.workload.name, self._patience
+            )
         finally:
-            trial.end()
+            job.end()
             self._empty_scratch()
 
     def observed(self) -> tuple[Mapping[str, Any], ...]:
@@ -127,13 +111,11 @@ class ProcessRunner:
 
     def close(self) -> None:
         """End what runs, and every process and file of this runner."""
-        self._end_trial()
-        for keeper in self._keepers.values():
-            keeper.close()
-        self._keepers.clear()
+        self._end_job()
+        self._supervisors.close()
         with contextlib.suppress(ValueError, OSError):
             self._post.close()
-        self._directory.cleanup()
+        self._work.close()
 
     def __enter__(self) -> ProcessRunner:
         return self
@@ -141,95 +123,41 @@ class ProcessRunner:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _start(self, plan: Plan) -> Trial:
+    def _start(self, plan: Plan) -> Job:
         if plan.nodes > 1:
             raise Infeasible("trials run on this machine alone, the plan is for several nodes")
         if plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
-        base = environment.base_environment(
-            os.environ, plan, offline=self._hub_offline(), versions=self._versions
-        )
+        base = environment.base_environment(os.environ, plan, offline=self._hub_offline())
         with_mpi = plan.backend == "ccl" and plan.world_size > 1
         if with_mpi and not self._allow_mpi:
             raise Infeasible("oneCCL needs an MPI launcher, and none may be used")
-        force = launch.force_for(plan, self.workload, bind=with_mpi)
-        keeper = self._keeper(base, self._modules(plan, with_mpi=with_mpi))
-        scratch = self._empty_scratch()
-        variables = launch.trial_variables(self._post.path, scratch, force)
+        force = commands.force_for(plan, self.workload, bind=with_mpi)
+        modules = () if self._fresh or with_mpi else modules_of(plan, self.workload, self._source)
+        supervisor = self._supervisors.ready(base, modules)
+        variables = commands.trial_variables(self._post.path, self._empty_scratch(), force)
         argv = trial_command(self.workload, plan, self._versions)
-        trial = Trial(
-            keeper,
+        job = Job(
+            supervisor,
             self._post,
-            plan,
-            script=self.workload.name,
-            startup_seconds=self._startup_timeout,
-            step_seconds=self._step_timeout,
-            idle_seconds=self._idle_timeout,
-            grace_seconds=0.0 if keeper.fork else GRACE_SECONDS,
+            ranks=plan.processes_per_node,
+            grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
             on_note=self._on_note,
         )
-        with launch.held_port() as holder:
+        with commands.held_port() as holder:
             port = holder.getsockname()[1]
-            ranks = (
-                launch.mpi_ranks(plan, argv, base, variables, self._facts, port=port)
+            job.start(
+                commands.mpi_ranks(plan, argv, base, variables, self._facts, port=port)
                 if with_mpi
-                else launch.local_ranks(plan, argv, base, variables, fork=keeper.fork, port=port)
-            )
-            trial.start(ranks)
-        return trial
-
-    def _modules(self, plan: Plan, *, with_mpi: bool) -> tuple[str, ...]:
-        """What the parent of forks imports; nothing where ranks must be new processes.
-
-        A script that sets variables itself may mean some that are read at import. libgomp
-        counts the CPUs that it may use when it is loaded, and waits differently with more
-        threads than that (gomp_init_num_threads), so such plans are not forked either.
-        """
-        if self._fresh or with_mpi or plan.oversubscribed:
-            return ()
-        ipex = ("intel_extension_for_pytorch",) if plan.ipex else ()
-        recipe = self.workload.recipe
-        if recipe is not None:
-            kind = recipe.model["model_type"].replace("-", "_")
-            family = f"transformers.models.{kind}.modeling_{kind}"
-            return ("torch", *ipex, "transformers.trainer", "transformers.hf_argparser", family)
-        if re.search(r"\benviron\b|\bputenv\b", self._source):
-            return ()
-        found = ["torch", *ipex]
-        found += ["transformers.trainer"] if "Trainer" in self._source else []
-        for name in ("accelerate", "transformers", "datasets", "evaluate"):
-            if re.search(rf"\b{name}\b", self._source):
-                found.append(name)
-        return tuple(found)
-
-    def _keeper(self, base: Mapping[str, str], modules: Sequence[str]) -> Keeper:
-        key = frozenset({*base.items(), ("modules", *modules)})
-        keeper = self._keepers.pop(key, None)
-        if keeper is not None and not keeper.alive:
-            keeper.close()
-            keeper = None
-        if keeper is None:
-            while len(self._keepers) >= MOST_KEEPERS:
-                self._keepers.pop(next(iter(self._keepers))).close()
-            if modules:
-                self._on_note("importing " + ", ".join(m.split(".")[0] for m in modules[:2]))
-            keeper = Keeper(base, modules, self._work)
-            try:
-                keeper.join(self._post)
-            except BaseException:
-                keeper.close()
-                raise
-            if keeper.unsafe_threads:
-                self._on_note(
-                    "ranks are started as new processes: importing the training stack starts "
-                    "threads (" + ", ".join(keeper.unsafe_threads) + ")"
+                else commands.local_ranks(
+                    plan, argv, base, variables, fork=supervisor.fork, port=port
                 )
-        self._keepers[key] = keeper  # the last used is the last to go
-        return keeper
+            )
+        return job
 
-    def _check(self, plan: Plan, states: Sequence[Mapping[str, Any]]) -> None:
-        self._observed = tuple(dict(state) for state in states)
-        different = list(judge.differences(plan, states))
+    def _check(self, plan: Plan, states: Sequence[RankState]) -> None:
+        self._observed = tuple(states)
+        different = list(compare.differences(plan, states))
         samples = self._global_batch(states)
         wanted = self.workload.global_batch_size
         per_rank = self.workload.batch_per_rank is not None
@@ -245,7 +173,7 @@ class ProcessRunner:
         )
 
     @staticmethod
-    def _global_batch(states: Sequence[Mapping[str, Any]]) -> int:
+    def _global_batch(states: Sequence[RankState]) -> int:
         return sum(
             int(state["batch"]) * int(state["accumulation"])
             if state.get("batch") and state.get("accumulation")
@@ -262,16 +190,42 @@ class ProcessRunner:
         return self._offline
 
     def _empty_scratch(self) -> Path:
-        scratch = self._work / "scratch"
+        scratch = self._work.path / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
             scratch.mkdir()
         return scratch
 
-    def _end_trial(self) -> None:
-        if self._trial is not None:
-            self._trial.end()
-            self._trial = None
+    def _end_job(self) -> None:
+        if self._job is not None:
+            self._job.end()
+            self._job = None
+
+
+def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:
+    """What the parent of forks imports; nothing where ranks must be new processes.
+
+    A script (its text is ``source``) that sets variables itself may mean some that are
+    read at import. libgomp counts the CPUs that it may use when it is loaded, and waits
+    differently with more threads than that (gomp_init_num_threads), so such plans are not
+    forked either.
+    """
+    if plan.oversubscribed:
+        return ()
+    ipex = ("intel_extension_for_pytorch",) if plan.ipex else ()
+    recipe = workload.recipe
+    if recipe is not None:
+        kind = recipe.model["model_type"].replace("-", "_")
+        family = f"transformers.models.{kind}.modeling_{kind}"
+        return ("torch", *ipex, "transformers.trainer", "transformers.hf_argparser", family)
+    if re.search(r"\benviron\b|\bputenv\b", source):
+        return ()
+    found = ["torch", *ipex]
+    found += ["transformers.trainer"] if "Trainer" in source else []
+    for name in ("accelerate", "transformers", "datasets", "evaluate"):
+        if re.search(rf"\b{name}\b", source):
+            found.append(name)
+    return tuple(found)
 
 
 def _script_text(workload: Workload) -> str:
@@ -287,14 +241,14 @@ def _script_text(workload: Workload) -> str:
         ) from error
 
 
-def _for_people(state: Mapping[str, Any]) -> dict[str, Any]:
+def _for_people(state: RankState) -> dict[str, Any]:
     """A rank's state as it stands in a result: plain values, CPUs as a list's text."""
     kept = (
         "rank", "local_rank", "world_size", "backend", "threads", "dtype", "openmp", "allocator",
         "preload", "ipex", "framework", "parses_arguments", "batch", "accumulation", "samples",
         "learning_rate", "dataset", "optimizer", "python", "pid",
     )  # fmt: skip
-    record = {name: state[name] for name in kept if name in state}
+    record: dict[str, Any] = {name: value for name, value in state.items() if name in kept}
     record["affinity"] = cpulist.render(state["affinity"])
     record.update(state.get("versions", {}))
     return record

@@ -68,17 +68,18 @@ def _arguments(v: Versions) -> list[Word]:
         )
         if argument.name == "use_ipex" and there:
             found[-1] = _use_ipex(v, argument, reader)
+    backends = library.backends_of(version)
     option = "--ddp_backend" if spelling.takes(v, "ddp_backend") else "--xpu_backend"
-    for backend in library.backends:
+    for name in ("gloo", "ccl", "mpi"):
         found.append(
             Word(
-                spelling=f"{option} {backend.name}",
-                state=State.ACCEPTED if backend.covers(version) else State.REFUSED,
+                spelling=f"{option} {name}",
+                state=State.ACCEPTED if name in backends else State.REFUSED,
                 reader=reader,
-                source=backend.source,
+                source="PyPI wheels, transformers/training_args.py",
             )
         )
-        if backend.name == "ccl":
+        if name == "ccl":
             found[-1] = _ccl(v, found[-1])
     fp16 = library.does("fp16-trains-in-fp32", version)
     if fp16 is not None:

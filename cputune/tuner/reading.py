@@ -22,10 +22,6 @@ from cputune.steps import (
 )
 from cputune.tuner.race import Verdict
 
-DELAYED_SHARE = 0.1
-"""A step is delayed where a thread waited this share of it for a CPU: 0.003 in quiet
-times, 0.48 beside one busy neighbour."""
-
 UNUSABLE_STEPS = 3
 """After so many steps without a positive, finite time a run is given up."""
 
@@ -130,7 +126,7 @@ def _take(run: Run, step: Step, rules: Rules) -> None:
     diverged = divergence(run.losses, rules.reference)
     if diverged is not None:
         raise Diverged(diverged)
-    delayed = not rules.delays_itself and step.delayed_seconds > DELAYED_SHARE * seconds
+    delayed = not rules.delays_itself and step.delayed
     run.delayed += delayed
     rules.on_step(index, step, delayed)
     if delayed and not rules.believe_delayed:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from cputune.errors import UsageError
 from cputune.facts import Core, HostFacts, Unknown
 from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Choices, KnobValue, LeftOut, knob_named
-from cputune.knobs.backend import Backend
 from cputune.knobs.precision import native_precisions
 from cputune.layout import (
     baseline_plan,
@@ -22,7 +21,6 @@ from cputune.layout import (
 )
 from cputune.memory import needed_bytes, room_bytes
 from cputune.plan import Plan
-from cputune.result import Origin
 from cputune.workload import Workload
 
 CCL_WORKER_COUNTS = (1, 2, 4)
@@ -51,7 +49,7 @@ class SearchSpace:
     knobs: tuple[Varied, ...]
     left_out: tuple[LeftOut, ...]
     values: Mapping[Plan, Mapping[str, KnobValue]]
-    suggestions: tuple[tuple[Origin, Plan], ...]
+    suggestions: tuple[tuple[str, Plan], ...]
 
     def plans(self) -> Iterator[Plan]:
         """Every feasible plan, once."""
@@ -139,7 +137,7 @@ def _layouts(
                             threads=threads,
                             smt=smt,
                             ccl_workers=int(workers),
-                            backend=cast(Backend, backend),
+                            backend=str(backend),
                         )
                     except ValueError:
                         continue
@@ -259,10 +257,9 @@ def _with_libraries(
         if knob.put is None:
             continue
         found = [
-            (changed, {**values, knob.name: value})
+            (knob.put(plan, value, facts), {**values, knob.name: value})
             for plan, values in found
             for value in _kept(choices[knob.name].values, knob.name, fixed)
-            if (changed := knob.put(plan, value, facts)) is not None
         ]
     yield from found
 
@@ -280,17 +277,16 @@ def _kept(
 
 def _suggestions(
     facts: HostFacts, cores: tuple[Core, ...], values: Mapping[Plan, Mapping[str, KnobValue]]
-) -> tuple[tuple[Origin, Plan], ...]:
+) -> tuple[tuple[str, Plan], ...]:
     """The guide's plan and the topology's, where the space holds them."""
     sockets = len({core.socket for core in cores})
     nodes = len({(core.socket, core.numa_node) for core in cores})
     precision = native_precisions(facts)[0]
-    found: dict[Plan, Origin] = {}
-    wanted: tuple[tuple[Origin, int, tuple[str, ...]], ...] = (
+    found: dict[Plan, str] = {}
+    for name, ranks, allocators in (
         ("guide", sockets, ("default",)),
         ("topology", nodes, ("tcmalloc", "jemalloc", "default")),
-    )
-    for name, ranks, allocators in wanted:
+    ):
         for allocator in allocators:
             match = [
                 plan

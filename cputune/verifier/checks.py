@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from cputune import cpulist
 from cputune.plan import Plan
+from cputune.ranks.compare import Comparison, compare
 from cputune.ranks.launched import Launched, Rank
 from cputune.verifier.interface import Expected
 from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Evidence, Outcome, State
 
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
 """How an emitted script says what is missing on this machine, before it starts a rank."""
 
@@ -24,31 +22,50 @@ Affinity = Callable[[Plan, Sequence[Rank]], tuple[Evidence, ...]]
 def outcomes(
     seen: Launched, expected: Expected, plan: Plan, consumer: str, affinity: Affinity | None = None
 ) -> tuple[Outcome, ...]:
-    """The checks of one launch: that it ran, and in every rank what the plan says."""
+    """The checks of one launch: that it ran, and in every rank what the plan says.
+
+    ``affinity`` looks at the CPUs of the ranks where a scheduler has dealt them out; else
+    they are those that the plan names.
+    """
     start = started(seen, plan, expected.steps, consumer)
     ranks = [rank for rank in seen.ranks if rank.state is not None]
     if not ranks:
         return (start,)
-    several = plan.world_size > 1
-    checks = [
-        start,
-        _same("world size", ranks, consumer, lambda r: (plan.world_size, _of(r, "world_size"))),
-        _same("threads", ranks, consumer, lambda r: (plan.threads_per_process, _of(r, "threads"))),
-        _check("affinity", (affinity or exact_affinity)(plan, ranks), consumer),
-        _same("precision", ranks, consumer, lambda r: (DTYPES[plan.precision], _of(r, "dtype"))),
-    ]
-    if several:
-        checks.append(
-            _same("backend", ranks, consumer, lambda r: (plan.backend, _of(r, "backend")))
-        )
-    if plan.preload:
-        checks.append(_same("preload", ranks, consumer, lambda r: _preload(plan, r)))
-    if plan.ipex:
-        checks.append(_same("IPEX", ranks, consumer, lambda r: (True, _of(r, "ipex"))))
+    checks = [start, *_of_plan(plan, ranks, consumer, numbered=affinity is None)]
+    if affinity is not None:
+        checks.append(_check("affinity", affinity(plan, ranks), consumer))
     checks.append(loss(ranks, consumer))
     if expected.global_batch_size is not None:
         checks.append(batch(ranks, expected.global_batch_size, consumer))
     return tuple(checks)
+
+
+def _of_plan(
+    plan: Plan, ranks: Sequence[Rank], consumer: str, *, numbered: bool
+) -> Iterator[Outcome]:
+    """One outcome for each thing that the plan says of its ranks."""
+    states = [(rank.number, rank.state) for rank in ranks if rank.state is not None]
+    rows: dict[str, list[Comparison]] = {}
+    for row in compare(plan, states):
+        if numbered or not row.by_cpu_number:
+            rows.setdefault(row.what, []).append(row)
+    for what, compared in rows.items():
+        evidence = tuple(
+            Evidence(
+                what=what,
+                rank=row.rank,
+                expected=row.expected,
+                seen="not known" if row.seen is None else row.seen,
+            )
+            for row in compared
+        )
+        unknown = [row for row in compared if row.seen is None]
+        if unknown and not any(row.differs for row in compared):
+            why = unknown[0].unknown or "the rank does not show it"
+            summary = f"rank {unknown[0].rank}: not known: {why}"
+            yield _named(what, NOT_CHECKED, summary, consumer, evidence)
+        else:
+            yield _check(what, evidence, consumer)
 
 
 def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
@@ -92,19 +109,6 @@ def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
     return _named("launch", FAILED, summary, consumer, evidence)
 
 
-def exact_affinity(plan: Plan, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
-    """Every rank on the CPUs that the plan gives its place on the node."""
-    return tuple(
-        Evidence(
-            what="CPUs",
-            rank=rank.number,
-            expected=cpulist.render(plan.cpus[rank.number % plan.processes_per_node]),
-            seen=cpulist.render(_of(rank, "affinity") or ()),
-        )
-        for rank in ranks
-    )
-
-
 def own_affinity(plan: Plan, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
     """Every rank on as many CPUs as it has threads, and on none of another rank of its node.
 
@@ -112,21 +116,24 @@ def own_affinity(plan: Plan, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
     """
     rows = []
     for rank in ranks:
-        seen = set(_of(rank, "affinity") or ())
+        seen = set(cpus_of(rank))
         node = rank.number // plan.processes_per_node
         others = {
             cpu
             for other in ranks
             if other is not rank and other.number // plan.processes_per_node == node
-            for cpu in _of(other, "affinity") or ()
+            for cpu in cpus_of(other)
         }
         good = len(seen) >= plan.threads_per_process and not seen & others
         wanted = f"{plan.threads_per_process} CPUs of its own"
-        text = cpulist.render(seen)
-        rows.append(
-            Evidence(what="CPUs", rank=rank.number, seen=text, expected=text if good else wanted)
-        )
+        rows.append(placed(rank, good=good, wanted=wanted))
     return tuple(rows)
+
+
+def placed(rank: Rank, *, good: bool, wanted: str) -> Evidence:
+    """The CPUs of one rank; ``wanted`` is said where they are not good."""
+    seen = cpulist.render(cpus_of(rank))
+    return Evidence(what="affinity", rank=rank.number, seen=seen, expected=seen if good else wanted)
 
 
 def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
@@ -153,30 +160,9 @@ def batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome:
     return _check("global batch", evidence, consumer)
 
 
-def _of(rank: Rank, key: str) -> Any:
-    state: Mapping[str, Any] = rank.state or {}
-    return state.get(key)
-
-
-def _preload(plan: Plan, rank: Rank) -> tuple[str, str]:
-    mapped = set(_of(rank, "mapped") or ())
-    # /proc/PID/maps has the file that a link leads to.
-    seen = [path for path in plan.preload if {path, os.path.realpath(path)} & mapped]
-    return ":".join(plan.preload), ":".join(seen)
-
-
-def _same(
-    name: str,
-    ranks: Sequence[Rank],
-    consumer: str,
-    pair: Callable[[Rank], tuple[object, object]],
-) -> Outcome:
-    rows = [(rank.number, *pair(rank)) for rank in ranks]
-    evidence = tuple(
-        Evidence(what=name, rank=number, expected=str(expected), seen=str(seen))
-        for number, expected, seen in rows
-    )
-    return _check(name, evidence, consumer)
+def cpus_of(rank: Rank) -> Sequence[int]:
+    """The CPUs that a rank may run on, as it has shown them."""
+    return rank.state.get("affinity", ()) if rank.state is not None else ()
 
 
 def _check(name: str, evidence: tuple[Evidence, ...], consumer: str) -> Outcome:

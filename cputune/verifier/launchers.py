@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from cputune.host import Command, Host
 from cputune.plan import Plan
 from cputune.ranks.launched import Launched, observe
+from cputune.steps import TrialError
 from cputune.verifier.checks import Affinity, outcomes
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
 from cputune.verifier.records import FAILED, NOT_CHECKED, Outcome
@@ -92,17 +93,17 @@ def measured(
         if not seen.enough or not timed:
             return Answer(checks=checks)
         tuned = expected.samples_per_second
-        ratio = None if tuned is None else throughput(seen.ranks, tuned)
+        ratio = None if tuned is None else throughput(seen.steps, tuned)
         if tuned is not None and ratio is not None and ratio.ratio < SLOWEST_RATIO:
             again = start()
-            second = throughput(again.ranks, tuned) if again.enough else None
+            second = throughput(again.steps, tuned) if again.enough else None
             ratio = max((ratio, second or ratio), key=lambda one: one.ratio)
-    except OSError as error:
+    except (OSError, TrialError) as error:
         failed = Outcome(
             name="launch",
             state=FAILED,
             consumer=consumer,
-            summary=f"it cannot be started: {error.strerror or error}",
+            summary=f"it cannot be started: {error}",
         )
         return Answer(checks=(failed,))
     return Answer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from cputune import cpulist
 from cputune.host import Command, Host
 from cputune.plan import Plan
 from cputune.ranks.launched import Rank, observe
+from cputune.ranks.work_folder import WorkFolder
+from cputune.verifier.checks import cpus_of, placed
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
 from cputune.verifier.kubelet import Pod, pods_of
 from cputune.verifier.launchers import (
@@ -58,8 +59,8 @@ class PodConsumer:
             return Answer(checks=(not_run(),))
         if expected.plan is None:
             return Answer(checks=(no_plan(consumer),))
-        with tempfile.TemporaryDirectory(prefix="cputune-pods-") as volumes:
-            return _run(jobs[0], artefact.path, expected, expected.plan, Path(volumes), host)
+        with WorkFolder() as work:
+            return _run(jobs[0], artefact.path, expected, expected.plan, work.path, host)
 
 
 def _run(
@@ -104,17 +105,14 @@ def pod_affinity(plan: Plan, ranks: Sequence[Rank], pods: Sequence[Pod]) -> tupl
             cpu
             for other in ranks
             if other is not rank and other.number // plan.processes_per_node == pods.index(pod)
-            for cpu in (other.state or {}).get("affinity", ())
+            for cpu in cpus_of(other)
         }
-        seen = (rank.state or {}).get("affinity", ())
+        seen = cpus_of(rank)
         good = set(seen) <= set(pod.cpus) and len(seen) >= plan.threads_per_process
         if own and plan.processes_per_node > 1:
             good = good and not others & set(seen)
-        text = cpulist.render(seen)
         wanted = f"{plan.threads_per_process} of {cpulist.render(pod.cpus)}"
-        rows.append(
-            Evidence(what="CPUs", rank=rank.number, seen=text, expected=text if good else wanted)
-        )
+        rows.append(placed(rank, good=good, wanted=wanted))
     return tuple(rows)
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import tempfile
 from pathlib import Path
 
 from cputune.host import Command, Completed, Host
 from cputune.ranks.launched import observe
+from cputune.ranks.work_folder import WorkFolder
 from cputune.verifier.checks import own_affinity
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
 from cputune.verifier.launchers import measured, no_plan, not_run, with_python
@@ -85,8 +85,8 @@ def _run(path: Path, expected: Expected, consumer: str, host: Host) -> Answer:
     plan = expected.plan
     assert plan is not None
     name = f"cputune-verify-{os.getpid()}-{path.stem}"
-    with tempfile.TemporaryDirectory(prefix="cputune-slurm-") as directory:
-        output = Path(directory) / "job.out"
+    with WorkFolder() as work:
+        output = work.path / "job.out"
         command = Command(
             argv=(
                 *("sbatch", "--wait", f"--job-name={name}", f"--output={output}"),

@@ -6,48 +6,39 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from cputune.ranks.launched import Rank
 from cputune.result import Throughput
+from cputune.steps import Step
 from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Outcome, Ratio
 
 WARMUP_STEPS = 2
-DELAYED_SHARE = 0.1
-"""A step that waited for a CPU for more than this share of its time says nothing of the plan."""
+LEAST_QUIET = 5
+"""With fewer steps that did not wait for a CPU, all steps count."""
 
 SLOWEST_RATIO = 0.9
 """A launch at this share of the tuned throughput reproduces it; one whose whole interval lies
 below it does not. Between them the machine was too noisy to tell."""
 
 
-def step_rates(ranks: Sequence[Rank]) -> tuple[list[float], int]:
+def step_rates(steps: Sequence[Step]) -> tuple[list[float], int]:
     """Samples per second of each step of the whole job, and how many steps were delayed.
 
-    A step lasts as long as in its slowest rank; its samples are those of all ranks.
     Warm-up is left out, and so are steps that waited for a CPU; where nearly every step
     did, all of them count: a figure of a busy machine is better than none.
     """
-    count = min((len(rank.steps) for rank in ranks), default=0)
-    quiet, every = [], []
-    for index in range(min(WARMUP_STEPS, max(0, count - 1)), count):
-        steps = [rank.steps[index] for rank in ranks]
-        seconds = max(step.seconds for step in steps)
-        if seconds <= 0:
-            continue
-        rate = sum(step.samples for step in steps) / seconds
-        every.append(rate)
-        if max(step.delayed_seconds for step in steps) <= DELAYED_SHARE * seconds:
-            quiet.append(rate)
-    return quiet if len(quiet) >= 5 else every, len(every) - len(quiet)
+    timed = [step for step in steps[min(WARMUP_STEPS, len(steps) - 1) :] if step.seconds > 0]
+    quiet = [step for step in timed if not step.delayed]
+    counted = quiet if len(quiet) >= LEAST_QUIET else timed
+    return [step.samples / step.seconds for step in counted], len(timed) - len(quiet)
 
 
-def throughput(ranks: Sequence[Rank], tuned: Throughput) -> Ratio | None:
+def throughput(steps: Sequence[Step], tuned: Throughput) -> Ratio | None:
     """The launch's samples per second over the tuned ones, None where there were no steps.
 
     The interval of a median is that of its order statistics; that of the ratio follows
     from both intervals (MOVER: Donner and Zou, Statistical Methods in Medical Research
     2012, 21(4), on logarithms).
     """
-    rates, delayed = step_rates(ranks)
+    rates, delayed = step_rates(steps)
     rates.sort()
     if not rates or min(tuned.low, tuned.median) <= 0:
         return None

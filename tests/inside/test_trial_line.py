@@ -11,11 +11,12 @@ import pytest
 from cputune.inside.meter import Meter, samples_in
 from cputune.inside.speak import RANK_NAMES, Speaker
 from cputune.ranks.listen import Post
+from cputune.ranks.work_folder import WorkFolder
 
 
 @pytest.fixture
 def post(tmp_path: Path) -> Iterator[Post]:
-    post = Post(str(tmp_path))
+    post = Post(tmp_path)
     yield post
     post.close()
 
@@ -46,7 +47,7 @@ def test_a_rank_is_known_by_its_number(
         for name in RANK_NAMES:
             patch.delenv(name, raising=False)
         patch.setenv("PMI_RANK", "3")
-        speaker.say("step", number=1)
+        speaker.say({"event": "step", "number": 1, "seconds": 1.0, "samples": 4})
     (rank, hello), (again, step) = hear(post, 2)
     assert hello is not None
     assert step is not None
@@ -54,7 +55,7 @@ def test_a_rank_is_known_by_its_number(
 
 
 def test_a_line_that_is_closed_is_told(post: Post, speaker: Speaker) -> None:
-    speaker.say("note", text="so long")
+    speaker.say({"event": "note", "text": "so long"})
     hear(post, 2)
     speaker.close()
     assert hear(post, 1)[0][1] is None
@@ -69,7 +70,7 @@ def test_who_talks_nonsense_is_hung_up_on(post: Post, nonsense: bytes) -> None:
 
 
 def test_ranks_of_the_last_trial_are_forgotten(post: Post, speaker: Speaker) -> None:
-    speaker.say("note", text="late")
+    speaker.say({"event": "note", "text": "late"})
     post.wait(10)
     post.drop_ranks()
     assert post.wait(0) == []
@@ -78,15 +79,15 @@ def test_ranks_of_the_last_trial_are_forgotten(post: Post, speaker: Speaker) -> 
 def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
-    post = Post(str(deep))
-    assert len(post.path) < 108
-    place = Path(post.path).parent
-    post.close()
-    assert not place.exists()
+    with WorkFolder(deep) as work:
+        post = Post(work.socket_folder)
+        assert len(post.path) < 108
+        post.close()
+    assert not any(folder.exists() for folder in work.folders)
 
 
 def test_a_speaker_without_a_listener_says_nothing() -> None:
-    Speaker("").say("note", text="nobody there")
+    Speaker("").say({"event": "note", "text": "nobody there"})
 
 
 def test_the_meter_tells_state_then_steps(post: Post, speaker: Speaker) -> None:

@@ -5,8 +5,10 @@ import statistics
 import pytest
 
 from cputune.plan import Plan
-from cputune.ranks.launched import Launched, Rank, RankStep
+from cputune.ranks.gather import Gather
+from cputune.ranks.launched import Launched, Rank
 from cputune.result import Throughput
+from cputune.steps import Step
 from cputune.verifier.checks import outcomes
 from cputune.verifier.interface import Expected
 from cputune.verifier.launchers import measured
@@ -16,9 +18,7 @@ PLAN = Plan(processes_per_node=2, threads_per_process=1, precision="bf16", cpus=
 
 
 def steps(count=12, seconds=0.5, samples=4, loss=5.0, **more):
-    return tuple(
-        RankStep(seconds=seconds, samples=samples, loss=loss, **more) for _ in range(count)
-    )
+    return tuple(Step(seconds=seconds, samples=samples, loss=loss, **more) for _ in range(count))
 
 
 def rank(number, made=None, **state):
@@ -28,14 +28,25 @@ def rank(number, made=None, **state):
         "affinity": [number],
         "dtype": "bfloat16",
         "backend": "gloo",
+        "allocator": "default",
+        "ipex": False,
+        "environment": {},
         **state,
     }
     return Rank(number=number, state=seen, steps=steps() if made is None else made)
 
 
+def whole(*ranks):
+    """The steps of the job, from those of its ranks."""
+    gather = Gather(len(ranks))
+    told = [(n, r.number, step) for r in ranks for n, step in enumerate(r.steps)]
+    found = [gather.add(number, n, step) for n, number, step in sorted(told, key=lambda t: t[0])]
+    return tuple(step for step in found if step is not None)
+
+
 def launched(*ranks, **more):
     fields = {"returncode": None, "enough": True, "timed_out": False, "seconds": 9.0, "output": ""}
-    return Launched(ranks=ranks, **{**fields, **more})
+    return Launched(ranks=ranks, steps=whole(*ranks), **{**fields, **more})
 
 
 def states(seen, plan=PLAN, **expected):
@@ -57,12 +68,52 @@ def test_a_launch_that_is_the_plan_passes():
         ({"affinity": [0, 1]}, "affinity"),
         ({"dtype": "float32"}, "precision"),
         ({"backend": "mpi"}, "backend"),
-        ({"threads": None}, "threads"),
     ],
 )
 def test_one_rank_that_differs_fails_that_check_alone(state, failed):
     found = states(launched(rank(0), rank(1, **state)))
     assert [name for name, value in found.items() if value == "failed"] == [failed]
+
+
+def test_what_a_rank_does_not_show_is_not_checked():
+    found = states(launched(rank(0), rank(1, threads=None)))
+    assert [name for name, value in found.items() if value == "not checked"] == ["threads"]
+
+
+CCL = Plan(
+    processes_per_node=2,
+    threads_per_process=1,
+    precision="bf16",
+    backend="ccl",
+    ccl_workers=1,
+    cpus=((0,), (1,)),
+    ccl_cpus=((2,), (3,)),
+)
+
+
+def ccl_rank(number, *, workers, **more):
+    environment = {k: v for k, v in CCL.environment().items() if k.startswith("CCL_")}
+    more = {"environment": environment, **more}
+    return rank(number, backend="ccl", ccl_workers=workers, **more)
+
+
+def test_a_launch_whose_worker_affinity_was_deleted_fails():
+    deleted = {"environment": {"CCL_WORKER_COUNT": "1"}}
+    seen = launched(*(ccl_rank(n, workers=[], **deleted) for n in range(2)))
+    failed = {name for name, state in states(seen, CCL).items() if state == "failed"}
+    assert failed == {"oneCCL workers", "CPUs of oneCCL workers", "CCL_WORKER_AFFINITY"}
+
+
+def test_workers_that_are_not_known_are_not_passed_in_silence():
+    unknown = {"workers": None, "ccl_workers_unknown": "the rank has one CPU"}
+    checks = outcomes(
+        launched(*(ccl_rank(n, **unknown) for n in range(2))), Expected(), CCL, "mpirun"
+    )
+    workers = next(check for check in checks if check.name == "oneCCL workers")
+    assert (workers.state, workers.summary) == (
+        "not checked",
+        "rank 0: not known: the rank has one CPU",
+    )
 
 
 def test_a_preload_that_was_not_mapped_fails():
@@ -74,7 +125,7 @@ def test_a_preload_that_was_not_mapped_fails():
         allocator="tcmalloc",
         preload=("/usr/lib/libtcmalloc.so.4",),
     )
-    good = rank(0, mapped=["/usr/lib/libtcmalloc.so.4"])
+    good = rank(0, mapped=["/usr/lib/libtcmalloc.so.4"], allocator="tcmalloc")
     assert states(launched(good, rank(1, mapped=[])), plan)["preload"] == "failed"
 
 
@@ -84,7 +135,7 @@ def test_ranks_that_take_another_batch_fail():
 
 @pytest.mark.parametrize("losses", [(5.0, math.nan), (5.0, math.inf), (2.0, 400.0)])
 def test_a_loss_that_runs_away_fails(losses):
-    made = tuple(RankStep(seconds=1, samples=4, loss=loss) for loss in losses)
+    made = tuple(Step(seconds=1, samples=4, loss=loss) for loss in losses)
     assert states(launched(rank(0), rank(1, made)))["loss"] == "failed"
 
 
@@ -115,32 +166,32 @@ def test_a_script_that_says_what_it_misses_is_not_checked():
 
 
 def test_throughput_is_that_of_the_whole_job():
-    ratio = throughput([rank(0), rank(1)], Throughput(median=16.0, low=15.0, high=17.0))
+    ratio = throughput(whole(rank(0), rank(1)), Throughput(median=16.0, low=15.0, high=17.0))
     assert ratio.measured == 16.0
     assert ratio.low < 1.0 < ratio.high
 
 
 def test_the_slowest_rank_makes_the_step():
     slow = steps(seconds=1.0)
-    assert step_rates([rank(0), rank(1, slow)]) == ([8.0] * 10, 0)
+    assert step_rates(whole(rank(0), rank(1, slow))) == ([8.0] * 10, 0)
 
 
 def test_steps_that_waited_for_a_cpu_do_not_count():
     made = steps(8) + steps(4, seconds=5.0, delayed_seconds=4.0)
-    assert step_rates([rank(0, made), rank(1, made)]) == ([16.0] * 6, 4)
+    assert step_rates(whole(rank(0, made), rank(1, made))) == ([16.0] * 6, 4)
 
 
 def test_a_launch_far_below_the_tuned_figure_fails():
-    slow = throughput([rank(0), rank(1)], Throughput(median=40.0, low=39.0, high=41.0))
+    slow = throughput(whole(rank(0), rank(1)), Throughput(median=40.0, low=39.0, high=41.0))
     assert throughput_check(slow, "mpirun").state == "failed"
-    same = throughput([rank(0), rank(1)], Throughput(median=16.0, low=15.9, high=16.1))
+    same = throughput(whole(rank(0), rank(1)), Throughput(median=16.0, low=15.9, high=16.1))
     assert throughput_check(same, "mpirun").state == "passed"
     assert throughput_check(None, "mpirun").state == "not checked"
 
 
 def test_a_slow_launch_on_a_busy_machine_is_not_judged():
     made = steps(delayed_seconds=0.4)
-    slow = throughput([rank(0, made), rank(1)], Throughput(median=40.0, low=39.0, high=41.0))
+    slow = throughput(whole(rank(0, made), rank(1)), Throughput(median=40.0, low=39.0, high=41.0))
     check = throughput_check(slow, "mpirun")
     assert check.state == "not checked"
     assert check.remedy
@@ -164,8 +215,9 @@ def test_an_interval_exists_for_every_number_of_steps(count):
 
 
 def test_a_slow_launch_with_a_wide_interval_is_not_judged():
-    made = tuple(RankStep(seconds=0.3 + n % 5, samples=4, loss=5.0) for n in range(12))
-    ratio = throughput([rank(0, made), rank(1, made)], Throughput(median=16.0, low=15.0, high=17.0))
+    made = tuple(Step(seconds=0.3 + n % 5, samples=4, loss=5.0) for n in range(12))
+    tuned = Throughput(median=16.0, low=15.0, high=17.0)
+    ratio = throughput(whole(rank(0, made), rank(1, made)), tuned)
     assert ratio.ratio < 0.9 < ratio.high
     assert throughput_check(ratio, "mpirun").state == "not checked"
 

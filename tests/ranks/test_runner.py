@@ -18,6 +18,7 @@ import cputune
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.plan import Plan
+from cputune.ranks.job import Patience
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import (
     Crashed,
@@ -62,7 +63,7 @@ def script(facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     yield open_runner
     for runner in runners:
         runner.close()
-        assert not runner._work.exists()
+        assert not runner._work.path.exists()
     monkeypatch.undo()
 
 
@@ -144,17 +145,17 @@ def test_one_rank_that_dies_takes_the_others_with_it(script: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fresh", "limit", "words"),
+    ("fresh", "patience", "words"),
     [
-        (True, "startup_timeout_seconds", "no first step in 2 s"),
-        (False, "idle_timeout_seconds", "nothing was computed for 2 s"),
+        (True, Patience(startup=2.0), "no first step in 2 s"),
+        (False, Patience(idle=2.0), "nothing was computed for 2 s"),
     ],
 )
 def test_a_hang_ends_with_everything_it_started(
-    script: Open, tmp_path: Path, fresh: bool, limit: str, words: str
+    script: Open, tmp_path: Path, fresh: bool, patience: Patience, words: str
 ) -> None:
     note = tmp_path / "child"
-    runner = script("hangs.py", str(note), fresh=fresh, **{limit: 2.0})
+    runner = script("hangs.py", str(note), fresh=fresh, patience=patience)
     runner._source = ""  # what a fork would import is not the question here
     error = fault(runner)
     assert isinstance(error, TimedOut)
@@ -286,7 +287,7 @@ def test_a_fork_measures_what_a_fresh_process_does(facts: HostFacts, tmp_path: P
             )
             error = fault(runner, fp16)
             assert isinstance(error, Infeasible)
-            assert str(error) == "forward pass in: float32, the plan says float16"
+            assert str(error) == "precision: float32, the plan says float16"
             uneven = Plan(processes_per_node=3, threads_per_process=1, cpus=((CPUS[0],),) * 3)
             assert "cannot be divided over 3 ranks" in str(fault(runner, uneven))
     assert seen[0] == seen[1]

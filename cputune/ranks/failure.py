@@ -1,73 +1,23 @@
-"""Is what the ranks see what the plan says? And why did they die? Pure."""
+"""Why a job is over before its time. Pure."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from cputune import cpulist
-from cputune.plan import Plan
+from cputune.inside.messages import Raised
+from cputune.ranks.messages import Exit
 from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
 
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _NO_MEMORY = re.compile(
     r"can't allocate memory|not enough memory|Cannot allocate memory|std::bad_alloc|MemoryError"
 )
 
 
-def differences(plan: Plan, states: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Where a rank's effective state is not the plan's, in words with both values.
-
-    Nothing is compared for a plan that is run as found. A dtype that no layer showed
-    (None) is not held against a plan.
-    """
-    if plan.as_found:
-        return ()
-    found: dict[str, None] = {}
-    for index, state in enumerate(states):
-        for difference in _of_rank(plan, index, state):
-            found[difference] = None
-    return tuple(found)
-
-
-def _of_rank(plan: Plan, index: int, state: Mapping[str, Any]) -> list[str]:
-    wanted: list[tuple[str, Any, Any]] = [
-        ("ranks in the job", state["world_size"], plan.world_size),
-        ("threads", state["threads"], plan.threads_per_process),
-        (
-            f"CPUs of rank {index}",
-            cpulist.render(state["affinity"]),
-            cpulist.render(plan.cpus[index % len(plan.cpus)]),
-        ),
-        ("allocator", state["allocator"], plan.allocator),
-        ("IPEX", _on(state.get("ipex")), _on(plan.ipex)),
-    ]
-    if state.get("dtype") is not None:
-        wanted.append(("forward pass in", state["dtype"], _DTYPES[plan.precision]))
-    if plan.world_size > 1 and state["world_size"] > 1:
-        wanted.append(("backend", state["backend"], plan.backend))
-    if plan.openmp != "default":
-        wanted.append(("OpenMP runtime", state["openmp"], plan.openmp))
-    different = [
-        f"{what}: {seen}, the plan says {asked}" for what, seen, asked in wanted if seen != asked
-    ]
-    mapped = {os.path.realpath(path) for path in state.get("mapped", ())}
-    for path in plan.preload:
-        if os.path.realpath(path) not in mapped:
-            different.append(f"preloaded library: {path} is not mapped")
-    return different
-
-
-def _on(value: Any) -> str:
-    return "on" if value else "off"
-
-
 def failure(
-    exits: Sequence[Mapping[str, Any]],
-    errors: Sequence[Mapping[str, Any]],
+    exits: Sequence[Exit],
+    errors: Sequence[Raised],
     *,
     memory_kills: int | None,
     steps: int,
@@ -76,8 +26,8 @@ def failure(
     """Why a job is over before its time.
 
     Args:
-        exits: ``rank, status, tail`` of the ranks that ended, the first first.
-        errors: ``kind, text`` of exceptions that the scripts raised.
+        exits: of the ranks that have ended, the first first.
+        errors: what their scripts raised.
         memory_kills: how often the kernel killed for memory since the trial began;
             None where that cannot be known.
         steps: how many steps there were before.
@@ -108,9 +58,7 @@ def failure(
     return Crashed(f"{script} ended{after} with exit status {status}", details=tail)
 
 
-def _raised(
-    error: Mapping[str, Any], after: str, script: str
-) -> tuple[Callable[..., TrialError], str] | None:
+def _raised(error: Raised, after: str, script: str) -> tuple[Callable[..., TrialError], str] | None:
     kind, text = str(error.get("kind")), str(error.get("text", ""))
     line = text.strip().splitlines()[0][:200] if text.strip() else ""
     if kind == "SystemExit":

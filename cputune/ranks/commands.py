@@ -1,4 +1,4 @@
-"""The commands that start the ranks of a plan, as messages for a keeper."""
+"""The commands that start the ranks of a plan, as messages for a supervisor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import util
 from pathlib import Path
-from typing import Any
 
 from cputune import cpulist
 from cputune.carrier.environment import rank_environment
@@ -19,7 +18,8 @@ from cputune.inside import FORCE_VARIABLE, SCRATCH_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.force import Force
 from cputune.knobs import KNOBS
 from cputune.plan import Plan
-from cputune.ranks.keeper import bootstrap
+from cputune.ranks.messages import RankCommand
+from cputune.ranks.supervisor import bootstrap
 from cputune.stack import load
 from cputune.steps import Infeasible
 from cputune.workload import Workload
@@ -64,7 +64,7 @@ def local_ranks(
     *,
     fork: bool,
     port: int,
-) -> list[dict[str, Any]]:
+) -> list[RankCommand]:
     """One message per rank; each is bound before anything of it is loaded."""
     command = list(argv) if fork else python_command(argv)
     return [
@@ -93,7 +93,7 @@ def mpi_ranks(
     facts: HostFacts,
     *,
     port: int,
-) -> list[dict[str, Any]]:
+) -> list[RankCommand]:
     """One message for ``mpirun``, which starts all ranks: oneCCL wants an MPI launcher.
 
     The environment is that of oneCCL's ``setvars.sh``, which brings oneCCL and Intel MPI.

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from cputune.host import Command
+from cputune.host.children import end, marked
 from cputune.ranks.launched import observe
-from cputune.ranks.marked import end_marked
 
 SPEAK = """
 import os, sys, time
 from cputune.inside.speak import Speaker
 speaker = Speaker()
 rank = int(os.environ["RANK"])
-speaker.say("state", rank=rank, world_size=2, threads=1)
+speaker.say({"event": "state", "rank": rank, "world_size": 2, "threads": 1})
 for number in range(int(sys.argv[1])):
-    speaker.say("step", number=number + 1, seconds=0.01, samples=4, loss=1.0, delayed=0.0)
+    speaker.say({"event": "step", "number": number + 1, "seconds": 0.01, "samples": 4})
 """
 
 
@@ -70,7 +70,7 @@ def test_what_a_rank_said_last_is_its_trouble(script):
     path = script(
         """
         from cputune.inside.speak import Speaker
-        Speaker().say("error", kind="ValueError", text="no such model")
+        Speaker().say({"event": "error", "kind": "ValueError", "text": "no such model"})
         """
     )
     seen = observe([command(path)], ranks=1, steps=3, timeout_seconds=30)
@@ -89,7 +89,7 @@ def test_a_flood_of_output_blocks_nobody(script):
     seen = observe([command(path)], ranks=1, steps=3, timeout_seconds=30)
     assert seen.returncode == 0
     assert seen.output.rstrip().endswith("last words")
-    assert len(seen.output) < 10_000
+    assert len(seen.output) < 20_000
 
 
 def test_children_that_ignore_signals_in_sessions_of_their_own_are_gone(script, tmp_path):
@@ -112,25 +112,11 @@ def test_children_that_ignore_signals_in_sessions_of_their_own_are_gone(script, 
     assert not any(is_alive(pid) for pid in started)
 
 
-def test_a_program_that_does_not_exist_is_an_os_error():
-    with pytest.raises(FileNotFoundError):
-        observe([Command(argv=("/no/such/launcher",))], ranks=1, steps=3, timeout_seconds=5)
-
-
-def test_the_others_of_a_launch_end_where_one_cannot_be_started(script, tmp_path):
-    pid = tmp_path / "pid"
-    path = script(
-        f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    )
-    with pytest.raises(FileNotFoundError):
-        observe(
-            [command(path), Command(argv=("/no/such/launcher",))],
-            ranks=2,
-            steps=3,
-            timeout_seconds=5,
-        )
-    time.sleep(0.05)
-    assert not pid.exists() or not is_alive(int(pid.read_text() or 0))
+def test_a_program_that_does_not_exist_is_said(script):
+    missing = Command(argv=("/no/such/launcher",))
+    seen = observe([missing], ranks=1, steps=3, timeout_seconds=5)
+    assert seen.returncode == 127
+    assert "/no/such/launcher" in seen.output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -178,14 +164,14 @@ def _wait(condition):
         time.sleep(0.05)
 
 
-def test_only_marked_processes_are_ended(script):
+def test_only_marked_processes_are_found(script):
     path = script("import time; time.sleep(60)")
     environment = {**os.environ, "CPUTUNE_TEST_MARK": "mine"}
     child = subprocess.Popen([sys.executable, path], env=environment)
     try:
-        end_marked("CPUTUNE_TEST_MARK", "min")
-        assert child.poll() is None
-        end_marked("CPUTUNE_TEST_MARK", "mine")
+        _wait(lambda: marked("CPUTUNE_TEST_MARK", "mine"))
+        assert not marked("CPUTUNE_TEST_MARK", "min")
+        end(lambda: marked("CPUTUNE_TEST_MARK", "mine"), grace_seconds=1)
         assert child.wait(timeout=5) < 0
     finally:
         child.kill()

@@ -1,4 +1,4 @@
-"""Our end of a keeper (``cputune.ranks.keeper_main``): a process of its own, in its own session."""
+"""Our end of a supervisor (``cputune.ranks.supervisor_main``), a process in its own session."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
+from cputune.host.children import below, end
 from cputune.inside import root_directory
-from cputune.ranks.listen import Post
+from cputune.ranks.messages import Gone, RankCommand, Ready, Request
 from cputune.steps import Crashed, TimedOut
+
+if TYPE_CHECKING:
+    from cputune.ranks.listen import Post
+    from cputune.ranks.work_folder import WorkFolder
 
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
 """Threads that know what a fork is: jemalloc stops and restarts its own around it."""
@@ -24,27 +28,30 @@ READY_SECONDS = 600.0
 """A cold import of torch and transformers from a network disk takes minutes."""
 
 GONE_SECONDS = 30.0
+GOODBYE_SECONDS = 10.0
 
 
-class Keeper:
-    """One keeper process; ``fork`` is whether its ranks can be forks of it."""
+class Supervisor:
+    """One supervisor process; ``fork`` is whether its ranks can be forks of it."""
 
-    def __init__(self, environment: Mapping[str, str], modules: Sequence[str], work: Path) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], modules: Sequence[str], work: WorkFolder
+    ) -> None:
         self._post: Post | None = None
         self.modules = tuple(modules)
         self.fork = False
         self.unsafe_threads: tuple[str, ...] = ()
         ours, theirs = socket.socketpair()
         self.socket = ours
-        self.log = work / f"keeper-{ours.fileno()}-{time.monotonic_ns()}.log"
+        self.log = work.path / f"supervisor-{ours.fileno()}-{time.monotonic_ns()}.log"
         with theirs, self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
                     "-c",
-                    bootstrap("cputune.ranks.keeper_main", "main()"),
+                    bootstrap("cputune.ranks.supervisor_main", "main()"),
                     str(theirs.fileno()),
-                    str(work),
+                    json.dumps([str(folder) for folder in work.folders]),
                     *modules,
                 ],
                 env={**environment, "OPENBLAS_NUM_THREADS": "1"} if modules else dict(environment),
@@ -59,14 +66,15 @@ class Keeper:
         """Wait until it is ready. Raises Crashed where the training stack cannot be loaded."""
         self._post = post
         post.add(self.socket, self)
-        event = self._await("ready", READY_SECONDS)
-        threads = [name for name in event["threads"][1:] if name not in HARMLESS_THREADS]
-        self.unsafe_threads = tuple(threads)
-        self.fork = bool(self.modules) and not threads
+        ready = cast(Ready, self._await("ready", READY_SECONDS))
+        self.unsafe_threads = tuple(set(ready["threads"]) - HARMLESS_THREADS)
+        self.fork = bool(self.modules) and not self.unsafe_threads
 
-    def start(self, ranks: Sequence[Mapping[str, Any]]) -> None:
-        """Start the ranks of one plan."""
-        self._send({"start": list(ranks)})
+    def start(
+        self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
+    ) -> None:
+        """Start the ranks of one plan, or the launchers that start them (see ``Start``)."""
+        self._send({"do": "start", "commands": list(commands), "mark": mark})
 
     def end(self, grace_seconds: float) -> dict[str, str]:
         """End all ranks and everything they started, and wait until they are gone.
@@ -74,12 +82,11 @@ class Keeper:
         Returns the tail of what each rank wrote, by its number.
         """
         try:
-            self._send({"end": grace_seconds})
-            tails: dict[str, str] = self._await("gone", GONE_SECONDS)["tails"]
+            self._send({"do": "end", "grace_seconds": grace_seconds})
+            return cast(Gone, self._await("gone", GONE_SECONDS + 2 * grace_seconds))["tails"]
         except (OSError, Crashed, TimedOut):
             self.kill()
             return {}
-        return tails
 
     @property
     def pid(self) -> int:
@@ -92,19 +99,21 @@ class Keeper:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """The last resort: its ranks end with it (PR_SET_PDEATHSIG)."""
+        """The last resort, where it does not answer: end it, and what is below it."""
+        ranks = below(self.pid)
         self._process.kill()
         self._process.wait()
+        end(lambda: [rank for rank in ranks if rank.is_running()], grace_seconds=0)
 
     def close(self) -> None:
         """Say goodbye; it ends whatever still runs."""
         if self._post is not None:
             self._post.remove(self.socket)
         with contextlib.suppress(OSError):
-            self._send({"bye": True})
+            self._send({"do": "goodbye"})
         self.socket.close()
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=GOODBYE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
         with contextlib.suppress(OSError):
@@ -118,27 +127,29 @@ class Keeper:
             return file.read().decode(errors="replace")
         return ""
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def died(self) -> Crashed:
+        """The error to raise where its line has been closed."""
+        return Crashed("the process that starts the ranks died", details=self.said() or None)
+
+    def _send(self, request: Request) -> None:
         self.socket.setblocking(True)
         try:
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
+            self.socket.sendall(json.dumps(request).encode() + b"\n")
         finally:
             self.socket.setblocking(False)
 
-    def _await(self, name: str, seconds: float) -> dict[str, Any]:
+    def _await(self, event: str, seconds: float) -> object:
         assert self._post is not None
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            for source, event in self._post.wait(left):
+            for source, message in self._post.wait(left):
                 if source is not self:
                     continue
-                if event is None:
-                    raise Crashed(
-                        "the process that starts the ranks died", details=self.said() or None
-                    )
-                if event["event"] == name:
-                    return event
-        raise TimedOut(f"the process that starts the ranks was not {name} in {seconds:.0f} s")
+                if message is None:
+                    raise self.died()
+                if message["event"] == event:
+                    return message
+        raise TimedOut(f"the process that starts the ranks was not {event} in {seconds:.0f} s")
 
 
 def bootstrap(module: str, call: str) -> str:

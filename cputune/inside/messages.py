@@ -1,0 +1,125 @@
+"""What a rank says to whoever listens: JSON objects, one a line, told apart by ``event``.
+
+Both ends use these types: the rank that speaks (``speak``) and the process that hears it
+(``cputune.ranks``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+
+class Hello(TypedDict):
+    """Who speaks: the first line of every rank."""
+
+    event: Literal["hello"]
+    rank: int
+    local_rank: int
+    pid: int
+
+
+class Note(TypedDict):
+    """How far the rank has come, in words."""
+
+    event: Literal["note"]
+    text: str
+
+
+class RankState(TypedDict, total=False):
+    """What a rank really runs with, read once, when its first step is over.
+
+    Attributes:
+        threads: of torch; None where torch is not loaded.
+        dtype: what the first layer that multiplies matrices gave; None where none did.
+        mapped: files of allocators and OpenMP runtimes that are mapped into the process.
+        environment: variables that native libraries have read, by name.
+        ccl_workers: for each worker thread of oneCCL the CPU that it is bound to; None
+            where they cannot be told from other threads.
+        ccl_workers_unknown: why they cannot.
+        ipex: whether ``intel_extension_for_pytorch.optimize`` was called.
+        samples: of the first optimizer step, of this rank.
+        batch: samples of one forward pass, as the framework was told.
+        accumulation: forward passes of one optimizer step, as the framework was told.
+        parses_arguments: whether the script reads TrainingArguments from its command line.
+        optimizer: its class, and which of torch's implementations it takes.
+        dataset: the class of the data set.
+    """
+
+    pid: int
+    rank: int
+    local_rank: int
+    world_size: int
+    backend: str | None
+    threads: int | None
+    affinity: list[int]
+    dtype: str | None
+    allocator: str
+    openmp: str | None
+    preload: list[str]
+    mapped: list[str]
+    environment: dict[str, str]
+    ccl_workers: list[int] | None
+    ccl_workers_unknown: str
+    versions: dict[str, str]
+    python: str
+    framework: str | None
+    samples: int
+    ipex: bool
+    batch: int
+    accumulation: int
+    parses_arguments: bool
+    learning_rate: float
+    optimizer: dict[str, Any]
+    dataset: str
+
+
+class State(RankState):
+    """The state of a rank, before its first step is told."""
+
+    event: Literal["state"]
+
+
+class StepTaken(TypedDict):
+    """One optimizer step of this rank; ``number`` counts from 1.
+
+    ``delayed`` are the seconds that its most delayed thread waited for a CPU because of
+    other processes.
+    """
+
+    event: Literal["step"]
+    number: int
+    seconds: float
+    samples: int
+    loss: float | None
+    delayed: float
+
+
+class Refused(TypedDict):
+    """The script cannot run as the plan asks; the rank ends."""
+
+    event: Literal["refused"]
+    reason: str
+
+
+class Raised(TypedDict):
+    """The script raised: the name of the exception, and its text."""
+
+    event: Literal["error"]
+    kind: str
+    text: str
+
+
+class Ended(TypedDict):
+    """The script came to its own end; ``seen`` holds "Trainer" and "Accelerator"."""
+
+    event: Literal["end"]
+    seen: list[str]
+    steps: int
+
+
+RankMessage = Hello | Note | State | StepTaken | Refused | Raised | Ended
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value read from the line can be a message."""
+    return isinstance(value, dict) and isinstance(value.get("event"), str)

@@ -1,0 +1,240 @@
+"""One launch from start to end: starts it, reads what its ranks say, ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from cputune.inside.messages import Ended, Raised, RankMessage, RankState
+from cputune.ranks.failure import early_end, failure
+from cputune.ranks.gather import Gather, of_rank
+from cputune.ranks.idle import IdleWatch
+from cputune.ranks.listen import Post
+from cputune.ranks.messages import Exit, RankCommand
+from cputune.ranks.supervisor import Supervisor
+from cputune.steps import Crashed, Infeasible, Step, TimedOut, TrialError
+
+LAST_WORDS_SECONDS = 1.0
+"""When one rank has failed, the others soon fail too, because it is gone. The job is heard so
+much longer before it is judged, so that the rank that failed first is among those heard."""
+
+SMALLEST_STEP_TIMEOUT = 60.0
+SLOWER_THAN_BEFORE = 20.0
+"""A step may take so many times as long as the slowest one before it; one busy neighbour
+alone makes it 9 times as long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long is waited for the steps of a job, in seconds.
+
+    Attributes:
+        startup: for the first step; a script may download and tokenize before it trains.
+        idle: for the first step while nothing is computed.
+        step: for each later step; None adapts it to the slowest so far.
+    """
+
+    startup: float = 1800.0
+    idle: float = 180.0
+    step: float | None = None
+
+
+class Job:
+    """The processes of one launch.
+
+    Attributes:
+        states: what each rank really runs with, as it said at its first step.
+        ranks: the steps of each rank.
+        exits: of the processes that were started here, in the order of their ends.
+        errors: exceptions that scripts raised, with the rank.
+        refusals: why a rank could not run as asked.
+        ends: scripts that came to their own end.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        post: Post,
+        *,
+        ranks: int,
+        grace_seconds: float,
+        on_note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._supervisor = supervisor
+        self._post = post
+        self._world = ranks
+        self._grace_seconds = grace_seconds
+        self._on_note = on_note
+        self._gather = Gather(ranks)
+        self._started = 0
+        self._ended = False
+        self._slowest = 0.0
+        self._memory_kills = memory_kills()
+        self.states: dict[int, RankState] = {}
+        self.ranks: dict[int, list[Step]] = {}
+        self.exits: list[Exit] = []
+        self.errors: list[tuple[int, Raised]] = []
+        self.refusals: dict[int, str] = {}
+        self.ends: list[Ended] = []
+
+    def start(
+        self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
+    ) -> None:
+        """Start the ranks, or the launchers that start them."""
+        self._post.drop_ranks()
+        self._started = len(commands)
+        self._supervisor.start(commands, mark=mark)
+
+    def hear(self, seconds: float) -> list[Step]:
+        """Wait until somebody speaks, at most so long; steps of the job that are whole now.
+
+        Raises Crashed where the supervisor has died, or a rank talks nonsense.
+        """
+        return self._take(self._post.wait(max(0.0, seconds)))
+
+    def hear_out(self, seconds: float) -> list[Step]:
+        """Listen until every process has ended, at most so long, and until all is silent."""
+        deadline = time.monotonic() + seconds
+        steps: list[Step] = []
+        while not self.is_over and (left := deadline - time.monotonic()) > 0:
+            steps += self.hear(left)
+        while heard := self._post.wait(0.0):
+            steps += self._take(heard)
+        return steps
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every process that was started here has ended."""
+        return len(self.exits) >= self._started
+
+    def steps(
+        self, check: Callable[[Sequence[RankState]], None], script: str, patience: Patience
+    ) -> Iterator[Step]:
+        """The steps of the job; ``check`` sees the state of all ranks before the first one.
+
+        Raises TrialError where the job fails, hangs or ends.
+        """
+        idle = IdleWatch(self._supervisor.pid, patience.idle)
+        waited_since = time.monotonic()
+        checked = False
+        held: list[Step] = []
+        while True:
+            left = waited_since + self._longest(patience) - time.monotonic()
+            if left <= 0:
+                raise self._timed_out(f"no first step in {patience.startup:.0f} s", patience)
+            if self._gather.count == 0:
+                if idle.hangs:
+                    raise self._timed_out(
+                        f"no first step, and nothing was computed for {patience.idle:.0f} s",
+                        patience,
+                    )
+                left = min(left, idle.next_look_seconds)
+            for step in self.hear(left):
+                held.append(step)
+                self._slowest = max(self._slowest, step.seconds)
+                waited_since = time.monotonic()
+            for refusal in self.refusals.values():
+                raise Infeasible(refusal)
+            if not checked and len(self.states) == self._world:
+                check(self.observed)
+                checked = True
+            while checked and held:
+                yield held.pop(0)
+                waited_since = time.monotonic()
+            if self.exits or self.errors or self.ends:
+                self.hear_out(LAST_WORDS_SECONDS)
+                raise self._over(script)
+
+    @property
+    def observed(self) -> tuple[RankState, ...]:
+        """What the ranks saw, in their order."""
+        return tuple(self.states[rank] for rank in sorted(self.states))
+
+    def end(self) -> dict[str, str]:
+        """End every process and all that they started; the tail of what each wrote."""
+        if self._ended:
+            return {}
+        self._ended = True
+        tails = self._supervisor.end(self._grace_seconds)
+        self._post.drop_ranks()
+        return tails
+
+    def _take(self, heard: Sequence[tuple[object, object]]) -> list[Step]:
+        steps = []
+        for source, message in heard:
+            if source is self._supervisor:
+                if message is None:
+                    raise self._supervisor.died()
+                answer = cast(Exit, message)
+                if answer["event"] == "exit":
+                    self.exits.append(answer)
+            elif isinstance(source, int) and message is not None:
+                try:
+                    step = self._hear_rank(source, cast(RankMessage, message))
+                except (KeyError, TypeError, ValueError) as error:
+                    raise Crashed(f"rank {source} says what cannot be understood") from error
+                steps += [] if step is None else [step]
+        return steps
+
+    def _hear_rank(self, rank: int, message: RankMessage) -> Step | None:
+        if message["event"] == "step":
+            step = of_rank(message)
+            self.ranks.setdefault(rank, []).append(step)
+            return self._gather.add(rank, int(message["number"]), step)
+        if message["event"] == "state":
+            message["local_rank"] = rank
+            self.states[rank] = message
+        elif message["event"] == "refused":
+            self.refusals[rank] = str(message["reason"])
+        elif message["event"] == "note":
+            self._on_note(str(message["text"]))
+        elif message["event"] == "error":
+            self.errors.append((rank, message))
+        elif message["event"] == "end":
+            self.ends.append(message)
+        return None
+
+    def _longest(self, patience: Patience) -> float:
+        if self._gather.count == 0:
+            return patience.startup
+        if patience.step is not None:
+            return patience.step
+        return max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
+
+    def _timed_out(self, reason: str, patience: Patience) -> TimedOut:
+        tails = self.end()
+        silent = sorted(set(range(self._world)) - set(self.states))
+        if self._gather.count:
+            reason = f"no step for {self._longest(patience):.0f} s after {self._gather.count} steps"
+        elif self.states and silent:
+            reason += f" of rank {', '.join(map(str, silent))}"
+        return TimedOut(reason, details=next((t for t in tails.values() if t.strip()), None))
+
+    def _over(self, script: str) -> TrialError:
+        failed = self.errors or any(exit_["status"] != 0 for exit_ in self.exits)
+        if self.ends and not failed:
+            seen = sorted({name for end in self.ends for name in end["seen"]})
+            return early_end(seen, script, self._gather.count)
+        before, now = self._memory_kills, memory_kills()
+        return failure(
+            self.exits,
+            [raised for _, raised in self.errors],
+            memory_kills=None if now is None or before is None else now - before,
+            steps=self._gather.count,
+            script=script,
+        )
+
+
+def memory_kills() -> int | None:
+    """How often the kernel has killed for memory since it booted; control groups included."""
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open("/proc/vmstat", encoding="ascii") as file,
+    ):
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None

@@ -1,0 +1,78 @@
+"""What the tuner and a supervisor of ranks say to each other: JSON objects, one a line.
+
+Standard library alone: a supervisor loads this, and forked ranks inherit what it has loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+
+class RankCommand(TypedDict):
+    """How one rank, or one launcher, is started.
+
+    ``cpus`` are those that it is bound to, None leaves it unbound. With ``fork`` it is a
+    fork of the supervisor, which has imported the training stack; ``argv`` is then the
+    script with its arguments.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    cpus: list[int] | None
+    fork: bool
+
+
+class Start(TypedDict):
+    """Start these, numbered from 0.
+
+    ``mark`` is a variable with its value by which processes are found that a launcher has
+    started elsewhere (slurmd); None where everything is below the supervisor.
+    """
+
+    do: Literal["start"]
+    commands: list[RankCommand]
+    mark: tuple[str, str] | None
+
+
+class End(TypedDict):
+    """End everything that was started; 0 seconds of grace kill at once."""
+
+    do: Literal["end"]
+    grace_seconds: float
+
+
+class Goodbye(TypedDict):
+    """End everything, and yourself."""
+
+    do: Literal["goodbye"]
+
+
+Request = Start | End | Goodbye
+
+
+class Ready(TypedDict):
+    """The modules are imported; ``threads`` are the names of its threads beside the main one."""
+
+    event: Literal["ready"]
+    threads: list[str]
+    missing: dict[str, str]
+
+
+class Exit(TypedDict):
+    """One that was started has ended; ``tail`` is what it wrote last."""
+
+    event: Literal["exit"]
+    rank: int
+    status: int
+    tail: str
+
+
+class Gone(TypedDict):
+    """Nothing is left; ``tails`` hold what each wrote last, by its number."""
+
+    event: Literal["gone"]
+    tails: dict[str, str]
+
+
+Answer = Ready | Exit | Gone

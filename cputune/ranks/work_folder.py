@@ -1,0 +1,95 @@
+"""The folder for temporary files of one run: gone when the run is, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PREFIX = "cputune-"
+OWNER = "owner.lock"
+"""Locked (flock(2)) for as long as the run lives; the kernel unlocks it when that dies."""
+
+LONGEST_SOCKET_PATH = 100
+"""A Unix socket's path has 108 bytes (unix(7)); somebody's TMPDIR may be longer."""
+
+
+class WorkFolder:
+    """A folder that only this user can read, and a second one where a socket needs it.
+
+    Attributes:
+        path: for files.
+        socket_folder: for sockets; the same but where its path would be too long.
+        folders: both.
+    """
+
+    def __init__(self, place: str | os.PathLike[str] | None = None) -> None:
+        """Make it in ``place``, else in TMPDIR, where what killed runs left is removed."""
+        where = Path(tempfile.gettempdir() if place is None else place)
+        remove_orphans(where)
+        self._owners: list[int] = []
+        self.path = self.socket_folder = self._make(where)
+        self.folders: tuple[Path, ...] = (self.path,)
+        if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH - len("/socket"):
+            remove_orphans(Path("/tmp"))
+            self.socket_folder = self._make(Path("/tmp"))
+            self.folders = (self.path, self.socket_folder)
+
+    def close(self) -> None:
+        """Remove all of it."""
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        while self._owners:
+            os.close(self._owners.pop())
+
+    def _make(self, where: Path) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+        new = folder / "owner.new"
+        owner = _lock(new, os.O_CREAT)
+        if owner is not None:
+            self._owners.append(owner)
+            new.rename(folder / OWNER)  # nobody sees it before it is locked
+        return folder
+
+    def __enter__(self) -> WorkFolder:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def remove_orphans(place: Path) -> None:
+    """Remove what runs of this user have left in ``place`` that were killed."""
+    for folder in _own_folders(place):
+        with contextlib.suppress(OSError):
+            owner = _lock(folder / OWNER)
+            if owner is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(owner)
+
+
+def _own_folders(place: Path) -> Iterator[Path]:
+    """Folders of this user with our prefix; no links, which anybody may plant in /tmp."""
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(place)):
+            if entry.name.startswith(PREFIX):
+                with contextlib.suppress(OSError):
+                    found = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                        yield Path(entry.path)
+
+
+def _lock(path: Path, flags: int = 0) -> int | None:
+    """The descriptor of a file that is now locked; None where that cannot be had."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

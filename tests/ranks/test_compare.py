@@ -1,0 +1,113 @@
+"""What ranks show, held against a plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cputune.inside.messages import RankState
+from cputune.plan import Plan
+from cputune.ranks.compare import compare, differences
+
+ONE = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
+TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")
+AS_FOUND = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),), as_found=True)
+CCL = Plan(
+    processes_per_node=2,
+    threads_per_process=2,
+    ccl_workers=1,
+    backend="ccl",
+    cpus=((1, 2), (4, 5)),
+    ccl_cpus=((0,), (3,)),
+)
+
+
+def state(plan: Plan, rank: int = 0, **changed: Any) -> RankState:
+    good: RankState = {
+        "world_size": plan.world_size,
+        "backend": plan.backend if plan.world_size > 1 else None,
+        "threads": plan.threads_per_process,
+        "affinity": list(plan.cpus[rank]),
+        "dtype": {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[plan.precision],
+        "allocator": plan.allocator,
+        "openmp": "libgomp" if plan.openmp == "default" else plan.openmp,
+        "ipex": plan.ipex,
+        "mapped": list(plan.preload),
+        "environment": plan.environment(),
+        "ccl_workers": list(plan.ccl_cpus[rank]) if plan.ccl_cpus else [],
+    }
+    return {**good, **changed}  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize("plan", [ONE, TWO, AS_FOUND, CCL])
+def test_ranks_that_see_the_plan_are_right(plan: Plan) -> None:
+    assert differences(plan, [state(plan, r) for r in range(plan.processes_per_node)]) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"world_size": 1, "backend": None}, "world size of rank 0: 1, the plan says 2"),
+        ({"threads": 4}, "threads of rank 0: 4, the plan says 1"),
+        ({"affinity": [0, 1]}, "affinity of rank 0: 0-1, the plan says 0"),
+        ({"dtype": "float32"}, "precision of rank 0: float32, the plan says bfloat16"),
+        ({"backend": "mpi"}, "backend of rank 0: mpi, the plan says gloo"),
+        ({"allocator": "tcmalloc"}, "allocator of rank 0: tcmalloc, the plan says default"),
+        ({"ipex": True}, "IPEX of rank 0: on, the plan says off"),
+    ],
+)
+def test_what_differs_is_said_with_both_values(changed: dict[str, Any], words: str) -> None:
+    assert differences(TWO, [state(TWO, 0, **changed), state(TWO, 1)]) == (words,)
+
+
+def test_what_differs_in_every_rank_is_said_once() -> None:
+    ranks = [state(TWO, rank, threads=4) for rank in range(2)]
+    assert differences(TWO, ranks) == ("threads: 4, the plan says 1",)
+
+
+PRELOADED = Plan(
+    processes_per_node=1,
+    threads_per_process=1,
+    cpus=((0,),),
+    openmp="libiomp5",
+    allocator="jemalloc",
+    preload=("/opt/libiomp5.so", "/opt/libjemalloc.so.2"),
+)
+
+
+def test_a_library_that_was_not_preloaded_is_seen() -> None:
+    (words,) = differences(PRELOADED, [state(PRELOADED, mapped=[])])
+    assert words == "preload: none, the plan says /opt/libiomp5.so:/opt/libjemalloc.so.2"
+
+
+@pytest.mark.parametrize("name", ["MALLOC_CONF", "KMP_BLOCKTIME"])
+def test_a_variable_that_did_not_reach_the_rank_is_seen(name: str) -> None:
+    without = {k: v for k, v in PRELOADED.environment().items() if k != name}
+    (words,) = differences(PRELOADED, [state(PRELOADED, environment=without)])
+    assert words == f"{name}: not set, the plan says {PRELOADED.environment()[name]}"
+
+
+def test_oneccl_whose_affinity_was_deleted_has_no_workers() -> None:
+    without = {k: v for k, v in CCL.environment().items() if k != "CCL_WORKER_AFFINITY"}
+    ranks = [state(CCL, rank, environment=without, ccl_workers=[]) for rank in range(2)]
+    assert differences(CCL, ranks) == (
+        "oneCCL workers: 0, the plan says 1",
+        "CPUs of oneCCL workers of rank 0: none, the plan says 0",
+        "CPUs of oneCCL workers of rank 1: none, the plan says 3",
+        "CCL_WORKER_AFFINITY: not set, the plan says 0,3",
+    )
+
+
+def test_workers_that_cannot_be_told_apart_are_unknown_with_the_reason() -> None:
+    ranks = [
+        (rank, state(CCL, rank, ccl_workers=None, ccl_workers_unknown="one CPU"))
+        for rank in range(2)
+    ]
+    rows = [row for row in compare(CCL, ranks) if row.what == "oneCCL workers"]
+    assert [(row.seen, row.unknown) for row in rows] == [(None, "one CPU")] * 2
+    assert differences(CCL, [seen for _, seen in ranks]) == ()
+
+
+def test_a_dtype_that_no_layer_showed_is_not_held_against_a_plan() -> None:
+    assert differences(TWO, [state(TWO, 0, dtype=None), state(TWO, 1)]) == ()

@@ -1,0 +1,80 @@
+"""Why jobs end before their time, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from cputune.inside.messages import Raised
+from cputune.ranks.failure import early_end
+from cputune.ranks.failure import failure as why
+from cputune.ranks.messages import Exit
+from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory
+
+
+def failure(
+    status: int, *, tail: str = "", errors: tuple[Raised, ...] = (), kills: int | None = 0
+) -> Exception:
+    ended: Exit = {"event": "exit", "rank": 0, "status": status, "tail": tail}
+    return why([ended], errors, memory_kills=kills, steps=0, script="t.py")
+
+
+def raised(kind: str, text: str) -> Raised:
+    return {"event": "error", "kind": kind, "text": text}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (failure(-9, kills=1), OutOfMemory, "killed for memory"),
+        (failure(137, kills=None), OutOfMemory, "killed for memory"),
+        (failure(-9), Crashed, "killed from outside"),
+        (failure(-11), Crashed, "SIGSEGV"),
+        (failure(2), Crashed, "exit status 2"),
+        (failure(0), NoMeasurement, "ended before its first step"),
+        (failure(1, tail="... can't allocate memory: you tried"), OutOfMemory, "have memory"),
+        (failure(1, errors=(raised("MemoryError", ""),)), OutOfMemory, "MemoryError"),
+        (
+            failure(1, errors=(raised("EOFError", "EOF when reading a line"),)),
+            Crashed,
+            "asks for input",
+        ),
+        (
+            failure(1, errors=(raised("ValueError", "no\nway"),)),
+            Crashed,
+            "ValueError: no",
+        ),
+        (
+            failure(-9, kills=1, errors=(raised("RuntimeError", "peer closed"),)),
+            OutOfMemory,
+            "killed for memory",
+        ),
+    ],
+)
+def test_failures_have_types_and_words(error: Exception, kind: type, words: str) -> None:
+    assert type(error) is kind
+    assert words in str(error)
+
+
+def test_the_tail_is_short_enough_to_read() -> None:
+    error = failure(1, tail="\n".join(str(n) for n in range(1000)))
+    assert isinstance(error, Crashed)
+    assert error.details is not None
+    assert error.details.splitlines()[-1] == "999"
+    assert len(error.details.splitlines()) == 40
+
+
+@pytest.mark.parametrize(
+    ("seen", "steps", "kind", "words"),
+    [
+        ([], 0, Infeasible, "no Trainer and no Accelerator was seen in t.py"),
+        (["Accelerator", "Trainer"], 0, NoMeasurement, "--do_train"),
+        (["Accelerator"], 0, NoMeasurement, "an Accelerator"),
+        (["Trainer"], 3, NoMeasurement, "after 3 steps"),
+    ],
+)
+def test_a_script_that_ends_too_soon_is_told_why(
+    seen: list[str], steps: int, kind: type, words: str
+) -> None:
+    error = early_end(seen, "t.py", steps)
+    assert type(error) is kind
+    assert words in str(error)

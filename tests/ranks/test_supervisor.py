@@ -1,0 +1,85 @@
+"""The process that starts ranks and leaves none behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from cputune.ranks.job import Job
+from cputune.ranks.listen import Post
+from cputune.ranks.messages import RankCommand
+from cputune.ranks.supervisor import Supervisor
+from cputune.ranks.work_folder import WorkFolder
+
+
+@pytest.fixture
+def work() -> Iterator[WorkFolder]:
+    with WorkFolder() as work:
+        yield work
+
+
+@pytest.fixture
+def post(work: WorkFolder) -> Iterator[Post]:
+    with closing(Post(work.socket_folder)) as post:
+        yield post
+
+
+@pytest.fixture
+def supervisor(work: WorkFolder, post: Post) -> Iterator[Supervisor]:
+    with closing(Supervisor(os.environ, (), work)) as supervisor:
+        supervisor.join(post)
+        yield supervisor
+
+
+def python(code: str) -> RankCommand:
+    return {
+        "argv": [sys.executable, "-S", "-c", code],
+        "env": dict(os.environ),
+        "cwd": "/",
+        "cpus": None,
+        "fork": False,
+    }
+
+
+def test_many_that_die_at_once_are_all_told(post: Post, supervisor: Supervisor) -> None:
+    job = Job(supervisor, post, ranks=40, grace_seconds=0)
+    job.start([python("print('last words')")] * 40)
+    job.hear_out(60)
+    assert sorted(exit_["rank"] for exit_ in job.exits) == list(range(40))
+    assert {exit_["tail"] for exit_ in job.exits} == {"last words\n"}
+
+
+def test_what_the_last_job_left_is_not_told_to_the_next(post: Post, supervisor: Supervisor) -> None:
+    threads = (
+        "import threading, time\n"
+        "for _ in range(200): threading.Thread(target=time.sleep, args=(60,)).start()\n"
+    )
+    for _ in range(5):
+        job = Job(supervisor, post, ranks=1, grace_seconds=0)
+        job.start([python(threads + "print('ready', flush=True); time.sleep(60)")])
+        time.sleep(0.3)
+        job.end()
+        assert job.exits == []
+    last = Job(supervisor, post, ranks=1, grace_seconds=0)
+    last.start([python("raise SystemExit(3)")])
+    last.hear_out(60)
+    assert [exit_["status"] for exit_ in last.exits] == [3]
+
+
+def test_a_rank_that_ends_in_order_has_the_time_for_it(post: Post, supervisor: Supervisor) -> None:
+    job = Job(supervisor, post, ranks=1, grace_seconds=20)
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit('in order'))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)"
+    )
+    job.start([python(code)])
+    time.sleep(1)
+    (tail,) = job.end().values()
+    assert tail.splitlines()[-1] == "in order"
