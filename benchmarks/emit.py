@@ -27,7 +27,7 @@ import cputune
 from cputune.host import LiveHost
 from cputune.ranks.launched import Rank, RankStep
 from cputune.ranks.runner import ProcessRunner
-from cputune.result import Result, Throughput, load_result
+from cputune.result import Result, Throughput
 from cputune.tuner.statistics import student_t
 from cputune.verifier import verify
 from cputune.verifier.speed import step_rates
@@ -76,7 +76,7 @@ class Launch:
 
 def main() -> None:
     options = parse()
-    result = load_result(options.result)
+    result = Result.load(options.result)
     print(f"{result.workload.name}: {result.best.plan.describe()}, {options.rounds} rounds")
     with tempfile.TemporaryDirectory(prefix="cputune-bench-") as directory:
         launches = list(written(result, options.formats, Path(directory)))

@@ -1,6 +1,6 @@
 """Find what is wrong with a CPU training machine, tune training on it, emit the launch.
 
-The public names, loaded when they are first used::
+What is public is named here; every other module is private to the project::
 
     facts  = cputune.probe()
     report = cputune.diagnose(facts)
@@ -8,6 +8,9 @@ The public names, loaded when they are first used::
     space  = cputune.search_space(facts, job)
     result = cputune.tune(job, facts=facts, budget=20)
     files  = cputune.emit(result, "mpirun", nodes=1)
+    seen   = cputune.verify(["launch/"])
+
+A name is loaded when it is first used, so that ``import cputune`` takes no time.
 """
 
 from __future__ import annotations
@@ -17,57 +20,76 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cputune.doctor import diagnose
-    from cputune.emitters import emit
-    from cputune.errors import CputuneError
-    from cputune.host import RecordedHost
-    from cputune.plan import Plan
-    from cputune.probing import probe
-    from cputune.result import Result
-    from cputune.steps import Step
-    from cputune.tuner import search_space, tune
-    from cputune.verifier import verify
-    from cputune.workload import Workload
+    from cputune.doctor import Diagnosis as Diagnosis
+    from cputune.doctor import Finding as Finding
+    from cputune.doctor import Severity as Severity
+    from cputune.doctor import diagnose as diagnose
+    from cputune.emitters import Cluster as Cluster
+    from cputune.emitters import EmittedFile as EmittedFile
+    from cputune.emitters import Node as Node
+    from cputune.emitters import emit as emit
+    from cputune.errors import CputuneError as CputuneError
+    from cputune.facts import HostFacts as HostFacts
+    from cputune.host import RecordedHost as RecordedHost
+    from cputune.plan import Plan as Plan
+    from cputune.probing import probe as probe
+    from cputune.result import ConfirmRun as ConfirmRun
+    from cputune.result import Result as Result
+    from cputune.result import Trial as Trial
+    from cputune.steps import Runner as Runner
+    from cputune.steps import Step as Step
+    from cputune.steps import TrialError as TrialError
+    from cputune.tuner import SearchSpace as SearchSpace
+    from cputune.tuner import search_space as search_space
+    from cputune.tuner import tune as tune
+    from cputune.tuner.events import ConfirmStarted as ConfirmStarted
+    from cputune.tuner.events import Event as Event
+    from cputune.tuner.events import Said as Said
+    from cputune.tuner.events import StepTaken as StepTaken
+    from cputune.tuner.events import StudyEnded as StudyEnded
+    from cputune.tuner.events import StudyStarted as StudyStarted
+    from cputune.tuner.events import TrialEnded as TrialEnded
+    from cputune.tuner.events import TrialRepeated as TrialRepeated
+    from cputune.tuner.events import TrialStarted as TrialStarted
+    from cputune.verifier import Verification as Verification
+    from cputune.verifier import verify as verify
+    from cputune.workload import Workload as Workload
 
-_HOMES = {
-    "CputuneError": "cputune.errors",
-    "Plan": "cputune.plan",
-    "RecordedHost": "cputune.host",
-    "Result": "cputune.result",
-    "Step": "cputune.steps",
-    "Workload": "cputune.workload",
-    "diagnose": "cputune.doctor",
-    "emit": "cputune.emitters",
-    "probe": "cputune.probing",
-    "search_space": "cputune.tuner",
-    "tune": "cputune.tuner",
-    "verify": "cputune.verifier",
-}
+_PUBLIC = {
+    # where a name is defined: the names
+    "cputune.doctor": ("Diagnosis", "Finding", "Severity", "diagnose"),
+    "cputune.emitters": ("Cluster", "EmittedFile", "Node", "emit"),
+    "cputune.errors": ("CputuneError",),
+    "cputune.facts": ("HostFacts",),
+    "cputune.host": ("RecordedHost",),
+    "cputune.plan": ("Plan",),
+    "cputune.probing": ("probe",),
+    "cputune.result": ("ConfirmRun", "Result", "Trial"),
+    "cputune.steps": ("Runner", "Step", "TrialError"),
+    "cputune.tuner": ("SearchSpace", "search_space", "tune"),
+    "cputune.tuner.events": (
+        "ConfirmStarted", "Event", "Said", "StepTaken", "StudyEnded",
+        "StudyStarted", "TrialEnded", "TrialRepeated", "TrialStarted",
+    ),
+    "cputune.verifier": ("Verification", "verify"),
+    "cputune.workload": ("Workload",),
+}  # fmt: skip
+_HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
 
-__all__ = [
-    "CputuneError",
-    "Plan",
-    "RecordedHost",
-    "Result",
-    "Step",
-    "Workload",
-    "diagnose",
-    "emit",
-    "probe",
-    "search_space",
-    "tune",
-    "verify",
-]
+__all__ = sorted(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker would believe that every name exists
 
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(home), name)
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -41,8 +41,8 @@ class Core:
     """One physical core: its online logical CPUs (SMT siblings), socket and NUMA node.
 
     ``socket`` counts distinct packages from 0 in the order of their first CPU; it is
-    not the kernel's physical_package_id. ``max_khz`` tells P from E cores, and so does
-    ``capacity`` (cpu_capacity, or ACPI's nominal performance: a number without unit).
+    not the kernel's physical_package_id. ``capacity`` is the kernel's cpu_capacity, or
+    ACPI's nominal performance: a number without unit.
     """
 
     cpus: tuple[int, ...]
@@ -51,13 +51,21 @@ class Core:
     max_khz: int | None = None
     capacity: int | None = None
 
+    @property
+    def speed(self) -> int:
+        """A number to compare the cores of a hybrid machine by; of P cores it is larger.
+
+        Where neither capacity nor frequency is told, SMT tells: E cores have none.
+        """
+        return self.capacity or self.max_khz or len(self.cpus)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumaNode:
-    """One NUMA node; ``cpus`` are the online ones, and may be none (memory only)."""
+    """One NUMA node; ``cpus`` are the online ones: () has memory only, None is not known."""
 
     id: int
-    cpus: tuple[int, ...]
+    cpus: tuple[int, ...] | None
     memory_bytes: int | None
     free_bytes: int | None = None
 
@@ -126,7 +134,12 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the container and the shell allow. ``cpu_quota`` is in CPUs, None is no limit."""
+    """What the container and the shell allow; ``cpu_quota`` is in CPUs.
+
+    A limit that is None either does not exist, and then ``unlimited`` names it, or is not
+    known. ``processes`` (ulimit -u, over all of the user's) and ``pids`` (of the cgroup, of
+    which ``pids_used`` exist) count threads too. ``nice`` runs from -20 to 19, the most modest.
+    """
 
     cpu_quota: float | None
     cpuset: tuple[int, ...] | None
@@ -138,6 +151,13 @@ class Limits:
     cgroup_path: str | None = None
     throttled_periods: int | None = None
     periods: int | None = None
+    shm_free_bytes: int | None = None
+    shm_read_only: bool | None = None
+    processes: int | None = None
+    pids: int | None = None
+    pids_used: int | None = None
+    nice: int | None = None
+    unlimited: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +171,27 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Frequency:
+    """How the frequency of some CPUs is chosen.
+
+    ``energy_preference`` is what drivers that choose by themselves (intel_pstate and
+    amd-pstate in active mode) are asked for; other drivers have none.
+    """
+
+    cpus: tuple[int, ...]
+    governor: str
+    driver: str | None = None
+    energy_preference: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Kernel knobs that change training speed; None where the kernel does not say."""
+    """Kernel knobs that change training speed; None where the kernel does not say.
+
+    ``governor`` joins by commas what ``frequencies`` tells of each group of online CPUs.
+    ``numa_balancing`` is the mode that moves pages to the CPUs that use them; the other
+    mode of that sysctl (tiering between fast and slow memory) leaves it off.
+    """
 
     governor: str | None
     turbo: bool | None
@@ -161,6 +200,7 @@ class Settings:
     smt: str | None
     kernel: str | None
     container: str | None
+    frequencies: tuple[Frequency, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +239,20 @@ class Launcher:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BusyProcess:
+    """A process that computes at the moment; ``cpu_share`` 1.5 is one and a half CPUs."""
+
+    pid: int
+    name: str
+    cpu_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How busy the machine is: load averages, pressure (percent) and steal (share 0 to 1)."""
+    """How busy the machine is: load averages, pressure (percent) and steal (share 0 to 1).
+
+    ``busy`` are the processes that computed while the machine was looked at, the busiest first.
+    """
 
     average_1min: float | None
     average_5min: float | None
@@ -208,6 +260,7 @@ class Load:
     memory_pressure_percent: float | None
     steal_share: float | None
     running_threads: int | None = None
+    busy: tuple[BusyProcess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +290,8 @@ class HostFacts:
 
     ``preload_missing`` are the paths in LD_PRELOAD that no file has, ``accelerators``
     the GPUs on the PCI bus (``nvidia``, ``amd``; None is not known), ``sys_nice``
-    whether the process holds CAP_SYS_NICE, which containers need to bind memory.
+    whether the process holds CAP_SYS_NICE, which containers need to bind memory, and
+    ``sys_resource`` whether it holds CAP_SYS_RESOURCE, to which ulimit -u does not apply.
     """
 
     cpu: Cpu
@@ -256,6 +310,7 @@ class HostFacts:
     preload_missing: tuple[str, ...] = ()
     accelerators: tuple[str, ...] | None = None
     sys_nice: bool | None = None
+    sys_resource: bool | None = None
     network: Network = field(default_factory=Network)
     bound_processes: tuple[BoundProcess, ...] = ()
 

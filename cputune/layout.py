@@ -12,7 +12,10 @@ import math
 import re
 
 from cputune.facts import Core, HostFacts
-from cputune.knobs.precision import native_precisions
+from cputune.knobs.allocator import Allocator
+from cputune.knobs.backend import Backend
+from cputune.knobs.openmp import OpenMP
+from cputune.knobs.precision import Precision, native_precisions
 from cputune.plan import Plan
 
 
@@ -28,7 +31,7 @@ def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
     )
     if facts.topology.hybrid:
         # P and E cores in one team run at the pace of the slowest: P cores first.
-        cores.sort(key=lambda c: -(c.max_khz or 0))
+        cores.sort(key=lambda c: -c.speed)
     quota = facts.limits.cpu_quota
     if quota is None or quota >= len(cores):
         return tuple(cores)
@@ -143,7 +146,7 @@ def baseline_plan(facts: HostFacts) -> Plan:
     )
 
 
-def guide_plan(facts: HostFacts, *, backend: str = "gloo", ccl_workers: int = 0) -> Plan:
+def guide_plan(facts: HostFacts, *, backend: Backend = "gloo", ccl_workers: int = 0) -> Plan:
     """The Hugging Face CPU guides' plan: a rank per socket, all its cores, native precision.
 
     With oneCCL the workers take the first cores of each rank and the threads the rest.
@@ -166,11 +169,11 @@ def make_plan(
     threads: int | None = None,
     smt: bool = False,
     ccl_workers: int = 0,
-    backend: str = "gloo",
-    precision: str = "fp32",
+    backend: Backend = "gloo",
+    precision: Precision = "fp32",
     ipex: bool = False,
-    allocator: str = "default",
-    openmp: str = "default",
+    allocator: Allocator = "default",
+    openmp: OpenMP = "default",
     preload: tuple[str, ...] = (),
     nodes: int = 1,
 ) -> Plan:

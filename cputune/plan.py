@@ -7,16 +7,25 @@ tuner proposes plans, trials run them, the result stores them, emitters write th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from cputune.cpulist import MAX_CPUS
-from cputune.errors import ResultError, UsageError
+from cputune.documents import plain, record_of
+from cputune.errors import ResultError
 from cputune.knobs import KNOBS, KnobValue, knob_named
-from cputune.knobs.allocator import ALLOCATORS
-from cputune.knobs.backend import BACKENDS
-from cputune.knobs.openmp import OPENMP_RUNTIMES
-from cputune.knobs.precision import PRECISIONS
+from cputune.knobs.allocator import ALLOCATORS, Allocator
+from cputune.knobs.backend import BACKENDS, Backend
+from cputune.knobs.openmp import OPENMP_RUNTIMES, OpenMP
+from cputune.knobs.precision import PRECISIONS, Precision
+
+AtLeastOne = Annotated[int, Meta(ge=1, le=MAX_CPUS)]
+"""A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS."""
+
+Cpu = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
+"""The number of a logical CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +47,24 @@ class Plan:
         ccl_cpus: for each local rank, the logical CPUs of its oneCCL workers.
         as_found: the launch that the user has today: nothing is set and nothing is
             bound; threads and cpus are then what such a process is expected to see.
-        settings: (name, value) of the knobs that have no field of their own, sorted, without
+        settings: values of the knobs that have no field of their own, by name, without
             those that stay as they are today.
     """
 
-    nodes: int = 1
-    processes_per_node: int
-    threads_per_process: int
-    ccl_workers: int = 0
-    backend: str = "gloo"
-    precision: str = "fp32"
+    nodes: AtLeastOne = 1
+    processes_per_node: AtLeastOne
+    threads_per_process: AtLeastOne
+    ccl_workers: Annotated[int, Meta(ge=0, le=MAX_CPUS)] = 0
+    backend: Backend = "gloo"
+    precision: Precision = "fp32"
     ipex: bool = False
-    allocator: str = "default"
-    openmp: str = "default"
+    allocator: Allocator = "default"
+    openmp: OpenMP = "default"
     preload: tuple[str, ...] = ()
-    cpus: tuple[tuple[int, ...], ...]
-    ccl_cpus: tuple[tuple[int, ...], ...] = ()
+    cpus: tuple[tuple[Cpu, ...], ...]
+    ccl_cpus: tuple[tuple[Cpu, ...], ...] = ()
     as_found: bool = False
-    settings: tuple[tuple[str, KnobValue], ...] = ()
+    settings: Mapping[str, KnobValue] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.processes_per_node < 1 or self.threads_per_process < 1:
@@ -100,14 +109,14 @@ class Plan:
 
     def setting(self, name: str) -> KnobValue:
         """The value of a knob that has no field of its own. Raises UsageError for no knob."""
-        return dict(self.settings).get(name, knob_named(name).today)
+        return self.settings.get(name, knob_named(name).today)
 
     def with_setting(self, name: str, value: KnobValue) -> Plan:
         """The plan that differs in the value of such a knob."""
-        settings = {**dict(self.settings), name: value}
+        settings = {**self.settings, name: value}
         if value == knob_named(name).today:
             del settings[name]
-        return replace(self, settings=tuple(sorted(settings.items())))
+        return replace(self, settings=dict(sorted(settings.items())))
 
     def describe(self) -> str:
         """One line for people: ``2 × 14 threads, bf16, tcmalloc``."""
@@ -119,24 +128,15 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """A mapping of plain JSON values; ``from_json`` reads it back, equal."""
-        document = asdict(self)
-        document["cpus"] = [list(cpus) for cpus in self.cpus]
-        document["ccl_cpus"] = [list(cpus) for cpus in self.ccl_cpus]
-        document["preload"] = list(self.preload)
-        document["settings"] = dict(self.settings)
+        document: dict[str, Any] = plain(self)
         return document
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Plan:
+    def from_json(cls, document: object) -> Plan:
         """Read what ``to_json`` wrote. Raises ResultError where it is not a plan."""
         try:
-            values = dict(document)
-            values["cpus"] = tuple(tuple(map(int, cpus)) for cpus in values["cpus"])
-            values["ccl_cpus"] = tuple(tuple(map(int, c)) for c in values.get("ccl_cpus", ()))
-            values["preload"] = tuple(map(str, values.get("preload", ())))
-            values["settings"] = tuple(sorted(dict(values.get("settings", {})).items()))
-            return cls(**values)
-        except (KeyError, TypeError, ValueError, UsageError) as error:
+            return record_of(cls, document)
+        except ValueError as error:
             raise ResultError(
                 f"not a plan: {error}", hint="the file was changed by hand, or is damaged"
             ) from error
@@ -147,11 +147,9 @@ def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"unknown {what} {value!r}; known are {', '.join(known)}")
 
 
-def _check_settings(settings: tuple[tuple[str, KnobValue], ...]) -> None:
-    """One way to write each plan: sorted, every knob once, nothing that is as it is today."""
-    if list(settings) != sorted(dict(settings).items()):
-        raise ValueError("the settings of a plan are sorted by knob, each once")
-    for name, value in settings:
+def _check_settings(settings: Mapping[str, KnobValue]) -> None:
+    """One way to write each plan: without what is as it is today."""
+    for name, value in settings.items():
         knob = knob_named(name)
         if not knob.in_settings or knob.parse(value) != value or value == knob.today:
             raise ValueError(f"a plan does not say that {name} is {value!r}")

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cputune import cpulist
-from cputune._typed import mismatch
-from cputune.errors import ResultError, UsageError
+from cputune.documents import Amount, Count, parse, plain, record_of
+from cputune.errors import ResultError
 from cputune.facts import HostFacts
+from cputune.host import read_document, write_atomically
 from cputune.plan import Plan
+from cputune.steps import FailureKind
 from cputune.workload import Workload
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 1
 
-COMPLETED, PRUNED, FAILED = "completed", "pruned", "failed"
+MOST_BYTES = 256 << 20
+"""Of a result file: 10,000 trials of 8 ranks have about 60 MiB."""
+
+State = Literal["completed", "pruned", "failed"]
+"""How a trial ended: measured, ended because it had clearly lost, or without a number."""
+
+Origin = Literal["baseline", "guide", "topology", "sampler"]
+"""Who proposed a plan: the launch of today, the vendors' guides, the machine's layout, Optuna."""
+
+Role = Literal["baseline", "candidate"]
+"""What a plan is in the confirmation: what is compared with, or what may be recommended."""
+
+COMPLETED: State = "completed"
+PRUNED: State = "pruned"
+FAILED: State = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
     """Samples per second of the whole job: the median and its 95 % interval."""
 
-    median: float
-    low: float
-    high: float
+    median: Amount
+    low: Amount
+    high: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +56,10 @@ class Speedup:
     where the interval includes 1: the recommendation is then the baseline.
     """
 
-    ratio: float
-    low: float
-    high: float
-    pairs: int = 0
+    ratio: Amount
+    low: Amount
+    high: Amount
+    pairs: Count = 0
 
     @property
     def significant(self) -> bool:
@@ -62,28 +80,41 @@ class Trial:
     """One trial of the study, in the order they were run, from 0.
 
     Attributes:
-        state: completed, pruned (it had clearly lost) or failed.
-        kind: for a failure its type: infeasible, crashed, timed out, no measurement,
-            contended, diverged, out of memory, wrong state.
+        state: how it ended.
+        kind: which failure it was, for a trial that failed.
         reason: for people; with the tail of stderr for a crash.
         steps: optimizer steps that were measured.
         step_seconds: seconds of all its steps, warm-up included.
-        origin: who proposed the plan: baseline, guide, topology, or the sampler's name.
+        origin: who proposed the plan.
         observed: what the ranks saw: one mapping per rank.
     """
 
-    number: int
+    number: Count
     plan: Plan
-    state: str
-    kind: str | None = None
+    state: State
+    kind: FailureKind | None = None
     reason: str | None = None
     samples_per_second: Throughput | None = None
-    steps: int = 0
-    delayed_steps: int = 0
-    warmup_steps: int = 0
-    step_seconds: float = 0.0
-    origin: str = "sampler"
+    steps: Count = 0
+    delayed_steps: Count = 0
+    warmup_steps: Count = 0
+    step_seconds: Amount = 0.0
+    origin: Origin = "sampler"
     observed: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmRun:
+    """One run of a plan in one round of the confirmation, from 0.
+
+    ``samples_per_second`` is None where the run failed, and ``reason`` says why.
+    """
+
+    round: Count
+    role: Role
+    plan: Plan
+    samples_per_second: Throughput | None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,91 +125,69 @@ class Result:
     noise. ``notes`` are sentences that a reader needs in order to trust it.
     """
 
+    created: str | None = None
     host: Mapping[str, Any]
     versions: Mapping[str, str]
     workload: Workload
+    data: str | None = None
     baseline: Measured
     best: Measured
     speedup: Speedup
-    trials: tuple[Trial, ...]
-    created: str | None = None
-    seed: int | None = None
-    budget: int | None = None
-    sampler: str | None = None
-    data: str | None = None
-    left_out: tuple[Mapping[str, str], ...] = ()
     notes: tuple[str, ...] = ()
-    seconds: float | None = None
-    confirmation: tuple[Mapping[str, Any], ...] = field(default=())
+    budget: Count | None = None
+    seed: int | None = None
+    sampler: str | None = None
+    seconds: Amount | None = None
+    left_out: tuple[Mapping[str, str], ...] = ()
+    confirmation: tuple[ConfirmRun, ...] = ()
+    trials: tuple[Trial, ...]
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Result:
+        """Read a result file. Raises ResultError that says what is wrong with it."""
+        try:
+            text = read_document(path, most_bytes=MOST_BYTES)
+        except OSError as error:
+            raise ResultError(
+                f"cannot read {path}: {error.strerror}", hint="run `cputune tune` first"
+            ) from error
+        try:
+            document = parse(text)
+        except ValueError as error:
+            raise ResultError(
+                f"{path} is not JSON: {error}", hint="run `cputune tune` again"
+            ) from error
+        return cls.from_json(document)
+
+    def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
+        """Write a result file, whole or not at all.
+
+        Raises UsageError where it exists and not ``force``, CannotError where it cannot
+        be written.
+        """
+        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
+        write_atomically(Path(path), text, force=force)
 
     def to_json(self) -> dict[str, Any]:
         """The document, its schema first."""
-
-        def measured(value: Measured) -> dict[str, Any]:
-            return {
-                "plan": value.plan.to_json(),
-                "samples_per_second": asdict(value.samples_per_second),
-            }
-
-        return {
-            "schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}",
-            "created": self.created,
-            "host": dict(self.host),
-            "versions": dict(self.versions),
-            "workload": self.workload.to_json(),
-            "data": self.data,
-            "baseline": measured(self.baseline),
-            "best": measured(self.best),
-            "speedup": {**asdict(self.speedup), "significant": self.speedup.significant},
-            "notes": list(self.notes),
-            "budget": self.budget,
-            "seed": self.seed,
-            "sampler": self.sampler,
-            "seconds": self.seconds,
-            "left_out": [dict(entry) for entry in self.left_out],
-            "confirmation": [dict(entry) for entry in self.confirmation],
-            "trials": [{**asdict(trial), "plan": trial.plan.to_json()} for trial in self.trials],
-        }
+        document: dict[str, Any] = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **plain(self)}
+        document["speedup"]["significant"] = self.speedup.significant
+        return document
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Result:
+    def from_json(cls, document: object) -> Result:
         """Read a document of any schema version that we know. Raises ResultError."""
-        values = dict(migrate(document))
+        values = migrate(document)
         values.pop("schema")
-
-        def measured(value: Mapping[str, Any]) -> Measured:
-            return Measured(
-                plan=Plan.from_json(value["plan"]),
-                samples_per_second=Throughput(**value["samples_per_second"]),
-            )
-
-        def trial(value: Mapping[str, Any]) -> Trial:
-            fields = dict(value)
-            fields["plan"] = Plan.from_json(fields["plan"])
-            speed = fields.get("samples_per_second")
-            fields["samples_per_second"] = None if speed is None else Throughput(**speed)
-            fields["observed"] = tuple(fields.get("observed", ()))
-            return Trial(**fields)
-
+        if isinstance(values.get("speedup"), Mapping):
+            speedup = values["speedup"]
+            values["speedup"] = {k: v for k, v in speedup.items() if k != "significant"}
         try:
-            speedup = {k: v for k, v in values["speedup"].items() if k != "significant"}
-            values.update(
-                workload=Workload.from_json(values["workload"]),
-                baseline=measured(values["baseline"]),
-                best=measured(values["best"]),
-                speedup=Speedup(**speedup),
-                trials=tuple(trial(value) for value in values["trials"]),
-                left_out=tuple(values.get("left_out", ())),
-                notes=tuple(values.get("notes", ())),
-                confirmation=tuple(values.get("confirmation", ())),
-            )
-            result = cls(**values)
-        except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
-            raise _damaged(error) from error
-        wrong = mismatch(result)
-        if wrong is not None:
-            raise _damaged(wrong)
-        return result
+            return record_of(cls, values)
+        except ValueError as error:
+            raise ResultError(
+                f"the result file is damaged: {error}", hint="run `cputune tune` again"
+            ) from error
 
 
 def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
@@ -206,19 +215,16 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
     }
 
 
-def _damaged(what: object) -> ResultError:
-    return ResultError(f"the result file is damaged: {what}", hint="run `cputune tune` again")
-
-
 MIGRATIONS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
 """One function per step, ``MIGRATIONS[n]`` from schema n + 1 to n + 2."""
 
 
-def migrate(document: Mapping[str, Any]) -> dict[str, Any]:
+def migrate(document: object) -> dict[str, Any]:
     """Bring a document to the newest schema. Raises ResultError for one that is not ours."""
     schema = document.get("schema") if isinstance(document, Mapping) else None
     name, _, number = str(schema).partition("/")
-    if name != SCHEMA_NAME or not number.isdigit() or int(number) < 1:
+    known = name == SCHEMA_NAME and re.fullmatch(r"[1-9][0-9]{0,8}", number)
+    if not isinstance(document, Mapping) or not known:
         raise ResultError(
             "this is not a cputune result file", hint="`cputune tune` writes one: cputune.json"
         )
@@ -231,18 +237,3 @@ def migrate(document: Mapping[str, Any]) -> dict[str, Any]:
     for step in MIGRATIONS[int(number) - 1 :]:
         migrated = step(migrated)
     return migrated
-
-
-def load_result(path: Path) -> Result:
-    """Read a result file. Raises ResultError."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ResultError(
-            f"cannot read {path}: {error.strerror}", hint="run `cputune tune` first"
-        ) from error
-    except ValueError as error:
-        raise ResultError(
-            f"{path} is not JSON: {error}", hint="run `cputune tune` again"
-        ) from error
-    return Result.from_json(document)

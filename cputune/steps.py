@@ -1,15 +1,16 @@
 """The seam between the tuner and whatever runs a plan: real processes, a model, a table.
 
-Nothing else in ``tune/`` may know which of them it has.
+Nothing in the tuner may know which of them it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from cputune.plan import Plan
+from cputune.workload import Workload
 
 DELAYED_SHARE = 0.1
 """A step is delayed where a thread waited this share of it for a CPU: 0.003 in quiet
@@ -42,12 +43,11 @@ class Step:
 
 
 class Runner(Protocol):
-    """Runs one plan at a time.
+    """Runs one plan at a time: all that the tuner needs.
 
     ``steps`` starts the plan and yields its steps for as long as it is read; closing the
     iterator ends the trial and everything it started. It raises ``TrialError`` where the
-    plan fails. A runner may also offer ``observed() -> tuple[Mapping, ...]``, what the
-    ranks of the last trial saw, and ``close()``.
+    plan fails. A runner that knows more says so by the methods of the protocols below.
     """
 
     def steps(self, plan: Plan) -> Iterator[Step]:
@@ -55,10 +55,52 @@ class Runner(Protocol):
         ...
 
 
-class TrialError(Exception):
-    """A trial that gives no number, and why. ``kind`` is the word for machines."""
+@runtime_checkable
+class ObservingRunner(Runner, Protocol):
+    """A runner that also knows what the ranks of its last trial saw."""
 
-    kind = "failed"
+    def observed(self) -> tuple[Mapping[str, Any], ...]:
+        """One mapping of plain JSON values for each rank; empty before the first step."""
+        ...
+
+
+@runtime_checkable
+class LearningRunner(Runner, Protocol):
+    """A runner that learns from its trials what a script trains."""
+
+    @property
+    def workload(self) -> Workload:
+        """The workload, with what the trials have shown of it filled in."""
+        ...
+
+
+@runtime_checkable
+class DataRunner(Runner, Protocol):
+    """A runner that knows what its trials are fed with."""
+
+    @property
+    def data(self) -> str | None:
+        """What the last trial was fed with, in words; None before its first step."""
+        ...
+
+
+FailureKind = Literal[
+    "infeasible",
+    "crashed",
+    "out of memory",
+    "timed out",
+    "no measurement",
+    "contended",
+    "diverged",
+    "failed",
+]
+"""Why a trial gives no number, in one word for machines."""
+
+
+class TrialError(Exception):
+    """A trial that gives no number, and why."""
+
+    kind: FailureKind = "failed"
 
     def __init__(self, reason: str, *, details: str | None = None, **context: Any) -> None:
         super().__init__(reason)
@@ -69,40 +111,40 @@ class TrialError(Exception):
 class Infeasible(TrialError):  # noqa: N818
     """The plan cannot run here as asked: the state in the ranks is not the plan's."""
 
-    kind = "infeasible"
+    kind: FailureKind = "infeasible"
 
 
 class Crashed(TrialError):  # noqa: N818
     """A rank died; ``details`` is the tail of its stderr."""
 
-    kind = "crashed"
+    kind: FailureKind = "crashed"
 
 
 class OutOfMemory(Crashed):
     """A rank was killed for memory, or said that it could not have any."""
 
-    kind = "out of memory"
+    kind: FailureKind = "out of memory"
 
 
 class TimedOut(TrialError):  # noqa: N818
     """No step came for too long."""
 
-    kind = "timed out"
+    kind: FailureKind = "timed out"
 
 
 class NoMeasurement(TrialError):  # noqa: N818
     """The job ended well, but before enough steps were seen."""
 
-    kind = "no measurement"
+    kind: FailureKind = "no measurement"
 
 
 class Contended(TrialError):  # noqa: N818
     """Something else on the machine delayed the steps, again and again."""
 
-    kind = "contended"
+    kind: FailureKind = "contended"
 
 
 class Diverged(TrialError):  # noqa: N818
     """The loss is not what the fp32 run with the same seed and data gave."""
 
-    kind = "diverged"
+    kind: FailureKind = "diverged"

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from cputune.documents import plain, record_of
 from cputune.errors import RecipeError, UsageError
+from cputune.host import read_document
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,7 +24,13 @@ else:
     import tomli as tomllib
 
 DEFAULT_RECIPE = "bert-mini"
-TASKS = ("question-answering", "sequence-classification", "masked-lm", "causal-lm")
+MOST_BYTES = 1 << 20
+"""Of a recipe file; the shipped ones have less than 1 KiB."""
+
+Task = Literal["question-answering", "sequence-classification", "masked-lm", "causal-lm"]
+Framework = Literal["trainer", "accelerate"]
+Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
+Samples = Annotated[int, Meta(ge=1, le=1 << 30)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +45,26 @@ class Recipe:
 
     name: str
     description: str
-    task: str
+    task: Task
     model: Mapping[str, Any]
-    hub_id: str | None
-    sequence_length: int
-    global_batch_size: int
-    learning_rate: float
+    hub_id: str | None = None
+    sequence_length: Tokens
+    global_batch_size: Samples
+    learning_rate: Annotated[float, Meta(gt=0, le=1e6)]
     dataset: str | None = None
-    doc_stride: int | None = None
+    doc_stride: Tokens | None = None
     source: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model.get("model_type"), str):
+            raise ValueError("model needs a model_type, as in a transformers configuration")
+        if self.doc_stride is not None and self.doc_stride >= self.sequence_length:
+            raise ValueError("doc_stride must be below sequence_length")
 
     def to_json(self) -> dict[str, Any]:
         """A mapping of plain JSON values."""
-        return asdict(self)
+        document: dict[str, Any] = plain(self)
+        return document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +87,14 @@ class Workload:
     name: str
     recipe: Recipe | None = None
     argv: tuple[str, ...] = ()
-    framework: str | None = None
+    framework: Framework | None = None
     parses_arguments: bool | None = None
-    global_batch_size: int | None = None
-    batch_per_rank: int | None = None
+    global_batch_size: Samples | None = None
+    batch_per_rank: Samples | None = None
+
+    def __post_init__(self) -> None:
+        if self.recipe is None and not self.argv:
+            raise ValueError("neither a recipe nor a script")
 
     @classmethod
     def from_recipe(cls, name: str, *, batch_per_rank: int | None = None) -> Workload:
@@ -130,10 +151,26 @@ class Workload:
             )
         return self.global_batch_size // world_size
 
+    def argument(self, flag: str) -> str | None:
+        """What the script's own words give a flag last, "" for a bare flag; None: it is not there.
+
+        HfArgumentParser takes ``--per-device-...`` for ``--per_device_...`` too.
+        """
+        found = None
+        for position, word in enumerate(self.argv):
+            name, _, value = word.partition("=")
+            if "--" + name[2:].replace("-", "_") != flag:
+                continue
+            following = self.argv[position + 1 : position + 2]
+            if not value and following and not following[0].startswith("--"):
+                value = following[0]
+            found = value
+        return found
+
     def observed(
         self,
         *,
-        framework: str | None,
+        framework: Framework | None,
         global_batch_size: int | None,
         parses_arguments: bool | None = None,
     ) -> Workload:
@@ -149,22 +186,15 @@ class Workload:
 
     def to_json(self) -> dict[str, Any]:
         """A mapping of plain JSON values."""
-        document = asdict(self)
-        document["argv"] = list(self.argv)
+        document: dict[str, Any] = plain(self)
         return document
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Workload:
+    def from_json(cls, document: object) -> Workload:
         """Read what ``to_json`` wrote. Raises RecipeError where it is not a workload."""
         try:
-            values = dict(document)
-            recipe = values.get("recipe")
-            values["recipe"] = None if recipe is None else _recipe(recipe, "the result file")
-            values["argv"] = tuple(values.get("argv", ()))
-            if recipe is None and not values["argv"]:
-                raise ValueError("neither a recipe nor a script")
-            return cls(**values)
-        except (TypeError, ValueError, KeyError) as error:
+            return record_of(cls, document)
+        except ValueError as error:
             raise RecipeError(f"not a workload: {error}") from error
 
 
@@ -184,65 +214,21 @@ def load_recipe(name: str) -> Recipe:
     own = name.endswith(".toml") or "/" in name
     path = Path(name) if own else recipes_dir() / f"{name}.toml"
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        if own:
-            raise RecipeError(
-                f"cannot read the recipe {name!r}: {getattr(error, 'strerror', None) or error}",
-                hint="give the path of a TOML file, or one of: " + ", ".join(recipe_names()),
-            ) from error
+        text = read_document(path, most_bytes=MOST_BYTES)
+    except OSError as error:
+        known = ", ".join(recipe_names())
+        if not own:
+            raise RecipeError(f"no recipe is called {name!r}", hint=f"recipes: {known}") from error
         raise RecipeError(
-            f"no recipe is called {name!r}", hint="recipes: " + ", ".join(recipe_names())
+            f"cannot read the recipe {name!r}: {error.strerror}",
+            hint=f"give the path of a TOML file, or one of: {known}",
         ) from error
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path} is not TOML: {error}", hint="see recipes/README.md") from error
-    return _recipe({"name": path.stem, **document}, str(path))
-
-
-_FIELDS: dict[str, tuple[type | tuple[type, ...], bool]] = {
-    # key: (type, required)
-    "name": (str, True),
-    "description": (str, True),
-    "task": (str, True),
-    "model": (Mapping, True),
-    "hub_id": (str, False),
-    "sequence_length": (int, True),
-    "global_batch_size": (int, True),
-    "learning_rate": ((float, int), True),
-    "dataset": (str, False),
-    "doc_stride": (int, False),
-    "source": (str, False),
-}
-
-
-def _recipe(document: Mapping[str, Any], where: str) -> Recipe:
-    def bad(message: str) -> RecipeError:
-        return RecipeError(f"{where}: {message}", hint="see recipes/README.md for the keys")
-
-    unknown = sorted(set(document) - set(_FIELDS))
-    if unknown:
-        raise bad(f"unknown key {unknown[0]!r}")
-    values: dict[str, Any] = {"hub_id": None}
-    for key, (kind, required) in _FIELDS.items():
-        value = document.get(key)
-        if value is None:
-            if required:
-                raise bad(f"the key {key!r} is missing")
-            continue
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise bad(f"{key} has the wrong type: {value!r}")
-        values[key] = value
-    if values["task"] not in TASKS:
-        raise bad(f"unknown task {values['task']!r}; known are {', '.join(TASKS)}")
-    for key in ("sequence_length", "global_batch_size", "learning_rate"):
-        if not values[key] > 0:
-            raise bad(f"{key} must be above 0, not {values[key]}")
-    if not isinstance(values["model"].get("model_type"), str):
-        raise bad("model needs a model_type, as in a transformers configuration")
-    stride = values.get("doc_stride")
-    if stride is not None and not 0 < stride < values["sequence_length"]:
-        raise bad(f"doc_stride must lie between 0 and the sequence length, not {stride}")
-    values["model"] = dict(values["model"])
-    return Recipe(**values)
+    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 5,000 brackets
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise RecipeError(f"{path} is not TOML: {why}", hint="see recipes/README.md") from error
+    try:
+        return record_of(Recipe, {"name": path.stem, **document})
+    except ValueError as error:
+        raise RecipeError(f"{path}: {error}", hint="see recipes/README.md for the keys") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cputune.cli import cli
 from cputune.report.checks_page import checks_page
+from cputune.report.knobs_page import knobs_page
 
 
 def cli_page() -> str:
@@ -30,6 +31,7 @@ def cli_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "checks.md": checks_page,
     "cli.md": cli_page,
+    "knobs.md": knobs_page,
 }
 
 

@@ -120,7 +120,7 @@ def test_the_live_host_sees_an_affinity_that_is_narrow() -> None:
 def test_probing_imports_nothing_that_it_judges() -> None:
     code = (
         "import sys, cputune; cputune.probe();"
-        "print(*{'torch', 'transformers', 'accelerate', 'numpy', 'psutil', 'cpuinfo', 'click'}"
+        "print(*{'torch', 'transformers', 'accelerate', 'numpy', 'cpuinfo', 'click'}"
         " & set(sys.modules))"
     )
 
@@ -159,6 +159,22 @@ def test_a_file_longer_than_any_is_cut(tmp_path: Path) -> None:
     path.write_bytes(b"x" * (READ_LIMIT_BYTES + 1))
 
     assert len(read_file(str(path))) == READ_LIMIT_BYTES
+
+
+def test_a_busy_neighbour_is_seen_with_its_share_and_binding() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, [{cpu}]); print(1, flush=True)\nwhile True: pass"
+    host = LiveHost()
+    with subprocess.Popen((sys.executable, "-c", code), stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        host.processes()
+        found = {process.pid: process for process in host.processes()}
+        child.kill()
+
+    assert found[child.pid].cpus == (cpu,)
+    assert (found[child.pid].cpu_share or 0) > 0.05
+    assert os.getpid() not in found
 
 
 class FakeMac(Host):

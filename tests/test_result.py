@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.errors import ResultError
-from cputune.result import Result, Speedup, host_fingerprint, load_result, migrate
+from cputune.errors import ResultError, UsageError
+from cputune.result import Result, Speedup, host_fingerprint, migrate
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +49,23 @@ def test_the_document_says_what_the_contract_says(result: Result) -> None:
         ('{"schema": "cputune.result/x"}', "not a cputune result"),
         ('{"schema": "cputune.result/2"}', "schema 2, this cputune knows 1"),
         ('{"schema": "cputune.result/1"}', "damaged"),
+        ('{"schema": "cputune.result/²"}', "not a cputune result"),
+        ('{"schema": "cputune.result/' + "9" * 5000 + '"}', "not a cputune result"),
+        ('{"schema": ' + "9" * 5000 + "}", "not JSON"),
+        ("[" * 100_000, "not JSON: it is nested too deeply"),
     ],
 )
 def test_what_is_not_a_result_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "result.json"
     file.write_text(text)
     with pytest.raises(ResultError, match=message) as caught:
-        load_result(file)
+        Result.load(file)
     assert caught.value.hint
 
 
 def test_a_file_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="cannot read") as caught:
-        load_result(tmp_path / "cputune.json")
+        Result.load(tmp_path / "cputune.json")
     assert caught.value.hint == "run `cputune tune` first"
 
 
@@ -69,6 +75,43 @@ def test_a_damaged_part_is_refused(result: Result, key: str) -> None:
     document["best"] = {**document["best"], key: None}
     with pytest.raises(ResultError):
         Result.from_json(document)
+
+
+@pytest.mark.parametrize(
+    ("way", "value"),
+    [
+        (("best", "samples_per_second", "median"), float("nan")),
+        (("speedup", "ratio"), float("inf")),
+        (("best", "plan", "threads_per_process"), 10**9),
+        (("notes",), "a sentence"),
+        (("trials", 0, "state"), "lost"),
+        (("trials", 0, "steps"), -1),
+        (("best", "plan", "frobnicate"), 1),
+    ],
+)
+def test_what_cannot_be_is_refused(result: Result, way: tuple[str | int, ...], value: Any) -> None:
+    document = part = result.to_json()
+    for key in way[:-1]:
+        part = part[key]  # type: ignore[index]
+    part[way[-1]] = value  # type: ignore[index]
+    with pytest.raises(ResultError, match="damaged"):
+        Result.from_json(document)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(ResultError, match="not a regular file"):
+            Result.load(path)
+
+
+def test_save_and_load_are_each_others_inverse(result: Result, tmp_path: Path) -> None:
+    file = tmp_path / "cputune.json"
+    result.save(file)
+    assert Result.load(file) == result
+    with pytest.raises(UsageError, match="exists already"):
+        result.save(file)
+    result.save(file, force=True)
 
 
 def test_a_document_of_today_needs_no_migration(result: Result) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from cputune.carrier.cleared import is_cleared
 from cputune.plan import Plan
+from cputune.stack import Versions, ipex_off
 
 LOADED_ONCE = ("LD_PRELOAD", "MALLOC_CONF", "KMP_BLOCKTIME")
 """Variables of a plan that are read when a library is loaded: a forked rank has them from
@@ -16,7 +17,17 @@ HUB = "https://huggingface.co"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
-def base_environment(outer: Mapping[str, str], plan: Plan, *, offline: bool) -> dict[str, str]:
+def switched_off(plan: Plan, versions: Mapping[str, str]) -> dict[str, str]:
+    """What a plan must switch off beside these versions, which map distribution names to them.
+
+    Some releases of accelerate use IPEX wherever it is installed, unless they are told not to.
+    """
+    return {} if plan.as_found or plan.ipex else ipex_off(Versions.from_names(versions))
+
+
+def base_environment(
+    outer: Mapping[str, str], plan: Plan, *, offline: bool, versions: Mapping[str, str]
+) -> dict[str, str]:
     """What is common to all ranks of all plans that load the same libraries.
 
     As found, the outer environment stays as it is. With ``offline`` the hub's clients
@@ -27,6 +38,7 @@ def base_environment(outer: Mapping[str, str], plan: Plan, *, offline: bool) -> 
     else:
         variables = {name: value for name, value in outer.items() if not is_cleared(name)}
         planned = plan.environment()
+        variables.update(switched_off(plan, versions))
         variables.update({name: planned[name] for name in LOADED_ONCE if name in planned})
     if offline:
         for name, value in OFFLINE.items():

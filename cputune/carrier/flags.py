@@ -65,7 +65,7 @@ def _batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
     samples = workload.samples_per_rank(plan.world_size)
     if samples is None:
         return ()
-    asked = _value(workload, "--gradient_accumulation_steps") or "1"
+    asked = workload.argument("--gradient_accumulation_steps") or "1"
     wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
     if workload.batch_per_rank is not None:
         return ("--per_device_train_batch_size", str(samples))
@@ -80,19 +80,4 @@ def _switch(workload: Workload, flag: str, *, on: bool) -> tuple[str, ...]:
     """The flag where it is wanted; ``flag False`` where the user's own arguments set it."""
     if on:
         return (flag,)
-    return (flag, "False") if _value(workload, flag) is not None else ()
-
-
-def _value(workload: Workload, flag: str) -> str | None:
-    """The value that the user's arguments give a flag last; "" for a bare flag."""
-    found = None
-    for position, argument in enumerate(workload.argv):
-        name, _, value = argument.partition("=")
-        # HfArgumentParser takes --per-device-... for --per_device_... too.
-        if "--" + name[2:].replace("-", "_") != flag:
-            continue
-        following = workload.argv[position + 1 : position + 2]
-        if not value and following and not following[0].startswith("--"):
-            value = following[0]
-        found = value
-    return found
+    return (flag, "False") if workload.argument(flag) is not None else ()

@@ -6,13 +6,15 @@ Subcommands are imported when they are used, so that ``cputune --help`` stays qu
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
 from cputune import __version__
 from cputune.cli._output import report_error, set_color, survive_any_character
-from cputune.errors import CputuneError, Interrupted
+from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
 _SUBCOMMANDS = {
     # name: the line in `cputune --help`; the module is cputune/cli/NAME.py
@@ -50,8 +52,7 @@ class _LazyGroup(click.Group):
     help="Beats NO_COLOR, which beats FORCE_COLOR, which beats the terminal.",
 )
 @click.option("-v", "--verbose", count=True, help="Say more; -vv adds tracebacks to errors.")
-@click.pass_context
-def cli(ctx: click.Context, color: str, verbose: int) -> None:
+def cli(color: str, verbose: int) -> None:
     """Find faults of a CPU training machine, tune training on it, emit the launch.
 
     \b
@@ -59,38 +60,63 @@ def cli(ctx: click.Context, color: str, verbose: int) -> None:
     cputune tune --budget 20
     cputune emit --format mpirun
     """
-    ctx.obj = {"verbose": verbose}
     set_color(color)
+
+
+def _manner(words: Sequence[str]) -> tuple[int, bool]:
+    """How often ``-v`` and whether ``--json`` is given, as click reads these words.
+
+    Errors are told in this manner, mistakes in the words among them: what click does not
+    know is passed over. Words after ``--`` are the script's.
+    """
+    options, rest = _options(cli, words)
+    names = [number for number, word in enumerate(rest) if not word.startswith("-")]
+    if not names:
+        return options.get("verbose") or 0, False
+    command = cli.get_command(click.Context(cli), rest[names[0]]) or _UNKNOWN
+    told, _ = _options(command, rest[names[0] + 1 :])
+    return options.get("verbose") or 0, bool(told.get("as_json"))
+
+
+def _options(command: click.Command, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    context = click.Context(command, resilient_parsing=True, ignore_unknown_options=True)
+    options, rest, _ = command.make_parser(context).parse_args(list(words))
+    return options, rest
+
+
+_UNKNOWN = click.Command("unknown", params=[click.Option(["--json", "as_json"], is_flag=True)])
+"""What a subcommand that does not exist is read as."""
 
 
 def main() -> None:
     """The console script. Ends the process with the exit code of the contract."""
     survive_any_character()
-    verbose = sum(arg.count("v") for arg in sys.argv[1:] if arg.strip("-v") == "" and "v" in arg)
-    as_json = "--json" in sys.argv[1:]
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
-    except click.Abort:
-        report_error(Interrupted("interrupted"), as_json=as_json)
-        code = Interrupted.exit_code
-    except click.ClickException as error:
-        hint = None
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            hint = f"`{error.ctx.command_path} --help` shows what can be given"
-        report_error(CputuneError(error.format_message(), hint=hint), as_json=as_json)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        report_error(Interrupted("interrupted"), as_json=as_json)
-        code = Interrupted.exit_code
     except BrokenPipeError:
         # The reader of our output went away (`cputune doctor | head`); nothing to say.
         sys.stderr.close()
         code = 141
-    except CputuneError as error:
+    except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt) as error:
+        verbose, as_json = _manner(sys.argv[1:])
         if verbose >= 2:
-            raise
-        report_error(error, as_json=as_json)
-        code = error.exit_code
+            import traceback
+
+            traceback.print_exception(error)
+        code = report_error(_of_ours(error), as_json=as_json)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _of_ours(error: BaseException) -> CputuneError:
+    """An error of click's as one of ours; what else arrives here is an interrupt."""
+    if isinstance(error, CputuneError):
+        return error
+    if not isinstance(error, click.ClickException):
+        return Interrupted("interrupted")
+    hint = None
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        hint = f"`{error.ctx.command_path} --help` shows what can be given"
+    kind = UsageError if error.exit_code == UsageError.exit_code else CannotError
+    return kind(error.format_message(), hint=hint)

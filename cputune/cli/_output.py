@@ -81,8 +81,11 @@ def survive_any_character() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def report_error(error: CputuneError, *, as_json: bool = False) -> None:
-    """``error:`` and ``hint:`` on stderr; with ``--json`` a document on stdout too."""
+def report_error(error: CputuneError, *, as_json: bool = False) -> int:
+    """``error:`` and ``hint:`` on stderr; with ``--json`` a document on stdout too.
+
+    Returns the exit code of the error.
+    """
     if as_json:
         print_json(
             {
@@ -100,3 +103,4 @@ def report_error(error: CputuneError, *, as_json: bool = False) -> None:
     sys.stderr.write(f"{red}error:{plain} {error}\n")
     if error.hint:
         sys.stderr.write(f"{yellow}hint:{plain} {error.hint}\n")
+    return error.exit_code

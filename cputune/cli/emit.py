@@ -24,7 +24,7 @@ from cputune.emitters.machine import machine_difference, missing_cpus
 from cputune.errors import CannotError, ResultError, UsageError
 from cputune.facts import HostFacts
 from cputune.host import write_atomically
-from cputune.result import Result, load_result
+from cputune.result import Result
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 DEFAULT_RESULT = Path("cputune.json")
@@ -147,7 +147,7 @@ def _result(path: Path | None, other_machine: bool, facts: HostFacts) -> Result 
         if not DEFAULT_RESULT.exists():
             return None
         path = DEFAULT_RESULT
-    result = load_result(path)
+    result = Result.load(path)
     difference = machine_difference(result.host, facts)
     missing = missing_cpus(result.best.plan, facts)
     if missing and not difference:

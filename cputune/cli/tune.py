@@ -109,11 +109,11 @@ def command(
     except Interrupted as error:
         found = getattr(error, "result", None)
         if found is not None and destination is not None:
-            _write(found, destination)
+            found.save(destination, force=True)
             sys.stderr.write(f"what was found so far is in {destination}\n")
         raise Interrupted(str(error), hint=f"go on with: {_again(resume)}") from None
     if destination is not None:
-        _write(result, destination)
+        result.save(destination, force=True)
     _show(result, destination, as_json=as_json or destination is None)
 
 
@@ -266,15 +266,6 @@ def _progress() -> OnEvent:
         sys.stderr.flush()
 
     return show
-
-
-def _write(result: Result, destination: Path) -> None:
-    import json
-
-    from cputune.host import write_atomically
-
-    text = json.dumps(result.to_json(), indent=2, ensure_ascii=False) + "\n"
-    write_atomically(destination, text, force=True)
 
 
 def _show(result: Result, destination: Path | None, *, as_json: bool) -> None:

@@ -29,7 +29,7 @@ from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
 from cputune.knobs.precision import native_precisions
-from cputune.stack import load, versions_of
+from cputune.stack import oneccl_module, versions_of
 from cputune.stack.ways import both_ways
 
 IMPORT_SECONDS = 90.0
@@ -67,8 +67,7 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
     if facts.package("intel_extension_for_pytorch") is not None:
         modules.append("intel_extension_for_pytorch")
     if versions.oneccl is not None:
-        row = load().bindings_row(versions.oneccl)
-        modules.append(row.module if row else "oneccl_bindings_for_pytorch")
+        modules.append(oneccl_module(versions))
     for module in modules:
         code = f"import torch, {module}"
         argv = (sys.executable, "-c", code)

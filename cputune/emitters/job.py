@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from importlib import resources
 from typing import Any
 
+from cputune.carrier.environment import switched_off
 from cputune.carrier.flags import training_flags
 from cputune.emitters import header
 from cputune.emitters.hostfile import choose
@@ -87,7 +88,7 @@ def make_job(
         plan=plan,
         workload=workload,
         command=command,
-        environment=plan.environment(),
+        environment={**plan.environment(), **switched_off(plan, chosen)},
         companions=companions(workload, said),
         header=said,
         promise=promise(plan, workload, result),

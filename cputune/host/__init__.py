@@ -7,8 +7,8 @@ looked at: ``/proc/cpuinfo`` is read below the root of the recording.
 
 from __future__ import annotations
 
-from cputune.host.base import Command, Completed, Distribution, Host
-from cputune.host.files import read_file, write_atomically, write_tree
+from cputune.host.base import Command, Completed, Distribution, Host, Process
+from cputune.host.files import read_document, read_file, write_atomically, write_tree
 from cputune.host.live import LiveHost
 from cputune.host.recorded import RecordedHost
 
@@ -18,7 +18,9 @@ __all__ = [
     "Distribution",
     "Host",
     "LiveHost",
+    "Process",
     "RecordedHost",
+    "read_document",
     "read_file",
     "write_atomically",
     "write_tree",

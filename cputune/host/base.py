@@ -41,6 +41,20 @@ class Distribution:
     others: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A running process other than ours, and no thread of the kernel.
+
+    ``cpu_share`` is the CPU time it used since the processes were last asked for: 1.0 is
+    one CPU. None where there is no earlier answer, or no permission.
+    """
+
+    pid: int
+    name: str
+    cpus: tuple[int, ...]
+    cpu_share: float | None = None
+
+
 class Host:
     """A machine to look at. This base class knows nothing of its own, and says so.
 
@@ -102,13 +116,21 @@ class Host:
         return None
 
     def cpu_info(self) -> Mapping[str, object]:
-        """What py-cpuinfo says, for systems that have no /proc/cpuinfo."""
+        """What py-cpuinfo says of the processor; slow, for what no file tells."""
         return {}
+
+    def processes(self) -> tuple[Process, ...]:
+        """What runs beside us, where it may run, and how busy it was since the last call."""
+        return ()
 
     def disk_bytes(self, path: str) -> int | None:
         """Size of the file system that holds a path."""
         return None
 
+    def disk_free_bytes(self, path: str) -> int | None:
+        """What is free of it for us."""
+        return None
+
     def resource_limit(self, name: str) -> int | None:
-        """A soft limit (``NOFILE``, ``MEMLOCK``); None where unlimited or not recorded."""
+        """A soft limit (``NOFILE``, ``NPROC``); None where unlimited or not recorded."""
         return None

@@ -22,18 +22,40 @@ file (``proc_sys_call_handler`` in fs/proc/proc_sysctl.c, since Linux 5.8)."""
 
 
 def read_file(path: str) -> str:
-    """The text of a regular file. Raises OSError for anything else.
+    """The text of a file of the kernel, undecodable bytes as U+FFFD. Raises OSError."""
+    return _content(path, READ_LIMIT_BYTES).decode("utf-8", errors="replace")
 
-    What is no file is not opened: a fifo would wait for a writer forever, and to open
-    a device may do something.
+
+def read_document(path: str | os.PathLike[str], *, most_bytes: int = READ_LIMIT_BYTES) -> str:
+    """The whole text of a file that a person or a program wrote; a BOM is left out.
+
+    Raises OSError, its ``strerror`` in words, for what cannot be read, is no regular file,
+    is larger than ``most_bytes``, or is no UTF-8.
+    """
+    try:
+        text = _content(path, most_bytes + 1)
+    except ValueError as error:  # a NUL in the path
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", path) from error
+    if len(text) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MiB", path)
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, "it is no UTF-8 text", path) from error
+
+
+def _content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """The beginning of a regular file. What is none is not opened.
+
+    A fifo would wait for a writer forever, and to open a device may do something.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "not a regular file", path)
     content = bytearray()
     with open(path, "rb", buffering=0) as file:
-        while len(content) < READ_LIMIT_BYTES and (piece := file.read(READ_AT_ONCE_BYTES)):
+        while len(content) < most_bytes and (piece := file.read(READ_AT_ONCE_BYTES)):
             content += piece
-    return content[:READ_LIMIT_BYTES].decode("utf-8", errors="replace")
+    return bytes(content[:most_bytes])
 
 
 def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 0o644) -> None:

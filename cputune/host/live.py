@@ -11,15 +11,25 @@ import sys
 import time
 from collections.abc import Mapping
 
-from cputune.host.base import Command, Completed, Distribution, Host
+from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.children import end, in_session
 from cputune.host.files import read_file
+
+SHORTEST_LOOK_SECONDS = 0.1
+"""The kernel counts the CPU time of processes in hundredths of a second."""
+
+_PROCESS_FACTS = ["pid", "name", "memory_info", "cpu_percent"]
+if sys.platform == "linux":
+    _PROCESS_FACTS.append("cpu_affinity")
 
 
 class LiveHost(Host):
     """The machine that we run on."""
 
     live = True
+
+    def __init__(self) -> None:
+        self._looked_seconds: float | None = None
 
     def read_text(self, path: str) -> str:
         return read_file(path)
@@ -94,7 +104,6 @@ class LiveHost(Host):
         return struct.unpack("<4I", answer) if len(answer) == 16 else None
 
     def cpu_info(self) -> Mapping[str, object]:
-        # It takes a second and starts a dozen children, hence only where nothing else is.
         try:
             from cpuinfo import get_cpu_info
 
@@ -103,16 +112,48 @@ class LiveHost(Host):
             return {}
         return told if isinstance(told, dict) else {}
 
+    def processes(self) -> tuple[Process, ...]:
+        import psutil
+
+        if self._looked_seconds is not None:
+            passed = time.monotonic() - self._looked_seconds
+            time.sleep(max(0.0, SHORTEST_LOOK_SECONDS - passed))
+        found = []
+        for process in psutil.process_iter(_PROCESS_FACTS):
+            told = process.info
+            memory = told["memory_info"]
+            if told["pid"] == os.getpid() or memory is None or memory.vms == 0:
+                continue  # ourselves, what is gone, and threads of the kernel
+            share = told["cpu_percent"] if self._looked_seconds is not None else None
+            found.append(
+                Process(
+                    pid=told["pid"],
+                    name=told["name"] or "",
+                    cpus=tuple(sorted(told.get("cpu_affinity") or ())),
+                    cpu_share=None if share is None else share / 100,
+                )
+            )
+        self._looked_seconds = time.monotonic()
+        return tuple(found)
+
     def disk_bytes(self, path: str) -> int | None:
-        try:
-            stats = os.statvfs(path)
-        except OSError:
-            return None
-        return stats.f_frsize * stats.f_blocks
+        stats = _statvfs(path)
+        return None if stats is None else stats.f_frsize * stats.f_blocks
+
+    def disk_free_bytes(self, path: str) -> int | None:
+        stats = _statvfs(path)
+        return None if stats is None else stats.f_frsize * stats.f_bavail
 
     def resource_limit(self, name: str) -> int | None:
         soft, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
         return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _statvfs(path: str) -> os.statvfs_result | None:
+    try:
+        return os.statvfs(path)
+    except OSError:
+        return None
 
 
 def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:

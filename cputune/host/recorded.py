@@ -7,18 +7,19 @@ import json
 import os
 import posixpath
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cputune import cpulist
 from cputune.errors import HostError
-from cputune.host.base import Command, Completed, Distribution, Host
+from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.files import read_file
 
 RECORD_FILE = "record.json"
 RECORD_SCHEMA = "cputune.record/1"
 _PATH_MAX = 4096
+_MOST_PROCESSES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ class RecordedHost(Host):
          "launchers": {"mpirun": {"path": "/usr/bin/mpirun",
                                   "answer": {"returncode": 0, "stdout": "...", "stderr": ""}}},
          "limits": {"NOFILE": 1024, "MEMLOCK": null},
+         "processes": [{"pid": 7, "name": "python", "cpus": "0-3", "cpu_share": 1.0}],
          "disk_bytes": {"/dev/shm": 67108864},
+         "disk_free_bytes": {"/dev/shm": 67108864},
          "cpuid": {"7.1": [0, 0, 0, 0]},
          "unreadable": {"/proc/x": 13},
          "files": {"/venv/lib/.../torch/version.py": "..."},
@@ -112,11 +115,7 @@ class RecordedHost(Host):
         return {k: v for k, v in self._mapping("environment").items() if isinstance(v, str)}
 
     def affinity(self) -> tuple[int, ...] | None:
-        told = self._record.get("affinity")
-        try:
-            return cpulist.parse(told) or None if isinstance(told, str) else None
-        except ValueError:
-            return None
+        return _cpus(self._record.get("affinity")) or None
 
     def which(self, program: str) -> str | None:
         path = self._launcher(program).get("path")
@@ -164,8 +163,46 @@ class RecordedHost(Host):
     def python_version(self) -> str | None:
         return _text(self._record.get("python"))
 
+    def processes(self) -> tuple[Process, ...]:
+        """Those of the record; else those whose ``/proc/PID/status`` lies in the tree."""
+        told = self._record.get("processes")
+        if not isinstance(told, list):
+            return tuple(self._processes_of_the_tree())
+        found = []
+        for process in told:
+            values = process if isinstance(process, dict) else {}
+            pid, share = _number(values.get("pid")), values.get("cpu_share")
+            if pid is not None:
+                found.append(
+                    Process(
+                        pid=pid,
+                        name=_text(values.get("name")) or "",
+                        cpus=_cpus(values.get("cpus")),
+                        cpu_share=float(share) if isinstance(share, int | float) else None,
+                    )
+                )
+        return tuple(found)
+
+    def _processes_of_the_tree(self) -> Iterator[Process]:
+        try:
+            numbers = sorted(int(name) for name in self.list_dir("/proc") if _is_pid(name))
+        except OSError:
+            return
+        for pid in numbers[:_MOST_PROCESSES]:
+            try:
+                lines = self.read_text(f"/proc/{pid}/status").splitlines()
+            except (OSError, ValueError):
+                continue
+            told = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+            if "VmSize" in told:  # threads of the kernel have no memory of their own
+                name, cpus = told.get("Name", ""), _cpus(told.get("Cpus_allowed_list"))
+                yield Process(pid=pid, name=name, cpus=cpus)
+
     def disk_bytes(self, path: str) -> int | None:
         return _number(self._mapping("disk_bytes").get(path))
+
+    def disk_free_bytes(self, path: str) -> int | None:
+        return _number(self._mapping("disk_free_bytes").get(path))
 
     def resource_limit(self, name: str) -> int | None:
         return _number(self._mapping("limits").get(name))
@@ -222,6 +259,18 @@ class RecordedHost(Host):
         if real != base and not real.startswith(base.rstrip("/") + "/"):
             raise FileNotFoundError(errno.ENOENT, "leads out of the recording", real)
         return real
+
+
+def _is_pid(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 10
+
+
+def _cpus(told: object) -> tuple[int, ...]:
+    """A kernel list of the record; nothing where it is none."""
+    try:
+        return cpulist.parse(told) if isinstance(told, str) else ()
+    except ValueError:
+        return ()
 
 
 def _text(value: object) -> str | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
+Framework = Literal["trainer", "accelerate"]
+
 
 class Hello(TypedDict):
     """Who speaks: the first line of every rank."""
@@ -62,7 +64,7 @@ class RankState(TypedDict, total=False):
     ccl_workers_unknown: str
     versions: dict[str, str]
     python: str
-    framework: str | None
+    framework: Framework | None
     samples: int
     ipex: bool
     batch: int

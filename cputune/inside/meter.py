@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from cputune.inside import state
 from cputune.inside.clock import Delay
-from cputune.inside.messages import RankState
+from cputune.inside.messages import Framework, RankState
 from cputune.inside.speak import Speaker
 
 
@@ -25,7 +25,7 @@ class Meter:
 
     def __init__(self, speaker: Speaker) -> None:
         self.speaker = speaker
-        self.framework: str | None = None
+        self.framework: Framework | None = None
         self.seen: set[str] = set()
         self.facts: RankState = {}
         self.parses_arguments = False
@@ -39,7 +39,7 @@ class Meter:
         self._paused = 0.0
         self._dtype = state.DtypeProbe()
 
-    def begin(self, framework: str) -> None:
+    def begin(self, framework: Framework) -> None:
         """Training starts now. Called again before the first step, the clock starts again."""
         if self.steps == 0:
             if self._delay is None:

@@ -15,6 +15,7 @@ from cputune.knobs.backend import BACKEND
 from cputune.knobs.ccl_workers import CCL_WORKERS
 from cputune.knobs.ipex import IPEX
 from cputune.knobs.openmp import OPENMP
+from cputune.knobs.optimizer import OPTIMIZER
 from cputune.knobs.precision import PRECISION
 from cputune.knobs.ranks import RANKS
 from cputune.knobs.record import (
@@ -42,6 +43,7 @@ KNOBS: tuple[Knob, ...] = (
     ALLOCATOR,
     OPENMP,
     IPEX,
+    OPTIMIZER,
 )
 """Every knob, in the order that they are shown: the layout first, then the libraries."""
 

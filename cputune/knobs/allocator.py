@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from cputune.knobs.preload import found_here, preloads
 from cputune.knobs.record import (
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
-ALLOCATORS = ("default", "tcmalloc", "jemalloc")
+Allocator = Literal["default", "tcmalloc", "jemalloc"]
+ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
 
 JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
 """What the Intel launcher sets for jemalloc (intel_extension_for_pytorch/cpu/launch)."""
@@ -37,7 +38,7 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan:
-    chosen = replace(plan, allocator=str(value))
+    chosen = replace(plan, allocator=cast("Allocator", value))
     return replace(chosen, preload=preloads(chosen, facts))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from cputune.knobs.record import Argument, Ask, Choices, Effect, Knob, LeftOut, Shown, State, one_of
 from cputune.stack import ccl_use, versions_of
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
-BACKENDS = ("gloo", "ccl", "mpi")
+Backend = Literal["gloo", "ccl", "mpi"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:

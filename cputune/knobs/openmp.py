@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from cputune.knobs.preload import found_here, preloads
 from cputune.knobs.record import (
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
-OPENMP_RUNTIMES = ("default", "libgomp", "libiomp5")
+OpenMP = Literal["default", "libgomp", "libiomp5"]
+OPENMP_RUNTIMES: tuple[OpenMP, ...] = get_args(OpenMP)
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
@@ -32,7 +33,7 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan:
-    chosen = replace(plan, openmp=str(value))
+    chosen = replace(plan, openmp=cast("OpenMP", value))
     return replace(chosen, preload=preloads(chosen, facts))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from cputune.knobs.record import (
     Argument,
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
-PRECISIONS = ("fp32", "bf16", "fp16")
+Precision = Literal["fp32", "bf16", "fp16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """What torch calls them, and a layer's output shows."""
@@ -32,7 +33,7 @@ NATIVE_BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 """ISA flags that multiply bf16 in hardware (``bf16`` is Arm's name for it)."""
 
 
-def native_precisions(facts: HostFacts) -> tuple[str, ...]:
+def native_precisions(facts: HostFacts) -> tuple[Precision, ...]:
     """Precisions that this CPU multiplies in hardware, the fastest first."""
     return ("bf16", "fp32") if any(map(facts.cpu.has, NATIVE_BF16)) else ("fp32",)
 
@@ -58,7 +59,7 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
 
 
 def _put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan:
-    return replace(plan, precision=str(value))
+    return replace(plan, precision=cast("Precision", value))
 
 
 def _variables(plan: Plan) -> Mapping[str, str]:

@@ -174,7 +174,9 @@ class Knob:
         effect: what the tuner's model believes of it beforehand.
         choices: the values that live on a machine; None for a knob whose values follow
             from the cores (see ``cputune.layout``).
-        put: a plan with this value; None for a knob that decides which CPUs a plan has.
+        put: a plan with this value; it gives None where the value means nothing beside what
+            the knobs before it have put there. None for a knob that decides which CPUs a
+            plan has.
         in_settings: whether a plan keeps the value in its ``settings``, for want of a field.
         variables: the environment variables that carry it into a rank.
         arguments: the fields of TrainingArguments that carry it, by their names in
@@ -189,7 +191,7 @@ class Knob:
     parse: Callable[[object], KnobValue]
     effect: Effect
     choices: Callable[[HostFacts, Ask], Choices] | None = None
-    put: Callable[[Plan, KnobValue, HostFacts], Plan] | None = None
+    put: Callable[[Plan, KnobValue, HostFacts], Plan | None] | None = None
     in_settings: bool = False
     variables: Callable[[Plan], Mapping[str, str]] = _no_variables
     arguments: Callable[[Plan], Mapping[str, Argument]] = _no_arguments

@@ -16,7 +16,7 @@ from cputune.probing._look import Look
 _PATH_MAX = 4096
 _MOST_MOUNTS = 64
 """A machine has a dozen; more are damage."""
-_CONTROLLERS = frozenset({"cpu", "cpuset", "memory"})
+_CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "pids"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Group:
 
 
 def find_groups(look: Look) -> dict[str, Group]:
-    """The process's cgroups for ``cpu``, ``cpuset`` and ``memory``, those that can be seen.
+    """The process's cgroups for cpu, cpuset, memory and pids, those that can be seen.
 
     A controller belongs to one version at a time (cgroups(7)): the line of
     /proc/self/cgroup that names it is version 1, else version 2 (``0::``) has it.

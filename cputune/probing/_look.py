@@ -78,6 +78,10 @@ class Look:
         """Note why a fact stays open; the first reason stands."""
         self._unknown.setdefault(fact, reason)
 
+    def is_open(self, fact: str) -> bool:
+        """Whether a reason was noted why this fact is not known."""
+        return fact in self._unknown
+
     def why(self, path: str) -> str:
         """Why a file told nothing, for ``not_known``."""
         try:

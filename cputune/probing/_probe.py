@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cputune.facts import HostFacts
 from cputune.host import Host, LiveHost
 from cputune.probing._cpuinfo import read_cpuinfo
@@ -11,16 +13,18 @@ from cputune.probing.environment import read_environment
 from cputune.probing.launchers import read_launchers
 from cputune.probing.libraries import read_libraries
 from cputune.probing.limits import read_limits
-from cputune.probing.load import read_load
+from cputune.probing.load import busiest, read_load
 from cputune.probing.memory import read_memory
 from cputune.probing.packages import read_packages
 from cputune.probing.settings import read_settings
 from cputune.probing.surroundings import (
+    CAP_SYS_NICE,
+    CAP_SYS_RESOURCE,
+    bound_processes,
     read_accelerators,
-    read_bound_processes,
+    read_capability,
     read_network,
     read_preload_missing,
-    read_sys_nice,
 )
 from cputune.probing.topology import read_topology
 
@@ -36,7 +40,9 @@ def probe(host: Host | None = None) -> HostFacts:
     trouble = look.host.trouble()
     if trouble is not None:
         look.not_known("record", trouble)
-    load = read_load(look)  # first: what follows adds to it
+    # First what the machine does without us; the processes are watched until we are done.
+    load = read_load(look)
+    look.host.processes()
     info = read_cpuinfo(look)
     limits = read_limits(look)
     packages = read_packages(look)
@@ -45,23 +51,26 @@ def probe(host: Host | None = None) -> HostFacts:
     if python is None:
         look.not_known("python", "the recording does not name the interpreter")
     topology = read_topology(look, info, limits.cpuset)
+    libraries = read_libraries(look, tuple(locations))
+    processes = look.host.processes()
     return HostFacts(
         cpu=read_cpu(look, info),
         topology=topology,
         limits=limits,
         memory=read_memory(look),
-        settings=read_settings(look),
-        load=load,
+        settings=read_settings(look, topology.online),
+        load=replace(load, busy=busiest(processes)),
         python=python,
         packages=packages,
-        libraries=read_libraries(look, tuple(locations)),
+        libraries=libraries,
         launchers=read_launchers(look),
         environment=read_environment(look.host.environment()),
         preload_missing=read_preload_missing(look),
         accelerators=read_accelerators(look),
-        sys_nice=read_sys_nice(look),
+        sys_nice=read_capability(look, "sys_nice", CAP_SYS_NICE),
+        sys_resource=read_capability(look, "sys_resource", CAP_SYS_RESOURCE),
         network=read_network(look),
-        bound_processes=read_bound_processes(look, topology),
+        bound_processes=bound_processes(processes, topology),
         unknown=look.unknown,
         recorded=not look.host.live,
     )

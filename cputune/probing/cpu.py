@@ -26,7 +26,12 @@ TRAINING_FLAGS = frozenset(f"{_X86_FLAGS} {_ARM_FLAGS} {_S390X_FLAGS}".split())
 
 
 def read_cpu(look: Look, info: CpuInfo) -> Cpu:
-    """Name the processor. What /proc/cpuinfo does not say stays None, with the reason."""
+    """Name the processor. What /proc/cpuinfo does not say stays None, with the reason.
+
+    py-cpuinfo takes a second and starts a dozen children. So it is asked only where
+    /proc/cpuinfo is missing, or leaves a processor without any name: boards whose
+    architecture writes no model name and whose parts are in no table of ours.
+    """
     if not info.processors and not info.common:
         return _without_cpuinfo(look)
     flag_texts = info.distinct("flags", "Features", "features")
@@ -48,13 +53,18 @@ def read_cpu(look: Look, info: CpuInfo) -> Cpu:
         hypervisor="hypervisor" in flags if x86 else None,
         isa=_with_amx_fp16(look, flags),
     )
-    for fact in ("vendor", "model_name", "family", "model", "stepping"):
+    codename = _x86_codename(look, cpu) if implementer is None else _arm_codename(look, info, flags)
+    model_name = cpu.model_name
+    if model_name is None and codename is None:
+        model_name = _text(look.host.cpu_info().get("brand_raw"))
+    for fact in ("vendor", "family", "model", "stepping", "architecture", "hypervisor"):
         if getattr(cpu, fact) is None:
             look.not_known(f"cpu.{fact}", f"{CPUINFO} does not tell it")
+    if model_name is None:
+        look.not_known("cpu.model_name", f"{CPUINFO} does not tell it")
     if not flags:
         look.not_known("cpu.isa", f"{CPUINFO} lists no flags")
-    codename = _x86_codename(look, cpu) if implementer is None else _arm_codename(look, info, flags)
-    return replace(cpu, codename=codename)
+    return replace(cpu, model_name=model_name, codename=codename)
 
 
 def _architecture(info: CpuInfo, flags: frozenset[str]) -> str | None:
@@ -135,9 +145,22 @@ def _arm_codename(look: Look, info: CpuInfo, flags: frozenset[str]) -> str | Non
     return " + ".join(names) or None
 
 
+_NAMED_FACTS = (
+    "vendor",
+    "model_name",
+    "codename",
+    "family",
+    "model",
+    "stepping",
+    "architecture",
+    "hypervisor",
+    "isa",
+)
+
+
 def _without_cpuinfo(look: Look) -> Cpu:
-    """What py-cpuinfo says (a live machine that has no /proc/cpuinfo), or nothing."""
-    told = {} if look.exists(CPUINFO) else look.host.cpu_info()
+    """What py-cpuinfo says: it asks the processor itself where no /proc is mounted."""
+    told = look.host.cpu_info()
     flags = told.get("flags")
     cpu = Cpu(
         vendor=_text(told.get("vendor_id_raw")),
@@ -150,8 +173,8 @@ def _without_cpuinfo(look: Look) -> Cpu:
         hypervisor=None,
         isa=tuple(sorted(TRAINING_FLAGS & set(flags if isinstance(flags, list) else ()))),
     )
-    for fact in ("vendor", "model_name", "codename", "family", "model", "stepping", "isa"):
-        if not getattr(cpu, fact):
+    for fact in _NAMED_FACTS:
+        if getattr(cpu, fact) in (None, ()):
             look.not_known(f"cpu.{fact}", look.why(CPUINFO))
     return cpu
 

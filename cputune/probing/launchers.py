@@ -28,15 +28,18 @@ def read_launchers(look: Look) -> tuple[Launcher, ...]:
     calls its launcher mpirun.
     """
     found = []
-    asked: dict[str, tuple[str | None, str | None]] = {}
+    asked: dict[str, tuple[str | None, str | None, str]] = {}
     for name in MPI_PROGRAMS:
         path = look.host.which(name)
         if path is None:
             continue
         directory = path.rpartition("/")[0]
         if directory not in asked:
-            asked[directory] = _ask(look, name, path)
-        dialect, version = asked[directory]
+            asked[directory] = _ask(look, path)
+        dialect, version, reason = asked[directory]
+        if dialect is None:
+            for fact in ("dialect", "version"):
+                look.not_known(f"launchers.{name}.{fact}", reason)
         found.append(Launcher(name=name, path=path, dialect=dialect, version=version))
     for name in OTHER_PROGRAMS:
         path = look.host.which(name)
@@ -45,26 +48,20 @@ def read_launchers(look: Look) -> tuple[Launcher, ...]:
     return tuple(found)
 
 
-def _ask(look: Look, name: str, path: str) -> tuple[str | None, str | None]:
-    fact = f"launchers.{name}.dialect"
+def _ask(look: Look, path: str) -> tuple[str | None, str | None, str]:
+    """Dialect and version, or why they are not known."""
     command = Command(argv=(path, "--version"), timeout_seconds=VERSION_TIMEOUT_SECONDS)
     try:
         completed = look.host.run(command)
     except OSError as error:
-        look.not_known(fact, f"{path} cannot be started: {error.strerror or error}")
-        return None, None
+        return None, None, f"{path} cannot be started: {error.strerror or error}"
     if completed.returncode is None:
-        look.not_known(
-            fact, f"{path} --version gave no answer in {VERSION_TIMEOUT_SECONDS:.0f} seconds"
-        )
-        return None, None
+        seconds = f"{VERSION_TIMEOUT_SECONDS:.0f} seconds"
+        return None, None, f"{path} --version gave no answer in {seconds}"
     dialect, version = parse_version(completed.stdout + "\n" + completed.stderr)
-    if dialect is None:
-        ended = (
-            f"ended with {completed.returncode}" if completed.returncode else "says nothing known"
-        )
-        look.not_known(fact, f"{path} --version {ended}")
-    return dialect, version
+    code = completed.returncode
+    ended = f"ended with {code}" if code else "says nothing known"
+    return dialect, version, f"{path} --version {ended}"
 
 
 def parse_version(text: str) -> tuple[str | None, str | None]:

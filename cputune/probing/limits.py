@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from cputune.facts import Limits
 from cputune.probing._cgroup import Group, find_groups
 from cputune.probing._look import Look, whole_number
+
+LIMITS = ("cpu_quota", "memory_bytes", "open_files", "memlock_bytes", "processes", "pids")
+"""Facts that may be None because there is no such limit."""
+SHM = "/dev/shm"
 
 NO_LIMIT_BYTES = 1 << 62
 """Version 1 writes "no limit" as the largest page-aligned number, which depends on the kernel."""
@@ -16,13 +21,20 @@ def read_limits(look: Look) -> Limits:
     """Read the limits of the process that asks: the tightest of its cgroup and all above."""
     groups = find_groups(look)
     cpu, cpuset, memory = (groups.get(name) for name in ("cpu", "cpuset", "memory"))
-    for fact, group in (("cpu_quota", cpu), ("cpuset", cpuset), ("memory_bytes", memory)):
-        if group is None:
+    told = cpu or cpuset or memory
+    for group, facts in (
+        (cpu, ("cpu_quota", "periods", "throttled_periods")),
+        (cpuset, ("cpuset",)),
+        (memory, ("memory_bytes",)),
+        (groups.get("pids"), ("pids", "pids_used")),
+        (told, ("cgroup_version", "cgroup_path")),
+    ):
+        for fact in facts if group is None else ():
             look.not_known(f"limits.{fact}", "no cgroup of this process can be seen")
     quota, quota_directory = _cpu_quota(look, cpu)
     statistics = _cpu_statistics(look, quota_directory)
-    told = cpu or cpuset or memory
-    return Limits(
+    pids, pids_used = _pids(look, groups.get("pids"))
+    limits = Limits(
         cpu_quota=quota,
         cpuset=_cpuset(look, cpuset),
         memory_bytes=_memory(look, memory),
@@ -33,6 +45,16 @@ def read_limits(look: Look) -> Limits:
         cgroup_path=None if told is None else told.path,
         throttled_periods=statistics.get("nr_throttled"),
         periods=statistics.get("nr_periods"),
+        shm_free_bytes=_shared_memory_free(look),
+        shm_read_only=_shared_memory_read_only(look),
+        processes=_shell_limit(look, "NPROC", "Max processes", "processes"),
+        pids=pids,
+        pids_used=pids_used,
+        nice=_nice(look),
+    )
+    none = (name for name in LIMITS if getattr(limits, name) is None)
+    return replace(
+        limits, unlimited=tuple(name for name in none if not look.is_open(f"limits.{name}"))
     )
 
 
@@ -75,12 +97,40 @@ def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int]:
     if directory is None:
         return {}
     found = {}
-    for line in (look.text(f"{directory}/cpu.stat") or "").splitlines():
+    path = f"{directory}/cpu.stat"
+    for line in (look.text(path) or "").splitlines():
         name, _, number = line.partition(" ")
         count = whole_number(number)
         if count is not None:
             found[name] = count
+    for fact, name in (("periods", "nr_periods"), ("throttled_periods", "nr_throttled")):
+        if name not in found:
+            reason = f"{path} has no {name}" if found else look.why(path)
+            look.not_known(f"limits.{fact}", reason)
     return found
+
+
+def _pids(look: Look, group: Group | None) -> tuple[int | None, int | None]:
+    """How many processes and threads the cgroup may have and has, where least are left."""
+    if group is None:
+        return None, None
+    limits: list[tuple[int, int]] = []
+    for directory in group.directories:
+        most = look.text(f"{directory}/pids.max")
+        if most in (None, "max"):
+            continue
+        number, used = whole_number(most), look.number(f"{directory}/pids.current")
+        if number is None or used is None:
+            look.not_known("limits.pids", look.why(f"{directory}/pids.max"))
+        else:
+            limits.append((number, used))
+    if limits:
+        return min(limits, key=lambda limit: limit[0] - limit[1])
+    path = f"{group.directories[0]}/pids.current"
+    used = look.number(path)
+    if used is None:
+        look.not_known("limits.pids_used", look.why(path))
+    return None, used
 
 
 def _cpuset(look: Look, group: Group | None) -> tuple[int, ...] | None:
@@ -131,18 +181,47 @@ def _memory(look: Look, group: Group | None) -> int | None:
 
 def _shared_memory(look: Look) -> int | None:
     """Size of the file system at /dev/shm; of a recording the mount's ``size=`` option."""
-    size = look.host.disk_bytes("/dev/shm")
+    size = look.host.disk_bytes(SHM)
     if size is not None:
         return size
-    found = None
-    for line in (look.text("/proc/self/mountinfo") or "").splitlines():
-        parts = line.split()
-        if len(parts) >= 5 and parts[4] == "/dev/shm":
-            option = re.search(r"\bsize=(\d{1,15})([kmg]?)\b", parts[-1])
-            found = option and int(option[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[option[2]]
-    if found is None:
-        look.not_known("limits.shm_bytes", "the size of /dev/shm cannot be seen")
-    return found
+    mount = _shared_memory_mount(look)
+    option = re.search(r"\bsize=(\d{1,15})([kmg]?)\b", mount[-1]) if mount else None
+    if option is None:
+        look.not_known("limits.shm_bytes", f"the size of {SHM} cannot be seen")
+        return None
+    return int(option[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[option[2]]
+
+
+def _shared_memory_free(look: Look) -> int | None:
+    free = look.host.disk_free_bytes(SHM)
+    if free is None:
+        look.not_known("limits.shm_free_bytes", f"what is free of {SHM} cannot be seen")
+    return free
+
+
+def _shared_memory_read_only(look: Look) -> bool | None:
+    mount = _shared_memory_mount(look)
+    if mount is None:
+        look.not_known("limits.shm_read_only", f"/proc/self/mountinfo shows no mount at {SHM}")
+        return None
+    return "ro" in mount[5].split(",")
+
+
+def _shared_memory_mount(look: Look) -> list[str] | None:
+    """The fields of mountinfo (proc(5)) for /dev/shm: of several mounts the last one shows."""
+    lines = (look.text("/proc/self/mountinfo") or "").splitlines()
+    mounts = [line.split() for line in lines]
+    return next((m for m in reversed(mounts) if len(m) > 6 and m[4] == SHM), None)
+
+
+def _nice(look: Look) -> int | None:
+    """Field 19 of /proc/self/stat (proc(5)), counted from behind the name in parentheses."""
+    path = "/proc/self/stat"
+    fields = (look.text(path) or "").rpartition(")")[2].split()
+    nice = whole_number(fields[16]) if len(fields) > 16 else None
+    if nice is None:
+        look.not_known("limits.nice", look.why(path))
+    return nice
 
 
 def _shell_limit(look: Look, name: str, title: str, fact: str) -> int | None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 
-from cputune.facts import Load
+from cputune.facts import BusyProcess, Load
+from cputune.host import Process
 from cputune.probing._look import Look, decimal, whole_number
+
+BUSY_SHARE = 0.2
+"""CPUs. The time of a look is some hundredths of a second long, a tick of the kernel one."""
+MOST_BUSY = 8
 
 
 def read_load(look: Look) -> Load:
@@ -26,10 +31,21 @@ def read_load(look: Look) -> Load:
         ("cpu_pressure_percent", "/proc/pressure/cpu"),
         ("memory_pressure_percent", "/proc/pressure/memory"),
         ("steal_share", "/proc/stat"),
+        ("running_threads", "/proc/loadavg"),
     ):
         if getattr(load, fact) is None:
             look.not_known(f"load.{fact}", look.why(path))
     return load
+
+
+def busiest(processes: tuple[Process, ...]) -> tuple[BusyProcess, ...]:
+    """Who computed while we looked, the busiest first."""
+    found = [
+        BusyProcess(pid=process.pid, name=process.name, cpu_share=round(process.cpu_share, 2))
+        for process in processes
+        if process.cpu_share is not None and process.cpu_share >= BUSY_SHARE
+    ]
+    return tuple(sorted(found, key=lambda process: (-process.cpu_share, process.pid))[:MOST_BUSY])
 
 
 def _pressure(look: Look, resource: str) -> float | None:

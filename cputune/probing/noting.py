@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cputune.host import Command, Completed, Distribution, Host
+from cputune.host import Command, Completed, Distribution, Host, Process
 
 
 class NotingHost(Host):
@@ -21,7 +21,9 @@ class NotingHost(Host):
         self.programs: dict[str, str] = {}
         self.answers: dict[tuple[str, ...], Completed] = {}
         self.refusals: dict[tuple[str, ...], int] = {}
+        self.seen: tuple[Process, ...] = ()
         self.sizes: dict[str, int | None] = {}
+        self.free: dict[str, int | None] = {}
         self.limits: dict[str, int | None] = {}
         self.registers: dict[str, tuple[int, int, int, int]] = {}
 
@@ -92,9 +94,17 @@ class NotingHost(Host):
     def cpu_info(self) -> Mapping[str, object]:
         return self._host.cpu_info()
 
+    def processes(self) -> tuple[Process, ...]:
+        self.seen = self._host.processes()
+        return self.seen
+
     def disk_bytes(self, path: str) -> int | None:
         self.sizes[path] = self._host.disk_bytes(path)
         return self.sizes[path]
+
+    def disk_free_bytes(self, path: str) -> int | None:
+        self.free[path] = self._host.disk_free_bytes(path)
+        return self.free[path]
 
     def resource_limit(self, name: str) -> int | None:
         self.limits[name] = self._host.resource_limit(name)

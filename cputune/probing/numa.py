@@ -27,16 +27,17 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
             for key, value in fields(look.text(f"{directory}/meminfo")).items()
             if key
         }
-        total = kibibytes(memory.get("MemTotal"))
-        if total is None:
-            reason = look.why(f"{directory}/meminfo")
-            look.not_known(f"topology.numa_nodes.{node}.memory_bytes", reason)
+        total, free = kibibytes(memory.get("MemTotal")), kibibytes(memory.get("MemFree"))
+        for fact, bytes_ in (("memory_bytes", total), ("free_bytes", free)):
+            if bytes_ is None:
+                reason = look.why(f"{directory}/meminfo")
+                look.not_known(f"topology.numa_nodes.{node}.{fact}", reason)
         nodes.append(
             NumaNode(
                 id=node,
-                cpus=tuple(sorted((cpus or frozenset()) & online)),
+                cpus=None if cpus is None else tuple(sorted(cpus & online)),
                 memory_bytes=total,
-                free_bytes=kibibytes(memory.get("MemFree")),
+                free_bytes=free,
             )
         )
     if not nodes:

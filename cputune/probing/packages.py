@@ -19,6 +19,13 @@ def read_packages(look: Look) -> tuple[Package, ...]:
                 f"the metadata of {distribution.name} names no version"
                 + (f" ({distribution.location})" if distribution.location else ""),
             )
+        if distribution.location is None:
+            look.not_known(
+                f"packages.{distribution.name}.location",
+                "conda keeps no place for it"
+                if distribution.installer == "conda"
+                else "the recording does not name the place",
+            )
         found.append(
             Package(
                 name=distribution.name,

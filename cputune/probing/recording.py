@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
 from cputune import cpulist
-from cputune.host import Distribution, Host, RecordedHost, write_tree
+from cputune.host import Distribution, Host, Process, RecordedHost, write_tree
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
 from cputune.probing._probe import probe
 from cputune.probing.environment import read_environment
@@ -36,16 +37,19 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
     """
     noting = NotingHost(host)
     facts = probe(noting)
-    bound = frozenset(process.pid for process in facts.bound_processes)
-    files, directories = recording(noting, bound)
+    told_of = {process.pid for process in facts.bound_processes}
+    told_of |= {process.pid for process in facts.load.busy}
+    files, directories = recording(noting, told_of)
     write_tree(Path(directory), files, directories)
     return RecordedHost(directory)
 
 
-def recording(noted: NotingHost, bound: frozenset[int]) -> tuple[dict[str, str], tuple[str, ...]]:
+def recording(
+    noted: NotingHost, told_of: AbstractSet[int]
+) -> tuple[dict[str, str], tuple[str, ...]]:
     """The files and directories of a recording, relative to its root.
 
-    ``bound`` are the processes whose binding matters: of others nothing is kept.
+    ``told_of`` are the processes that the document names: of others nothing is kept.
     """
     environment = noted.environment()
     scrub = Scrubber(
@@ -56,9 +60,6 @@ def recording(noted: NotingHost, bound: frozenset[int]) -> tuple[dict[str, str],
     files: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
     for path, text in sorted(noted.texts.items()):
-        process = re.match(r"/proc/(\d+)/", path)
-        if process and int(process[1]) not in bound:
-            continue
         place = _place(path, scrub)
         if path.startswith(_TREES):
             files[place.lstrip("/")] = _clean(path, text, scrub)
@@ -72,7 +73,9 @@ def recording(noted: NotingHost, bound: frozenset[int]) -> tuple[dict[str, str],
         "packages": [_package(package, scrub) for package in noted.distributions()],
         "launchers": _launchers(noted, scrub),
         "limits": noted.limits,
+        "processes": [_process(p, scrub) for p in noted.seen if p.pid in told_of],
         "disk_bytes": noted.sizes,
+        "disk_free_bytes": noted.free,
         "cpuid": noted.registers,
         "unreadable": {_place(path, scrub): code for path, code in noted.errors.items()},
         "files": elsewhere,
@@ -85,7 +88,7 @@ def recording(noted: NotingHost, bound: frozenset[int]) -> tuple[dict[str, str],
         },
     }
     files[RECORD_FILE] = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    return files, _directories(noted, scrub, bound)
+    return files, _directories(noted, scrub)
 
 
 def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
@@ -98,7 +101,7 @@ def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
     return scrub.text(path)
 
 
-def _directories(noted: NotingHost, scrub: Scrubber, bound: frozenset[int]) -> tuple[str, ...]:
+def _directories(noted: NotingHost, scrub: Scrubber) -> tuple[str, ...]:
     """Directories of proc and sys that a replay lists or asks for, also where they are empty."""
     found = {
         _place(path, scrub, file=False)
@@ -107,9 +110,7 @@ def _directories(noted: NotingHost, scrub: Scrubber, bound: frozenset[int]) -> t
     }
     for directory, names in noted.directories.items():
         found.add(directory)
-        if directory == "/proc":
-            names = tuple(name for name in names if name.isdigit() and int(name) in bound)
-        elif directory == "/sys/class/net":
+        if directory == "/sys/class/net":
             names = tuple(map(scrub.interface, names))
         else:
             names = tuple(name for name in names if _NUMBERED.fullmatch(name))
@@ -133,9 +134,9 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
         return " ".join(text.split()[:3]) + "\n"
     if path == "/proc/self/status":
         return "".join(re.findall(r"(?m)^(?:CapEff|Cpus_allowed_list):.*\n", text))
-    if path.endswith("/status"):
-        kept = re.findall(r"(?m)^(?:Name|VmSize|Cpus_allowed_list):.*\n", text)
-        return scrub.value("".join(kept))
+    if path == "/proc/self/stat":
+        nice = text.rpartition(")")[2].split()[16:17]
+        return " ".join(("0 (python)", "R", *["0"] * 15, *nice)) + "\n"
     if path == "/proc/self/cgroup":
         lines = (line.rpartition(":") for line in text.splitlines())
         return "".join(f"{head}:{scrub.group_path(group)}\n" for head, _, group in lines)
@@ -198,6 +199,15 @@ def _package(package: Distribution, scrub: Scrubber) -> dict[str, Any]:
         "requires": list(package.requires),
         "installer": package.installer,
         "others": list(package.others),
+    }
+
+
+def _process(process: Process, scrub: Scrubber) -> dict[str, Any]:
+    return {
+        "pid": process.pid,
+        "name": scrub.value(process.name),
+        "cpus": cpulist.render(process.cpus),
+        "cpu_share": process.cpu_share,
     }
 
 

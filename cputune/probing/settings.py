@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from cputune.facts import Settings
+from cputune.facts import Frequency, Settings
 from cputune.probing._look import CPU_DIR, Look
 
 _CONTAINERS = (
@@ -18,16 +19,23 @@ _CONTAINERS = (
 )
 
 
-def read_settings(look: Look) -> Settings:
+NUMA_BALANCING_NORMAL = 1
+"""The bit of the sysctl that moves pages to the CPUs that use them; bit 2 moves them between
+fast and slow memory (Documentation/admin-guide/sysctl/kernel.rst)."""
+
+
+def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
     """Read them; each is None where the kernel does not show it."""
+    frequencies = _frequencies(look, online)
     settings = Settings(
-        governor=_governor(look),
+        governor=",".join(sorted({group.governor for group in frequencies})) or None,
         turbo=_turbo(look),
         transparent_huge_pages=_chosen(look.text("/sys/kernel/mm/transparent_hugepage/enabled")),
         numa_balancing=_numa_balancing(look),
         smt=look.text(f"{CPU_DIR}/smt/control") or None,
         kernel=_kernel(look),
         container=_container(look),
+        frequencies=frequencies,
     )
     for fact, path in (
         ("governor", f"{CPU_DIR}/cpu0/cpufreq/scaling_governor"),
@@ -39,16 +47,39 @@ def read_settings(look: Look) -> Settings:
     ):
         if getattr(settings, fact) is None:
             look.not_known(f"settings.{fact}", look.why(path))
+    if settings.container is None:
+        look.not_known("settings.container", "no trace of one in cgroup, mounts and environment")
     return settings
 
 
-def _governor(look: Look) -> str | None:
-    """The cpufreq governor; all of them, joined by commas, where policies differ."""
+def _frequencies(look: Look, online: tuple[int, ...]) -> tuple[Frequency, ...]:
+    """The online CPUs in groups that are treated alike; CPUs without cpufreq are in none."""
+    alike: dict[tuple[str, str | None, str | None], set[int]] = {}
+    for directory, cpus in _policies(look, online):
+        governor = look.text(f"{directory}/scaling_governor")
+        if governor:
+            driver = look.text(f"{directory}/scaling_driver") or None
+            preference = look.text(f"{directory}/energy_performance_preference") or None
+            alike.setdefault((governor, driver, preference), set()).update(cpus)
+    return tuple(
+        Frequency(
+            cpus=tuple(sorted(cpus)), governor=governor, driver=driver, energy_preference=preference
+        )
+        for (governor, driver, preference), cpus in alike.items()
+        if cpus
+    )
+
+
+def _policies(look: Look, online: tuple[int, ...]) -> Iterator[tuple[str, frozenset[int]]]:
+    """Directories of cpufreq with the online CPUs of each: policies, or those of each CPU."""
     base = f"{CPU_DIR}/cpufreq"
-    policies = look.numbered(base, "policy")
-    paths = [f"{base}/policy{number}/scaling_governor" for number in policies]
-    texts = [look.text(path) for path in paths or (f"{CPU_DIR}/cpu0/cpufreq/scaling_governor",)]
-    return ",".join(sorted({text for text in texts if text})) or None
+    for number in look.numbered(base, "policy"):
+        listed = look.text(f"{base}/policy{number}/affected_cpus")
+        cpus = frozenset({number}) if listed is None else look.cpus(listed.replace(" ", ","))
+        yield f"{base}/policy{number}", (cpus or frozenset()) & frozenset(online)
+    if not look.numbered(base, "policy"):
+        for cpu in online:
+            yield f"{CPU_DIR}/cpu{cpu}/cpufreq", frozenset({cpu})
 
 
 def _turbo(look: Look) -> bool | None:
@@ -68,7 +99,7 @@ def _chosen(text: str | None) -> str | None:
 
 def _numa_balancing(look: Look) -> bool | None:
     number = look.number("/proc/sys/kernel/numa_balancing")
-    return None if number is None else number != 0
+    return None if number is None else bool(number & NUMA_BALANCING_NORMAL)
 
 
 def _kernel(look: Look) -> str | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from cputune.facts import BoundProcess, Network, Topology
+from cputune.host import Process
 from cputune.probing._look import Look, whole_number
 
-CAP_SYS_NICE = 23
-"""Its bit in the capability masks (include/uapi/linux/capability.h)."""
+CAP_SYS_NICE, CAP_SYS_RESOURCE = 23, 24
+"""Their bits in the capability masks (include/uapi/linux/capability.h)."""
 
 _DRIVERS = (
     # a driver that is loaded makes a GPU usable; a card without one is none
@@ -17,7 +18,9 @@ _DRIVERS = (
     ("amd", "/dev/kfd"),
     ("directx", "/dev/dxg"),
 )
-MOST_PROCESSES_READ = 4096
+STATUS = "/proc/self/status"
+HOST_NAME = "/proc/sys/kernel/hostname"
+HOSTS = "/etc/hosts"
 
 
 def read_accelerators(look: Look) -> tuple[str, ...] | None:
@@ -29,22 +32,29 @@ def read_accelerators(look: Look) -> tuple[str, ...] | None:
     return found
 
 
-def read_sys_nice(look: Look) -> bool | None:
-    """Whether the process holds CAP_SYS_NICE, by its effective capabilities."""
-    mask = re.search(r"^CapEff:\s*([0-9a-f]+)$", look.text("/proc/self/status") or "", re.M)
+def read_capability(look: Look, fact: str, bit: int) -> bool | None:
+    """Whether the process holds a capability, by its effective ones."""
+    mask = re.search(r"^CapEff:\s*([0-9a-f]+)$", look.text(STATUS) or "", re.M)
     number = whole_number(mask[1], base=16) if mask else None
-    return None if number is None else bool(number >> CAP_SYS_NICE & 1)
+    if number is None:
+        look.not_known(fact, look.why(STATUS))
+        return None
+    return bool(number >> bit & 1)
 
 
 def read_network(look: Look) -> Network:
     """The interfaces, and what /etc/hosts makes of the machine's own name."""
     names = look.names("/sys/class/net")
-    host_name = look.text("/proc/sys/kernel/hostname")
-    hosts = look.text("/etc/hosts")
+    if not names:
+        look.not_known("network.interfaces", "/sys/class/net shows none")
+    host_name = look.text(HOST_NAME)
+    hosts = look.text(HOSTS)
     addresses = None
     if host_name and hosts is not None:
         rows = [line.partition("#")[0].split() for line in hosts.splitlines()]
         addresses = tuple(row[0] for row in rows if host_name in row[1:])
+    else:
+        look.not_known("network.hostname_addresses", look.why(HOSTS if host_name else HOST_NAME))
     return Network(interfaces=names or None, hostname_addresses=addresses)
 
 
@@ -64,22 +74,13 @@ def read_preload_missing(look: Look) -> tuple[str, ...]:
     )
 
 
-def read_bound_processes(look: Look, topology: Topology) -> tuple[BoundProcess, ...]:
-    """Processes bound to fewer CPUs than are online and to others than we are.
-
-    Kernel threads have no memory of their own (no VmSize) and are left out.
-    """
-    online, ours = topology.online, frozenset(topology.allowed)
-    found = []
-    for pid in look.numbered("/proc", "")[:MOST_PROCESSES_READ]:
-        status = look.text(f"/proc/{pid}/status")
-        allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status or "", re.M)
-        if status is None or allowed is None or "VmSize:" not in status:
-            continue
-        cpus = (look.cpus(allowed[1]) or frozenset()) & set(online)
-        if cpus and len(cpus) < len(online) and cpus != ours:
-            name = re.search(r"^Name:\s*(.*)$", status, re.M)
-            found.append(
-                BoundProcess(pid=pid, name=name[1] if name else "", cpus=tuple(sorted(cpus)))
-            )
-    return tuple(found)
+def bound_processes(processes: tuple[Process, ...], topology: Topology) -> tuple[BoundProcess, ...]:
+    """Those that are bound to fewer CPUs than are online, and to others than we are."""
+    online, ours = frozenset(topology.online), frozenset(topology.allowed)
+    return tuple(
+        BoundProcess(pid=process.pid, name=process.name, cpus=cpus)
+        for process in processes
+        if (cpus := tuple(cpu for cpu in process.cpus if cpu in online))
+        and len(cpus) < len(online)
+        and frozenset(cpus) != ours
+    )

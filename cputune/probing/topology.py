@@ -27,8 +27,8 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     cpu_dirs = look.numbered(CPU_DIR, "cpu")
     online = _online(look, info, cpu_dirs)
     present = look.cpu_list(f"{CPU_DIR}/present") or frozenset(cpu_dirs) or None
-    if not online:
-        look.not_known("topology.online", look.why(f"{CPU_DIR}/online"))
+    for fact in ("online", "logical_cpus", "allowed") if not online else ():
+        look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
     nodes = read_numa_nodes(look, frozenset(online))
     cores = _group(look, "cores", CORE_SETS, online, _core_ids(look), _cpuinfo_cores(info))
     sockets = _group(
@@ -37,6 +37,8 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     for fact in ("physical_cores", "threads_per_core", "cores_per_socket"):
         if cores is None:
             look.not_known(f"topology.{fact}", _UNTOLD.format("cores"))
+    if present is None:
+        look.not_known("topology.offline", look.why(f"{CPU_DIR}/present"))
     if sockets is None:
         look.not_known("topology.sockets", _UNTOLD.format("sockets"))
         look.not_known("topology.cores_per_socket", _UNTOLD.format("sockets"))
@@ -47,7 +49,7 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
         present=None if present is None else tuple(sorted(present)),
         allowed=_allowed(look, online, cpuset),
         numa_nodes=nodes,
-        hybrid=_is_hybrid(look, built),
+        hybrid=_is_hybrid(look, built, info, whole=present == frozenset(online)),
         cores_known=cores is not None,
         sockets_known=sockets is not None,
     )
@@ -161,18 +163,29 @@ def _cpuinfo_packages(info: CpuInfo) -> Groups:
 
 
 def _cpuinfo_cores(info: CpuInfo) -> Groups:
-    """Cores by ``physical id`` and ``core id``, or by the counts where those leave no choice."""
+    """Cores by the counts where those leave no choice, else by ``physical id`` and ``core id``.
+
+    Packages of two dies (AMD Magny-Cours and Interlagos) count their core ids twice: there
+    the ids of a whole package are fewer than its ``cpu cores``, and tell nothing.
+    """
+    packages = _cpuinfo_packages(info)
+    ids = {cpu: whole_number(info.processors[cpu].get("core id")) for cpu in packages}
+    members: dict[Hashable, set[int]] = {}
+    for cpu, socket in packages.items():
+        members.setdefault(socket, set()).add(cpu)
     found: dict[int, Hashable] = {}
-    for cpu, socket in _cpuinfo_packages(info).items():
-        block = info.processors[cpu]
-        core = whole_number(block.get("core id"))
+    for cpu, socket in packages.items():
+        block, core = info.processors[cpu], ids[cpu]
         siblings, cores = (whole_number(block.get(key)) for key in ("siblings", "cpu cores"))
-        if core is not None:
-            found[cpu] = (socket, core)
-        elif cores is not None and cores == siblings:
+        whole = siblings == len(members[socket])
+        if cores is not None and cores == siblings:
             found[cpu] = (socket, "alone", cpu)
         elif cores == 1:
             found[cpu] = (socket, 0)
+        elif core is not None and not (
+            whole and cores is not None and len({ids[other] for other in members[socket]}) < cores
+        ):
+            found[cpu] = (socket, core)
     return found
 
 
@@ -188,7 +201,7 @@ def _cores(
     for cpu in online:
         members.setdefault(cpu if cores is None else cores[cpu], []).append(cpu)
     socket_numbers: dict[Hashable, int] = {}
-    node_of = {cpu: node.id for node in nodes for cpu in node.cpus}
+    node_of = {cpu: node.id for node in nodes for cpu in node.cpus or ()}
     built = []
     for cpus in members.values():
         first = cpus[0]
@@ -225,15 +238,21 @@ def _allowed(
     return tuple(sorted(allowed))
 
 
-def _is_hybrid(look: Look, cores: tuple[Core, ...]) -> bool:
-    """P and E cores: Linux shows a PMU for each kind, or capacities that differ.
+def _is_hybrid(look: Look, cores: tuple[Core, ...], info: CpuInfo, *, whole: bool) -> bool:
+    """P and E cores: Linux shows a PMU for each kind, capacities that differ, or SMT on some.
 
-    A tenth is the limit: favoured cores of one kind differ by less.
+    A tenth is the limit of capacities: favoured cores of one kind differ by less. SMT tells
+    only where the machine is ``whole``, without offline CPUs, and is no virtual one, to
+    which threads are dealt out at will.
     """
     if look.exists("/sys/devices/cpu_core") and look.exists("/sys/devices/cpu_atom"):
         return True
     capacities = [core.capacity for core in cores if core.capacity]
-    return len(capacities) == len(cores) > 1 and max(capacities) > 1.1 * min(capacities)
+    if len(capacities) == len(cores) > 1 and max(capacities) > 1.1 * min(capacities):
+        return True
+    virtual = "hypervisor" in (info.first("flags") or "").split()
+    single = sum(len(core.cpus) == 1 for core in cores)
+    return whole and not virtual and 1 < single < len(cores)
 
 
 def _capacity(look: Look, cpu: int) -> int | None:

@@ -128,7 +128,9 @@ class ProcessRunner:
             raise Infeasible("trials run on this machine alone, the plan is for several nodes")
         if plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
-        base = environment.base_environment(os.environ, plan, offline=self._hub_offline())
+        base = environment.base_environment(
+            os.environ, plan, offline=self._hub_offline(), versions=self._versions
+        )
         with_mpi = plan.backend == "ccl" and plan.world_size > 1
         if with_mpi and not self._allow_mpi:
             raise Infeasible("oneCCL needs an MPI launcher, and none may be used")

@@ -6,28 +6,33 @@ from dataclasses import asdict
 from typing import Any
 
 from cputune import cpulist
-from cputune.facts import HostFacts, Package, Topology
+from cputune.facts import HostFacts, Launcher, Package, Settings, Topology
+from cputune.probing.launchers import MPI_PROGRAMS
 
 
 def host_document(facts: HostFacts) -> dict[str, Any]:
-    """Plain JSON values. What is not known is null, and ``unknown`` says why."""
+    """Plain JSON values. What is null is not known, and ``unknown`` says why, or is a limit
+    that does not exist, and stands in ``limits.unlimited``.
+    """
     limits = asdict(facts.limits)
     limits["cpuset"] = _list(facts.limits.cpuset)
+    limits["unlimited"] = list(facts.limits.unlimited)
     return {
         "cpu": {**asdict(facts.cpu), "isa": list(facts.cpu.isa)},
         "topology": _topology(facts.topology),
         "limits": limits,
         "memory": asdict(facts.memory),
-        "settings": asdict(facts.settings),
-        "load": asdict(facts.load),
+        "settings": _settings(facts.settings),
+        "load": {**asdict(facts.load), "busy": [asdict(process) for process in facts.load.busy]},
         "python": facts.python,
         "packages": [_package(package) for package in facts.packages],
         "libraries": [asdict(library) for library in facts.libraries],
-        "launchers": [asdict(launcher) for launcher in facts.launchers],
+        "launchers": [_launcher(launcher) for launcher in facts.launchers],
         "environment": dict(facts.environment),
         "preload_missing": list(facts.preload_missing),
         "accelerators": _items(facts.accelerators),
         "sys_nice": facts.sys_nice,
+        "sys_resource": facts.sys_resource,
         "network": {
             "interfaces": _items(facts.network.interfaces),
             "hostname_addresses": _items(facts.network.hostname_addresses),
@@ -54,6 +59,27 @@ def _package(package: Package) -> dict[str, Any]:
     return {**shown, "others": list(package.others)} if package.others else shown
 
 
+def _settings(settings: Settings) -> dict[str, Any]:
+    groups = [
+        {
+            "cpus": cpulist.render(group.cpus),
+            "governor": group.governor,
+            **({"driver": group.driver} if group.driver else {}),
+            **({"energy_preference": group.energy_preference} if group.energy_preference else {}),
+        }
+        for group in settings.frequencies
+    ]
+    return {**asdict(settings), "frequencies": groups}
+
+
+def _launcher(launcher: Launcher) -> dict[str, Any]:
+    """The dialect and version of MPI launchers; of others nobody asks for them."""
+    shown: dict[str, Any] = {"name": launcher.name, "path": launcher.path}
+    if launcher.name in MPI_PROGRAMS:
+        shown |= {"dialect": launcher.dialect, "version": launcher.version}
+    return shown
+
+
 def _topology(topology: Topology) -> dict[str, Any]:
     cores, sockets = topology.cores_known, topology.sockets_known
     online = set(topology.online)
@@ -70,7 +96,7 @@ def _topology(topology: Topology) -> dict[str, Any]:
         "numa_nodes": [
             {
                 "id": node.id,
-                "cpus": cpulist.render(node.cpus),
+                "cpus": _list(node.cpus),
                 "memory_bytes": node.memory_bytes,
                 "free_bytes": node.free_bytes,
             }

@@ -15,6 +15,24 @@ _PACKAGES = (
     "optuna",
 )
 
+_VECTOR_UNITS = (
+    # the best first
+    ("avx512f", "AVX-512"),
+    ("avx2", "AVX2"),
+    ("avx", "AVX"),
+    ("sse4_2", "SSE"),
+    ("sve", "SVE"),
+    ("asimd", "NEON"),
+    ("neon", "NEON"),
+    ("vfpv4", "VFP, one number at a time"),
+    ("vx", "vector facility of z/Architecture"),
+)
+_BF16_UNITS = (
+    ("amx_bf16", "AMX"),
+    ("avx512_bf16", "avx512_bf16"),
+    ("bf16", "Arm bf16 instructions"),
+)
+
 
 def precision_units(facts: HostFacts) -> dict[str, str]:
     """What a matrix product of each precision runs on; empty where the ISA is not known.
@@ -23,22 +41,13 @@ def precision_units(facts: HostFacts) -> dict[str, str]:
     to fp32 (https://uxlfoundation.github.io/oneDNN/dev_guide_data_types.html).
     """
     cpu = facts.cpu
-    if not cpu.isa:
+    vector = next((unit for flag, unit in _VECTOR_UNITS if cpu.has(flag)), None)
+    if vector is None:
         return {}
-    if any(cpu.has(flag) for flag in ("sve", "asimd", "bf16", "i8mm")):
-        vector = "SVE" if cpu.has("sve") else "NEON"
-        return {
-            "fp32": vector,
-            "bf16": "Arm bf16 instructions" if cpu.has("bf16") else "plain (slower than fp32)",
-        }
-    fp32 = "AVX-512" if cpu.has("avx512f") else "AVX2" if cpu.has("avx2") else "SSE or AVX only"
-    units = {"fp32": fp32}
-    if cpu.has("amx_bf16"):
-        units["bf16"] = "AMX"
-    elif cpu.has("avx512_bf16"):
-        units["bf16"] = "avx512_bf16"
-    else:
-        units["bf16"] = "plain (slower than fp32)"
+    units = {"fp32": vector}
+    units["bf16"] = next(
+        (unit for flag, unit in _BF16_UNITS if cpu.has(flag)), "plain (slower than fp32)"
+    )
     if cpu.has("amx_fp16"):
         units["fp16"] = "AMX (inference; the Trainer does not train in fp16 on a CPU)"
     return units
@@ -81,11 +90,17 @@ def _cores(facts: HostFacts) -> str:
         return ""
     per_socket = sorted(set(topology.cores_per_socket))
     if len(per_socket) == 1:
-        shape = f"{topology.sockets} × {per_socket[0]} cores"
+        sockets = f"{topology.sockets} socket{'s' if topology.sockets > 1 else ''}"
+        shape = f"{sockets} × {per_socket[0]} core{'s' if per_socket[0] > 1 else ''}"
     else:
         shape = f"{topology.sockets} sockets of {per_socket[0]} to {per_socket[-1]} cores"
-    if topology.threads_per_core > 1:
-        shape += f" × {topology.threads_per_core} threads"
+    threads = topology.threads_per_core
+    if threads > 1:
+        with_all = sum(len(core.cpus) == threads for core in topology.cores)
+        whole = with_all == len(topology.cores)
+        shape += (
+            f" × {threads} threads" if whole else f" ({with_all} of them with {threads} threads)"
+        )
     parts = [shape, f"{len(topology.online)} CPUs online ({cpulist.render(topology.online)})"]
     if topology.allowed != topology.online:
         parts.append(f"allowed {cpulist.render(topology.allowed) or 'none'}")

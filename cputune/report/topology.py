@@ -69,7 +69,7 @@ def picture(
 def _slow_cores(facts: HostFacts) -> frozenset[tuple[int, ...]]:
     """The cores of a hybrid machine that are not of its fastest kind."""
     cores = facts.topology.cores
-    speeds = {core.cpus: core.capacity or core.max_khz or 0 for core in cores}
+    speeds = {core.cpus: core.speed for core in cores}
     limit = 0.9 * max(speeds.values(), default=0) if facts.topology.hybrid else 0
     return frozenset(cpus for cpus, speed in speeds.items() if speed < limit)
 

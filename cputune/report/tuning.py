@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from cputune.plan import Plan
-from cputune.result import FAILED, PRUNED, Result, Throughput, Trial
+from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
-    ConfirmRun,
     ConfirmStarted,
     Event,
     Said,
@@ -24,11 +23,15 @@ if TYPE_CHECKING:
     from cputune.tuner.space import SearchSpace
 
 
+LEGEND = "2 × 14 threads means 2 ranks with 14 threads each"
+"""How ``Plan.describe`` begins."""
+
+
 def line_of(event: Event) -> str | None:
     """One line for an event, or None for one that is not worth a line of its own."""
     if isinstance(event, StudyStarted):
         resumed = f", {event.resumed} trials are on record" if event.resumed else ""
-        return f"{len(event.space)} plans, {event.budget} trials{resumed}"
+        return f"{len(event.space)} plans, {event.budget} trials{resumed} ({LEGEND})"
     if isinstance(event, TrialEnded):
         return trial_line(event.trial)
     if isinstance(event, TrialRepeated):
@@ -87,7 +90,7 @@ def result_table(result: Result) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("trial", "samples/s", "steps"):
         table.add_column(heading, justify="right")
-    for heading in ("plan", "from", ""):
+    for heading in ("plan (ranks × threads each)", "from", ""):
         table.add_column(heading)
     for trial in sorted(result.trials, key=_fastest_first):
         mark = ""

@@ -14,7 +14,7 @@ from cputune.stack.spelling import (
     why_no_bf16,
 )
 from cputune.stack.tables import Stack, load
-from cputune.stack.uses import IpexUse, ccl_use, ipex_use, ipex_variables, oneccl_module
+from cputune.stack.uses import IpexUse, ccl_use, ipex_off, ipex_use, oneccl_module
 from cputune.stack.versions import Versions, versions_of
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "ccl_use",
     "cpu_flag",
     "default_optimizer",
+    "ipex_off",
     "ipex_use",
-    "ipex_variables",
     "load",
     "oneccl_module",
     "optimizers",

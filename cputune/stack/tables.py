@@ -7,12 +7,14 @@ answered with None, or with what the nearest older release does where that is sa
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -22,20 +24,23 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SCHEMA = 1
-
 Minor = tuple[int, int]
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """One minor release of torch; ``last`` is its last patch, ``tags`` its CPython wheels."""
+    """One minor release of torch: its last patch, and the CPython tags of its wheels."""
 
-    minor: Minor
     last: Version
     tags: tuple[str, ...]
-    numpy: str | None
+    numpy: str = ""
     source: str
+
+    @property
+    def minor(self) -> Minor:
+        """(major, minor) of all its patches."""
+        return minor(self.last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +52,9 @@ class Ipex:
     """
 
     version: Version
-    torch: Minor
-    tags: tuple[str, ...] | None
+    tags: tuple[str, ...] | None = None
     mismatch: str
-    on_pypi: bool
+    on_pypi: bool = False
     source: str
 
 
@@ -60,21 +64,21 @@ class Bindings:
 
     version: Version
     torch: str
-    module: str
-    tags: tuple[str, ...] | None
+    module: str = "oneccl_bindings_for_pytorch"
+    tags: tuple[str, ...] | None = None
     source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a package needs from this minor on, as specifiers; None is no limit."""
+    """What a package needs from this minor on, as specifiers; "" is no limit."""
 
     first: Minor
-    torch: str | None = None
-    torch_at_run_time: str | None = None
-    accelerate: str | None = None
-    numpy: str | None = None
-    python: str | None = None
+    torch: str = ""
+    torch_at_run_time: str = ""
+    accelerate: str = ""
+    numpy: str = ""
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +89,12 @@ class Feature:
     """
 
     name: str
-    first: Minor | None
-    last: Minor | None
+    first: Minor | None = None
+    last: Minor | None = None
     source: str
     claim: str | None = None
-    torch: str | None = None
-    accelerate: str | None = None
+    torch: str = ""
+    accelerate: str = ""
     instead_before: str | None = None
     instead_after: str | None = None
 
@@ -170,9 +174,9 @@ class Era:
 class Stack:
     """All tables. Rows stand in the order of their versions, the oldest first."""
 
-    checked: str
     eras: tuple[Era, ...]
     wheels: Mapping[str, str]
+    numpy: tuple[Version, ...]
     torch: tuple[Torch, ...]
     ipex: tuple[Ipex, ...]
     oneccl: tuple[Bindings, ...]
@@ -186,13 +190,24 @@ class Stack:
                 return era
         raise KeyError(name)
 
+    def releases(self) -> Mapping[str, tuple[Version, ...]]:
+        """The versions of each package that were looked at, by our short names."""
+        return {
+            "torch": tuple(row.last for row in self.torch),
+            "ipex": tuple(row.version for row in self.ipex),
+            "oneccl": tuple(row.version for row in self.oneccl),
+            "transformers": self.transformers.read,
+            "accelerate": self.accelerate.read,
+            "numpy": self.numpy,
+        }
+
     def torch_row(self, version: Version) -> Torch | None:
         """The row of this torch's minor release."""
         return next((row for row in self.torch if row.minor == minor(version)), None)
 
     def ipex_for(self, torch: Version) -> tuple[Ipex, ...]:
         """The IPEX releases for this torch, the newest first; none from torch 2.9 on."""
-        return tuple(row for row in reversed(self.ipex) if row.torch == minor(torch))
+        return tuple(row for row in reversed(self.ipex) if minor(row.version) == minor(torch))
 
     def bindings_for(self, torch: Version) -> tuple[Bindings, ...]:
         """The oneCCL bindings built for exactly this torch release."""
@@ -211,13 +226,12 @@ def minor(version: Version) -> Minor:
 
 
 @lru_cache(maxsize=4096)
-def satisfies(version: Version, specifier: str | None) -> bool:
+def satisfies(version: Version, specifier: str) -> bool:
     """Whether a version is within a specifier; local labels and pre-releases are let through."""
-    return specifier is None or SpecifierSet(specifier, prereleases=True).contains(
-        Version(version.base_version)
-    )
+    return SpecifierSet(specifier, prereleases=True).contains(Version(version.base_version))
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str | None) -> Version | None:
     """A version, or None where the text is none."""
     try:
@@ -236,41 +250,14 @@ def load() -> Stack:
     """Read ``stack.toml``. It is part of the package: that it validates is a test's business."""
     text = resources.files("cputune.stack").joinpath("stack.toml").read_text(encoding="utf-8")
     document = tomllib.loads(text)
+    torch = document["torch"]
     return Stack(
-        checked=document["checked"],
         eras=tuple(_era(row) for row in document["era"]),
         wheels=document["wheels"],
-        torch=tuple(
-            Torch(
-                minor=_minor(row["minor"]),
-                last=Version(row["last"]),
-                tags=tuple(row["tags"]),
-                numpy=row.get("numpy"),
-                source=row["source"],
-            )
-            for row in document["torch"]
-        ),
-        ipex=tuple(
-            Ipex(
-                version=Version(row["version"]),
-                torch=_minor(row["torch"]),
-                tags=tuple(row["tags"]) if "tags" in row else None,
-                mismatch=row["mismatch"],
-                on_pypi=row["on_pypi"],
-                source=row["source"],
-            )
-            for row in document["ipex"]
-        ),
-        oneccl=tuple(
-            Bindings(
-                version=Version(row["version"]),
-                torch=row["torch"],
-                module=row["module"],
-                tags=tuple(row["tags"]) if "tags" in row else None,
-                source=row["source"],
-            )
-            for row in document["oneccl"]
-        ),
+        numpy=tuple(map(Version, document["numpy"]["read"])),
+        torch=_rows(Torch, torch["release"], torch["source"]),
+        ipex=_rows(Ipex, document["ipex"]),
+        oneccl=_rows(Bindings, document["oneccl"]),
         transformers=_library(document["transformers"]),
         accelerate=_library(document["accelerate"]),
     )
@@ -278,34 +265,26 @@ def load() -> Stack:
 
 def _library(table: Mapping[str, Any]) -> Library:
     keys = [
-        {**row, "name": name, "source": table["source"]}
+        {**{k: v for k, v in row.items() if k != "names"}, "name": name}
         for row in table.get("keys", ())
         for name in row["names"]
     ]
+    changes: list[dict[str, Any]] = table["needs"]
+    needs = accumulate(changes, operator.or_)
+
+    def features(name: str) -> tuple[Feature, ...]:
+        return _rows(Feature, table.get(name, ()), table["source"])
+
     return Library(
-        read=tuple(Version(text) for text in table["read"]),
-        needs=tuple(
-            Needs(first=_minor(row["from"]), **{k: v for k, v in row.items() if k != "from"})
-            for row in table["needs"]
-        ),
-        arguments=_features(table.get("argument", ())),
-        backends=_features(table.get("backend", ())),
-        optimizers=_features(table.get("optimizer", ())),
-        default_optimizers=_features(table.get("default_optimizer", ())),
-        keys=_features(keys),
-        options=_features(table.get("option", ())),
-        behaviours=_features(table.get("behaviour", ())),
-    )
-
-
-def _features(rows: Iterable[Mapping[str, Any]]) -> tuple[Feature, ...]:
-    return tuple(
-        Feature(
-            first=_minor(row["from"]) if "from" in row else None,
-            last=_minor(row["until"]) if "until" in row else None,
-            **{k: v for k, v in row.items() if k not in ("from", "until", "names")},
-        )
-        for row in rows
+        read=tuple(map(Version, table["read"])),
+        needs=_rows(Needs, needs),
+        arguments=features("argument"),
+        backends=features("backend"),
+        optimizers=features("optimizer"),
+        default_optimizers=features("default_optimizer"),
+        keys=_rows(Feature, keys, table["source"]),
+        options=features("option"),
+        behaviours=features("behaviour"),
     )
 
 
@@ -314,6 +293,19 @@ def _era(row: Mapping[str, str]) -> Era:
     return Era(name=row["name"], says=row["says"], versions=packages, source=row["source"])
 
 
-def _minor(text: str) -> Minor:
-    major, small = text.split(".")[:2]
-    return int(major), int(small)
+def _rows(
+    kind: type[Row], rows: Iterable[Mapping[str, Any]], source: str | None = None
+) -> tuple[Row, ...]:
+    """Records of a table. A key that the record has no field for is a TypeError."""
+    given = {} if source is None else {"source": source}
+    return tuple(kind(**given | dict(_value(*item) for item in row.items())) for row in rows)
+
+
+def _value(key: str, value: Any) -> tuple[str, Any]:
+    """The field of a record that a key of a row stands for, and its value."""
+    if key in ("from", "until"):
+        major, small = value.split(".")
+        return {"from": "first", "until": "last"}[key], (int(major), int(small))
+    if key in ("version", "last"):
+        return key, Version(value)
+    return key, tuple(value.split()) if key == "tags" else value

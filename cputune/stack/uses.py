@@ -16,6 +16,7 @@ from cputune.stack.versions import Versions
 Framework = Literal["trainer", "accelerate"]
 IpexState = Literal["used unasked", "used when asked", "ignored", "unfit", "absent", "unknown"]
 
+FRAMEWORKS: tuple[Framework, ...] = ("trainer", "accelerate")
 IPEX_VARIABLE = "ACCELERATE_USE_IPEX"
 
 
@@ -111,11 +112,9 @@ def _unknown(package: str) -> IpexUse:
     return IpexUse(state="unknown", reason=f"the version of {package} is not known")
 
 
-def ipex_variables(versions: Versions, *, ipex: bool) -> dict[str, str]:
-    """The variable by which a run uses IPEX, or does without; empty where nobody reads it."""
-    if ipex:
-        return {IPEX_VARIABLE: "true"}
-    states = {ipex_use(versions, framework=each).state for each in ("trainer", "accelerate")}
+def ipex_off(versions: Versions) -> dict[str, str]:
+    """The variable that a run without IPEX needs; empty where nobody uses IPEX unasked."""
+    states = {ipex_use(versions, framework=each).state for each in FRAMEWORKS}
     return {IPEX_VARIABLE: "false"} if "used unasked" in states else {}
 
 

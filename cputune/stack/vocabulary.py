@@ -68,18 +68,17 @@ def _arguments(v: Versions) -> list[Word]:
         )
         if argument.name == "use_ipex" and there:
             found[-1] = _use_ipex(v, argument, reader)
-    backends = library.backends_of(version)
     option = "--ddp_backend" if spelling.takes(v, "ddp_backend") else "--xpu_backend"
-    for name in ("gloo", "ccl", "mpi"):
+    for backend in library.backends:
         found.append(
             Word(
-                spelling=f"{option} {name}",
-                state=State.ACCEPTED if name in backends else State.REFUSED,
+                spelling=f"{option} {backend.name}",
+                state=State.ACCEPTED if backend.covers(version) else State.REFUSED,
                 reader=reader,
-                source="PyPI wheels, transformers/training_args.py",
+                source=backend.source,
             )
         )
-        if name == "ccl":
+        if backend.name == "ccl":
             found[-1] = _ccl(v, found[-1])
     fp16 = library.does("fp16-trains-in-fp32", version)
     if fp16 is not None:

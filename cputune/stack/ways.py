@@ -126,13 +126,10 @@ def _candidates(stack: Stack, era: str, name: str, at: Versions) -> Iterator[Ver
     elif name == "oneccl":
         rows_ccl = stack.bindings_for(at.torch) if at.torch is not None else ()
         yield from (row.version for row in rows_ccl)
-    elif name == "torch":
-        yield from (row.last for row in reversed(stack.torch))
     elif name == "numpy":
-        yield Version("1.26.4")
+        yield stack.numpy[0]
     else:
-        library = stack.transformers if name == "transformers" else stack.accelerate
-        yield from reversed(library.read)
+        yield from reversed(stack.releases()[name])
     if name in ("ipex", "oneccl"):
         yield None
 

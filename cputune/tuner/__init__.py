@@ -11,17 +11,17 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cputune.errors import MissingPackageError, UsageError
+from cputune.facts import HostFacts
+from cputune.result import Result
+from cputune.steps import Runner
+from cputune.tuner.events import OnEvent, Said
+from cputune.tuner.space import SearchSpace, build_space
+from cputune.workload import Workload
 
-if TYPE_CHECKING:
-    from cputune.facts import HostFacts
-    from cputune.result import Result
-    from cputune.steps import Runner
-    from cputune.tuner.events import OnEvent
-    from cputune.tuner.space import SearchSpace
-    from cputune.workload import Workload
+__all__ = ["SearchSpace", "search_space", "tune"]
 
 
 def search_space(
@@ -39,8 +39,6 @@ def search_space(
     does not multiply it in hardware. Raises UsageError for an unknown knob and for a
     value that no plan of this machine can have.
     """
-    from cputune.tuner.space import build_space
-
     return build_space(facts, job, vary=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
 
 
@@ -95,10 +93,9 @@ def tune(
         facts = probe()
     search_space(facts, job, knobs=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
 
-    from cputune.tuner.events import Said
-    from cputune.tuner.study import Settings, TuningStudy
+    from cputune.tuner.study import StudyOptions, TuningStudy
 
-    settings = Settings(
+    options = StudyOptions(
         budget=budget,
         seed=seed,
         knobs=None if knobs is None else tuple(knobs),
@@ -121,7 +118,7 @@ def tune(
         if on_event is not None:
             on_event(Said(text=text))
 
-    return TuningStudy(job, facts, open_runner, settings, on_event=on_event).run()
+    return TuningStudy(job, facts, open_runner, options, on_event=on_event).run()
 
 
 def _require_optuna() -> None:

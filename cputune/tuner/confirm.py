@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cputune.plan import Plan
-from cputune.result import Throughput
+from cputune.result import Role, Throughput
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Run
 from cputune.tuner.statistics import student_t
@@ -43,7 +43,7 @@ class Contender:
     ``believed`` is what the study thinks of it: mean and standard deviation.
     """
 
-    role: str
+    role: Role
     plan: Plan
     believed: tuple[float, float]
     logs: list[float | None] = field(default_factory=list)

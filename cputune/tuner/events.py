@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cputune.plan import Plan
-from cputune.result import Result, Throughput, Trial
+from cputune.result import ConfirmRun, Origin, Result, Trial
 from cputune.tuner.space import SearchSpace
 
 
@@ -32,7 +32,7 @@ class TrialStarted:
 
     number: int
     plan: Plan
-    origin: str
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +69,6 @@ class ConfirmStarted:
     """The baseline and the best plans are about to be measured again, side by side."""
 
     plans: tuple[Plan, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmRun:
-    """One run of a plan in one round, from 0; None where it failed, with the reason."""
-
-    round: int
-    plan: Plan
-    role: str
-    samples_per_second: Throughput | None
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
-from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
+from optuna.trial import TrialState
 
+from cputune.documents import plain, record_of
 from cputune.errors import CannotError
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, Throughput, Trial
-from cputune.tuner.race import Race
+from cputune.result import COMPLETED, FAILED, PRUNED, Trial
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import distributions
 from cputune.tuner.space import SearchSpace
@@ -32,23 +29,10 @@ from cputune.workload import Workload
 STUDY_NAME = "cputune"
 
 _IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
-_TRIAL, _RUN = "cputune.inside", "cputune.run"
+_TRIAL, _RUN = "cputune.trial", "cputune.run"
 
 Identity = Mapping[str, Any]
 """What must be the same for a study to be gone on with: plain JSON values by name."""
-
-
-class RacePruner(BasePruner):  # type: ignore[misc]  # optuna is not followed
-    """Prunes a trial whose step times say that it has clearly lost to the fastest so far."""
-
-    def __init__(self, race: Race) -> None:
-        self._race = race
-
-    def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Judge the reported seconds per sample, step by step."""
-        steps = [trial.intermediate_values[i] for i in sorted(trial.intermediate_values)]
-        logs = [math.log(value) for value in steps]
-        return any(self._race.verdict(logs[: i + 1]) == "lost" for i in range(len(logs)))
 
 
 class Ledger:
@@ -105,16 +89,15 @@ class Ledger:
                 run = frozen.user_attrs.get(_RUN, {})
                 found.append(
                     (
-                        _trial_from_json(document),
+                        record_of(Trial, document),
                         Run(logs=run.get("logs", []), losses=run.get("losses", [])),
                     )
                 )
         return found
 
-    def guide(self, sampler: BaseSampler, race: Race) -> None:
-        """Who proposes from now on, and who prunes."""
+    def guide(self, sampler: BaseSampler) -> None:
+        """Who proposes from now on."""
         self._study.sampler = sampler
-        self._study.pruner = RacePruner(race)
 
     def begin_baseline(self) -> None:
         """Start the trial of today's launch, which has no knobs."""
@@ -131,16 +114,22 @@ class Ledger:
         return next(p for p, values in space.values.items() if dict(values) == chosen)
 
     def end(self, trial: Trial, run: Run) -> None:
-        """Write the running trial down: its value, or why it has none."""
+        """Write the running trial down: its steps, its value, or why it has none.
+
+        Once, when the steps are in: a write per step would take time of the cores that
+        are being measured.
+        """
         running = self._running
         assert running is not None, "no trial was begun"
+        for index, value in enumerate(run.logs):
+            running.report(math.exp(value), index)
         running.set_user_attr("plan", trial.plan.describe())
         running.set_user_attr("origin", trial.origin)
         if trial.reason is not None:
             running.set_user_attr("reason", trial.reason)
         losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
         running.set_user_attr(_RUN, {"logs": run.logs, "losses": losses})
-        running.set_user_attr(_TRIAL, {**asdict(trial), "plan": trial.plan.to_json()})
+        running.set_user_attr(_TRIAL, plain(trial))
         self._running = None
         if trial.state == COMPLETED:
             assert trial.samples_per_second is not None
@@ -148,18 +137,6 @@ class Ledger:
         else:
             state = {PRUNED: TrialState.PRUNED, FAILED: TrialState.FAIL}[trial.state]
             self._study.tell(running, state=state)
-
-    def report(self, run: Run) -> bool:
-        """Report the steps of the running trial; says whether the pruner would end it.
-
-        Done once, when the steps are in: a write per step would take time of the cores
-        that are being measured.
-        """
-        running = self._running
-        assert running is not None, "no trial was begun"
-        for index, value in enumerate(run.logs):
-            running.report(math.exp(value), index)
-        return bool(run.logs) and bool(running.should_prune())
 
     def discard(self) -> None:
         """Remove the file of a study that never had a trial."""
@@ -172,15 +149,6 @@ class Ledger:
         if self._running is not None:
             self._study.tell(self._running, state=TrialState.FAIL)
             self._running = None
-
-
-def _trial_from_json(document: Mapping[str, Any]) -> Trial:
-    values = dict(document)
-    values["plan"] = Plan.from_json(values["plan"])
-    speed = values.get("samples_per_second")
-    values["samples_per_second"] = None if speed is None else Throughput(**speed)
-    values["observed"] = tuple(values.get("observed", ()))
-    return Trial(**values)
 
 
 def _first_line(error: Exception) -> str:

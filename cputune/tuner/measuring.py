@@ -9,14 +9,14 @@ from typing import Any
 
 from cputune.facts import HostFacts
 from cputune.plan import Plan
-from cputune.result import Throughput
-from cputune.steps import Contended, Runner, Step
+from cputune.result import ConfirmRun, Throughput
+from cputune.steps import Contended, ObservingRunner, Runner, Step
+from cputune.tuner.conclusion import Findings
 from cputune.tuner.confirm import Contender
-from cputune.tuner.events import ConfirmRun, OnEvent, StepTaken, TrialRepeated
+from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Rules, Run, read_run
 from cputune.tuner.statistics import Estimate
-from cputune.tuner.verdict import Findings
 
 ATTEMPTS = 3
 """How often a trial that others delayed is run before it is given up."""
@@ -169,5 +169,4 @@ def delays_itself(plan: Plan, facts: HostFacts) -> bool:
 
 def observed(runner: Runner) -> tuple[Mapping[str, Any], ...]:
     """What the ranks of the last run saw, where the runner knows."""
-    ask = getattr(runner, "observed", None)
-    return tuple(ask()) if callable(ask) else ()
+    return tuple(runner.observed()) if isinstance(runner, ObservingRunner) else ()

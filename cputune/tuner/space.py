@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from cputune.errors import UsageError
 from cputune.facts import Core, HostFacts, Unknown
 from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Choices, KnobValue, LeftOut, knob_named
+from cputune.knobs.backend import Backend
 from cputune.knobs.precision import native_precisions
 from cputune.layout import (
     baseline_plan,
@@ -21,6 +22,7 @@ from cputune.layout import (
 )
 from cputune.memory import needed_bytes, room_bytes
 from cputune.plan import Plan
+from cputune.result import Origin
 from cputune.workload import Workload
 
 CCL_WORKER_COUNTS = (1, 2, 4)
@@ -49,7 +51,7 @@ class SearchSpace:
     knobs: tuple[Varied, ...]
     left_out: tuple[LeftOut, ...]
     values: Mapping[Plan, Mapping[str, KnobValue]]
-    suggestions: tuple[tuple[str, Plan], ...]
+    suggestions: tuple[tuple[Origin, Plan], ...]
 
     def plans(self) -> Iterator[Plan]:
         """Every feasible plan, once."""
@@ -137,7 +139,7 @@ def _layouts(
                             threads=threads,
                             smt=smt,
                             ccl_workers=int(workers),
-                            backend=str(backend),
+                            backend=cast(Backend, backend),
                         )
                     except ValueError:
                         continue
@@ -257,9 +259,10 @@ def _with_libraries(
         if knob.put is None:
             continue
         found = [
-            (knob.put(plan, value, facts), {**values, knob.name: value})
+            (changed, {**values, knob.name: value})
             for plan, values in found
             for value in _kept(choices[knob.name].values, knob.name, fixed)
+            if (changed := knob.put(plan, value, facts)) is not None
         ]
     yield from found
 
@@ -277,16 +280,17 @@ def _kept(
 
 def _suggestions(
     facts: HostFacts, cores: tuple[Core, ...], values: Mapping[Plan, Mapping[str, KnobValue]]
-) -> tuple[tuple[str, Plan], ...]:
+) -> tuple[tuple[Origin, Plan], ...]:
     """The guide's plan and the topology's, where the space holds them."""
     sockets = len({core.socket for core in cores})
     nodes = len({(core.socket, core.numa_node) for core in cores})
     precision = native_precisions(facts)[0]
-    found: dict[Plan, str] = {}
-    for name, ranks, allocators in (
+    found: dict[Plan, Origin] = {}
+    wanted: tuple[tuple[Origin, int, tuple[str, ...]], ...] = (
         ("guide", sockets, ("default",)),
         ("topology", nodes, ("tcmalloc", "jemalloc", "default")),
-    ):
+    )
+    for name, ranks, allocators in wanted:
         for allocator in allocators:
             match = [
                 plan

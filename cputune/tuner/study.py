@@ -15,8 +15,17 @@ from cputune.errors import CannotError, Interrupted, NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, Result, Trial, host_fingerprint
-from cputune.steps import Contended, Runner
+from cputune.result import (
+    COMPLETED,
+    FAILED,
+    PRUNED,
+    Origin,
+    Result,
+    Trial,
+    host_fingerprint,
+)
+from cputune.steps import Contended, DataRunner, LearningRunner, Runner
+from cputune.tuner.conclusion import Findings, conclude
 from cputune.tuner.confirm import Contender, confirm
 from cputune.tuner.events import (
     ConfirmStarted,
@@ -32,7 +41,6 @@ from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.space import SearchSpace, build_space
-from cputune.tuner.verdict import Findings, conclude
 from cputune.workload import Workload
 
 BUSY_ERROR = 0.1
@@ -40,7 +48,7 @@ BUSY_ERROR = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class StudyOptions:
     """What was asked for, beside the workload and the machine; ``created`` is when (UTC)."""
 
     budget: int = 20
@@ -66,7 +74,7 @@ class TuningStudy:
         workload: Workload,
         facts: HostFacts,
         open_runner: OpenRunner,
-        settings: Settings,
+        options: StudyOptions,
         *,
         on_event: OnEvent | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -74,9 +82,9 @@ class TuningStudy:
         self._workload = workload
         self._facts = facts
         self._open_runner = open_runner
-        self._settings = settings
+        self._options = options
         self._on_event: OnEvent = on_event or (lambda event: None)
-        self._timer = Timer(clock=clock, started=clock(), most_seconds=settings.max_time_seconds)
+        self._timer = Timer(clock=clock, started=clock(), most_seconds=options.max_time_seconds)
         self._race = Race()
         self._history = History()
         self._findings = Findings()
@@ -89,7 +97,7 @@ class TuningStudy:
         )
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
-        self._ledger = Ledger(settings.study, resume=settings.resume)
+        self._ledger = Ledger(options.study, resume=options.resume)
 
     def run(self) -> Result:
         """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
@@ -116,7 +124,7 @@ class TuningStudy:
             f"interrupted after {count} {'trial' if count == 1 else 'trials'}",
             hint=(
                 "go on with: cputune tune --resume"
-                if self._settings.study is not None
+                if self._options.study is not None
                 else "--study FILE.db keeps what was measured, --resume goes on from there"
             ),
         )
@@ -139,7 +147,7 @@ class TuningStudy:
         different = [name for name in identity if identity[name] != recorded.get(name)]
         if different:
             raise CannotError(
-                f"the study in {self._settings.study} is of another "
+                f"the study in {self._options.study} is of another "
                 + ", ".join(name.replace("_", " ") for name in different),
                 hint="resume it as it was started, or give another file with --study",
             )
@@ -150,14 +158,14 @@ class TuningStudy:
         return len(past)
 
     def _identity(self) -> Identity:
-        settings = self._settings
+        options = self._options
         return {
             "host": host_fingerprint(self._facts),
             "workload": self._workload.to_json(),
-            "seed": settings.seed,
-            "knobs": None if settings.knobs is None else sorted(settings.knobs),
-            "fix": {name: str(value) for name, value in sorted(settings.fix.items())},
-            "allow_slow_precision": settings.allow_slow_precision,
+            "seed": options.seed,
+            "knobs": None if options.knobs is None else sorted(options.knobs),
+            "fix": {name: str(value) for name, value in sorted(options.fix.items())},
+            "allow_slow_precision": options.allow_slow_precision,
         }
 
     def _book(self, trial: Trial, run: Run) -> None:
@@ -188,7 +196,7 @@ class TuningStudy:
     # The search
 
     def _search(self, runner: Runner, resumed: int) -> None:
-        settings = self._settings
+        options = self._options
         if not self._findings.trials:
             self._ledger.begin_baseline()
             self._trial(runner, baseline_plan(self._facts), "baseline")
@@ -197,7 +205,8 @@ class TuningStudy:
         space = self._open_space(resumed)
         assert self._sampler is not None
         waiting = [(o, p) for o, p in space.suggestions if p not in self._history.tried]
-        while len(self._findings.trials) < settings.budget:
+        origin: Origin
+        while len(self._findings.trials) < options.budget:
             if self._timer.up(STUDY_SHARE):
                 self._findings.notes.append("The search ended early: the time given was up.")
                 return
@@ -214,32 +223,30 @@ class TuningStudy:
 
     def _open_space(self, resumed: int) -> SearchSpace:
         """The space, now that the baseline has shown what the script trains."""
-        settings = self._settings
+        options = self._options
         self._space = build_space(
             self._facts,
             self._workload,
-            vary=settings.knobs,
-            fix=settings.fix,
-            allow_slow_precision=settings.allow_slow_precision,
+            vary=options.knobs,
+            fix=options.fix,
+            allow_slow_precision=options.allow_slow_precision,
         )
-        self._sampler = PlanSampler(self._space, self._history, seed=settings.seed)
-        self._ledger.guide(self._sampler, self._race)
-        self._on_event(StudyStarted(space=self._space, budget=settings.budget, resumed=resumed))
+        self._sampler = PlanSampler(self._space, self._history, seed=options.seed)
+        self._ledger.guide(self._sampler)
+        self._on_event(StudyStarted(space=self._space, budget=options.budget, resumed=resumed))
         return self._space
 
     def _observed_workload(self, runner: Runner) -> Workload:
-        shown = getattr(runner, "workload", None)
-        workload = shown if isinstance(shown, Workload) else self._workload
+        workload = runner.workload if isinstance(runner, LearningRunner) else self._workload
         if workload.global_batch_size is None and workload.batch_per_rank is None:
             workload = replace(workload, global_batch_size=self._findings.samples_per_step)
         return workload
 
-    def _trial(self, runner: Runner, plan: Plan, origin: str) -> None:
+    def _trial(self, runner: Runner, plan: Plan, origin: Origin) -> None:
         number = len(self._findings.trials)
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
         run, spent = self._measuring.quiet_run(runner, plan, number)
-        pruned = self._ledger.report(run)
         trial = Trial(
             number=number,
             plan=plan,
@@ -263,15 +270,16 @@ class TuningStudy:
             trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
             if run.ended:
                 trial = replace(trial, reason=f"the job ended after {run.steps} steps")
-            elif pruned or run.verdict != "enough":
+            elif run.verdict != "enough":
                 lost = f"clearly slower than the fastest, {self._fastest()}"
                 trial = replace(
                     trial,
                     state=PRUNED,
                     samples_per_second=speed(self._race.lost(run.logs)),
-                    reason=lost if pruned else "the time given was up",
+                    reason=lost if run.verdict == "lost" else "the time given was up",
                 )
-        self._findings.data = getattr(runner, "data", None) or self._findings.data
+        if isinstance(runner, DataRunner):
+            self._findings.data = runner.data or self._findings.data
         if run.samples is not None and plan.world_size == 1:
             self._findings.samples_per_step = run.samples
         self._ledger.end(trial, run)
@@ -341,9 +349,9 @@ class TuningStudy:
             workload=self._workload,
             space=self._space,
             noise=self._race.noise.deviation,
-            budget=self._settings.budget,
-            seed=self._settings.seed,
-            created=self._settings.created,
+            budget=self._options.budget,
+            seed=self._options.seed,
+            created=self._options.created,
             seconds=self._timer.used_seconds,
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cputune.errors import ResultError, UsageError
 from cputune.plan import Plan
-from cputune.result import Result, Throughput, load_result
+from cputune.result import Result, Throughput
 from cputune.verifier.interface import Artefact, Expected
 
 PROMISE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
@@ -148,12 +148,12 @@ def _throughput(value: object) -> Throughput | None:
 
 def _result(path: Path, given: Path | None) -> Result | None:
     if given is not None:
-        return load_result(given)
+        return Result.load(given)
     for directory in (path.parent, path.resolve().parent.parent, Path()):
         candidate = directory / RESULT_NAME
         if candidate.is_file():
             try:
-                return load_result(candidate)
+                return Result.load(candidate)
             except ResultError:
                 continue
     return None

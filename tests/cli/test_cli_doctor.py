@@ -123,7 +123,7 @@ def test_markdown_has_the_findings_and_the_machine(cputune: Run, busy: str) -> N
     text = cputune("doctor", "--root", busy, "--markdown").out
     assert text.startswith("## cputune doctor\n")
     assert "### warning: Something else is running on this machine (`machine-busy`)" in text
-    assert "| cores | 2 × 8 cores × 2 threads" in text
+    assert "| cores | 2 sockets × 8 cores × 2 threads" in text
     assert text.count("```") % 2 == 0
 
 

@@ -17,7 +17,7 @@ from machines import Model, machine, simulated
 from cputune import cpulist
 from cputune.cli import main
 from cputune.plan import Plan
-from cputune.result import load_result
+from cputune.result import Result
 from cputune.steps import Crashed, Step
 from cputune.workload import Workload
 
@@ -92,11 +92,46 @@ def cputune(
     return run
 
 
+class TestWordsOfTheScript:
+    """What stands after -- is the script's, whatever it looks like."""
+
+    @pytest.mark.parametrize("word", ["--json", "-vv", "--help", "--resume", "--force"])
+    def test_do_not_steer_cputune(self, cputune: Run, word: str) -> None:
+        ended = cputune("tune", "--", "missing.py", word)
+        assert (ended.code, ended.out) == (2, "")
+        assert "there is no script 'missing.py'" in ended.err
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("tune", "--json", "--", "missing.py"),
+            ("tune", "--json", "--bogus"),
+            ("tune", "--budget", "x", "--json"),
+            ("tune", "--json", "--budget"),
+            ("--bogus", "tune", "--json"),
+            ("tine", "--json"),
+        ],
+    )
+    def test_json_steers_the_error_before_them(self, cputune: Run, words: tuple[str, ...]) -> None:
+        ended = cputune(*words)
+        assert ended.code == 2
+        assert json.loads(ended.out)["error"]["exit_code"] == 2
+
+    def test_a_traceback_is_for_who_asks_and_keeps_the_exit_code(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(sys, "argv", ["cputune", "-vv", "tune", "--", "missing.py"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert "Traceback" in capsys.readouterr().err
+
+
 class TestGoodRun:
     def test_writes_the_result_and_says_what_it_is(self, cputune: Run) -> None:
         ended = cputune("tune")
         assert ended.code == 0
-        result = load_result(Path("cputune.json"))
+        result = Result.load(Path("cputune.json"))
         assert result.best.plan.precision == "bf16"
         assert "times faster than what you have today (95 % interval" in ended.out
         assert "cputune emit --format mpirun cputune.json" in ended.out
@@ -132,9 +167,9 @@ class TestGoodRun:
             "tune", "--knobs", "precision,ranks", "--fix", "threads=1", "--batch-per-rank", "4"
         )
         assert ended.code == 0
-        tried = load_result(Path("cputune.json")).trials[1:]
+        tried = Result.load(Path("cputune.json")).trials[1:]
         assert {t.plan.threads_per_process for t in tried} == {1}
-        assert load_result(Path("cputune.json")).workload.batch_per_rank == 4
+        assert Result.load(Path("cputune.json")).workload.batch_per_rank == 4
 
 
 class TestDryRun:
@@ -202,7 +237,7 @@ class TestBadInput:
         assert f"{existing} exists" in ended.err
         assert Path(existing).read_text() == "mine"
         assert cputune("tune", "--budget", "2", "--force").code == 0
-        assert load_result(Path("cputune.json")).budget == 2
+        assert Result.load(Path("cputune.json")).budget == 2
 
     @pytest.mark.parametrize("package", ["torch", "transformers", "optuna"])
     def test_without_a_package_it_says_which(
@@ -255,12 +290,12 @@ class TestNoResult:
         ended = cputune("tune", "--force", "--seed", "3")
         assert ended.code == 130
         assert "hint: go on with: cputune tune --resume --seed 3" in ended.err
-        found = load_result(Path("cputune.json"))
+        found = Result.load(Path("cputune.json"))
         assert 1 <= len(found.trials) < 7
         assert "nothing was confirmed" in " ".join(found.notes)
         again = cputune("tune", "--resume", "--seed", "3")
         assert again.code == 0
-        assert len(load_result(Path("cputune.json")).trials) == 7
+        assert len(Result.load(Path("cputune.json")).trials) == 7
 
     def test_another_study_is_not_gone_on_with(self, cputune: Run) -> None:
         cputune("tune", "--budget", "2")
@@ -301,7 +336,7 @@ def test_a_real_study_of_two_trials(tmp_path: Path) -> None:
     with start(tmp_path, *arguments) as child:
         out, err = child.communicate(timeout=240)
     assert child.returncode == 0, err
-    result = load_result(tmp_path / "cputune.json")
+    result = Result.load(tmp_path / "cputune.json")
     assert result.trials[0].plan.as_found
     bound = result.trials[1]
     assert bound.observed[0]["threads"] == 1
@@ -326,5 +361,5 @@ def test_a_real_interrupt_leaves_a_study_and_no_children(tmp_path: Path) -> None
     assert family
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
-    assert load_result(tmp_path / "cputune.json").trials
+    assert Result.load(tmp_path / "cputune.json").trials
     assert (tmp_path / "cputune.db").is_file()

@@ -22,7 +22,18 @@ from scripts import shellcheck
 from cputune.doctor import Diagnosis, Severity, diagnose
 from cputune.doctor.checks import versions
 from cputune.doctor.registry import CHECKS
-from cputune.facts import Core, HostFacts, Launcher, Library, Network, NumaNode, Package, Unknown
+from cputune.facts import (
+    BusyProcess,
+    Core,
+    Frequency,
+    HostFacts,
+    Launcher,
+    Library,
+    Network,
+    NumaNode,
+    Package,
+    Unknown,
+)
 from cputune.report.fixes import fix_script
 
 BY_CODE = {check.code: check for check in CHECKS}
@@ -51,6 +62,17 @@ def hybrid(*, on: bool) -> dict[str, Any]:
         "numa_nodes": (NumaNode(id=0, cpus=online, memory_bytes=32 * GIB),),
         "hybrid": on,
     }
+
+
+FULL_SPEED = Frequency(cpus=(0, 1, 2, 3), governor="performance")
+SAVING = Frequency(
+    cpus=(4, 5, 6, 7),
+    governor="powersave",
+    driver="intel_pstate",
+    energy_preference="balance_performance",
+)
+ACTIVE_AT_FULL_SPEED = replace(SAVING, energy_preference="performance")
+TRAIN = BusyProcess(pid=77, name="train", cpu_share=30.0)
 
 
 class Case(NamedTuple):
@@ -122,6 +144,55 @@ CASES = (
         ("64 MiB", "1024 MiB"),
         WARNING,
         near={"limits": {"shm_bytes": GIB}},
+    ),
+    Case(
+        "shm-full",
+        {"limits": {"shm_free_bytes": 12 << 20}},
+        ("12 of 262144 MiB", "1024 MiB"),
+        WARNING,
+        near={"limits": {"shm_free_bytes": 200 * GIB}},
+    ),
+    Case(
+        "shm-read-only",
+        {"limits": {"shm_read_only": True}},
+        ("read-only",),
+        WARNING,
+        near={"limits": {"shm_read_only": False}},
+    ),
+    Case(
+        "processes-few",
+        {"limits": {"pids": 256, "pids_used": 40}},
+        ("pids.max is 256, of which 40", "112 CPUs", "368"),
+        WARNING,
+        near={"limits": {"pids": 4096, "pids_used": 40}},
+    ),
+    Case(
+        "processes-few",
+        {"limits": {"processes": 128}, "sys_resource": False},
+        ("ulimit -u is 128", "368"),
+        WARNING,
+        near={"limits": {"processes": 128}, "sys_resource": True},
+    ),
+    Case(
+        "niced",
+        {"limits": {"nice": 19}},
+        ("nice 19",),
+        near={"limits": {"nice": 0}},
+    ),
+    Case(
+        "one-core",
+        {
+            "topology": topology(allowed=(3, 59)),
+            "limits": {"cpuset": (3, 59)},
+            **env(OMP_NUM_THREADS="1"),
+        },
+        ("CPU 3,59 is allowed", "56 cores"),
+        WARNING,
+        near={
+            "topology": topology(allowed=(3, 4)),
+            "limits": {"cpuset": (3, 4)},
+            **env(OMP_NUM_THREADS="2"),
+        },
     ),
     Case(
         "open-files",
@@ -505,8 +576,9 @@ CASES = (
     ),
     Case(
         "governor",
-        {"settings": {"governor": "performance,powersave"}},
-        ("powersave",),
+        {"settings": {"frequencies": (FULL_SPEED, SAVING)}},
+        ("powersave (intel_pstate, balance_performance) on CPUs 4-7",),
+        near={"settings": {"frequencies": (FULL_SPEED, ACTIVE_AT_FULL_SPEED)}},
     ),
     Case("turbo-off", {"settings": {"turbo": False}}, ("no_turbo",)),
     Case(
@@ -537,6 +609,20 @@ CASES = (
         ("40 on 112 CPUs", "35 %"),
         WARNING,
         near={"load": {"average_1min": 40.0, "running_threads": 1}},  # what ran has ended
+    ),
+    Case(
+        "machine-busy",
+        {"load": {"busy": (TRAIN,)}},
+        ("train (process 77) 3000 %",),
+        WARNING,
+        near={"load": {"busy": (replace(TRAIN, cpu_share=0.4),)}},
+    ),
+    Case(
+        "memory-low",
+        {"memory": {"available_bytes": GIB}},
+        ("1.0 of 512.0 GiB",),
+        WARNING,
+        near={"memory": {"available_bytes": 100 * GIB}},
     ),
     Case("memory-pressure", {"load": {"memory_pressure_percent": 30.0}}, ("30 %",), WARNING),
     Case("cpu-steal", {"load": {"steal_share": 0.12}}, ("12.0 %",), WARNING),

@@ -109,7 +109,7 @@ def test_a_recording_without_packages_is_not_judged_for_what_it_lacks(tmp_path: 
 def test_findings_are_sorted_by_severity() -> None:
     facts = changed(
         environment={"GLOO_SOCKET_IFNAME": "ens3", "OMP_NUM_THREADS": "1"},
-        settings={"governor": "powersave"},
+        settings={"turbo": False},
     )
     ranks = [finding.severity.rank for finding in diagnose(facts).findings]
     assert ranks == sorted(ranks)

@@ -60,12 +60,16 @@ def test_junk_in_any_place(junk: Any) -> None:
 @pytest.mark.parametrize(
     ("way", "junk", "said"),
     [
-        (("best", "samples_per_second", "median"), "fast", "best.samples_per_second.median cannot"),
-        (("best", "plan", "cpus"), [[-1], [2]], "no machine has such a CPU"),
-        (("best", "plan", "ccl_workers"), -1, "fewer than 0 oneCCL workers"),
-        (("versions",), {"torch": 2}, "versions.torch cannot be '2'"),
+        (("best", "samples_per_second", "median"), "fast", "median: expected a number, got text"),
+        (
+            ("best", "plan", "cpus"),
+            [[-1], [2]],
+            "cpus[0][0]: expected a whole number >= 0",
+        ),
+        (("best", "plan", "ccl_workers"), -1, "ccl_workers: expected a whole number >= 0"),
+        (("versions",), {"torch": 2}, "versions[...]: expected text, got a whole number"),
         (("workload", "recipe"), None, "neither a recipe nor a script"),
-        (("created",), 5, "created cannot be '5'"),
+        (("created",), 5, "created: expected text or nothing, got a whole number"),
         (("trials",), "x", "the result file is damaged"),
     ],
 )

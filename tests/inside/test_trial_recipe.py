@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cputune.inside import recipe_script
-from cputune.workload import TASKS
+from cputune.workload import Task
 
 MODELS = {"causal-lm": "gpt2"}
 SIZES = {
@@ -46,7 +47,7 @@ def recipe(task: str, **more: object) -> dict[str, object]:
 
 @pytest.mark.torch
 def test_every_task_has_a_finite_loss() -> None:
-    recipes = json.dumps({task: recipe(task) for task in TASKS})
+    recipes = json.dumps({task: recipe(task) for task in get_args(Task)})
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ALL_TASKS, recipes],
         env={**os.environ, "PYTHONPATH": str(recipe_script().parent), "OMP_NUM_THREADS": "1"},
@@ -55,7 +56,7 @@ def test_every_task_has_a_finite_loss() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(TASKS)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(get_args(Task))
 
 
 @pytest.mark.torch

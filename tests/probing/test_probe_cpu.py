@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hosts.builder import ARM_PROCESSORS, PROCESSORS, machine
+from hosts.builder import ARM_PROCESSORS, PROCESSORS, FakeTree, machine
 
 from cputune.probing import probe
+from cputune.report.machine import precision_units
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,52 @@ def test_amx_fp16_comes_from_cpuid_alone(tmp_path: Path) -> None:
     assert not unasked.cpu.has("amx_fp16")
     assert "CPUID" in (unasked.why_unknown("cpu.isa.amx_fp16") or "")
     assert without_amx.why_unknown("cpu.isa.amx_fp16") is None
+
+
+class FakeBoard(FakeTree):
+    """A live machine that lscpu (and so py-cpuinfo) can name; it counts how often it is asked."""
+
+    live = True
+    asked = 0
+
+    def cpu_info(self) -> Mapping[str, object]:
+        self.asked += 1
+        return {"brand_raw": "Cortex-A999"}
+
+
+@pytest.mark.parametrize(
+    ("part", "asked", "name"), [("0xd4f", 0, None), ("0xfff", 1, "Cortex-A999")]
+)
+def test_py_cpuinfo_names_what_neither_the_kernel_nor_our_tables_name(
+    part: str, asked: int, name: str | None
+) -> None:
+    board = FakeBoard()
+    features = ARM_PROCESSORS["graviton4"][2]
+    text = f"processor : 0\nFeatures : {features}\nCPU implementer : 0x41\nCPU part : {part}\n"
+    board.write("proc/cpuinfo", text)
+
+    facts = probe(board)
+
+    assert (board.asked, facts.cpu.model_name) == (asked, name)
+    assert (facts.why_unknown("cpu.model_name") is None) == (name is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "vector"),
+    [
+        ("Features : swp neon vfpv4\nCPU implementer : 0x51\n", "NEON"),
+        ("Features : swp vfpv4\nCPU implementer : 0x51\n", "VFP"),
+        ("vendor_id : IBM/S390\nfeatures : esan3 zarch vx vxe\n", "vector facility"),
+        ("flags : sse sse2 sse4_2 avx lm\n", "AVX"),
+        ("flags : sse sse2 sse4_2 lm\n", "SSE"),
+    ],
+)
+def test_the_vector_unit_is_that_of_the_architecture(
+    tmp_path: Path, text: str, vector: str
+) -> None:
+    facts = probe(machine(tmp_path, cores=1, files={"proc/cpuinfo": f"processor : 0\n{text}\n"}))
+
+    assert precision_units(facts)["fp32"].startswith(vector)
 
 
 @pytest.mark.parametrize(

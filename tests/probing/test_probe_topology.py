@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hosts.builder import machine, mask
 
 from cputune import cpulist
+from cputune.doctor import diagnose
 from cputune.facts import HostFacts
+from cputune.layout import usable_cores
 from cputune.probing import probe
+from cputune.report.machine import machine_lines
 
 CPU = "sys/devices/system/cpu"
 
@@ -81,6 +85,81 @@ def test_p_and_e_cores(tmp_path: Path) -> None:
     assert sorted(len(core.cpus) for core in facts.topology.cores) == [1] * 8 + [2] * 6
     fast = {core.cpus for core in facts.topology.cores if core.max_khz == 5_200_000}
     assert len(fast) == 6
+
+
+def cpuinfo(rows: list[tuple[int, int]], *, siblings: int, cores: int) -> dict[str, str]:
+    """/proc/cpuinfo with (physical id, core id) of each CPU."""
+    blocks = [
+        f"processor : {cpu}\nphysical id : {package}\nsiblings : {siblings}\n"
+        f"core id : {core}\ncpu cores : {cores}\nflags : lm\n"
+        for cpu, (package, core) in enumerate(rows)
+    ]
+    return {"proc/cpuinfo": "\n".join(blocks) + "\n"}
+
+
+def test_packages_of_two_dies_that_count_their_cores_twice(tmp_path: Path) -> None:
+    """AMD Magny-Cours: four packages of eight cores, the core ids of each 0-3 and 0-3."""
+    rows = [(package, core % 4) for package in range(4) for core in range(8)]
+    files = cpuinfo(rows, siblings=8, cores=8)
+
+    facts = probe(machine(tmp_path, sockets=4, cores=8, kernel="bare", files=files))
+
+    assert counts(facts) == (4, 32, 1, 32)
+
+
+def test_core_ids_that_repeat_in_a_package_with_siblings_tell_nothing(tmp_path: Path) -> None:
+    """AMD Interlagos: two dies, on each four modules of two siblings."""
+    rows = [(0, core % 8 // 2) for core in range(16)]
+    files = cpuinfo(rows, siblings=16, cores=8)
+
+    facts = probe(machine(tmp_path, cores=16, kernel="bare", files=files))
+
+    assert not facts.topology.cores_known
+    assert facts.why_unknown("topology.physical_cores")
+
+
+@pytest.mark.parametrize(
+    ("options", "hybrid"),
+    [
+        ({}, True),
+        ({"hypervisor": True}, False),
+        ({"offline": "5"}, False),
+        ({"e_cores": 0}, False),
+    ],
+)
+def test_smt_on_some_cores_tells_p_from_e_cores(
+    tmp_path: Path, options: dict[str, Any], hybrid: bool
+) -> None:
+    """An i7-1270P (4 P and 8 E cores) whose tree holds no frequencies and no PMUs."""
+    values: dict[str, Any] = {"cores": 12, "smt": 2, "e_cores": 8, "like": "alder-lake", **options}
+    unseen = {
+        path: None
+        for path in ("sys/devices/cpu_core/cpus", "sys/devices/cpu_atom/cpus")
+        if values["e_cores"]
+    }
+    host = machine(tmp_path, **values, files=unseen)
+    for path in tmp_path.glob(f"{CPU}/cpu*/cpufreq/cpuinfo_max_freq"):
+        path.unlink()
+    for kind in ("core", "atom") if values["e_cores"] else ():
+        (tmp_path / f"sys/devices/cpu_{kind}").rmdir()
+
+    facts = probe(host)
+
+    assert facts.topology.hybrid is hybrid
+    if hybrid:
+        assert {len(core.cpus) for core in usable_cores(facts)[:4]} == {2}
+        assert "12 cores (4 of them with 2 threads)" in dict(machine_lines(facts))["cores"]
+
+
+def test_a_node_whose_list_is_missing_is_unknown_and_not_empty(tmp_path: Path) -> None:
+    node = "sys/devices/system/node/node1"
+    files = {f"{node}/cpulist": None, f"{node}/cpumap": None}
+
+    facts = probe(machine(tmp_path, sockets=2, cores=2, files=files))
+
+    assert [node.cpus for node in facts.topology.numa_nodes] == [(0, 1), None]
+    assert facts.why_unknown("topology.numa_nodes.1.cpus")
+    assert "numa-cpuless" not in {finding.code for finding in diagnose(facts).findings}
 
 
 def test_capacities_tell_big_from_little(tmp_path: Path) -> None:

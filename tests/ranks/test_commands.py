@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ OUTER = {
 
 
 def test_nothing_of_the_outer_environment_overrides_a_plan() -> None:
-    base = environment.base_environment(OUTER, ONE, offline=False)
+    base = environment.base_environment(OUTER, ONE, offline=False, versions={})
     assert base == {"PATH": "/usr/bin", "HF_HOME": "/data/hf"}
     variables = environment.rank_environment(base, ONE, 0, 4321)
     assert variables["OMP_NUM_THREADS"] == "2"
@@ -53,7 +54,7 @@ def test_nothing_of_the_outer_environment_overrides_a_plan() -> None:
 
 
 def test_every_rank_gets_its_numbers_and_the_plan() -> None:
-    base = environment.base_environment(OUTER, TWO, offline=False)
+    base = environment.base_environment(OUTER, TWO, offline=False, versions={})
     second = environment.rank_environment(base, TWO, 1, 4321)
     expected = {
         "RANK": "1",
@@ -68,7 +69,7 @@ def test_every_rank_gets_its_numbers_and_the_plan() -> None:
 
 
 def test_as_found_leaves_the_environment_as_it_is() -> None:
-    base = environment.base_environment(OUTER, AS_FOUND, offline=False)
+    base = environment.base_environment(OUTER, AS_FOUND, offline=False, versions={})
     assert environment.rank_environment(base, AS_FOUND, 0, 4321) == OUTER
 
 
@@ -81,7 +82,7 @@ def test_what_is_read_at_load_is_in_the_environment_that_forks_share() -> None:
         openmp="libiomp5",
         preload=("/lib/libjemalloc.so.2", "/lib/libiomp5.so"),
     )
-    base = environment.base_environment(OUTER, plan, offline=False)
+    base = environment.base_environment(OUTER, plan, offline=False, versions={})
     assert base["LD_PRELOAD"] == "/lib/libjemalloc.so.2:/lib/libiomp5.so"
     assert base["MALLOC_CONF"] == plan.environment()["MALLOC_CONF"]
     assert base["KMP_BLOCKTIME"] == "1"
@@ -89,7 +90,7 @@ def test_what_is_read_at_load_is_in_the_environment_that_forks_share() -> None:
 
 
 def test_without_the_hub_its_clients_look_into_their_caches_only() -> None:
-    base = environment.base_environment({"HF_HUB_OFFLINE": "0"}, ONE, offline=True)
+    base = environment.base_environment({"HF_HUB_OFFLINE": "0"}, ONE, offline=True, versions={})
     assert base == {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
@@ -143,7 +144,9 @@ def oneccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_oneccl_ranks_are_started_by_the_mpirun_of_its_setvars(
     oneccl: Path, hostless: HostFacts
 ) -> None:
-    base = environment.base_environment({"PATH": os.environ["PATH"]}, CCL, offline=False)
+    base = environment.base_environment(
+        {"PATH": os.environ["PATH"]}, CCL, offline=False, versions={}
+    )
     force = commands.force_for(CCL, Workload.script(["t.py"], global_batch_size=8), bind=True)
     variables = commands.trial_variables("/s", Path("/scratch"), force)
     (job,) = commands.mpi_ranks(CCL, ["t.py", "--x"], base, variables, hostless, port=4321)
@@ -163,7 +166,7 @@ def test_oneccl_ranks_are_started_by_the_mpirun_of_its_setvars(
 def test_without_bindings_or_intel_mpi_oneccl_is_infeasible(
     hostless: HostFacts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(commands, "setvars_script", lambda: None)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(Infeasible, match="bindings for PyTorch are not installed"):
         commands.mpi_ranks(CCL, ["t.py"], {}, {}, hostless, port=1)
     with pytest.raises(Infeasible, match="Intel MPI"):

@@ -11,6 +11,7 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.report.tuning import (
+    LEGEND,
     line_of,
     measured_lines,
     result_table,
@@ -19,9 +20,8 @@ from cputune.report.tuning import (
     status_of,
     trial_line,
 )
-from cputune.result import Result
+from cputune.result import ConfirmRun, Result
 from cputune.tuner.events import (
-    ConfirmRun,
     ConfirmStarted,
     Event,
     Said,
@@ -51,10 +51,10 @@ def shown(renderable: object) -> str:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (StudyStarted(space=SPACE, budget=20), "6 plans, 20 trials"),
+        (StudyStarted(space=SPACE, budget=20), f"6 plans, 20 trials ({LEGEND})"),
         (
             StudyStarted(space=SPACE, budget=9, resumed=2),
-            "6 plans, 9 trials, 2 trials are on record",
+            f"6 plans, 9 trials, 2 trials are on record ({LEGEND})",
         ),
         (
             TrialRepeated(number=3, attempt=1, reason="others delayed 3 of 3 steps"),

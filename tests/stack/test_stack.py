@@ -44,7 +44,7 @@ class TestTables:
         ("package", "version", "torch"),
         [
             ("transformers", "4.20.1", ">=1.0"),
-            ("transformers", "4.40.2", None),
+            ("transformers", "4.40.2", ""),
             ("transformers", "4.52.4", "<2.7,>=2.1"),
             ("transformers", "5.23.0", ">=2.6"),
             ("accelerate", "0.18.0", ">=1.4.0"),

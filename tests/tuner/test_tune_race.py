@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import optuna
 import pytest
 
-from cputune.tuner.ledger import RacePruner
 from cputune.tuner.race import MOST_STEPS, Race
 
 WARMING = (1.0, 1.0, 0.66, 0.62, 0.57, 0.49, 0.49, 0.5, 0.49)
@@ -84,14 +82,3 @@ def test_a_run_that_was_cut_short_teaches_no_warm_up() -> None:
     race = taught(WARMING)
     race.learn(logs(3.0, 3.0), race.lost(logs(3.0, 3.0)), completed=False)
     assert all(len(seen) == 1 for seen in race.excesses)
-
-
-def test_optuna_prunes_by_the_same_rule() -> None:
-    race = taught(WARMING)
-    study = optuna.create_study(pruner=RacePruner(race))
-    lost, going = study.ask(), study.ask()
-    for index in range(2):
-        lost.report(4.0, index)
-        going.report(1.0, index)
-    assert lost.should_prune()
-    assert not going.should_prune()

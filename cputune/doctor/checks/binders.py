@@ -83,7 +83,7 @@ def affinity_gomp(facts: HostFacts) -> Iterator[Finding]:
     "openmpi-one-core",
     Severity.ADVICE,
     title="Open MPI binds each of two ranks to one core",
-    remedy="Say how many cores a rank gets, or bind to none.",
+    remedy="Tell mpirun how many cores each rank gets, or pass --bind-to none.",
     source="open-mpi/ompi#13009, open-mpi/ompi#12900",
 )
 def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
@@ -119,8 +119,8 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "bound-twice",
     Severity.WARNING,
-    title="Two binders pin the same process",
-    remedy="Keep one binder: the launcher's, or the one around it, and unset the other.",
+    title="Two programs bind the same process to CPUs",
+    remedy="Keep one of them: the launcher's binding, or the one around it.",
     source="deepspeedai/DeepSpeed#4531",
 )
 def bound_twice(facts: HostFacts) -> Iterator[Finding]:
@@ -174,7 +174,7 @@ def places_outside(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "pin-mask",
     Severity.WARNING,
-    title="A pin mask that does not mean what it says",
+    title="Intel MPI reads this pin mask in another way than it is meant",
     remedy="Write masks with 0x, within the CPUs there are; then look at the affinity of a rank.",
     source="geopm/geopm#614",
 )
@@ -215,7 +215,7 @@ def numa_not_zero(facts: HostFacts) -> Iterator[Finding]:
     """
     topology = facts.topology
     allowed = set(topology.allowed)
-    nodes = [node for node in topology.numa_nodes if allowed & set(node.cpus)]
+    nodes = [node for node in topology.numa_nodes if allowed & set(node.cpus or ())]
     if not allowed or 0 in allowed or not nodes or len(topology.numa_nodes) < 2:
         return
     ids = ",".join(str(node.id) for node in nodes)
@@ -229,7 +229,7 @@ def numa_not_zero(facts: HostFacts) -> Iterator[Finding]:
     "mempolicy",
     Severity.ADVICE,
     title="This container may not bind memory",
-    remedy="Bind CPUs and leave memory to first touch, or add the capability SYS_NICE.",
+    remedy="Bind CPUs alone (memory then lies where it is first used), or add SYS_NICE.",
     source="intel/intel-extension-for-pytorch#354, vllm-project/vllm#45438",
 )
 def mempolicy(facts: HostFacts) -> Iterator[Finding]:
@@ -251,7 +251,7 @@ def mempolicy(facts: HostFacts) -> Iterator[Finding]:
     "shell-bound",
     Severity.ADVICE,
     title="This shell is bound to some of the CPUs",
-    remedy="Start from a shell that is not bound, where the whole machine is meant.",
+    remedy="To use the whole machine, start from a shell that is not bound.",
     source="pytorch/pytorch#99625",
 )
 def shell_bound(facts: HostFacts) -> Iterator[Finding]:

@@ -7,8 +7,8 @@ from cputune.doctor.finding import Check, Severity
 SKIPPED = Check(
     code="deep-skipped",
     severity=Severity.ADVICE,
-    title="A look could not be taken",
-    remedy="Nothing to mend: this part of --deep says nothing here.",
+    title="A part of --deep could not be run",
+    remedy="Nothing to mend: this part of --deep has no result here.",
     source="https://pytorch.org/get-started/locally/",
     story="""--deep starts children that import torch. Where torch is not installed, or the
 machine is a recording, there is nothing to start; a child that does not end in time, or
@@ -53,7 +53,7 @@ ISA = Check(
     code="deep-isa",
     severity=Severity.WARNING,
     title="oneDNN uses less than the CPU shows",
-    remedy="Unset what holds the instruction set down, or take a torch that knows this CPU.",
+    remedy="Unset what limits the instruction set, or install a torch that knows this CPU.",
     source="https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html",
     story="""Symptom: bf16 is no faster than fp32 on a CPU with AMX.
 
@@ -63,7 +63,7 @@ instruction set is the one that oneDNN itself printed (ONEDNN_VERBOSE=1).""",
 RATIO = Check(
     code="deep-bf16-ratio",
     severity=Severity.ADVICE,
-    title="bf16 against fp32 on one core",
+    title="The speed of bf16 against fp32 on one core",
     remedy="Train in the faster one: --bf16 --use_cpu, or neither.",
     source="pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456",
     story="""One core multiplied the same matrices in fp32 and in bf16, in turns, and these
@@ -73,7 +73,7 @@ ILLEGAL = Check(
     code="deep-illegal-instruction",
     severity=Severity.ERROR,
     title="The CPU shows instructions that it does not execute",
-    remedy="Hold oneDNN below them.",
+    remedy="Keep oneDNN from using them (ONEDNN_MAX_CPU_ISA).",
     source="uxlfoundation/oneDNN#5689",
     story="""Symptom: "Illegal instruction" at the first bf16 product.
 

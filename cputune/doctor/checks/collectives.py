@@ -20,7 +20,7 @@ from cputune.stack.uses import ccl_refusals
     "ccl-affinity",
     Severity.ERROR,
     title="oneCCL workers are sent to CPUs that are not allowed",
-    remedy="Name CPUs out of the allowed ones.",
+    remedy="Name only CPUs that this process may use.",
     source="intel/torch-ccl#54",
 )
 def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import is_true, value
 from cputune.facts import HostFacts
 from cputune.stack import load, versions_of
-from cputune.stack.uses import ccl_refusals, ipex_use
+from cputune.stack.uses import ccl_refusals, ccl_use, ipex_use
 from cputune.stack.ways import way_out
 
 
@@ -72,7 +72,7 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "oneccl-unused",
     Severity.WARNING,
-    title="The oneCCL bindings are installed, and nothing can use them",
+    title="The oneCCL bindings are installed, and Trainer cannot use them",
     remedy="Use gloo, or take the versions that know ccl: transformers 4.22 to 5.0, "
     "accelerate up to 1.12.",
     source="huggingface/accelerate#3883",
@@ -85,16 +85,20 @@ def oneccl_unused(facts: HostFacts) -> Iterator[Finding]:
     """
     versions = versions_of(facts)
     said = ccl_refusals(versions)
-    if versions.oneccl is not None and said:
-        way = way_out("ipex", versions)
-        yield oneccl_unused.finding("; ".join(said), command=way.command() if way else None)
+    if versions.oneccl is None or not said:
+        return
+    evidence = "; ".join(said)
+    if versions.transformers is not None and ccl_use(versions, framework="accelerate") is None:
+        evidence += "; scripts with an Accelerator of their own can"
+    way = way_out("ipex", versions)
+    yield oneccl_unused.finding(evidence, command=way.command() if way else None)
 
 
 @check(
     "stack-variable-ignored",
     Severity.WARNING,
     title="A variable is set that the installed versions do not read",
-    remedy="Unset it: what it asks for does not happen.",
+    remedy="Unset it: it has no effect.",
     source="huggingface/accelerate#3883",
 )
 def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:

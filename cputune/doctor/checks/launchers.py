@@ -120,7 +120,7 @@ def mpi_missing(facts: HostFacts) -> Iterator[Finding]:
     Cause: torchrun starts ranks but binds none on a CPU; accelerate needs mpirun.
     """
     topology = facts.topology
-    nodes = sum(bool(set(node.cpus) & set(topology.allowed)) for node in topology.numa_nodes)
+    nodes = sum(bool(set(node.cpus or ()) & set(topology.allowed)) for node in topology.numa_nodes)
     sockets = len({core.socket for core in topology.allowed_cores})
     if facts.recorded or facts.package("torch") is None or mpi_launchers(facts):
         return

@@ -110,7 +110,7 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "setting-without-library",
     Severity.ADVICE,
-    title="A variable speaks to a library that is not loaded",
+    title="A variable is set for a library that is not loaded",
     remedy="Preload the library, or unset the variable.",
     source="pytorch/pytorch#149422",
 )
@@ -156,7 +156,7 @@ def blocktime_long(facts: HostFacts) -> Iterator[Finding]:
     "schedule-dynamic",
     Severity.ADVICE,
     title="OpenMP loops are scheduled dynamically",
-    remedy="Unset OMP_SCHEDULE; equal pieces, handed out once, suit tensors.",
+    remedy="Unset OMP_SCHEDULE: the static default suits loops over tensors.",
     source="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
 )
 def schedule_dynamic(facts: HostFacts) -> Iterator[Finding]:

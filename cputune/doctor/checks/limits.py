@@ -1,23 +1,21 @@
-"""Limits of the container and the shell: CPU time, memory, shared memory, handles."""
+"""Limits of the container: CPUs, CPU time and memory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
+from cputune import cpulist
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.variables import local_ranks, number, value
+from cputune.doctor.variables import local_ranks, number, under_mpi, value
 from cputune.facts import HostFacts, Unknown
 from cputune.layout import default_threads, usable_cores
 from cputune.memory import needed_bytes, room_bytes
 from cputune.workload import Workload, recipe_names
 
-MIB, GIB = 1 << 20, 1 << 30
-SHM_NEEDED_BYTES = GIB
-SHM_SMALL_BYTES = GIB // 4
+GIB = 1 << 30
 THROTTLED_SHARE = 0.1
 FEWEST_PERIODS = 100
-FEWEST_OPEN_FILES = 1024
 CACHE_ENTRIES = 1024
 """What oneDNN keeps unless ONEDNN_PRIMITIVE_CACHE_CAPACITY says otherwise."""
 
@@ -76,7 +74,7 @@ def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "ranks-auto",
     Severity.WARNING,
-    title="The number of ranks is left to be guessed",
+    title="The number of ranks is left to torchrun's guess",
     remedy="Give the number of ranks of each node yourself: one per socket or NUMA node.",
     source="kubeflow/trainer#2407",
 )
@@ -128,6 +126,28 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
 
 
 @check(
+    "one-core",
+    Severity.WARNING,
+    title="One core of this machine may be used",
+    remedy="Give the container or the shell more CPUs, where that was not meant.",
+    source="https://docs.kernel.org/admin-guide/cgroup-v2.html#cpuset-interface-files",
+)
+def one_core(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: training runs on one core, whatever is set, and all others are idle.
+
+    Cause: a cpuset, a scheduler or taskset leaves one CPU (or the siblings of one core).
+    """
+    topology = facts.topology
+    if under_mpi(facts) or number(facts, "LOCAL_WORLD_SIZE"):
+        return  # one rank of several, which its launcher has bound
+    if topology.cores_known and topology.physical_cores > 1 and len(topology.allowed_cores) == 1:
+        yield one_core.finding(
+            f"CPU {cpulist.render(topology.allowed)} is allowed; the machine has "
+            f"{topology.physical_cores} cores, CPUs {cpulist.render(topology.online)}"
+        )
+
+
+@check(
     "memory-limit",
     Severity.ADVICE,
     title="The memory limit is too small for some workloads",
@@ -155,72 +175,6 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
         what = "the cgroup limit" if room == facts.limits.memory_bytes else "the machine's memory"
         said = f"{what} is {room / GIB:.1f} GiB; one rank needs at least {', '.join(short)}"
         yield memory_limit.finding("; ".join((said, *unknown)))
-
-
-@check(
-    "shm-small",
-    Severity.WARNING,
-    title="/dev/shm is too small for DataLoader workers",
-    remedy=(
-        "Give the container more shared memory: docker run --shm-size=1g, or in Kubernetes "
-        "an emptyDir of medium Memory at /dev/shm; or train with --dataloader_num_workers 0."
-    ),
-    source="pytorch/pytorch#16979",
-)
-def shm_small(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "Bus error" or "unable to write to file </torch_…>" in a DataLoader worker.
-
-    Cause: workers hand batches over through /dev/shm, and so do oneCCL and Open MPI
-    between ranks. Docker gives 64 MiB unless told otherwise, and a write beyond the
-    end of it kills the process.
-    """
-    size = facts.limits.shm_bytes
-    if size is not None and size < SHM_SMALL_BYTES:
-        yield shm_small.finding(
-            f"/dev/shm holds {size / MIB:.0f} MiB, {SHM_NEEDED_BYTES / MIB:.0f} MiB are needed"
-        )
-
-
-@check(
-    "open-files",
-    Severity.ADVICE,
-    title="Few open files are allowed",
-    remedy="Raise the soft limit in the shell that trains.",
-    source="pytorch/pytorch#11201",
-)
-def open_files(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "Too many open files" or "received 0 items of ancdata" in a DataLoader.
-
-    Cause: each tensor that a worker hands over holds a file descriptor.
-    """
-    limit = facts.limits.open_files
-    if limit is not None and limit < FEWEST_OPEN_FILES:
-        yield open_files.finding(
-            f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least",
-            command='ulimit -Sn "$(ulimit -Hn)"',
-        )
-
-
-@check(
-    "memlock-small",
-    Severity.WARNING,
-    title="Too little memory may be locked for the fabric that is chosen",
-    remedy="Raise the limit (ulimit -l unlimited, or LimitMEMLOCK), or choose FI_PROVIDER=tcp.",
-    source="https://ofiwg.github.io/libfabric/main/man/fi_verbs.7.html",
-)
-def memlock_small(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: MPI or oneCCL fails to register memory, or falls back to TCP.
-
-    Cause: RDMA providers pin the buffers that they send from.
-    """
-    provider = (value(facts, "FI_PROVIDER") or "").lower()
-    limit = facts.limits.memlock_bytes
-    if limit is None or limit >= GIB:
-        return
-    if any(name in provider for name in ("verbs", "psm", "mlx", "efa")):
-        yield memlock_small.finding(
-            f"FI_PROVIDER={provider} with {limit / MIB:g} MiB of lockable memory"
-        )
 
 
 @check(
@@ -263,9 +217,7 @@ CHECKS: tuple[Check, ...] = (
     quota_threads,
     quota_throttled,
     ranks_oversubscribed,
-    shm_small,
+    one_core,
     memory_limit,
-    memlock_small,
-    open_files,
     primitive_cache,
 )

@@ -11,8 +11,8 @@ from cputune.facts import HostFacts
 @check(
     "facts-missing",
     Severity.WARNING,
-    title="The machine does not tell what the doctor must know",
-    remedy="Look at /proc and /sys of this machine (or record it anew with doctor --record).",
+    title="The doctor cannot see basic facts of this machine",
+    remedy="Look at /proc and /sys of this machine (or record it again with doctor --record).",
     source="https://docs.kernel.org/admin-guide/cputopology.html",
 )
 def facts_missing(facts: HostFacts) -> Iterator[Finding]:

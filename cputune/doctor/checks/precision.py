@@ -145,8 +145,8 @@ def bf16_native(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "fp16-ignored",
     Severity.WARNING,
-    title="fp16 on a CPU trains in fp32 without a word",
-    remedy="Ask for bf16 where the CPU has it, else for nothing.",
+    title="fp16 on a CPU trains in fp32, without a message",
+    remedy="Use bf16 if the CPU has it, otherwise no mixed precision.",
     source="https://github.com/huggingface/accelerate/blob/main/src/accelerate/accelerator.py",
 )
 def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
@@ -169,8 +169,8 @@ def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
     Severity.WARNING,
     title="The machine shows AMX, but may not give it",
     remedy=(
-        "Look with doctor --deep; if it crashes, keep oneDNN below AMX by the variable "
-        "(and above it again once the host is mended)."
+        "Run doctor --deep; if it reports a crash, set the variable, which keeps oneDNN from "
+        "using AMX."
     ),
     source="uxlfoundation/oneDNN#5689",
 )

@@ -15,7 +15,7 @@ _LOOPBACK = ("127.", "::1", "localhost")
 @check(
     "rank-left-over",
     Severity.ERROR,
-    title="A rank number from outside contradicts the launcher",
+    title="RANK in the environment contradicts the MPI launcher",
     remedy="Unset RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE before mpirun.",
     source="https://github.com/huggingface/accelerate/blob/main/src/accelerate/state.py",
 )
@@ -41,7 +41,7 @@ def rank_left_over(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "rank-impossible",
     Severity.ERROR,
-    title="A rank number that is not among the ranks",
+    title="RANK is not below WORLD_SIZE",
     remedy="Number the ranks from 0 to WORLD_SIZE - 1, the local ones likewise.",
     source="https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
 )
@@ -165,7 +165,7 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
 @check(
     "provider-local",
     Severity.ERROR,
-    title="The fabric that is chosen does not leave the machine",
+    title="The chosen network provider works inside one machine only",
     remedy="Choose a provider that reaches the other machines, such as tcp.",
     source="https://ofiwg.github.io/libfabric/main/man/fi_shm.7.html",
 )

@@ -55,9 +55,9 @@ def hybrid_cores(facts: HostFacts) -> Iterator[Finding]:
     cores = facts.topology.allowed_cores
     if not facts.topology.hybrid or not cores:
         return
-    speeds = [core.capacity or core.max_khz or 0 for core in cores]
+    speeds = [core.speed for core in cores]
     fast = [core for core, speed in zip(cores, speeds, strict=True) if speed > 0.9 * max(speeds)]
-    if not max(speeds) or len(fast) == len(cores):
+    if len(fast) == len(cores):
         yield hybrid_cores.finding(f"{len(cores)} cores of two kinds")
         return
     yield hybrid_cores.finding(
@@ -108,10 +108,14 @@ def numa_memoryless(facts: HostFacts) -> Iterator[Finding]:
     Cause: all memory of that node's cores is remote.
     """
     allowed = set(facts.topology.allowed)
-    bare = [n for n in facts.topology.numa_nodes if n.memory_bytes == 0 and allowed & set(n.cpus)]
+    bare = [
+        n for n in facts.topology.numa_nodes if n.memory_bytes == 0 and allowed & set(n.cpus or ())
+    ]
     if bare and any(node.memory_bytes for node in facts.topology.numa_nodes):
         yield numa_memoryless.finding(
-            "; ".join(f"node {node.id}: CPUs {cpulist.render(node.cpus)}, 0 bytes" for node in bare)
+            "; ".join(
+                f"node {node.id}: CPUs {cpulist.render(node.cpus or ())}, 0 bytes" for node in bare
+            )
         )
 
 
@@ -127,7 +131,7 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: HBM in flat mode, CXL and persistent memory show as nodes without CPUs.
     """
-    bare = [n for n in facts.topology.numa_nodes if not n.cpus and n.memory_bytes]
+    bare = [n for n in facts.topology.numa_nodes if n.cpus == () and n.memory_bytes]
     if bare:
         yield numa_cpuless.finding(
             "; ".join(f"node {n.id}: {(n.memory_bytes or 0) / GIB:.0f} GiB, no CPUs" for n in bare)
@@ -138,7 +142,7 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
     "numa-full",
     Severity.ADVICE,
     title="A NUMA node has little free memory",
-    remedy="Free it before binding memory to that node, or let memory be first touch.",
+    remedy="Free it before binding memory to that node, or bind CPUs alone.",
     source="https://docs.kernel.org/mm/numa.html",
 )
 def numa_full(facts: HostFacts) -> Iterator[Finding]:

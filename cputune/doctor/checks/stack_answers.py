@@ -5,7 +5,7 @@ They find no fault, and are given for ``--stack`` only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from packaging.version import Version
 
@@ -27,26 +27,19 @@ from cputune.stack.ways import way_out
 )
 def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     """For each package that was not named: the versions that break no rule with those named."""
-    stack, asked = load(), versions_of(facts)
+    asked = versions_of(facts)
     broken = set(misfits(asked))
 
     def fits(**more: Version) -> bool:
         return broken.issuperset(misfits(asked.changed(**more)))
 
-    candidates: dict[str, list[Version]] = {
-        "torch": [row.last for row in stack.torch],
-        "ipex": [row.version for row in stack.ipex],
-        "oneccl": [row.version for row in stack.oneccl],
-        "transformers": list(stack.transformers.read),
-        "accelerate": list(stack.accelerate.read),
-    }
     said = [asked.describe()]
-    for name, versions in candidates.items():
+    for name, versions in load().releases().items():
         if asked.get(name) is None:
             fitting = [fits(**{name: version}) for version in versions]
-            said.append(f"{DISTRIBUTIONS[name]}: {_runs(versions, fitting)}")
-    if asked.numpy is None:
-        said.append("numpy: 1 or 2" if fits(numpy=Version("2.0")) else "numpy: below 2")
+            numpy = "1 or 2" if fitting[-1] else "below 2"
+            known = numpy if name == "numpy" else _runs(versions, fitting)
+            said.append(f"{DISTRIBUTIONS[name]}: {known}")
     pythons = [text for text in PYTHONS if fits(python=Version(text))]
     said.append(f"Python: {_ends(pythons)}")
     yield stack_fits.finding("; ".join(said))
@@ -56,7 +49,7 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
     "stack-words",
     Severity.ADVICE,
     title="What this stack accepts, refuses and ignores",
-    remedy="Write what is accepted; what is ignored does not happen.",
+    remedy="Write only what is accepted: what is ignored has no effect.",
     source="huggingface/transformers#40784, huggingface/transformers#42852, "
     "huggingface/accelerate#3883, huggingface/peft#3564",
 )
@@ -114,7 +107,7 @@ def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
         )
 
 
-def _runs(versions: list[Version], fitting: list[bool]) -> str:
+def _runs(versions: Sequence[Version], fitting: list[bool]) -> str:
     """The stretches that fit: ``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``."""
     runs: list[list[str]] = []
     open_run = False

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cputune import cpulist
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.facts import HostFacts
+from cputune.facts import Frequency, HostFacts
 
 GIB = 1 << 30
 BUSY_SHARE = 0.25
@@ -13,6 +14,11 @@ BUSY_SHARE = 0.25
 PRESSURE_PERCENT = 10.0
 MEMORY_PRESSURE_PERCENT = 5.0
 STEAL_SHARE = 0.02
+LITTLE_MEMORY_BYTES = 2 * GIB
+LITTLE_MEMORY_SHARE = 0.05
+ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
+FULL_SPEED = ("performance", "0")
+"""The energy preference by its name, or by its number where the firmware knows numbers alone."""
 
 
 @check(
@@ -26,15 +32,30 @@ def governor(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: steps vary, short kernels run below the nominal frequency.
 
     Cause: powersave, ondemand, conservative and schedutil raise the frequency only after
-    load was seen; waits at barriers look like idleness.
+    load was seen; waits at barriers look like idleness. Drivers in active mode
+    (intel_pstate, amd-pstate-epp) choose by themselves: there "powersave" is only a name, and
+    the energy preference decides.
     """
-    found = [g for g in (facts.settings.governor or "").split(",") if g]
-    slow = [g for g in found if g in ("powersave", "ondemand", "conservative", "schedutil")]
+    allowed = set(facts.topology.allowed)
+    slow = [g for g in facts.settings.frequencies if allowed.intersection(g.cpus) and _saves(g)]
     if slow:
+        cpus = cpulist.render(cpu for group in slow for cpu in group.cpus)
         yield governor.finding(
-            f"governor: {', '.join(slow)}",
-            command="sudo cpupower frequency-set --governor performance",
+            "; ".join(_described(group) for group in slow),
+            command=f"sudo cpupower -c {cpus} frequency-set --governor performance",
         )
+
+
+def _saves(group: Frequency) -> bool:
+    if group.driver in ACTIVE_DRIVERS and group.energy_preference in FULL_SPEED:
+        return False
+    return group.governor in ("powersave", "ondemand", "conservative", "schedutil")
+
+
+def _described(group: Frequency) -> str:
+    known = [text for text in (group.driver, group.energy_preference) if text]
+    how = f" ({', '.join(known)})" if known else ""
+    return f"governor {group.governor}{how} on CPUs {cpulist.render(group.cpus)}"
 
 
 @check(
@@ -102,6 +123,30 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
 
 
 @check(
+    "memory-low",
+    Severity.WARNING,
+    title="Most of the memory is taken",
+    remedy="End what holds it, before training starts.",
+    source="https://docs.kernel.org/filesystems/proc.html#meminfo",
+)
+def memory_low(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: training is killed in its first steps on a machine with much memory.
+
+    Cause: other processes, files in /dev/shm or reserved huge pages hold it. Available is
+    what is free or can be freed: file cache does not count as taken.
+    """
+    total, available = facts.memory.total_bytes, facts.memory.available_bytes
+    if total is None or available is None:
+        return
+    little = available < LITTLE_MEMORY_BYTES and available < total / 2
+    if little or available < LITTLE_MEMORY_SHARE * total:
+        yield memory_low.finding(
+            f"{available / GIB:.1f} of {total / GIB:.1f} GiB are available",
+            command="ps -eo pid,rss,comm --sort=-rss | head",
+        )
+
+
+@check(
     "swap-in-use",
     Severity.ADVICE,
     title="Swap is in use",
@@ -140,6 +185,7 @@ def machine_busy(facts: HostFacts) -> Iterator[Finding]:
     cost a factor of nine.
     """
     cpus, load = len(facts.topology.online), facts.load
+    busy = sum(process.cpu_share for process in load.busy)
     average, pressure = load.average_1min, load.cpu_pressure_percent
     seen = []
     # The load average remembers what has ended; the one thread that runs now is ours.
@@ -148,6 +194,9 @@ def machine_busy(facts: HostFacts) -> Iterator[Finding]:
         seen.append(f"load average {average:g} on {cpus} CPUs")
     if pressure is not None and pressure > PRESSURE_PERCENT:
         seen.append(f"CPU pressure {pressure:g} % (tasks that wait for a CPU)")
+    if busy and (seen or busy >= max(0.5, BUSY_SHARE * cpus)):
+        names = (f"{p.name} (process {p.pid}) {100 * p.cpu_share:.0f} %" for p in load.busy[:3])
+        seen.append(f"busy now, in percent of a CPU: {', '.join(names)}")
     if seen:
         yield machine_busy.finding(
             "; ".join(seen), command="ps -eo pid,pcpu,comm --sort=-pcpu | head"
@@ -192,6 +241,7 @@ CHECKS: tuple[Check, ...] = (
     machine_busy,
     cpu_steal,
     memory_pressure,
+    memory_low,
     swap_in_use,
     governor,
     turbo_off,

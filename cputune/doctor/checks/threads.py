@@ -21,8 +21,8 @@ from cputune.layout import usable_cores
 @check(
     "threads-one",
     Severity.WARNING,
-    title="One thread per rank",
-    remedy="Set OMP_NUM_THREADS to the cores of a rank before torchrun does.",
+    title="Each rank computes with one thread",
+    remedy="Set OMP_NUM_THREADS to the number of cores that each rank has.",
     source="pytorch/pytorch#22260, dmlc/dgl#2812",
 )
 def threads_one(facts: HostFacts) -> Iterator[Finding]:

@@ -110,7 +110,7 @@ def oneccl_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
     "transformers-torch",
     Severity.ERROR,
     title="transformers needs another torch",
-    remedy="Bring the two together.",
+    remedy="Install versions that fit each other.",
     source="https://pypi.org/project/transformers/",
 )
 def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
@@ -180,7 +180,7 @@ def trainer_arguments(facts: HostFacts) -> Iterator[Finding]:
     "accelerate-torch",
     Severity.ERROR,
     title="accelerate needs a newer torch",
-    remedy="Bring the two together.",
+    remedy="Install versions that fit each other.",
     source="https://pypi.org/project/accelerate/",
 )
 def accelerate_torch(facts: HostFacts) -> Iterator[Finding]:

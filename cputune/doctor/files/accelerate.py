@@ -32,7 +32,7 @@ KEY_IGNORED = Check(
     code="file-key-ignored",
     severity=Severity.WARNING,
     title="accelerate ignores a key of this file",
-    remedy="Take it out: what it asks for does not happen.",
+    remedy="Take it out: it has no effect.",
     source="huggingface/accelerate#3883",
     story="""Symptom: mpirun_ccl or ipex is set, and nothing changes.
 
@@ -42,8 +42,8 @@ more, without a message. ipex_config.ipex does nothing where IPEX cannot be used
 VALUE_WRONG = Check(
     code="file-value",
     severity=Severity.ERROR,
-    title="A value of this file cannot be meant",
-    remedy="Write what is said in the evidence.",
+    title="A value of this file is wrong",
+    remedy="Correct the value as the evidence says.",
     source="https://huggingface.co/docs/accelerate/package_reference/cli",
     story="""Symptom: accelerate launch ends with a TypeError, a ValueError or an assertion.
 
@@ -78,7 +78,7 @@ PRECISION = Check(
     code="file-precision",
     severity=Severity.WARNING,
     title="This precision gains nothing here",
-    remedy="Ask for bf16 where the CPU multiplies it, else for no mixed precision.",
+    remedy="Use bf16 if the CPU has instructions for it, otherwise no mixed precision.",
     source="pytorch/pytorch#86270, pytorch/pytorch#118499, intel/intel-extension-for-pytorch#178",
     story="""Symptom: fp16 is as fast as fp32; bf16 is three to four times slower.
 

@@ -63,7 +63,7 @@ BACKEND = Check(
     code="file-backend",
     severity=Severity.ERROR,
     title="This backend cannot work in this launch",
-    remedy="Name a backend for several ranks alone, and ccl under mpirun alone.",
+    remedy="Name a backend only where there are several ranks, and ccl only under mpirun.",
     source="intel/torch-ccl#48, intel/llm-on-ray#242",
     story="""Symptom: "Default process group has not been initialized", a hang at "did not
 find MPI-launcher specific variables", or "backend ccl is not available".

@@ -23,7 +23,7 @@ FIELD = Check(
     code="file-k8s-field",
     severity=Severity.ERROR,
     title="The operator refuses this job, or starts it wrongly",
-    remedy="Write what the evidence says.",
+    remedy="Correct the field as the evidence says.",
     source="https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/",
     story="""Symptom: admission fails, or the pods wait for a master that never comes.
 

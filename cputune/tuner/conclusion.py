@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from cputune import __version__
 from cputune.errors import NoValidTrialError
@@ -15,15 +13,14 @@ from cputune.plan import Plan
 from cputune.result import (
     COMPLETED,
     FAILED,
+    ConfirmRun,
     Measured,
     Result,
     Speedup,
-    Throughput,
     Trial,
     host_fingerprint,
 )
 from cputune.tuner.confirm import SLOWER, Contender, Gain, gain_of, throughput_of
-from cputune.tuner.events import ConfirmRun
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
 
@@ -107,7 +104,7 @@ def conclude(
         left_out=() if space is None else tuple(out.to_json() for out in space.left_out),
         notes=(*findings.notes, *_study_notes(findings, space), *advice.notes),
         seconds=round(seconds, 3),
-        confirmation=tuple(_run_to_json(run) for run in findings.confirm_runs),
+        confirmation=tuple(findings.confirm_runs),
     )
 
 
@@ -184,7 +181,7 @@ def _rate(trial: Trial) -> float:
 def _measured(trial: Trial) -> Measured:
     rate = trial.samples_per_second
     assert rate is not None, "a valid trial has a throughput"
-    return Measured(plan=trial.plan, samples_per_second=Throughput(**asdict(rate)))
+    return Measured(plan=trial.plan, samples_per_second=rate)
 
 
 def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
@@ -246,14 +243,3 @@ def _versions(facts: HostFacts) -> dict[str, str]:
         if package is not None and package.version is not None:
             found[name] = package.version
     return found
-
-
-def _run_to_json(run: ConfirmRun) -> Mapping[str, Any]:
-    rate = run.samples_per_second
-    return {
-        "round": run.round,
-        "role": run.role,
-        "plan": run.plan.to_json(),
-        "samples_per_second": None if rate is None else asdict(rate),
-        "reason": run.reason,
-    }

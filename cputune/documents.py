@@ -1,0 +1,136 @@
+"""JSON documents that come from outside: read with limits, and held against the records' types.
+
+Whoever writes such a document may have made a mistake, or mean harm. What is read here is
+of bounded depth, its numbers are finite, and it becomes a record only where every value
+has the type and the range that the record's annotations say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from cputune.errors import CputuneError
+
+MOST_DEPTH = 32
+"""Objects and lists inside each other; a result has 6."""
+
+MOST_NUMBER = (1 << 63) - 1
+"""The largest whole number: what 64 bits hold."""
+
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+"""How many: every JSON reader has whole numbers up to 2**53."""
+
+Amount = Annotated[float, Meta(ge=0, le=1e30)]
+"""A quantity that is measured: neither infinite nor NaN, and never below 0."""
+
+Record = TypeVar("Record")
+
+_WORDS = {
+    "object": "a mapping",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+}
+
+
+def parse(text: str) -> Any:
+    """The values of a JSON text. Raises ValueError that says why it is none."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def record_of(kind: type[Record], document: object) -> Record:
+    """The record that a document of plain JSON values describes.
+
+    Raises ValueError with the place and what is wrong there: a type, a range, a key that
+    is missing, a key that nobody knows.
+    """
+    _check(document)
+    try:
+        record = msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(_in_words(str(error))) from error
+    except CputuneError as error:  # a record that refuses what it was given
+        raise ValueError(str(error)) from error
+    unknown = _unknown_key(document, msgspec.to_builtins(record), "")
+    if unknown is not None:
+        raise ValueError(f"unknown key {unknown}")
+    return record
+
+
+def plain(record: object) -> Any:
+    """A record as plain JSON values, its fields in the order of their definition."""
+    return json.loads(json.dumps(msgspec.to_builtins(record)))  # tuples become lists
+
+
+def _check(document: object) -> None:
+    """Raise ValueError for a document that is no plain values within the limits.
+
+    Walked level by level: a document may be nested deeper than Python can recurse.
+    """
+    level = [document]
+    for _ in range(MOST_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                below.extend(value.values())
+            elif isinstance(value, (list, tuple)):
+                below.extend(value)
+            else:
+                _check_scalar(value)
+        if not below:
+            return
+        level = below
+    raise ValueError("it is nested too deeply")
+
+
+def _check_scalar(value: object) -> None:
+    if isinstance(value, int) and abs(value) > MOST_NUMBER:
+        raise ValueError("a whole number has more than 19 digits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is no number that can be meant")
+    if not (value is None or isinstance(value, (str, int, float))):
+        raise ValueError(f"{value} is no text, number, list or mapping")
+
+
+def _in_words(said: str) -> str:
+    """Msgspec's message, its place first: ``best.plan.nodes: expected a whole number, …``."""
+    what, _, place = said.partition(" - at `$")
+    what = re.sub(r"Object missing required field (`.*`)", r"the key \1 is missing", what)
+    what = re.sub(r"`(\w+(?: \| \w+)*)`", _kinds, what)
+    what = what[:1].lower() + what[1:]
+    place = place.rstrip("`").lstrip(".")
+    return f"{place}: {what}" if place else what
+
+
+def _kinds(match: re.Match[str]) -> str:
+    return " or ".join(_WORDS.get(kind, kind) for kind in match[1].split(" | "))
+
+
+def _unknown_key(document: Any, kept: Any, place: str) -> str | None:
+    """The first key of a document that its record has no field for."""
+    if isinstance(document, Mapping) and isinstance(kept, dict):
+        for key, value in document.items():
+            if key not in kept:
+                return f"{place}{key}"
+            found = _unknown_key(value, kept[key], f"{place}{key}.")
+            if found is not None:
+                return found
+    elif isinstance(document, (list, tuple)):
+        for value, part in zip(document, kept, strict=False):
+            found = _unknown_key(value, part, place)
+            if found is not None:
+                return found
+    return None

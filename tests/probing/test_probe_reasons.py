@@ -1,0 +1,88 @@
+"""Every null of the document has its reason, on every machine that can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts.builder import Cgroup, machine
+
+from cputune.host import Host, LiveHost, RecordedHost
+from cputune.probing import probe
+from cputune.report.host import host_document
+
+GIB = 1 << 30
+S390X = (
+    "vendor_id       : IBM/S390\n# processors    : 2\nfeatures\t: esan3 zarch vx vxe\n"
+    "processor 0: version = 00,  identification = 000000,  machine = 3931\n\n"
+    "cpu number      : 0\n\ncpu number      : 1\n"
+)
+
+BUILT: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two sockets, some CPUs off": {"sockets": 2, "cores": 4, "smt": 2, "offline": "3,9"},
+    "Linux 2.6": {"kernel": "old"},
+    "cpuinfo alone": {"kernel": "bare", "sockets": 2},
+    "without NUMA": {"nodes": 0},
+    "memory alone": {"memory_only_nodes": 1, "memoryless_nodes": [0]},
+    "Arm": {"like": "graviton3"},
+    "hybrid": {"cores": 14, "smt": 2, "e_cores": 8, "like": "alder-lake"},
+    "container of version 2": {"cgroup": Cgroup(path="/a", quota=2.0, cpuset="0-1")},
+    "container of version 1": {"cgroup": Cgroup(version=1, path="/docker/a", memory_bytes=GIB)},
+    "cgroup without limits": {"cgroup": Cgroup(path="/user.slice")},
+    "mainframe": {"files": {"proc/cpuinfo": S390X}},
+    "garbage": {"files": {"proc/cpuinfo": "x", "proc/meminfo": "y", "proc/loadavg": "z"}},
+    "node without list": {
+        "files": {f"sys/devices/system/node/node0/{name}": None for name in ("cpulist", "cpumap")}
+    },
+    "packages without a place": {"record": {"packages": {"torch": "2.13.0", "numpy": None}}},
+    "launchers that do not answer": {
+        "record": {"launchers": {"mpirun": {"path": "/usr/bin/mpirun"}, "srun": {"path": "/bin/s"}}}
+    },
+}
+
+
+def nulls(value: object, path: str) -> Iterator[str]:
+    """Dotted names of all nulls below a value; members of lists by their id, name or place."""
+    if value is None:
+        yield path
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from nulls(inner, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            name = place
+            if isinstance(inner, dict):
+                name = inner.get("id", inner.get("name", place))
+            yield from nulls(inner, f"{path}.{name}")
+
+
+def without_reason(host: Host) -> list[str]:
+    document = host_document(probe(host))
+    reasons = {unknown["fact"] for unknown in document["unknown"]}
+    reasons |= {f"limits.{name}" for name in document["limits"]["unlimited"]}
+    return [name for name in nulls(document, "") if name not in reasons]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_every_null_of_a_built_machine_has_its_reason(tmp_path: Path, name: str) -> None:
+    assert without_reason(machine(tmp_path, **BUILT[name])) == []
+
+
+def test_every_null_of_an_empty_tree_has_its_reason(tmp_path: Path) -> None:
+    assert without_reason(RecordedHost(tmp_path)) == []
+
+
+def test_every_null_of_the_live_machine_has_its_reason() -> None:
+    assert without_reason(LiveHost()) == []
+
+
+def test_a_limit_that_does_not_exist_is_no_unknown(tmp_path: Path) -> None:
+    files = {"proc/self/limits": "Max processes             unlimited            unlimited\n"}
+    facts = probe(machine(tmp_path, cgroup=Cgroup(path="/a"), files=files))
+
+    assert {"cpu_quota", "memory_bytes", "processes", "pids"} <= set(facts.limits.unlimited)
+    assert "open_files" not in facts.limits.unlimited
+    assert facts.why_unknown("limits.open_files")

@@ -1,0 +1,116 @@
+"""Doctor and tuner say the same of every stack in the tables that fits."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from stacks import machine
+
+from cputune.doctor.checks.collectives import gloo_slow
+from cputune.doctor.checks.eras import ipex_ignored, ipex_unasked, oneccl_unused
+from cputune.doctor.checks.versions import (
+    ipex_ended,
+    ipex_torch_mismatch,
+    oneccl_torch_mismatch,
+)
+from cputune.facts import HostFacts, Launcher
+from cputune.knobs import Ask
+from cputune.knobs.backend import BACKEND
+from cputune.knobs.ipex import IPEX
+from cputune.stack import Versions, load
+from cputune.stack.fit import misfits
+from cputune.stack.versions import DISTRIBUTIONS
+from cputune.workload import Workload
+
+STACK = load()
+INTEL_MPI = Launcher(name="mpirun", path="/opt/mpirun", dialect="intelmpi")
+TRAINER = Ask(workload=Workload(name="run_qa.py", argv=("run_qa.py",), framework="trainer"))
+OWN_LOOP = Ask(workload=Workload(name="loop.py", argv=("loop.py",), framework="accelerate"))
+
+
+def fitting(*starts: Versions) -> Iterator[Versions]:
+    """Every transformers and accelerate of the tables that fits beside these."""
+    for start in starts:
+        for transformers in STACK.transformers.read:
+            two = start.changed(transformers=transformers)
+            if misfits(two):
+                continue
+            for accelerate in STACK.accelerate.read:
+                three = two.changed(accelerate=accelerate)
+                if not misfits(three):
+                    yield three
+
+
+def facts_of(versions: Versions) -> HostFacts:
+    found = {name: versions.get(name) for name in DISTRIBUTIONS}
+    packages = {DISTRIBUTIONS[name]: str(version) for name, version in found.items() if version}
+    return replace(machine(packages, python=None), launchers=(INTEL_MPI,))
+
+
+@pytest.mark.slow
+def test_about_ipex() -> None:
+    pairs = [
+        Versions(torch=torch.last, ipex=ipex.version)
+        for torch in STACK.torch
+        for ipex in STACK.ipex_for(torch.last)
+    ]
+    met: Counter[tuple[bool, bool, frozenset[str]]] = Counter()
+    for versions in fitting(*pairs):
+        facts = facts_of(versions)
+        for check in (ipex_torch_mismatch, ipex_ended):
+            assert not list(check(facts)), versions.describe()
+        said = {
+            finding.code: finding.evidence
+            for check in (ipex_ignored, ipex_unasked)
+            for finding in check(facts)
+        }
+        trainer, own = (True in IPEX.choices(facts, ask).values for ask in (TRAINER, OWN_LOOP))
+        assert ("ipex-ignored" in said) == (not trainer and not own), versions.describe()
+        assert ("ipex-unasked" in said) == own, versions.describe()
+        if "in every script" in said.get("ipex-unasked", ""):
+            assert trainer, versions.describe()
+        met[trainer, own, frozenset(said)] += 1
+    assert sum(met.values()) > 30_000
+    assert len(met) == 4  # each of the two frameworks uses it, or does not
+
+
+@pytest.mark.slow
+def test_about_oneccl() -> None:
+    torches = {row.last for row in STACK.torch}
+    for bindings in STACK.oneccl:
+        exact = bindings.torch.removeprefix("==")
+        torches |= {type(bindings.version)(exact)} if "*" not in exact else set()
+    pairs = [
+        Versions(torch=torch, oneccl=bindings.version)
+        for torch in sorted(torches)
+        for bindings in STACK.bindings_for(torch)
+    ]
+    assert {pair.oneccl for pair in pairs} == {row.version for row in STACK.oneccl}
+    met: Counter[tuple[bool, bool]] = Counter()
+    for versions in fitting(*pairs):
+        facts = facts_of(versions)
+        assert not list(oneccl_torch_mismatch(facts)), versions.describe()
+        (unused,) = list(oneccl_unused(facts)) or [None]
+        trainer, own = ("ccl" in BACKEND.choices(facts, ask).values for ask in (TRAINER, OWN_LOOP))
+        assert (unused is None) == trainer, versions.describe()
+        if unused is not None:
+            assert ("an Accelerator of their own can" in unused.evidence) == own
+        assert bool(list(gloo_slow(facts))) == trainer, versions.describe()
+        met[trainer, own] += 1
+    assert set(met) == {(True, True), (True, False), (False, True), (False, False)}
+
+
+@pytest.mark.parametrize("torch", [row.last for row in STACK.torch])
+def test_bindings_that_do_not_fit_are_refused_by_both(torch: object) -> None:
+    for bindings in STACK.oneccl:
+        facts = facts_of(
+            Versions(
+                torch=torch,
+                oneccl=bindings.version,
+                transformers=STACK.era("ipex").versions["transformers"],
+                accelerate=STACK.era("ipex").versions["accelerate"],
+            )
+        )
+        refused = bool(list(oneccl_torch_mismatch(facts)))
+        assert refused == ("ccl" not in BACKEND.choices(facts, TRAINER).values)

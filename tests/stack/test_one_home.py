@@ -1,0 +1,81 @@
+"""Versions are compared in cputune/stack/ and nowhere else."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cputune
+
+HOUSE = Path(cputune.__file__).parent
+ALLOWED = {
+    # Linux is no package: its versions are read out of /proc/version, and no table has them.
+    "doctor/checks/precision.py": {"(5, 16)", "(5, 11)"},
+}
+
+
+def is_release(node: ast.AST) -> bool:
+    """``(4, 32)``, or a string such as ``"1.13"`` and ``">=1.13"``."""
+    if isinstance(node, ast.Tuple):
+        numbers = [each.value for each in node.elts if isinstance(each, ast.Constant)]
+        whole = all(type(number) is int for number in numbers)
+        return 2 <= len(numbers) == len(node.elts) <= 3 and whole
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return False
+    return re.fullmatch(r"[<>=!~]*\s*\d+(\.\d+)+(\.dev\d+)?", node.value) is not None
+
+
+def version_literals(text: str) -> Iterator[str]:
+    """Literals that are compared, by themselves or by a name of the module, or made a Version."""
+    tree = ast.parse(text)
+    compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    sides = [
+        side
+        for node in compared
+        if not isinstance(node.ops[0], (ast.In, ast.NotIn))
+        and ast.unparse(node.left) != "sys.version_info"
+        for side in (node.left, *node.comparators)
+    ]
+    names = {name.id for side in sides for name in ast.walk(side) if isinstance(name, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            sides += node.args if called in ("Version", "SpecifierSet", "satisfies") else []
+        elif isinstance(node, ast.Assign) and names & {ast.unparse(t) for t in node.targets}:
+            sides += [node.value, *getattr(node.value, "elts", ())]
+    yield from (ast.unparse(side) for side in sides if is_release(side))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "if version >= Version('1.13'): pass",
+        "ok = (4, 32) <= release(version) <= (4, 56)",
+        "old = version.release[:2] == (1, 13)",
+        "USE_IPEX = ((4, 20), (4, 56))\nok = USE_IPEX[0] <= version",
+        "FROM = '0.28'\nok = version < FROM",
+        "SpecifierSet('>=1.13').contains(version)",
+        "if name > '4.56': pass",
+    ],
+)
+def test_the_lint_sees(lines: str) -> None:
+    assert list(version_literals(lines))
+
+
+@pytest.mark.parametrize(
+    "line", ["HOST = '127.0.0.1'", "BOTH = (0, 1)", "if code == 127: pass", "SHARE = 0.25"]
+)
+def test_and_leaves_the_rest_alone(line: str) -> None:
+    assert list(version_literals(line)) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sorted(HOUSE.rglob("*.py")) if p.relative_to(HOUSE).parts[0] != "stack"],
+    ids=lambda path: path.relative_to(HOUSE).as_posix(),
+)
+def test_no_version_is_compared(path: Path) -> None:
+    found = set(version_literals(path.read_text(encoding="utf-8")))
+    assert found == ALLOWED.get(path.relative_to(HOUSE).as_posix(), set())

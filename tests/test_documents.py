@@ -1,0 +1,73 @@
+"""Documents from outside: bounded, finite, and of the types that the records have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from cputune.documents import Amount, Count, parse, plain, record_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    speed: Amount
+    cpus: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    kind: Literal["a", "b"]
+    inner: Inner
+    count: Count = 0
+    free: Mapping[str, Any]
+
+
+SOUND = {"kind": "a", "inner": {"speed": 1.5, "cpus": [[0, 1]]}, "count": 2, "free": {"x": None}}
+
+
+def test_a_record_reads_back_equal_and_keeps_its_order() -> None:
+    record = record_of(Outer, SOUND)
+    assert record_of(Outer, plain(record)) == record
+    assert json.dumps(plain(record)) == json.dumps(SOUND)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kind": "c"}, "kind: invalid enum value 'c'"),
+        ({"inner": {}}, "inner: the key speed is missing"),
+        ({"inner": {"speed": float("nan")}}, "nan is no number"),
+        ({"inner": {"speed": float("inf")}}, "inf is no number"),
+        ({"inner": {"speed": -1}}, "inner.speed: expected a number >= 0"),
+        ({"inner": {"speed": True}}, "inner.speed: expected a number, got true or false"),
+        ({"inner": {"speed": 1, "spede": 2}}, "unknown key inner.spede"),
+        ({"inner": {"speed": 1, "cpus": "0"}}, "inner.cpus: expected a list, got text"),
+        ({"count": 10**30}, "more than 19 digits"),
+        ({"free": {"x": object()}}, "no text, number, list or mapping"),
+    ],
+)
+def test_what_a_record_cannot_hold_is_refused_with_its_place(
+    change: Mapping[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        record_of(Outer, {**SOUND, **change})
+
+
+def test_nesting_is_bounded() -> None:
+    deep: Any = 1
+    for _ in range(50_000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        record_of(Outer, {**SOUND, "free": {"x": deep}})
+    while isinstance(deep, list):  # piece by piece: Python recurses where it frees the whole
+        deep = deep[0]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 5_000, "{", ""])
+def test_text_that_is_no_document_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse(text)

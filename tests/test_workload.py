@@ -1,0 +1,84 @@
+"""Recipes and scripts: read, checked, refused in words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cputune.errors import RecipeError, UsageError
+from cputune.workload import Workload, load_recipe, recipe_names
+
+SOUND = """
+description = "tiny"
+task = "masked-lm"
+sequence_length = 16
+global_batch_size = 4
+learning_rate = 1e-4
+
+[model]
+model_type = "bert"
+"""
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_workload_reads_back_equal(name: str) -> None:
+    job = Workload.from_recipe(name, batch_per_rank=2)
+    assert Workload.from_json(job.to_json()) == job
+
+
+@pytest.mark.parametrize(
+    ("sound", "damaged", "said"),
+    [
+        ('"masked-lm"', '"chess"', "task: invalid enum value 'chess'"),
+        ("sequence_length = 16", "sequence_length = 0", "sequence_length: expected"),
+        ("sequence_length = 16", "", "the key sequence_length is missing"),
+        ("= 1e-4", "= nan", "nan is no number"),
+        ("= 1e-4", "= inf", "inf is no number"),
+        ("= 1e-4", "= 0", "learning_rate: expected"),
+        ("= 4", "= true", "global_batch_size: expected a whole number, got true or false"),
+        ("= 4", "= 1" + 400 * "0", "more than 19 digits"),
+        ("= 4", "= 1" + 5000 * "0", "is not TOML"),
+        ("= 4", "= 4\ndoc_stride = 16", "doc_stride must be below sequence_length"),
+        ("= 4", "= 4\ncolour = 1", "unknown key colour"),
+        ('"bert"', "3", "model needs a model_type"),
+        ('"bert"', '"bert"\nx = ' + 5000 * "[", "is not TOML"),
+        ('"bert"', '"bert"\nx = ' + 100 * "[" + 100 * "]", "nested too deeply"),
+        ('"bert"', '"bert"\nx = 2020-01-01', "no text, number, list or mapping"),
+    ],
+)
+def test_a_damaged_recipe_is_refused_in_words(
+    tmp_path: Path, sound: str, damaged: str, said: str
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(SOUND.replace(sound, damaged, 1))
+    with pytest.raises(RecipeError, match=said) as caught:
+        load_recipe(str(file))
+    assert caught.value.hint
+
+
+def test_a_recipe_may_begin_with_a_bom(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(SOUND, encoding="utf-8-sig")
+    assert load_recipe(str(file)).name == "mine"
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in (str(tmp_path / "pipe.toml"), "/dev/zero", f"{tmp_path}/"):
+        with pytest.raises(RecipeError, match="cannot read"):
+            load_recipe(path)
+
+
+def test_a_recipe_larger_than_any_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "large.toml").write_text("#" * (2 << 20))
+    with pytest.raises(RecipeError, match="larger than 1 MiB"):
+        load_recipe(str(tmp_path / "large.toml"))
+
+
+def test_a_workload_trains_something() -> None:
+    with pytest.raises(UsageError, match="no script"):
+        Workload.script([])
+    with pytest.raises(RecipeError, match="neither a recipe nor a script"):
+        Workload.from_json({"name": "x"})

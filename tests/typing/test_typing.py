@@ -1,0 +1,122 @@
+"""What users import has types, and both type checkers read them alike."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+from machines import MACHINES
+
+import cputune
+
+HERE = Path(__file__).parent
+
+
+def refused_by_mypy(file: str) -> set[int]:
+    out = run([sys.executable, "-m", "mypy", "--strict", "--config-file=", file])
+    return {int(number) for number in re.findall(rf"{file}:(\d+): error", out)}
+
+
+def refused_by_pyright(file: str) -> set[int]:
+    program = shutil.which("pyright", path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip("pyright is not installed")
+    out = json.loads(run([program, "--outputjson", "--pythonpath", sys.executable, file]))
+    assert out["summary"]["filesAnalyzed"] == 1
+    return {
+        found["range"]["start"]["line"] + 1
+        for found in out["generalDiagnostics"]
+        if found["severity"] == "error"
+    }
+
+
+def run(argv: list[str]) -> str:
+    return subprocess.run(argv, cwd=HERE, capture_output=True, text=True, timeout=280).stdout
+
+
+def lines_that_are_wrong(file: str) -> set[int]:
+    lines = (HERE / file).read_text().splitlines()
+    return {number for number, line in enumerate(lines, start=1) if "# error: " in line}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("refused_by", [refused_by_mypy, refused_by_pyright])
+@pytest.mark.parametrize("file", ["uses.py", "mistakes.py"])
+def test_type_checkers_refuse_what_is_wrong_and_nothing_else(
+    refused_by: typing.Callable[[str], set[int]], file: str
+) -> None:
+    assert refused_by(file) == lines_that_are_wrong(file)
+
+
+FUNCTIONS = ("diagnose", "emit", "probe", "search_space", "tune", "verify")
+
+
+@pytest.mark.parametrize("name", cputune.__all__)
+def test_a_public_name_is_a_plain_object_with_readable_hints(name: str) -> None:
+    public = getattr(cputune, name)
+    if name == "Event":
+        return  # a union
+    assert inspect.isfunction(public) is (name in FUNCTIONS)
+    assert pickle.loads(pickle.dumps(public)) is public
+    hints = typing.get_type_hints(public)
+    if name in FUNCTIONS:
+        assert set(hints) == {*inspect.signature(public).parameters, "return"}
+
+
+def test_the_signatures_name_what_is_given() -> None:
+    assert "job" in inspect.signature(cputune.tune).parameters
+    assert "result" in inspect.signature(cputune.emit).parameters
+
+
+def test_dir_lists_what_is_public_once() -> None:
+    import cputune.tuner
+    import cputune.verifier
+
+    assert sorted(dir(cputune)) == sorted({*cputune.__all__, "__version__"})
+
+
+def test_records_survive_a_pickle() -> None:
+    one = MACHINES[0]
+    records = (
+        one.facts,
+        cputune.diagnose(one.facts),
+        one.workload,
+        cputune.search_space(one.facts, one.workload),
+        cputune.Step(seconds=1.0, samples=8),
+    )
+    for record in records:
+        assert pickle.loads(pickle.dumps(record)) == record
+
+
+def test_errors_survive_a_pickle_with_their_hints() -> None:
+    error = pickle.loads(pickle.dumps(cputune.CputuneError("no", hint="do")))
+    assert (str(error), error.hint) == ("no", "do")
+
+
+def test_importing_loads_nothing_and_hints_load_no_heavy_package() -> None:
+    program = """
+import sys, typing, cputune
+assert not [m for m in sys.modules if m.startswith("cputune.")], "imported at once"
+for name in cputune.__all__:
+    public = getattr(cputune, name)
+    if name != "Event":
+        typing.get_type_hints(public)
+heavy = {"torch", "transformers", "accelerate", "optuna", "rich", "plotly", "numpy"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (out.stdout, out.stderr) == ("[]\n", "")
+
+
+def test_verify_is_a_function_after_its_package_was_imported() -> None:
+    import cputune.verifier
+
+    assert cputune.verify is cputune.verifier.verify
