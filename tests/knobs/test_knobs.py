@@ -106,6 +106,6 @@ def test_a_preloaded_library_that_is_not_mapped_is_seen() -> None:
     plan = Plan(
         processes_per_node=1, threads_per_process=1, cpus=((0,),), preload=("/a.so", "/b.so")
     )
-    _, libraries = knob_named("allocator").shown
+    _, libraries, _ = knob_named("allocator").shown
     assert libraries.expected(plan, 0) == "/a.so:/b.so"
     assert libraries.seen(plan, {"mapped": ["/b.so"]}) == "/b.so"
