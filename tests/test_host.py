@@ -28,6 +28,7 @@ from cputune.host.files import READ_LIMIT_BYTES
 from cputune.probing import probe
 from cputune.probing.recording import record
 from cputune.probing.scrub import HOST_NAME
+from cputune.report.machine import precision_units
 
 
 def test_a_bare_host_knows_nothing() -> None:
@@ -198,8 +199,26 @@ def test_py_cpuinfo_speaks_where_there_is_no_proc() -> None:
 
     assert facts.cpu.vendor == "GenuineIntel"
     assert facts.cpu.isa == ("avx2", "fma", "sse4_2")
+    assert "bf16" in (facts.why_unknown("cpu.isa") or "")
+    assert "bf16" not in precision_units(facts)
     assert (facts.cpu.stepping, facts.cpu.codename) == (None, None)
     assert facts.why_unknown("topology.online") is not None
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0, reason="it takes /proc away, as root"
+)
+def test_a_machine_without_proc_is_named_by_the_processor_itself() -> None:
+    """Where no /proc is mounted py-cpuinfo executes CPUID, and nothing ends in a traceback."""
+    code = "import cputune; f = cputune.probe(); print(f.cpu.vendor, f.topology.online != ())"
+    hidden = 'mount -t tmpfs none /proc && exec "$@"'
+    argv = ("unshare", "--mount", "sh", "-c", hidden, "sh", sys.executable, "-c", code)
+
+    child = subprocess.run(argv, capture_output=True, text=True)
+
+    if "unshare" in child.stderr or "mount" in child.stderr:
+        pytest.skip(f"no mount namespace of our own: {child.stderr}")
+    assert (child.stdout, child.stderr) == (f"{probe(LiveHost()).cpu.vendor} True\n", "")
 
 
 def test_a_recording_is_asked_before_its_files(tmp_path: Path) -> None:

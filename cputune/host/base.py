@@ -119,9 +119,12 @@ class Host:
         """What py-cpuinfo says of the processor; slow, for what no file tells."""
         return {}
 
-    def processes(self) -> tuple[Process, ...]:
-        """What runs beside us, where it may run, and how busy it was since the last call."""
-        return ()
+    def processes(self) -> tuple[Process, ...] | None:
+        """What runs beside us, where it may run, and how busy it was since the last call.
+
+        None where processes cannot be seen, or were not recorded.
+        """
+        return None
 
     def disk_bytes(self, path: str) -> int | None:
         """Size of the file system that holds a path."""

@@ -112,9 +112,13 @@ class LiveHost(Host):
             return {}
         return told if isinstance(told, dict) else {}
 
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[Process, ...] | None:
         import psutil
 
+        try:
+            psutil.pids()
+        except (OSError, IndexError):  # no /proc is mounted
+            return None
         if self._looked_seconds is not None:
             passed = time.monotonic() - self._looked_seconds
             time.sleep(max(0.0, SHORTEST_LOOK_SECONDS - passed))

@@ -163,11 +163,11 @@ class RecordedHost(Host):
     def python_version(self) -> str | None:
         return _text(self._record.get("python"))
 
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[Process, ...] | None:
         """Those of the record; else those whose ``/proc/PID/status`` lies in the tree."""
         told = self._record.get("processes")
         if not isinstance(told, list):
-            return tuple(self._processes_of_the_tree())
+            return tuple(self._processes_of_the_tree()) or None
         found = []
         for process in told:
             values = process if isinstance(process, dict) else {}

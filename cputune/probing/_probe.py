@@ -53,13 +53,15 @@ def probe(host: Host | None = None) -> HostFacts:
     topology = read_topology(look, info, limits.cpuset)
     libraries = read_libraries(look, tuple(locations))
     processes = look.host.processes()
+    for fact in ("load.busy", "bound_processes") if processes is None else ():
+        look.not_known(fact, "no process can be seen")
     return HostFacts(
         cpu=read_cpu(look, info),
         topology=topology,
         limits=limits,
         memory=read_memory(look),
         settings=read_settings(look, topology.online),
-        load=replace(load, busy=busiest(processes)),
+        load=replace(load, busy=busiest(processes or ())),
         python=python,
         packages=packages,
         libraries=libraries,
@@ -70,7 +72,7 @@ def probe(host: Host | None = None) -> HostFacts:
         sys_nice=read_capability(look, "sys_nice", CAP_SYS_NICE),
         sys_resource=read_capability(look, "sys_resource", CAP_SYS_RESOURCE),
         network=read_network(look),
-        bound_processes=bound_processes(processes, topology),
+        bound_processes=bound_processes(processes or (), topology),
         unknown=look.unknown,
         recorded=not look.host.live,
     )

@@ -176,6 +176,8 @@ def _without_cpuinfo(look: Look) -> Cpu:
     for fact in _NAMED_FACTS:
         if getattr(cpu, fact) in (None, ()):
             look.not_known(f"cpu.{fact}", look.why(CPUINFO))
+    # It knows of no flag that came after avx512_vnni: what it does not name may be there.
+    look.not_known("cpu.isa", f"{look.why(CPUINFO)}, and py-cpuinfo knows nothing of AMX and bf16")
     return cpu
 
 

@@ -21,7 +21,7 @@ class NotingHost(Host):
         self.programs: dict[str, str] = {}
         self.answers: dict[tuple[str, ...], Completed] = {}
         self.refusals: dict[tuple[str, ...], int] = {}
-        self.seen: tuple[Process, ...] = ()
+        self.seen: tuple[Process, ...] | None = None
         self.sizes: dict[str, int | None] = {}
         self.free: dict[str, int | None] = {}
         self.limits: dict[str, int | None] = {}
@@ -94,7 +94,7 @@ class NotingHost(Host):
     def cpu_info(self) -> Mapping[str, object]:
         return self._host.cpu_info()
 
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[Process, ...] | None:
         self.seen = self._host.processes()
         return self.seen
 

@@ -73,7 +73,9 @@ def recording(
         "packages": [_package(package, scrub) for package in noted.distributions()],
         "launchers": _launchers(noted, scrub),
         "limits": noted.limits,
-        "processes": [_process(p, scrub) for p in noted.seen if p.pid in told_of],
+        "processes": None
+        if noted.seen is None
+        else [_process(p, scrub) for p in noted.seen if p.pid in told_of],
         "disk_bytes": noted.sizes,
         "disk_free_bytes": noted.free,
         "cpuid": noted.registers,

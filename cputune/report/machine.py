@@ -45,9 +45,9 @@ def precision_units(facts: HostFacts) -> dict[str, str]:
     if vector is None:
         return {}
     units = {"fp32": vector}
-    units["bf16"] = next(
-        (unit for flag, unit in _BF16_UNITS if cpu.has(flag)), "plain (slower than fp32)"
-    )
+    bf16 = next((unit for flag, unit in _BF16_UNITS if cpu.has(flag)), None)
+    if bf16 or not facts.why_unknown("cpu.isa"):
+        units["bf16"] = bf16 or "plain (slower than fp32)"
     if cpu.has("amx_fp16"):
         units["fp16"] = "AMX (inference; the Trainer does not train in fp16 on a CPU)"
     return units

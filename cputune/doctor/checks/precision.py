@@ -246,9 +246,8 @@ def isa_old(facts: HostFacts) -> Iterator[Finding]:
 
 
 def _isa_known(facts: HostFacts) -> bool:
-    return bool(facts.cpu.isa) or (
-        facts.cpu.architecture is not None and facts.why_unknown("cpu.isa") is None
-    )
+    told = bool(facts.cpu.isa) or facts.cpu.architecture is not None
+    return told and facts.why_unknown("cpu.isa") is None
 
 
 CHECKS: tuple[Check, ...] = (
