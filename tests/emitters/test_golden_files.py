@@ -14,6 +14,8 @@ from scripts import shellcheck
 import cputune.emitters.header
 from cputune.emitters import FORMATS, EmittedFile, emit
 from cputune.emitters.job import RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
+from cputune.verifier import CONSUMERS
+from cputune.verifier.artefact import format_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 COMPANIONS = (RANK_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
@@ -81,3 +83,9 @@ def _mappings(node: object) -> list[dict[str, object]]:
     if isinstance(node, list):
         return [found for value in node for found in _mappings(value)]
     return []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_who_verifies_knows_the_format_again(format: str) -> None:
+    assert format_of(emitted("one-socket", format)[0].text) == format
+    assert any(format in consumer.formats for consumer in CONSUMERS)
