@@ -76,8 +76,11 @@ class Workload:
         recipe: what to train, for a recipe.
         argv: the user's own script and its arguments, untouched, for a script.
         framework: "trainer" or "accelerate"; None until a trial of the script has shown it.
-        parses_arguments: whether the script reads TrainingArguments from its command
-            line (HfArgumentParser), so that a launch can pass ``--bf16`` and the like.
+        parses_arguments: whether the script trains with TrainingArguments that it reads
+            from its command line (HfArgumentParser), so that a launch can pass ``--bf16``
+            and the like; None until a trial has shown it.
+        accumulation: batches of a rank in one optimizer step, as the script has them by
+            itself; None while it has not shown it yet.
         global_batch_size: samples per optimizer step over all ranks; None while the
             script has not shown it yet.
         batch_per_rank: the guides' way instead: every rank takes this many samples,
@@ -89,6 +92,7 @@ class Workload:
     argv: tuple[str, ...] = ()
     framework: Framework | None = None
     parses_arguments: bool | None = None
+    accumulation: Samples | None = None
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
 
@@ -135,6 +139,11 @@ class Workload:
             batch_per_rank=batch_per_rank,
         )
 
+    @property
+    def takes_flags(self) -> bool:
+        """Whether flags are known to carry a plan into this script."""
+        return self.parses_arguments is True and self.framework != "accelerate"
+
     def samples_per_rank(self, world_size: int) -> int | None:
         """Samples of one rank per optimizer step; None where the script decides.
 
@@ -173,6 +182,7 @@ class Workload:
         framework: Framework | None,
         global_batch_size: int | None,
         parses_arguments: bool | None = None,
+        accumulation: int | None = None,
     ) -> Workload:
         """The same job, with what its first trial has shown filled in."""
         return replace(
@@ -181,6 +191,7 @@ class Workload:
             parses_arguments=(
                 parses_arguments if self.parses_arguments is None else self.parses_arguments
             ),
+            accumulation=self.accumulation or accumulation,
             global_batch_size=self.global_batch_size or global_batch_size,
         )
 

@@ -1,12 +1,16 @@
-"""The training command of a plan: the script, its own arguments, and the flags of the plan."""
+"""What carries a plan into a training script: variables, flags, and what only code can set."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from cputune.carrier.flags import training_flags
+from cputune.carrier.environment import plan_variables
+from cputune.carrier.flags import batch_flags, training_flags
 from cputune.inside import recipe_script
+from cputune.inside.carry import Force
+from cputune.knobs import plan_arguments
 from cputune.plan import Plan
 from cputune.workload import Workload
 
@@ -14,20 +18,57 @@ TRIAL_SAMPLES = 2048
 """Examples of a recipe's real data set that trials tokenize: enough for 100 steps."""
 
 
-def trial_command(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """What python runs in a trial of this plan; ``tune --dry-run`` shows the same.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """A plan on its way into a script, the same in trials and in emitted launches.
 
-    A user's script is run with the user's words alone: what a trial sets in it
-    (``cputune.inside``) needs no flag. A recipe goes to its script as text, so that the
-    command needs no file beside it, with the flags that emitted files give it too.
-    Raises ValueError where the global batch cannot be divided over the ranks.
+    Attributes:
+        variables: of every rank.
+        flags: appended to the script's own words.
+        force: what is set in the script's objects (``cputune.inside.carry``), for a script
+            that takes no flags; None where the flags say it all.
+    """
+
+    variables: Mapping[str, str]
+    flags: tuple[str, ...] = ()
+    force: Force | None = None
+
+
+def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
+    """How this plan gets into this workload, beside these versions of the distributions.
+
+    A script is given flags where it was seen to train with the TrainingArguments that it
+    parses; in all others, and in those that were never run, the plan is set by code. A
+    script that is run as found gets nothing. Raises ValueError where the global batch
+    cannot be divided over the ranks.
+    """
+    variables = plan_variables(plan, versions)
+    if plan.as_found:
+        flags = batch_flags(workload, plan) if workload.recipe is not None else ()
+        return Carried(variables=variables, flags=flags)
+    if workload.takes_flags:
+        return Carried(variables=variables, flags=training_flags(workload, plan, versions))
+    force = Force(
+        world_size=plan.world_size,
+        # fp16 beside bf16 is a ValueError, and means nothing on a CPU.
+        arguments={"use_cpu": True, "fp16": False, **plan_arguments(plan)},
+        samples_per_rank=workload.samples_per_rank(plan.world_size),
+        batch_per_rank=workload.batch_per_rank,
+    )
+    return Carried(variables=variables, force=force)
+
+
+def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
+    """What python runs in a trial of a plan; ``tune --dry-run`` shows the same.
+
+    A recipe goes to its script as text, so that the command needs no file beside it.
     """
     if workload.recipe is None:
-        return workload.argv
+        return (*workload.argv, *carried.flags)
     return (
         str(recipe_script()),
         json.dumps(workload.recipe.to_json(), ensure_ascii=False),
         *("--output_dir", "out"),  # a trial writes nothing there: its hooks lead it elsewhere
         *("--max_train_samples", str(TRIAL_SAMPLES)),
-        *training_flags(workload, plan, versions),
+        *carried.flags,
     )

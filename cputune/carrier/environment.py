@@ -17,49 +17,45 @@ HUB = "https://huggingface.co"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
-def switched_off(plan: Plan, versions: Mapping[str, str]) -> dict[str, str]:
-    """What a plan must switch off beside these versions, which map distribution names to them.
+def plan_variables(plan: Plan, versions: Mapping[str, str]) -> dict[str, str]:
+    """The variables of every rank of a plan, beside these versions of the distributions.
 
     Some releases of accelerate use IPEX wherever it is installed, unless they are told not to.
     """
-    return {} if plan.as_found or plan.ipex else ipex_off(Versions.from_names(versions))
+    variables = plan.environment()
+    if not plan.as_found and not plan.ipex:
+        variables.update(ipex_off(Versions.from_names(versions)))
+    return variables
 
 
 def base_environment(
-    outer: Mapping[str, str], plan: Plan, *, offline: bool, versions: Mapping[str, str]
+    outer: Mapping[str, str], plan: Plan, variables: Mapping[str, str], *, offline: bool
 ) -> dict[str, str]:
     """What is common to all ranks of all plans that load the same libraries.
 
-    As found, the outer environment stays as it is. With ``offline`` the hub's clients
-    look only into their caches, at once, where they would try for minutes.
+    ``variables`` are the plan's. As found, the outer environment stays as it is. With
+    ``offline`` the hub's clients look only into their caches, at once, where they would
+    try for minutes.
     """
-    if plan.as_found:
-        variables = dict(outer)
-    else:
-        variables = {name: value for name, value in outer.items() if not is_cleared(name)}
-        planned = plan.environment()
-        variables.update(switched_off(plan, versions))
-        variables.update({name: planned[name] for name in LOADED_ONCE if name in planned})
+    base = {k: v for k, v in outer.items() if plan.as_found or not is_cleared(k)}
+    base.update({name: variables[name] for name in LOADED_ONCE if name in variables})
     if offline:
-        for name, value in OFFLINE.items():
-            variables.setdefault(name, value)
-    return variables
+        base = {**OFFLINE, **base}
+    return base
 
 
-def rank_environment(base: Mapping[str, str], plan: Plan, rank: int, port: int) -> dict[str, str]:
-    """The variables of one rank. A job of one rank has no rank numbers, as without us."""
-    variables = dict(base)
-    variables.update(plan.environment())
-    if plan.world_size > 1 and not plan.as_found:
-        variables.update(
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(plan.world_size),
-            LOCAL_WORLD_SIZE=str(plan.processes_per_node),
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
-        )
-    return variables
+def rank_numbers(plan: Plan, rank: int, port: int) -> dict[str, str]:
+    """The numbers of one rank. A job of one rank has none, as without us."""
+    if plan.world_size == 1 or plan.as_found:
+        return {}
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(plan.processes_per_node),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
 def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) -> bool:

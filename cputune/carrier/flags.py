@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from cputune.knobs import KNOBS
+from cputune.knobs import plan_arguments
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, cpu_flag, takes
 from cputune.workload import Workload
@@ -24,51 +24,44 @@ def training_flags(workload: Workload, plan: Plan, versions: Mapping[str, str]) 
     the last spelling of a flag wins, so a ``--bf16`` of the user gives way to a plan of
     fp32. fp16 has no flag: ``--fp16`` trains in fp32 on a CPU, without a word.
 
-    Empty for a script that does not parse TrainingArguments; one that was not seen yet is
-    taken to parse them, save in the run as found, which must not be disturbed.
     Raises ValueError where the global batch cannot be divided over the ranks.
     """
-    parses = workload.parses_arguments
-    if parses is False or workload.framework == "accelerate":
-        return ()
-    if plan.as_found:
-        return _batch_flags(workload, plan) if parses else ()
     stack = Versions.from_names(versions)
     flags = (cpu_flag(stack), *_knob_flags(workload, plan, stack))
-    return (*flags, *_batch_flags(workload, plan))
+    return (*flags, *batch_flags(workload, plan))
 
 
 def _knob_flags(workload: Workload, plan: Plan, versions: Versions) -> Iterator[str]:
     """The arguments of every knob, as far as this transformers takes them."""
-    for knob in KNOBS:
-        for name, value in knob.arguments(plan).items():
-            if value is None:
-                continue
-            if name == "ddp_backend":  # it had another name, and not every backend
-                yield from backend_flags(versions, str(value))
-            elif not takes(versions, name):
-                continue
-            elif isinstance(value, bool):
-                yield from _switch(workload, f"--{name}", on=value)
-            else:
-                yield from (f"--{name}", str(value))
-            if name == "bf16":  # both at once is a ValueError, and --fp16 means nothing on a CPU
-                yield from _switch(workload, "--fp16", on=False)
+    for name, value in plan_arguments(plan).items():
+        if value is None:
+            continue
+        if name == "ddp_backend":  # it had another name, and not every backend
+            yield from backend_flags(versions, str(value))
+        elif not takes(versions, name):
+            continue
+        elif isinstance(value, bool):
+            yield from _switch(workload, f"--{name}", on=value)
+        else:
+            yield from (f"--{name}", str(value))
+        if name == "bf16" and workload.argument("--fp16") is not None:
+            yield from ("--fp16", "False")  # both is a ValueError; it means nothing on a CPU
 
 
-def _batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
-    """The batch of one rank, in as many accumulation steps as the user asked for.
+def batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
+    """The batch of one rank, in as many accumulation steps as the script takes by itself.
 
     A step of the optimizer takes batch × accumulation steps from each rank. Where the
-    user's accumulation steps do not divide that, the largest common divisor does.
+    script's accumulation steps do not divide that, the largest common divisor does.
     """
     samples = workload.samples_per_rank(plan.world_size)
     if samples is None:
         return ()
-    asked = workload.argument("--gradient_accumulation_steps") or "1"
-    wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
     if workload.batch_per_rank is not None:
         return ("--per_device_train_batch_size", str(samples))
+    asked = workload.argument("--gradient_accumulation_steps") or "1"
+    wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
+    wanted = workload.accumulation or wanted  # a configuration file may have said it
     steps = math.gcd(wanted, samples)
     flags: tuple[str, ...] = ("--per_device_train_batch_size", str(samples // steps))
     if steps != wanted:
@@ -77,7 +70,10 @@ def _batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
 
 
 def _switch(workload: Workload, flag: str, *, on: bool) -> tuple[str, ...]:
-    """The flag where it is wanted; ``flag False`` where the user's own arguments set it."""
+    """``flag``, or ``flag False``: a script may have it on by default, as TRL has bf16.
+
+    Recipes have it off by default, and are spared the words.
+    """
     if on:
         return (flag,)
-    return (flag, "False") if workload.argument(flag) is not None else ()
+    return (flag, "False") if workload.recipe is None else ()

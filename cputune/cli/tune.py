@@ -244,10 +244,11 @@ def _first_command(space: SearchSpace) -> str:
     """The baseline's command as the first trial runs it, ready to be pasted into a shell."""
     import shlex
 
-    from cputune.carrier.command import trial_command
+    from cputune.carrier.command import carried, trial_command
 
     versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
-    return shlex.join([sys.executable, *trial_command(space.workload, space.baseline, versions)])
+    way = carried(space.workload, space.baseline, versions)
+    return shlex.join([sys.executable, *trial_command(space.workload, way)])
 
 
 def _progress() -> OnEvent:

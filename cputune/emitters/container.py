@@ -13,7 +13,7 @@ from cputune.emitters import kubernetes as k8s
 from cputune.emitters import shell, yamltext
 from cputune.emitters.header import comment
 from cputune.emitters.interface import EmittedFile, Job
-from cputune.emitters.job import RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT, job_name
+from cputune.emitters.job import job_name
 from cputune.errors import UsageError
 from cputune.stack import Versions
 from cputune.stack.fit import pythons_for
@@ -61,9 +61,8 @@ def dockerfile(job: Job) -> str:
                 f" \\\n && test -f {k8s.PRELOAD}/{name}.so"
             )
         text += "\n"
-    own = [RANK_SCRIPT]
+    own = [file.name for file in job.companions]
     if job.workload.recipe is not None:
-        own += [TRAIN_SCRIPT, RECIPE_FILE]
         text += f"WORKDIR {k8s.WORKSPACE}\n"
     else:
         # The script with what it imports: the directory that the image is built from.

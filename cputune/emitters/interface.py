@@ -114,6 +114,13 @@ class Job:
     cluster: Cluster = field(default_factory=Cluster)
 
     @property
+    def script(self) -> str | None:
+        """The user's script, as it was named; None for a recipe and for a module."""
+        if self.workload.recipe is not None or self.workload.argv[0].startswith("-"):
+            return None
+        return self.workload.argv[0]
+
+    @property
     def on_siblings(self) -> bool:
         """Whether the plan puts threads on SMT siblings: more threads than there are cores."""
         threads = self.plan.processes_per_node * self.plan.threads_per_process

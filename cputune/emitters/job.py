@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from cputune.carrier.environment import switched_off
-from cputune.carrier.flags import training_flags
+from cputune.carrier.command import Carried, carried
 from cputune.emitters import header
 from cputune.emitters.hostfile import choose
 from cputune.emitters.interface import (
@@ -25,6 +24,7 @@ from cputune.emitters.interface import (
 )
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
+from cputune.inside import carry_script, recipe_script
 from cputune.layout import guide_plan
 from cputune.plan import Plan
 from cputune.result import Result, host_fingerprint
@@ -32,6 +32,7 @@ from cputune.stack import Versions, ipex_use
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 RANK_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE = "rank.py", "train.py", "recipe.json"
+CARRY_SCRIPT = "carry.py"
 TRAINING_PACKAGES = (
     "torch",
     "transformers",
@@ -83,13 +84,19 @@ def make_job(
     hosts = choose(hosts, plan.nodes, plan.processes_per_node) if hosts else ()
     said = header.measured(result, plan) if result is not None else header.unmeasured(host, plan)
     chosen = {**known, **(versions or {})}
-    command, notes = training_command(workload, plan, chosen)
+    try:
+        way = carried(workload, plan, chosen)
+    except ValueError as error:
+        raise UsageError(
+            str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
+        ) from error
+    command, notes = training_command(workload, plan, way, chosen)
     return Job(
         plan=plan,
         workload=workload,
         command=command,
-        environment={**plan.environment(), **switched_off(plan, chosen)},
-        companions=companions(workload, said),
+        environment=way.variables,
+        companions=companions(workload, command, said),
         header=said,
         promise=promise(plan, workload, result),
         notes=notes,
@@ -114,37 +121,27 @@ def promise(plan: Plan, workload: Workload, result: Result | None) -> dict[str, 
 
 
 def training_command(
-    workload: Workload, plan: Plan, versions: Mapping[str, str]
+    workload: Workload, plan: Plan, way: Carried, versions: Mapping[str, str]
 ) -> tuple[tuple[Word, ...], tuple[str, ...]]:
     """The words of the training command, and what they cannot carry."""
-    script: tuple[Word, ...]
+    notes = _not_carried(plan, way.flags, Versions.from_names(versions))
     if workload.recipe is not None:
-        script = (
-            Beside(TRAIN_SCRIPT),
-            Beside(RECIPE_FILE),
-            "--output_dir",
-            Output("out"),
-        )
-    else:
-        script = workload.argv
-        _refuse_unprintable(workload.argv)
-        if script[0].startswith("-") and script[0] != "-m":
-            raise UsageError(
-                f"python would take the script {script[0]!r} for an option of its own",
-                hint=f"write ./{script[0]}",
-            )
-    if not workload.parses_arguments:
-        return script, (
-            "The script does not read TrainingArguments from its command line, so the plan "
-            "reaches it through the environment alone; batch size and backend stay its own.",
-        )
-    try:
-        flags = training_flags(workload, plan, versions)
-    except ValueError as error:
+        script = (Beside(TRAIN_SCRIPT), Beside(RECIPE_FILE), "--output_dir", Output("out"))
+        return (*script, *way.flags), notes
+    _refuse_unprintable(workload.argv)
+    first = workload.argv[0]
+    if first.startswith("-") and first != "-m":
         raise UsageError(
-            str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
-        ) from error
-    return (*script, *flags), _not_carried(plan, flags, Versions.from_names(versions))
+            f"python would take the script {first!r} for an option of its own",
+            hint=f"write ./{first}",
+        )
+    if way.force is None:
+        return (*workload.argv, *way.flags), notes
+    seen = "takes" if workload.parses_arguments is False else "was not run yet: it may take"
+    return (Beside(CARRY_SCRIPT), way.force.to_json(), *workload.argv), (
+        f"{first} {seen} no flags of a plan, so {CARRY_SCRIPT} runs it, and sets batch, "
+        "precision and backend in the script's own objects.",
+    )
 
 
 def _not_carried(plan: Plan, flags: tuple[str, ...], versions: Versions) -> tuple[str, ...]:
@@ -178,23 +175,26 @@ def _encodable(word: str) -> bool:
     return True
 
 
-def companions(workload: Workload, said: tuple[str, ...]) -> tuple[EmittedFile, ...]:
-    """rank.py, and for a recipe train.py and recipe.json, which stand beside every artefact."""
-    text = (resources.files("cputune.emitters") / "_rank.py").read_text(encoding="utf-8")
-    first, _, rest = text.partition("\n")
-    files = [
-        EmittedFile(
-            name=RANK_SCRIPT, text=f"{first}\n{header.comment(said)}{rest}", executable=True
-        )
-    ]
+def companions(
+    workload: Workload, command: tuple[Word, ...], said: tuple[str, ...]
+) -> tuple[EmittedFile, ...]:
+    """rank.py, and what of carry.py, train.py and recipe.json the command names."""
+    files = [_program(RANK_SCRIPT, Path(__file__).with_name("_rank.py"), said)]
+    if Beside(CARRY_SCRIPT) in command:
+        files.append(_program(CARRY_SCRIPT, carry_script(), said))
     if workload.recipe is not None:
-        train = resources.files("cputune.inside") / "train_recipe.py"
         recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"
         files += [
-            EmittedFile(name=TRAIN_SCRIPT, text=train.read_text(encoding="utf-8")),
+            EmittedFile(name=TRAIN_SCRIPT, text=recipe_script().read_text(encoding="utf-8")),
             EmittedFile(name=RECIPE_FILE, text=recipe),
         ]
     return tuple(files)
+
+
+def _program(name: str, source: Path, said: tuple[str, ...]) -> EmittedFile:
+    """A program of ours, with what was measured in a comment at its head."""
+    first, _, rest = source.read_text(encoding="utf-8").partition("\n")
+    return EmittedFile(name=name, text=f"{first}\n{header.comment(said)}{rest}", executable=True)
 
 
 def job_name(job: Job) -> str:

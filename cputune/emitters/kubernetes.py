@@ -193,9 +193,8 @@ def notes(job: Job) -> tuple[str, ...]:
             f"Each pod asks for all {pod_cpus(job)} CPUs of such a machine, and a node keeps some "
             "for itself: without a larger node the pods stay Pending; tune with fewer threads."
         )
-    script = job.command[0]
-    if isinstance(script, str) and script.startswith("/"):
-        said.append(f"{script} must be in the image at that path.")
+    if job.script is not None and job.script.startswith("/"):
+        said.append(f"{job.script} must be in the image at that path.")
     return tuple(said)
 
 

@@ -121,10 +121,10 @@ def training(job: Job) -> str:
     if any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in job.command):
         text += "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
     text += array("train", job.command)
-    script = job.command[0]
-    if isinstance(script, str) and not script.startswith("-"):
+    if job.script is not None:
+        place = f"${{train[{job.command.index(job.script)}]}}"
         text += (
-            '[[ -f ${train[0]} ]] ||\n  fail "${train[0]} is not here" '
+            f'[[ -f {place} ]] ||\n  fail "{place} is not here" '
             '"start this from the directory that it was tuned in"\n'
         )
     return text

@@ -11,8 +11,9 @@ Two variables, and one of two ways in::
 
     CPUTUNE_TRIAL_SOCKET   path of the Unix socket that somebody listens on
     CPUTUNE_TRIAL_SCRATCH  directory that takes what the script would have written
-    CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script; see ``Force``.
+    CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script; see ``carry.Force``.
                            Without it nothing of the plan is set: the launch is only observed
+    CPUTUNE_TRIAL_CPUS     JSON, the CPUs of each local rank, where the ranks bind themselves
 
 - ``python -m cputune.inside SCRIPT ARGS...`` in place of ``python SCRIPT ARGS...``; also
   ``torchrun ... -m cputune.inside SCRIPT ARGS...`` and ``accelerate launch -m ...``;
@@ -30,11 +31,17 @@ from pathlib import Path
 SOCKET_VARIABLE = "CPUTUNE_TRIAL_SOCKET"
 SCRATCH_VARIABLE = "CPUTUNE_TRIAL_SCRATCH"
 FORCE_VARIABLE = "CPUTUNE_TRIAL_FORCE"
+CPUS_VARIABLE = "CPUTUNE_TRIAL_CPUS"
 
 
 def recipe_script() -> Path:
     """The training script of recipes: plain Trainer code that needs nothing of ours."""
     return Path(__file__).with_name("train_recipe.py")
+
+
+def carry_script() -> Path:
+    """What sets a plan in a script; emitted beside launches of scripts that need it."""
+    return Path(__file__).with_name("carry.py")
 
 
 def site_directory() -> Path:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from cputune.inside.force import Force
+from cputune.inside.carry import Patch
 from cputune.inside.meter import Meter, samples_in
 
 _SILENT_METHODS = ("save", "save_state", "save_model", "init_trackers", "log")
 
-_MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
-
-def patches(
-    meter: Meter, force: Force | None, scratch: str | None
-) -> dict[str, Callable[[ModuleType], None]]:
+def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
     """What to do with each module of accelerate once it is loaded."""
     loop = _Loop(meter)
-    return {
-        "accelerate.accelerator": lambda m: _patch_accelerator(m, loop, force, scratch),
-        "accelerate.optimizer": lambda m: _patch_optimizer(m, loop),
-        "accelerate.data_loader": lambda m: _patch_loaders(m, loop),
-    }
+    return [
+        ("accelerate.accelerator", lambda m: _patch_accelerator(m, loop, scratch)),
+        ("accelerate.optimizer", lambda m: _patch_optimizer(m, loop)),
+        ("accelerate.data_loader", lambda m: _patch_loaders(m, loop)),
+    ]
 
 
 class _Loop:
@@ -37,7 +32,7 @@ class _Loop:
         self.samples = 0
         self.running = 0
         self.clock: int | None = None
-        self.batch_set = False
+        self.batch_seen = False
 
     @property
     def idle(self) -> bool:
@@ -76,24 +71,16 @@ class _Loop:
             self.meter.step(mean_loss=True, optimizer=optimizer)
 
 
-def _patch_accelerator(
-    module: ModuleType, loop: _Loop, force: Force | None, scratch: str | None
-) -> None:
+def _patch_accelerator(module: ModuleType, loop: _Loop, scratch: str | None) -> None:
     cls = module.Accelerator
     meter = loop.meter
     original_init, original_backward = cls.__init__, cls.backward
     original_model, original_loader = cls.prepare_model, cls.prepare_data_loader
-    signature = inspect.signature(original_init)
 
     @functools.wraps(original_init)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         meter.seen.add("Accelerator")
         kwargs.pop("log_with", None)
-        if force is not None:
-            given = signature.bind_partial(self, *args, **kwargs).arguments
-            args, kwargs = (), {name: given[name] for name in given if name != "self"}
-            kwargs["mixed_precision"] = _MIXED_PRECISION[force.precision]
-            kwargs["cpu"] = True
         if scratch is not None and kwargs.get("project_dir") is not None:
             kwargs["project_dir"] = os.path.join(scratch, "output")
         original_init(self, *args, **kwargs)
@@ -114,10 +101,11 @@ def _patch_accelerator(
 
     @functools.wraps(original_loader)
     def prepare_data_loader(self: Any, data_loader: Any, *args: Any, **kwargs: Any) -> Any:
-        if not loop.idle and not loop.batch_set and "Trainer" not in meter.seen:
-            loop.batch_set = True
-            _set_batch(self, data_loader, loop, force)
-        return original_loader(self, data_loader, *args, **kwargs)
+        prepared = original_loader(self, data_loader, *args, **kwargs)
+        if not loop.idle and not loop.batch_seen and "Trainer" not in meter.seen:
+            loop.batch_seen = True
+            _see_batch(self, data_loader, meter)
+        return prepared
 
     cls.__init__, cls.backward = init, backward
     cls.prepare_model, cls.prepare_data_loader = prepare_model, prepare_data_loader
@@ -126,36 +114,16 @@ def _patch_accelerator(
             setattr(cls, name, lambda self, *args, **kwargs: None)
 
 
-def _set_batch(accelerator: Any, loader: Any, loop: _Loop, force: Force | None) -> None:
-    """Give the first loader, the one that is trained on, the batch of a rank.
-
-    ``BatchSamplerShard`` reads ``batch_sampler.batch_size`` when it is made, so it is set
-    before. A loader without such a sampler keeps its batch; where that is not the plan's,
-    the number of samples per step will show it.
-    """
-    sampler = getattr(loader, "batch_sampler", None)
-    batch = getattr(sampler, "batch_size", None)
+def _see_batch(accelerator: Any, loader: Any, meter: Meter) -> None:
+    """The batch of the first loader that is prepared, the one that is trained on."""
+    batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(batch, int):
         return
-    ranks = accelerator.num_processes
-    split = bool(getattr(accelerator, "split_batches", False))
-    accumulation = accelerator.gradient_accumulation_steps
-    if force is not None:
-        try:
-            batch, steps = force.batch(batch, accumulation)
-        except ValueError as error:
-            loop.meter.refuse(str(error))
-        if steps != accumulation:
-            loop.meter.refuse(
-                f"{batch * steps} samples of a rank cannot be cut into the script's "
-                f"{accumulation} accumulation steps"
-            )
-        sampler.batch_size = batch * ranks if split else batch  # type: ignore[union-attr]
-    elif split:
-        batch //= ranks
-    loop.meter.facts["batch"] = batch
-    loop.meter.facts["accumulation"] = accumulation
-    loop.meter.facts["dataset"] = type(getattr(loader, "dataset", None)).__name__
+    if getattr(accelerator, "split_batches", False):
+        batch //= accelerator.num_processes
+    meter.facts["batch"] = batch
+    meter.facts["accumulation"] = accelerator.gradient_accumulation_steps
+    meter.facts["dataset"] = type(getattr(loader, "dataset", None)).__name__
 
 
 def _patch_optimizer(module: ModuleType, loop: _Loop) -> None:

@@ -5,16 +5,13 @@ A module that is already there (a forked rank) is hooked at once.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import json
 import os
-import sys
-from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from cputune.inside import SCRATCH_VARIABLE, accelerate_hooks, force, trainer_hooks
+from cputune.inside import FORCE_VARIABLE, SCRATCH_VARIABLE, accelerate_hooks, trainer_hooks
+from cputune.inside.carry import Carrier, Force, Patch, watch
 from cputune.inside.meter import Meter
 from cputune.inside.speak import Speaker
 
@@ -36,66 +33,23 @@ SILENT = {
 def install() -> Meter:
     """Set every hook in this process. Nothing is said before the script trains."""
     meter = Meter(Speaker())
-    plan = force.from_environment()
+    force = os.environ.get(FORCE_VARIABLE)
     scratch = os.environ.get(SCRATCH_VARIABLE) or None
     os.environ.update(SILENT)
     _redirect_arguments(scratch)
-    watched: dict[str, Callable[[ModuleType], None]] = {
-        **trainer_hooks.patches(meter, plan, scratch),
-        **accelerate_hooks.patches(meter, plan, scratch),
-        "intel_extension_for_pytorch": lambda module: _note_ipex(module, meter),
-    }
     meter.facts["ipex"] = False
-    for name in list(watched):
-        module = sys.modules.get(name)
-        if module is not None:
-            watched.pop(name)(module)
-    sys.meta_path.insert(0, _Watcher(watched))
+    carried: list[tuple[str, Patch]] = []
+    if force:
+        carried = Carrier(Force(**json.loads(force)), meter.refuse).patches()
+    watch(
+        [
+            *carried,
+            *trainer_hooks.patches(meter, scratch),
+            *accelerate_hooks.patches(meter, scratch),
+            ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),
+        ]
+    )
     return meter
-
-
-class _Watcher(importlib.abc.MetaPathFinder):
-    """Lets the other finders find, and hooks what they load."""
-
-    def __init__(self, watched: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._watched = watched
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        # Asked for more than once: who only looks whether a module is there (is_ipex_available)
-        # asks here too, and loads nothing.
-        patch = self._watched.get(name)
-        if patch is None:
-            return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, patch)  # type: ignore[assignment]
-                return spec
-        return None
-
-
-class _Loader:
-    """The real loader, and one call after it."""
-
-    def __init__(self, loader: Any, patch: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._patch = patch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        self._patch(module)
 
 
 def _redirect_arguments(scratch: str | None) -> None:

@@ -28,8 +28,7 @@ class Meter:
         self.framework: Framework | None = None
         self.seen: set[str] = set()
         self.facts: RankState = {}
-        self.parses_arguments = False
-        self.items_counted = False
+        self.parsing = False
         self.steps = 0
         self.backwards = 0
         self._samples = 0

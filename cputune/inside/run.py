@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-import runpy
 import sys
 import traceback
 from types import TracebackType
 
-from cputune.inside.force import from_environment
+from cputune.inside import CPUS_VARIABLE, carry
 from cputune.inside.hooks import install
 from cputune.inside.speak import LOCAL_RANK_NAMES, number_from
 
@@ -18,17 +18,13 @@ def run_script(argv: list[str]) -> int:
 
     An exception is told with its name, and its traceback goes to stderr, as without us.
     """
-    plan = from_environment()
-    if plan is not None and plan.cpus is not None:
-        os.sched_setaffinity(0, plan.cpus[number_from(LOCAL_RANK_NAMES)])
+    shares = os.environ.get(CPUS_VARIABLE)
+    if shares:
+        os.sched_setaffinity(0, json.loads(shares)[number_from(LOCAL_RANK_NAMES)])
     meter = install()
     meter.speaker.say({"event": "note", "text": "started"})
-    script = os.path.abspath(argv[0])
-    sys.argv = list(argv)
-    if not getattr(sys.flags, "safe_path", False):  # 3.11 and later
-        sys.path.insert(0, os.path.dirname(script))
     try:
-        runpy.run_path(script, run_name="__main__")
+        carry.run(argv)
     except SystemExit as exit_:
         status = _status(exit_.code)
         if status:
@@ -50,8 +46,9 @@ def run_script(argv: list[str]) -> int:
 
 def _own_part(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the script on, without us and runpy before it."""
+    ours = (__file__, carry.__file__)
     while trace is not None and (
-        trace.tb_frame.f_code.co_filename == __file__
+        trace.tb_frame.f_code.co_filename in ours
         or trace.tb_frame.f_globals.get("__name__") == "runpy"
     ):
         trace = trace.tb_next

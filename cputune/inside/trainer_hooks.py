@@ -1,8 +1,7 @@
 """Hooks on ``transformers.Trainer``, for transformers 4.38 to 5.x.
 
-Everything is set on ``TrainingArguments`` before its own ``__post_init__``, which checks
-the values and starts torch.distributed; subclasses (Seq2SeqTrainingArguments, TRL's
-configs) all pass through it.
+A trial writes nothing, reports to nobody and does not end by itself: that is set on every
+``TrainingArguments`` before its own ``__post_init__``. What a plan sets is in ``carry``.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable
+import sys
 from types import ModuleType
 from typing import Any
 
-from cputune.inside.force import Force
+from cputune.inside.carry import Patch
 from cputune.inside.meter import Meter, samples_in
 
 ENDLESS = 1_000_000
@@ -26,22 +25,17 @@ _SILENT_METHODS = (
 )  # fmt: skip
 
 
-def patches(
-    meter: Meter, force: Force | None, scratch: str | None
-) -> dict[str, Callable[[ModuleType], None]]:
+def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
     """What to do with each module of transformers once it is loaded."""
-    return {
-        "transformers.training_args": lambda m: _patch_arguments(m, meter, force, scratch),
-        "transformers.hf_argparser": lambda m: _patch_parser(m, meter),
-        "transformers.trainer": lambda m: _patch_trainer(m, meter),
-        "transformers.loss.loss_utils": lambda m: _patch_loss(m, meter),
-        "transformers.modeling_utils": lambda m: _silence(m.PreTrainedModel, "save_pretrained"),
-    }
+    return [
+        ("transformers.training_args", lambda m: _patch_arguments(m, meter, scratch)),
+        ("transformers.hf_argparser", lambda m: _patch_parser(m, meter)),
+        ("transformers.trainer", lambda m: _patch_trainer(m, meter)),
+        ("transformers.modeling_utils", lambda m: _silence(m.PreTrainedModel, "save_pretrained")),
+    ]
 
 
-def _patch_arguments(
-    module: ModuleType, meter: Meter, force: Force | None, scratch: str | None
-) -> None:
+def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> None:
     cls = module.TrainingArguments
     original = cls.__post_init__
 
@@ -49,17 +43,8 @@ def _patch_arguments(
     def post_init(self: Any) -> None:
         if not hasattr(self, "_cputune_asked"):
             self._cputune_asked = (self.max_steps, self.num_train_epochs)
-            parses = meter.parses_arguments or meter.facts.get("parses_arguments", False)
-            meter.facts["parses_arguments"] = parses
+            self._cputune_parsed = meter.parsing
             _quiet(self, scratch)
-            if force is not None:
-                try:
-                    _apply(self, force)
-                except ValueError as error:
-                    meter.refuse(str(error))
-            meter.facts["batch"] = self.per_device_train_batch_size
-            meter.facts["accumulation"] = self.gradient_accumulation_steps
-            meter.facts["learning_rate"] = self.learning_rate
         original(self)
 
     cls.__post_init__ = post_init
@@ -84,17 +69,6 @@ def _quiet(args: Any, scratch: str | None) -> None:
         _set(args, output_dir=elsewhere, logging_dir=elsewhere)
 
 
-def _apply(args: Any, force: Force) -> None:
-    _set(args, use_cpu=True, fp16=False, bf16_full_eval=False, fp16_full_eval=False)
-    _set(args, **force.arguments)
-    if getattr(args, "per_gpu_train_batch_size", None):
-        args.per_device_train_batch_size = args.per_gpu_train_batch_size
-        args.per_gpu_train_batch_size = None
-    args.per_device_train_batch_size, args.gradient_accumulation_steps = force.batch(
-        args.per_device_train_batch_size, args.gradient_accumulation_steps
-    )
-
-
 def _set(args: Any, **values: Any) -> None:
     """Set those that this version of transformers has."""
     for name, value in values.items():
@@ -108,11 +82,11 @@ def _patch_parser(module: ModuleType, meter: Meter) -> None:
 
     @functools.wraps(original)
     def parse_args_into_dataclasses(self: Any, *args: Any, **kwargs: Any) -> Any:
-        meter.parses_arguments = True
+        meter.parsing = True
         try:
             return original(self, *args, **kwargs)
         finally:
-            meter.parses_arguments = False
+            meter.parsing = False
 
     cls.parse_args_into_dataclasses = parse_args_into_dataclasses
 
@@ -133,7 +107,13 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
         _drop_early_stopping(self)
         self.add_callback(callback)
         _watch_training_step(self, meter)
-        meter.facts["dataset"] = type(self.train_dataset).__name__
+        # These train, whatever other arguments were made before or after them.
+        arguments, facts = self.args, meter.facts
+        facts["parses_arguments"] = getattr(arguments, "_cputune_parsed", False)
+        facts["batch"] = arguments.per_device_train_batch_size
+        facts["accumulation"] = arguments.gradient_accumulation_steps
+        facts["learning_rate"] = arguments.learning_rate
+        facts["dataset"] = type(self.train_dataset).__name__
         meter.begin("trainer")
         original_train(self, None, *args, **kwargs)
         meter.end()
@@ -157,60 +137,63 @@ def _callback_class(base: type, meter: Meter) -> type:
 
 
 def _watch_training_step(trainer: Any, meter: Meter) -> None:
-    """Wrap the method of this one object, so that a subclass's own is measured too."""
+    """Wrap the methods of this one object, so that a subclass's own are measured too."""
     original = trainer.training_step
+    scale = _LossScale(trainer)
 
-    def training_step(
-        model: Any, inputs: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
+    def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         meter.watch(model)
         samples = samples_in(inputs)
-        meter.items_counted = False
-        if num_items_in_batch is not None:
-            kwargs["num_items_in_batch"] = num_items_in_batch
         loss = original(model, inputs, *args, **kwargs)
-        counted = meter.items_counted
-        scale = 1 if counted or num_items_in_batch is None else _loss_scale(trainer)
-        meter.micro_step(samples, loss / scale)
+        meter.micro_step(samples, loss / scale.of(loss))
         return loss
 
     trainer.training_step = training_step
 
 
-def _loss_scale(trainer: Any) -> int:
-    """By how much a loss is too large when the model paid no heed to num_items_in_batch.
+class _LossScale:
+    """By how much the losses of this trainer grow with its ranks and accumulation steps.
 
-    Since 4.46 Trainer takes every model whose forward has ``**kwargs`` for one that
-    divides its loss by the items of the whole step, and then neither divides it by the
-    accumulation steps nor leaves out the number of ranks (``Trainer.compute_loss``,
-    ``training_step``). Models that do not (BERT's classifier) then report, and train
-    with, a loss that grows with the ranks: no two plans could be compared by it.
+    Since 4.46 Trainer takes every model whose forward has ``**kwargs`` for one that divides
+    its loss by the items of the whole step, multiplies it by the ranks, and does not divide
+    it by the accumulation steps. Models that do not divide (BERT's classifier) then train
+    with a loss that grows with both; no two plans could be compared by it. Subclasses (TRL,
+    sentence-transformers) have ways of their own. So the trainer is asked at its first
+    batch: for the loss with the number of items, with twice as many, and without.
     """
-    if not getattr(trainer, "model_accepts_loss_kwargs", False):
-        return 1
-    if getattr(trainer, "compute_loss_func", None) is not None:
-        return 1
-    ranks = (
-        trainer.accelerator.num_processes
-        if getattr(trainer.args, "average_tokens_across_devices", False)
-        else 1
-    )
-    return int(trainer.args.gradient_accumulation_steps) * int(ranks)
 
+    def __init__(self, trainer: Any) -> None:
+        self._steps = int(trainer.args.gradient_accumulation_steps)
+        self._plain: float | None = None
+        self._scale = 1.0
+        if self._steps * int(trainer.accelerator.num_processes) > 1:
+            self._trainer, self._original = trainer, trainer.compute_loss
+            trainer.compute_loss = self._compute_loss
 
-def _patch_loss(module: ModuleType, meter: Meter) -> None:
-    """Learn whether a model divides its loss by the items of the whole step."""
-    original = module.fixed_cross_entropy
+    def of(self, loss: Any) -> float:
+        """The scale of this loss, which a training step has returned."""
+        if self._plain is not None:
+            self._scale = float(loss) * self._steps / self._plain
+            self._plain = None
+        return self._scale or 1.0
 
-    @functools.wraps(original)
-    def fixed_cross_entropy(
-        source: Any, target: Any, num_items_in_batch: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        if num_items_in_batch is not None:
-            meter.items_counted = True
-        return original(source, target, num_items_in_batch, *args, **kwargs)
+    def _compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self._trainer.compute_loss = self._original  # asked once
+        items = kwargs.get("num_items_in_batch")
+        if items is not None:
+            told, told_double, plain = (
+                self._ask(model, dict(inputs), *args, **{**kwargs, "num_items_in_batch": number})
+                for number in (items, 2 * items, None)
+            )
+            if abs(told_double - told) < 0.1 * abs(told) and plain:
+                self._plain = plain  # the number of items means nothing to this loss
+        return self._original(model, inputs, *args, **kwargs)
 
-    module.fixed_cross_entropy = fixed_cross_entropy  # type: ignore[attr-defined]
+    def _ask(self, *args: Any, **kwargs: Any) -> float:
+        """The loss of the same batch with the same dropout, which nobody is trained on."""
+        torch = sys.modules["torch"]
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            return float(self._original(*args, **kwargs))
 
 
 def _asked_steps(trainer: Any, endless: int) -> int:

@@ -8,6 +8,7 @@ the tuner's model. A new knob is a new file and a row here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from cputune.errors import UsageError
 from cputune.knobs.allocator import ALLOCATOR
@@ -32,6 +33,9 @@ from cputune.knobs.record import (
 )
 from cputune.knobs.smt import SMT
 from cputune.knobs.threads import THREADS
+
+if TYPE_CHECKING:
+    from cputune.plan import Plan
 
 KNOBS: tuple[Knob, ...] = (
     RANKS,
@@ -67,7 +71,13 @@ __all__ = [
     "Shown",
     "State",
     "knob_named",
+    "plan_arguments",
 ]
+
+
+def plan_arguments(plan: Plan) -> dict[str, Argument]:
+    """The fields of TrainingArguments that carry a plan, by their names in today's transformers."""
+    return {name: value for knob in KNOBS for name, value in knob.arguments(plan).items()}
 
 
 def knob_named(name: str) -> Knob:

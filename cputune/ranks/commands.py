@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -12,47 +13,32 @@ from importlib import util
 from pathlib import Path
 
 from cputune import cpulist
-from cputune.carrier.environment import rank_environment
+from cputune.carrier.environment import rank_numbers
 from cputune.facts import HostFacts
-from cputune.inside import FORCE_VARIABLE, SCRATCH_VARIABLE, SOCKET_VARIABLE
-from cputune.inside.force import Force
-from cputune.knobs import KNOBS
+from cputune.inside import CPUS_VARIABLE, FORCE_VARIABLE, SCRATCH_VARIABLE, SOCKET_VARIABLE
+from cputune.inside.carry import Force
 from cputune.plan import Plan
 from cputune.ranks.messages import RankCommand
 from cputune.ranks.supervisor import bootstrap
 from cputune.stack import load
 from cputune.steps import Infeasible
-from cputune.workload import Workload
 
 
-def force_for(plan: Plan, workload: Workload, *, bind: bool = False) -> Force | None:
-    """What the ranks of a plan set in the script; None for a run as found.
+def trial_variables(
+    post: str,
+    scratch: Path,
+    force: Force | None,
+    cpus: Sequence[Sequence[int]] | None = None,
+) -> dict[str, str]:
+    """The variables by which a rank knows that it is measured, and what it sets in the script.
 
-    ``bind``: the ranks bind themselves, for a launcher that cannot do it exactly.
-    Raises Infeasible where the global batch cannot be divided over the ranks.
+    ``cpus``: those of each local rank, for a launcher that cannot bind them exactly.
     """
-    if plan.as_found:
-        return None
-    try:
-        samples = workload.samples_per_rank(plan.world_size)
-    except ValueError as error:
-        raise Infeasible(str(error)) from error
-    return Force(
-        world_size=plan.world_size,
-        precision=plan.precision,
-        arguments={name: value for knob in KNOBS for name, value in knob.arguments(plan).items()},
-        samples_per_rank=samples,
-        batch_per_rank=workload.batch_per_rank,
-        cpus=plan.cpus if bind else None,
-    )
-
-
-def trial_variables(post: str, scratch: Path, force: Force | None) -> dict[str, str]:
-    """The variables by which a rank knows that it is measured."""
     return {
         SOCKET_VARIABLE: post,
         SCRATCH_VARIABLE: str(scratch),
-        FORCE_VARIABLE: "" if force is None else force.to_variable(),
+        FORCE_VARIABLE: "" if force is None else force.to_json(),
+        CPUS_VARIABLE: "" if cpus is None else json.dumps(cpus),
     }
 
 
@@ -70,7 +56,7 @@ def local_ranks(
     return [
         {
             "argv": command,
-            "env": {**rank_environment(base, plan, rank, port), **variables},
+            "env": {**base, **rank_numbers(plan, rank, port), **variables},
             "cwd": os.getcwd(),
             "cpus": None if plan.as_found else list(plan.cpus[rank]),
             "fork": fork,
@@ -99,7 +85,7 @@ def mpi_ranks(
     The environment is that of oneCCL's ``setvars.sh``, which brings oneCCL and Intel MPI.
     Raises Infeasible where there are no bindings or no Intel MPI.
     """
-    environment = {**oneccl_environment(base), **plan.environment(), **variables}
+    environment = {**oneccl_environment(base), **variables}
     if "LD_PRELOAD" in base:
         environment["LD_PRELOAD"] = base["LD_PRELOAD"]
     mpirun = intel_mpirun(environment, facts)

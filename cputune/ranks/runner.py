@@ -17,7 +17,7 @@ from typing import Any
 
 from cputune import cpulist
 from cputune.carrier import environment
-from cputune.carrier.command import trial_command
+from cputune.carrier.command import carried, trial_command
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.inside.messages import RankState
@@ -128,17 +128,24 @@ class ProcessRunner:
             raise Infeasible("trials run on this machine alone, the plan is for several nodes")
         if plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
-        base = environment.base_environment(
-            os.environ, plan, offline=self._hub_offline(), versions=self._versions
-        )
         with_mpi = plan.backend == "ccl" and plan.world_size > 1
         if with_mpi and not self._allow_mpi:
             raise Infeasible("oneCCL needs an MPI launcher, and none may be used")
-        force = commands.force_for(plan, self.workload, bind=with_mpi)
+        try:
+            way = carried(self.workload, plan, self._versions)
+        except ValueError as error:
+            raise Infeasible(str(error)) from error
+        base = environment.base_environment(
+            os.environ, plan, way.variables, offline=self._hub_offline()
+        )
         modules = () if self._fresh or with_mpi else modules_of(plan, self.workload, self._source)
         supervisor = self._supervisors.ready(base, modules)
-        variables = commands.trial_variables(self._post.path, self._empty_scratch(), force)
-        argv = trial_command(self.workload, plan, self._versions)
+        cpus = plan.cpus if with_mpi else None
+        variables = {
+            **way.variables,
+            **commands.trial_variables(self._post.path, self._empty_scratch(), way.force, cpus),
+        }
+        argv = trial_command(self.workload, way)
         job = Job(
             supervisor,
             self._post,
@@ -172,6 +179,7 @@ class ProcessRunner:
             framework=first.get("framework"),
             global_batch_size=None if per_rank else samples,
             parses_arguments=first.get("parses_arguments"),
+            accumulation=first.get("accumulation") if plan.world_size == 1 else None,
         )
 
     @staticmethod

@@ -15,8 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 import cputune
-from cputune.carrier.command import trial_command
+from cputune.carrier.command import carried, trial_command
 from cputune.cli import cli
+from cputune.knobs import plan_arguments
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.workload import Workload
@@ -71,9 +72,44 @@ def learning_rates(directory: Path) -> list[float]:
 ONE_STEP = ("--max_steps", "1", "--save_steps", "1", "--logging_steps", "1", "--report_to", "none")
 
 
-def test_a_script_is_run_with_the_users_words_alone() -> None:
-    job = Workload.script(["run_qa.py", "--x", "a b"])
-    assert trial_command(job, ONE, {}) == ("run_qa.py", "--x", "a b")
+SCRIPT = Workload.script(["run_qa.py", "--x", "a b"])
+AS_FOUND = replace(ONE, as_found=True)
+SEEN = SCRIPT.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
+
+
+def test_a_run_as_found_gets_the_users_words_alone() -> None:
+    for job in (SCRIPT, SEEN):
+        way = carried(job, AS_FOUND, {})
+        assert (way.flags, way.force, dict(way.variables)) == ((), None, {})
+        assert trial_command(job, way) == ("run_qa.py", "--x", "a b")
+
+
+def test_a_script_that_was_seen_to_read_flags_gets_them() -> None:
+    way = carried(SEEN, ONE, {})
+    assert way.force is None
+    assert trial_command(SEEN, way)[3:] == way.flags
+    assert "--use_cpu" in way.flags
+
+
+@pytest.mark.parametrize(
+    "job", [SCRIPT, replace(SEEN, parses_arguments=False), replace(SEEN, framework="accelerate")]
+)
+def test_all_others_are_set_by_code_and_one_never_run_is_among_them(job: Workload) -> None:
+    way = carried(job, replace(ONE, precision="bf16"), {})
+    assert way.flags == ()
+    assert way.force is not None
+    assert way.force.arguments["bf16"] is True
+    assert way.force.samples_per_rank == job.global_batch_size
+
+
+def test_every_argument_of_a_knob_is_carried_either_way() -> None:
+    plan = replace(ONE, processes_per_node=2, cpus=((0,), (1,)), precision="bf16")
+    by_code = carried(SCRIPT, plan, {}).force
+    assert by_code is not None
+    for name, value in plan_arguments(plan).items():
+        assert by_code.arguments[name] == value
+        if value is not None:
+            assert f"--{name}" in carried(SEEN, plan, {"transformers": "4.56"}).flags
 
 
 @pytest.mark.torch
@@ -85,7 +121,8 @@ def test_the_first_command_of_a_dry_run_can_be_pasted(recipe: Path, tmp_path: Pa
     facts = cputune.probe()
     versions = {p.name: p.version for p in facts.packages if p.version}
     baseline = cputune.search_space(facts, job).baseline
-    assert shlex.split(command) == [sys.executable, *trial_command(job, baseline, versions)]
+    way = carried(job, baseline, versions)
+    assert shlex.split(command) == [sys.executable, *trial_command(job, way)]
     run(["bash", "-c", f"{command} {shlex.join(ONE_STEP)}"], tmp_path)
     assert learning_rates(tmp_path) == [RATE]
 

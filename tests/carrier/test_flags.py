@@ -82,7 +82,8 @@ def test_use_ipex_only_where_trainer_takes_it(transformers, expected):
 def test_the_backend_is_named_where_it_exists(transformers, accelerate, backend, expected):
     versions = {"transformers": transformers, "accelerate": accelerate}
     flags = training_flags(script(batch=None), plan(2, backend=backend), versions)
-    assert flags[1:] == expected
+    named = [n for n, flag in enumerate(flags) if flag.endswith("_backend")]
+    assert tuple(word for n in named for word in flags[n : n + 2]) == expected
 
 
 def test_no_backend_in_a_run_of_one_process_where_it_would_be_a_value_error():
@@ -124,16 +125,15 @@ def test_a_batch_that_cannot_be_divided_is_refused():
         training_flags(script(), plan(5), TODAY)
 
 
-def test_a_run_as_found_gets_no_flag_but_the_batch():
-    assert training_flags(script(parses=None), plan(as_found=True), TODAY) == ()
-    flags = training_flags(script(), plan(as_found=True), TODAY)
-    assert flags == ("--per_device_train_batch_size", "12")
+def test_accumulation_that_a_configuration_file_sets_is_kept():
+    flags = training_flags(script(accumulation=4), plan(1), TODAY)
+    assert flags[-2:] == ("--per_device_train_batch_size", "3")
+    flags = training_flags(script(accumulation=4), plan(2), TODAY)
+    assert flags[-3:] == ("3", "--gradient_accumulation_steps", "2")
 
 
-def test_a_script_that_does_not_parse_training_arguments_gets_none():
-    assert training_flags(script(parses=False), plan(), TODAY) == ()
-    accelerated = Workload(name="loop.py", argv=("loop.py",), framework="accelerate")
-    assert training_flags(accelerated, plan(2), TODAY) == ()
+def test_precision_that_a_script_has_by_default_is_switched_off():
+    assert training_flags(script(), plan(), TODAY)[1:3] == ("--bf16", "False")
 
 
 READ_BACK = """

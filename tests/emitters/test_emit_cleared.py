@@ -41,7 +41,7 @@ def test_the_head_of_a_script_leaves_what_a_trial_leaves() -> None:
     left = {k: v for k, v in variables.items() if k not in own_of_bash}
     plan = one_socket().result.best.plan
     planned = plan.environment()
-    trial = base_environment(outer(), plan, offline=False, versions={})
+    trial = base_environment(outer(), plan, planned, offline=False)
     assert left == {k: v for k, v in trial.items() if k not in planned}
 
 

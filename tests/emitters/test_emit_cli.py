@@ -107,7 +107,9 @@ def test_a_script_of_the_user(emit: Command) -> None:
     assert answer.code == 0
     text = Path("launch/torchrun.sh").read_text()
     assert "  run.py\n  --force\n  --format 'x y'\n)" in text
-    assert "through the environment alone" in text.replace("\n# ", " ")
+    assert "was not run yet" in text.replace("\n# ", " ")
+    assert "carry.py" in text
+    assert Path("launch/carry.py").exists()
     assert not Path("launch/train.py").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ from scripts import shellcheck
 from cputune.emitters import FORMATS, Cluster, EmittedFile, emit, parse_hosts
 from cputune.emitters.job import make_job
 from cputune.errors import CputuneError, UsageError
+from cputune.inside.carry import Force
 from cputune.layout import make_plan, usable_cores
 from cputune.workload import Workload
 
@@ -379,15 +381,23 @@ class TestPlan:
         ]
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_a_script_without_training_arguments_gets_none(
-        self, format: str, launch: Launch
+    @pytest.mark.parametrize("parses", [False, None])
+    def test_a_script_that_is_not_known_to_take_flags_is_run_by_carry_py(
+        self, format: str, parses: bool | None, launch: Launch
     ) -> None:
         case = one_socket()
-        workload = replace(script_workload("--lr", "1"), parses_arguments=False)
+        workload = replace(script_workload("--lr", "1"), parses_arguments=parses)
         files = emit(case.result, format, workload=workload, mpi="openmpi5")
         words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
-        assert training_words(words) == ["run_qa.py", "--lr", "1"]
-        assert "through the environment alone" in files[0].text.replace("\n# ", " ")
+        carry, plan, *script = training_words(words)
+        assert carry.endswith("/carry.py")
+        assert script == ["run_qa.py", "--lr", "1"]
+        force = Force(**json.loads(plan))
+        assert (force.world_size, force.samples_per_rank) == (2, 48)
+        assert force.arguments["bf16"] is True
+        assert "carry.py" in [file.name for file in files]
+        dockerfile = next((file.text for file in files if file.name == "Dockerfile"), "carry.py")
+        assert "carry.py" in dockerfile
 
     @pytest.mark.parametrize("format", KUBERNETES_FORMATS)
     @pytest.mark.parametrize("nodes", [1, 3])

@@ -1,10 +1,12 @@
 """The batch of a rank: the global batch stays, whatever the number of ranks."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune.inside.force import Force, from_environment
+from cputune.inside.carry import Force
 
 small = st.integers(1, 64)
 
@@ -33,17 +35,15 @@ def test_batch_per_rank_leaves_accumulation_alone() -> None:
     assert Force(world_size=4, batch_per_rank=6).batch(32, 4) == (6, 4)
 
 
-def test_it_survives_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    force = Force(world_size=2, precision="bf16", samples_per_rank=4, cpus=((0,), (1,)))
-    with monkeypatch.context() as patch:
-        patch.setenv("CPUTUNE_TRIAL_FORCE", force.to_variable())
-        told = from_environment()
-    assert told is not None
-    assert (told.world_size, told.precision, told.samples_per_rank) == (2, "bf16", 4)
-    assert [list(cpus) for cpus in told.cpus or ()] == [[0], [1]]
+def test_it_survives_the_way_into_a_rank() -> None:
+    force = Force(world_size=2, arguments={"bf16": True, "use_cpu": True}, samples_per_rank=4)
+    assert Force(**json.loads(force.to_json())) == force
 
 
-def test_nothing_is_forced_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.delenv("CPUTUNE_TRIAL_FORCE", raising=False)
-        assert from_environment() is None
+@pytest.mark.parametrize(
+    ("arguments", "word"), [({"bf16": True}, "bf16"), ({"bf16": False}, "no"), ({}, "no")]
+)
+def test_an_accelerator_is_told_the_precision_of_the_arguments(
+    arguments: dict[str, bool], word: str
+) -> None:
+    assert Force(world_size=1, arguments=arguments).precision == word

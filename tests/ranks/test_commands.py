@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from cputune.carrier import environment
+from cputune.carrier.command import carried
+from cputune.carrier.environment import OFFLINE, base_environment, hub_reachable, plan_variables
 from cputune.facts import HostFacts
-from cputune.inside import FORCE_VARIABLE
+from cputune.inside import CPUS_VARIABLE
 from cputune.plan import Plan
 from cputune.ranks import commands
 from cputune.steps import Infeasible
@@ -44,18 +47,25 @@ OUTER = {
 }
 
 
+def local_ranks(plan: Plan, base: Mapping[str, str]) -> list[dict[str, str]]:
+    """The environments in which the ranks of a plan start."""
+    variables = plan_variables(plan, {})
+    ranks = commands.local_ranks(plan, ["t.py"], base, variables, fork=True, port=4321)
+    return [rank["env"] for rank in ranks]
+
+
 def test_nothing_of_the_outer_environment_overrides_a_plan() -> None:
-    base = environment.base_environment(OUTER, ONE, offline=False, versions={})
+    base = base_environment(OUTER, ONE, plan_variables(ONE, {}), offline=False)
     assert base == {"PATH": "/usr/bin", "HF_HOME": "/data/hf"}
-    variables = environment.rank_environment(base, ONE, 0, 4321)
+    (variables,) = local_ranks(ONE, base)
     assert variables["OMP_NUM_THREADS"] == "2"
     assert "RANK" not in variables, "a job of one rank has no rank numbers"
     assert "MASTER_PORT" not in variables
 
 
 def test_every_rank_gets_its_numbers_and_the_plan() -> None:
-    base = environment.base_environment(OUTER, TWO, offline=False, versions={})
-    second = environment.rank_environment(base, TWO, 1, 4321)
+    base = base_environment(OUTER, TWO, plan_variables(TWO, {}), offline=False)
+    second = local_ranks(TWO, base)[1]
     expected = {
         "RANK": "1",
         "LOCAL_RANK": "1",
@@ -69,8 +79,8 @@ def test_every_rank_gets_its_numbers_and_the_plan() -> None:
 
 
 def test_as_found_leaves_the_environment_as_it_is() -> None:
-    base = environment.base_environment(OUTER, AS_FOUND, offline=False, versions={})
-    assert environment.rank_environment(base, AS_FOUND, 0, 4321) == OUTER
+    base = base_environment(OUTER, AS_FOUND, plan_variables(AS_FOUND, {}), offline=False)
+    assert local_ranks(AS_FOUND, base) == [OUTER]
 
 
 def test_what_is_read_at_load_is_in_the_environment_that_forks_share() -> None:
@@ -82,7 +92,7 @@ def test_what_is_read_at_load_is_in_the_environment_that_forks_share() -> None:
         openmp="libiomp5",
         preload=("/lib/libjemalloc.so.2", "/lib/libiomp5.so"),
     )
-    base = environment.base_environment(OUTER, plan, offline=False, versions={})
+    base = base_environment(OUTER, plan, plan_variables(plan, {}), offline=False)
     assert base["LD_PRELOAD"] == "/lib/libjemalloc.so.2:/lib/libiomp5.so"
     assert base["MALLOC_CONF"] == plan.environment()["MALLOC_CONF"]
     assert base["KMP_BLOCKTIME"] == "1"
@@ -90,20 +100,20 @@ def test_what_is_read_at_load_is_in_the_environment_that_forks_share() -> None:
 
 
 def test_without_the_hub_its_clients_look_into_their_caches_only() -> None:
-    base = environment.base_environment({"HF_HUB_OFFLINE": "0"}, ONE, offline=True, versions={})
+    base = base_environment({"HF_HUB_OFFLINE": "0"}, ONE, plan_variables(ONE, {}), offline=True)
     assert base == {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
-@pytest.mark.parametrize("name", environment.OFFLINE)
+@pytest.mark.parametrize("name", OFFLINE)
 def test_a_hub_that_the_user_turned_off_is_not_asked(name: str) -> None:
-    assert not environment.hub_reachable({name: "1"})
+    assert not hub_reachable({name: "1"})
 
 
 def test_a_hub_that_refuses_is_not_reachable() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        assert not environment.hub_reachable({"HF_ENDPOINT": endpoint})
+        assert not hub_reachable({"HF_ENDPOINT": endpoint})
 
 
 def test_ranks_are_bound_and_a_run_as_found_is_not() -> None:
@@ -117,9 +127,9 @@ def test_ranks_are_bound_and_a_run_as_found_is_not() -> None:
 
 def test_a_global_batch_that_cannot_be_divided_is_infeasible() -> None:
     job = Workload.script(["train.py"], global_batch_size=7)
-    with pytest.raises(Infeasible, match="cannot be divided over 2 ranks"):
-        commands.force_for(TWO, job)
-    assert commands.force_for(AS_FOUND, job) is None
+    with pytest.raises(ValueError, match="cannot be divided over 2 ranks"):
+        carried(job, TWO, {})
+    assert carried(job, AS_FOUND, {}).force is None
 
 
 @pytest.fixture
@@ -144,11 +154,12 @@ def oneccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_oneccl_ranks_are_started_by_the_mpirun_of_its_setvars(
     oneccl: Path, hostless: HostFacts
 ) -> None:
-    base = environment.base_environment(
-        {"PATH": os.environ["PATH"]}, CCL, offline=False, versions={}
-    )
-    force = commands.force_for(CCL, Workload.script(["t.py"], global_batch_size=8), bind=True)
-    variables = commands.trial_variables("/s", Path("/scratch"), force)
+    way = carried(Workload.script(["t.py"], global_batch_size=8), CCL, {})
+    base = base_environment({"PATH": os.environ["PATH"]}, CCL, way.variables, offline=False)
+    variables = {
+        **way.variables,
+        **commands.trial_variables("/s", Path("/scratch"), way.force, CCL.cpus),
+    }
     (job,) = commands.mpi_ranks(CCL, ["t.py", "--x"], base, variables, hostless, port=4321)
     assert job["argv"][:5] == [str(oneccl / "bin" / "mpirun"), "-n", "2", "-ppn", "2"]
     assert job["argv"][-2:] == ["t.py", "--x"]
@@ -160,7 +171,7 @@ def test_oneccl_ranks_are_started_by_the_mpirun_of_its_setvars(
     assert env["ODD"] == "two\nlines"
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("127.0.0.1", "4321")
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & env.keys()
-    assert '"cpus": [[1, 2], [4, 5]]' in env[FORCE_VARIABLE]
+    assert json.loads(env[CPUS_VARIABLE]) == [[1, 2], [4, 5]]
 
 
 def test_without_bindings_or_intel_mpi_oneccl_is_infeasible(

@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""Run a training script with the part of a plan that its command line cannot say.
+
+    python carry.py PLAN train.py --its-arguments
+    python carry.py PLAN -m package.train --its-arguments
+
+PLAN is JSON: ``{"world_size": 2, "samples_per_rank": 4, "arguments": {"bf16": true}}``.
+The script stays as it is. When it has loaded transformers or accelerate, this file sets
+
+- in every ``TrainingArguments``: the fields in ``arguments``, and the batch of one rank;
+- in every ``Accelerator``: the CPU, and the precision that ``arguments`` say;
+- in the first data loader that a script without Trainer prepares: the batch of one rank;
+
+and the first rank says in one line on stderr what it has changed. ``samples_per_rank`` are
+the samples of one rank in a step of the optimizer; without them the script's own batch is
+what all ranks take together. A batch that cannot be divided ends the job with exit status 3.
+
+It needs Python 3.9 and nothing else, and is made for transformers 4.38 to 5.x, accelerate
+0.26 to 1.x and torch 2.x. Trials of cputune are run with this very file.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import inspect
+import json
+import math
+import os
+import runpy
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
+from typing import Any, NoReturn
+
+Patch = Callable[[ModuleType], None]
+
+OLDER_NAMES = {"use_cpu": "no_cuda", "ddp_backend": "xpu_backend"}
+"""Fields of TrainingArguments in transformers before 4.32 and 4.29."""
+
+
+@dataclass(frozen=True)
+class Force:
+    """What is set in the script's own objects.
+
+    Attributes:
+        world_size: ranks of the job.
+        arguments: fields of TrainingArguments, by their names in today's transformers.
+        samples_per_rank: samples of one rank per optimizer step; None takes the script's
+            own batch for the global batch, and divides it over the ranks.
+        batch_per_rank: the batch of every rank whatever their number; None: see above.
+    """
+
+    world_size: int
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    samples_per_rank: int | None = None
+    batch_per_rank: int | None = None
+
+    def to_json(self) -> str:
+        """PLAN; what is None is left out."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value})
+
+    @property
+    def precision(self) -> str:
+        """In the words of accelerate."""
+        return next((name for name in ("bf16", "fp16") if self.arguments.get(name)), "no")
+
+    def batch(self, batch: int, accumulation: int) -> tuple[int, int]:
+        """Batch and accumulation steps of one rank, from those of the script.
+
+        The script's accumulation steps stay where they divide the rank's samples, else
+        their greatest common divisor does. Raises ValueError where the script's global
+        batch cannot be divided over the ranks.
+        """
+        if self.batch_per_rank is not None:
+            return self.batch_per_rank, accumulation
+        samples = self.samples_per_rank
+        if samples is None:
+            samples, rest = divmod(batch * accumulation, self.world_size)
+            if rest:
+                raise ValueError(
+                    f"a global batch of {batch * accumulation} cannot be divided over "
+                    f"{self.world_size} ranks"
+                )
+        accumulation = math.gcd(accumulation, samples)
+        return samples // accumulation, accumulation
+
+
+class Carrier:
+    """Sets a ``Force`` in the objects of a script, as the script makes them.
+
+    ``refuse`` is told why the script cannot be run as the plan asks, and ends the process.
+    """
+
+    def __init__(
+        self,
+        force: Force,
+        refuse: Callable[[str], NoReturn],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.force = force
+        self._refuse = refuse
+        self._say = say
+        self._changes: dict[str, str] = {}
+        self._divided: set[tuple[int, int]] = set()
+        self._has_trainer = False
+        self._has_loader = False
+
+    def patches(self) -> list[tuple[str, Patch]]:
+        """What to do with which module once it is loaded."""
+        return [
+            ("transformers.training_args", self._patch_arguments),
+            ("transformers.trainer", self._patch_trainer),
+            ("accelerate.accelerator", self._patch_accelerator),
+        ]
+
+    def _patch_arguments(self, module: ModuleType) -> None:
+        """Before ``__post_init__``, which checks the values and starts torch.distributed.
+
+        Subclasses (Seq2SeqTrainingArguments, TRL's configs) all pass through it.
+        """
+        cls = module.TrainingArguments
+        original = cls.__post_init__
+
+        @functools.wraps(original)
+        def post_init(args: Any) -> None:
+            for name, value in self.force.arguments.items():
+                self._set(args, name if hasattr(args, name) else OLDER_NAMES.get(name, name), value)
+            self._divide(args)
+            original(args)
+
+        cls.__post_init__ = post_init
+
+    def _set(self, args: Any, name: str, value: Any) -> None:
+        before = getattr(args, name, value)  # a field that this version does not have is left
+        if before != value:
+            setattr(args, name, value)
+            self._changes[name] = f"{name}={value} (was {before})"
+
+    def _divide(self, args: Any) -> None:
+        if getattr(args, "per_gpu_train_batch_size", None):  # until transformers 4.57
+            args.per_device_train_batch_size = args.per_gpu_train_batch_size
+            args.per_gpu_train_batch_size = None
+        own = (args.per_device_train_batch_size, args.gradient_accumulation_steps)
+        if own in self._divided:  # arguments that were made of others, as TRL does
+            return
+        try:
+            batch, accumulation = self.force.batch(*own)
+        except ValueError as error:
+            args._cannot_divide = str(error)  # it matters where a Trainer trains with it
+            return
+        self._divided.add((batch, accumulation))
+        self._set(args, "per_device_train_batch_size", batch)
+        self._set(args, "gradient_accumulation_steps", accumulation)
+
+    def _patch_trainer(self, module: ModuleType) -> None:
+        cls = module.Trainer
+        original_init, original_train = cls.__init__, cls.train
+
+        @functools.wraps(original_init)
+        def init(trainer: Any, *args: Any, **kwargs: Any) -> None:
+            self._has_trainer = True
+            original_init(trainer, *args, **kwargs)
+
+        @functools.wraps(original_train)
+        def train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            batch = trainer.args.per_device_train_batch_size
+            steps = trainer.args.gradient_accumulation_steps
+            if (batch, steps) not in self._divided:
+                changed = f"the script has changed its batch to {batch} × {steps} by itself"
+                self._refuse(getattr(trainer.args, "_cannot_divide", changed))
+            self._tell()
+            return original_train(trainer, *args, **kwargs)
+
+        cls.__init__, cls.train = init, train
+
+    def _patch_accelerator(self, module: ModuleType) -> None:
+        cls = module.Accelerator
+        original_init, original_loader = cls.__init__, cls.prepare_data_loader
+        signature = inspect.signature(original_init)
+
+        @functools.wraps(original_init)
+        def init(accelerator: Any, *args: Any, **kwargs: Any) -> None:
+            given = dict(signature.bind_partial(accelerator, *args, **kwargs).arguments)
+            del given["self"]
+            before = str(given.get("mixed_precision"))
+            if not self._has_trainer and before not in ("None", self.force.precision):
+                precision = self.force.precision
+                self._changes["mixed_precision"] = f"mixed_precision={precision} (was {before})"
+            given.update(mixed_precision=self.force.precision, cpu=True)
+            original_init(accelerator, **given)
+
+        @functools.wraps(original_loader)
+        def prepare_data_loader(accelerator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._has_trainer and not self._has_loader:
+                self._has_loader = True
+                self._divide_loader(accelerator, loader)
+                self._tell()
+            return original_loader(accelerator, loader, *args, **kwargs)
+
+        cls.__init__, cls.prepare_data_loader = init, prepare_data_loader
+
+    def _divide_loader(self, accelerator: Any, loader: Any) -> None:
+        """``BatchSamplerShard`` reads the batch of the sampler when it is made: set it before."""
+        sampler = getattr(loader, "batch_sampler", None)
+        own = getattr(sampler, "batch_size", None)
+        if not isinstance(own, int):
+            if self.force.world_size > 1:
+                self._refuse("the batch of the script's data loader cannot be seen, nor divided")
+            return
+        steps = accelerator.gradient_accumulation_steps
+        try:
+            batch, accumulation = self.force.batch(own, steps)
+        except ValueError as error:
+            self._refuse(str(error))
+        if accumulation != steps:
+            self._refuse(
+                f"{batch * accumulation} samples of a rank cannot be cut into the script's "
+                f"{steps} accumulation steps"
+            )
+        if getattr(accelerator, "split_batches", False):
+            batch *= accelerator.num_processes
+        if batch != own:
+            sampler.batch_size = batch  # type: ignore[union-attr]
+            self._changes["batch"] = f"batch of the data loader={batch} (was {own})"
+
+    def _tell(self) -> None:
+        if self._changes:
+            self._say("set for the plan: " + ", ".join(self._changes.values()))
+            self._changes.clear()
+            self._say = lambda text: None
+
+
+def watch(patches: Sequence[tuple[str, Patch]]) -> None:
+    """Call each patch when its module is loaded; at once where that has happened."""
+    waiting: dict[str, list[Patch]] = {}
+    for name, patch in patches:
+        if name in sys.modules:
+            patch(sys.modules[name])
+        else:
+            waiting.setdefault(name, []).append(patch)
+    sys.meta_path.insert(0, _Watcher(waiting))
+
+
+class _Watcher(importlib.abc.MetaPathFinder):
+    """Lets the other finders find, and patches what they load."""
+
+    def __init__(self, waiting: Mapping[str, Sequence[Patch]]) -> None:
+        self._waiting = waiting
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        # Asked for more than once: who only looks whether a module is there (is_ipex_available)
+        # asks here too, and loads nothing.
+        patches = self._waiting.get(name)
+        for finder in sys.meta_path if patches else ():
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, patches)  # type: ignore[assignment]
+                return spec
+        return None
+
+
+class _Loader:
+    """The real loader, and a few calls after it."""
+
+    def __init__(self, loader: Any, patches: Sequence[Patch] | None) -> None:
+        self._loader = loader
+        self._patches = patches or ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        for patch in self._patches:
+            patch(module)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run a script, or ``-m`` and a module, as ``python`` would."""
+    safe_path = getattr(sys.flags, "safe_path", False)  # 3.11 and later
+    if argv[0] == "-m":
+        sys.argv = list(argv[1:])
+        if not safe_path:
+            sys.path.insert(0, os.getcwd())
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(argv)
+        if not safe_path:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(argv[0])))
+        runpy.run_path(os.path.abspath(argv[0]), run_name="__main__")
+
+
+def main() -> None:
+    def refuse(reason: str) -> NoReturn:
+        sys.stderr.write(
+            f"error: {reason}\nhint: tune this script, or emit a plan of fewer ranks\n"
+        )
+        sys.stderr.flush()
+        os._exit(3)
+
+    def say(text: str) -> None:
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(f"carry.py: {text}\n")
+
+    if len(sys.argv) < 3:
+        sys.exit("usage: carry.py PLAN SCRIPT ARGUMENTS...")
+    watch(Carrier(Force(**json.loads(sys.argv[1])), refuse, say).patches())
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # the directory of this file, which the script would not search
+    run(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()
