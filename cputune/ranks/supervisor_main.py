@@ -79,7 +79,7 @@ class Children:
         end(
             lambda: below(os.getpid()) + (marked(*mark) if mark else []),
             grace_seconds=grace_seconds,
-            pause=self._attend_all,
+            pause=self._wait,
         )
         self._reap()
         # A killed process with many threads may be reaped later: nobody waits for it now.
@@ -131,16 +131,12 @@ class Children:
         for descriptor in (self._wake, self._wake_write, *self._pipes):
             os.close(descriptor)
 
-    def _attend_all(self, seconds: float) -> None:
-        """Reap and read for so long, that nobody who shall end is kept by a full pipe."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            ready = self._selector.select(left)
-            for key, _ in ready:
-                if key.fileobj is not self._control:
-                    self._attend(key.fd)
-            if any(key.fileobj is self._control for key, _ in ready):
-                time.sleep(max(0.0, until - time.monotonic()))
+    def _wait(self, seconds: float) -> None:
+        """Wait, then reap and read: a rank that writes much can only end while it is read."""
+        time.sleep(seconds)
+        for key, _ in self._selector.select(0):
+            if key.fileobj is not self._control:
+                self._attend(key.fd)
 
     def _attend(self, descriptor: int) -> None:
         if descriptor == self._wake:

@@ -163,19 +163,23 @@ def test_a_hang_ends_with_everything_it_started(
     assert ended(int(note.read_text()))
 
 
+TUNER = """
+import cputune
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.workload import Workload
+
+plan = Plan(processes_per_node=1, threads_per_process=1, cpus=(({cpu},),))
+job = Workload.script({script!r}.split())
+runner = ProcessRunner(job, cputune.probe(), fresh={fresh})
+runner._offline = True
+next(runner.steps(plan))
+"""
+
+
 def test_nothing_is_left_when_the_tuner_itself_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "child"
-    code = (
-        "import sys, cputune\n"
-        "from cputune.workload import Workload\n"
-        "from cputune.plan import Plan\n"
-        "from cputune.ranks.runner import ProcessRunner\n"
-        f"job = Workload.script([{str(FAULTS / 'hangs.py')!r}, {str(note)!r}])\n"
-        f"plan = Plan(processes_per_node=1, threads_per_process=1, cpus=(({CPUS[0]},),))\n"
-        f"runner = ProcessRunner(job, cputune.probe(), fresh=True, work_dir={str(tmp_path)!r})\n"
-        "runner._offline = True\n"
-        "next(runner.steps(plan))\n"
-    )
+    code = TUNER.format(script=f"{FAULTS / 'hangs.py'} {note}", cpu=CPUS[0], fresh=True)
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as tuner:
         while not (note.exists() and note.read_text()):
             assert tuner.poll() is None
@@ -187,6 +191,29 @@ def test_nothing_is_left_when_the_tuner_itself_is_killed(tmp_path: Path) -> None
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_is_left_when_it_is_killed_while_torch_is_imported(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "modules").mkdir()
+    note, temporary = tmp_path / "importing", tmp_path / "tmp"
+    (tmp_path / "modules" / "torch.py").write_text(
+        "import os, time\n"
+        f"with open({str(note)!r}, 'w') as file: file.write(str(os.getpid()))\n"
+        "time.sleep(120)\n"
+    )
+    temporary.mkdir()
+    code = TUNER.format(script=str(FAULTS / "tiny.py"), cpu=CPUS[0], fresh=False)
+    variables = {"PYTHONPATH": str(tmp_path / "modules"), "TMPDIR": str(temporary)}
+    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **variables}) as tuner:
+        while not (note.exists() and note.read_text()):
+            assert tuner.poll() is None
+            time.sleep(0.02)
+        tuner.send_signal(number)
+    assert ended(int(note.read_text()))
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.torch

@@ -1,0 +1,58 @@
+"""Temporary files are gone with the run that made them, however it ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from cputune.ranks.work_folder import WorkFolder
+
+
+def killed_run(place: Path) -> Path:
+    """The folder that a run has left that was killed."""
+    code = (
+        "import sys, time\n"
+        "from cputune.ranks.work_folder import WorkFolder\n"
+        "print(WorkFolder(sys.argv[1]).path, flush=True)\n"
+        "time.sleep(60)"
+    )
+    argv = [sys.executable, "-c", code, str(place)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        folder = Path(run.stdout.readline().strip())
+        run.send_signal(signal.SIGKILL)
+    assert folder.is_dir()
+    return folder
+
+
+def test_what_a_killed_run_has_left_goes_at_the_next_start(tmp_path: Path) -> None:
+    left = killed_run(tmp_path)
+    with WorkFolder(tmp_path):
+        assert not left.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_run_that_lives_stays(tmp_path: Path) -> None:
+    with WorkFolder(tmp_path) as first, WorkFolder(tmp_path) as second:
+        assert first.path.is_dir()
+        assert second.path.is_dir()
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
+    place, target = tmp_path / "tmp", tmp_path / "target"
+    place.mkdir()
+    target.mkdir()
+    (target / "owner.lock").touch()
+    (place / "cputune-planted").symlink_to(target)
+    somebody = place / "cputune-of-somebody"
+    somebody.mkdir()
+    with WorkFolder(place):
+        assert (target / "owner.lock").exists()
+        assert somebody.is_dir(), "it bears no mark of ours"
+
+
+def test_nobody_else_can_look_into_it(tmp_path: Path) -> None:
+    with WorkFolder(tmp_path) as work:
+        assert work.path.stat().st_mode & 0o077 == 0
