@@ -1,0 +1,64 @@
+"""What is declared is imported, and what is imported is declared."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))
+BESIDE = {"accelerate"}
+"""transformers' Trainer imports it, and we look at it once it is there."""
+
+
+def spelling(requirement: str) -> str:
+    """The name of a distribution as its metadata may spell it: lower case, one separator."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0]).lower()  # type: ignore[index]
+
+
+def imported() -> set[str]:
+    """The distributions (installed here) whose modules cputune imports anywhere."""
+    modules: set[str] = set()
+    for path in HERE.glob("cputune/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                modules.add(node.module.partition(".")[0])
+    owners = packages_distributions()
+    return {spelling(name) for module in modules for name in owners.get(module, ())}
+
+
+def declared(*, core_only: bool = False) -> set[str]:
+    project = PROJECT["project"]
+    lines = [
+        line
+        for line in project["dependencies"]
+        if "python_version" not in line or sys.version_info < (3, 11)
+    ]
+    for extra in () if core_only else project["optional-dependencies"].values():
+        lines += extra
+    return {spelling(line) for line in lines}
+
+
+def test_every_dependency_is_imported() -> None:
+    assert declared() - imported() - BESIDE == set()
+
+
+def test_every_import_is_a_dependency() -> None:
+    consumers = {spelling(line) for line in PROJECT["dependency-groups"]["consumers"]}
+    indirectly = {"kubernetes", "cputune"}  # the former comes with kubeflow-training
+    assert imported() - declared() - consumers - indirectly - {"tomli"} == set()
+
+
+def test_the_core_is_light() -> None:
+    assert declared(core_only=True).isdisjoint({"torch", "transformers", "optuna", "numpy"})
