@@ -16,6 +16,7 @@ from cputune.knobs.record import (
     Shown,
     one_of,
 )
+from cputune.stack import versions_of, why_no_bf16
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,15 +47,15 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
             why="accelerate skips fp16 autocast on CPU: such a run trains in fp32 without a word",
         )
     ]
-    if "bf16" in native_precisions(facts) or ask.allow_slow_precision:
-        return Choices(values=("fp32", "bf16"), left_out=tuple(left_out))
-    left_out.append(
-        LeftOut(
-            what="precision=bf16",
-            why=f"this CPU has none of {', '.join(NATIVE_BF16)}: bf16 is then 3 to 4 times slower "
-            "than fp32 (--allow-slow-precision tries it all the same)",
+    why = why_no_bf16(versions_of(facts)) if ask.framework == "trainer" else None
+    if why is None and "bf16" not in native_precisions(facts) and not ask.allow_slow_precision:
+        why = (
+            f"this CPU has none of {', '.join(NATIVE_BF16)}: bf16 is then 3 to 4 times slower "
+            "than fp32 (--allow-slow-precision tries it all the same)"
         )
-    )
+    if why is None:
+        return Choices(values=("fp32", "bf16"), left_out=tuple(left_out))
+    left_out.append(LeftOut(what="precision=bf16", why=why))
     return Choices(values=("fp32",), left_out=tuple(left_out))
 
 

@@ -63,7 +63,7 @@ class Versions:
     def changed(self, **versions: Version | None) -> Versions:
         """The same stack with other versions, or without (None), of packages by short name."""
         fields: dict[str, Any] = dict(versions)
-        return replace(self, **fields)
+        return replace(self, unreadable=self.unreadable.difference(fields), **fields)
 
     def describe(self) -> str:
         """``torch 2.6.0, transformers 4.40``."""

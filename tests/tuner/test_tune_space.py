@@ -126,6 +126,11 @@ class TestPrecision:
         slow = cputune.search_space(facts, JOB, allow_slow_precision=True)
         assert values_of(slow, "precision") == {"fp32", "bf16"}
 
+    def test_bf16_where_trainer_takes_it_on_a_cpu(self) -> None:
+        space = cputune.search_space(ipex_era(transformers="4.19.4"), JOB)
+        assert values_of(space, "precision") == {"fp32"}
+        assert "--bf16 for GPUs only" in why(space, "precision=bf16")
+
     def test_fp16_never(self) -> None:
         space = cputune.search_space(machine(isa=(*AMX, "amx_fp16", "avx512_fp16")), JOB)
         assert "fp32 without a word" in why(space, "precision=fp16")

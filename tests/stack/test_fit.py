@@ -1,0 +1,44 @@
+"""Whether versions fit each other: each rule where it breaks, and where it does not."""
+
+import pytest
+from packaging.version import Version
+
+from cputune.stack import Versions
+from cputune.stack.fit import misfits
+
+
+def versions(**texts):
+    return Versions(**{name: Version(text) for name, text in texts.items()})
+
+
+@pytest.mark.parametrize(
+    ("stack", "said"),
+    [
+        ({"torch": "2.13.0", "ipex": "2.8.0"}, "built for torch 2.8, not 2.13.0"),
+        ({"torch": "1.12.1", "oneccl": "1.12.0"}, "built for torch 1.12.0, not 1.12.1"),
+        ({"torch": "2.5.1", "transformers": "5.23.0"}, "needs torch >=2.6, found 2.5.1"),
+        ({"torch": "1.13.1", "accelerate": "1.3.0"}, "needs torch >=2.0.0, found 1.13.1"),
+        ({"accelerate": "0.20.0", "transformers": "4.55.4"}, "needs accelerate >=0.26.0"),
+        ({"torch": "2.2.2", "numpy": "2.0.0"}, "needs numpy <2, found 2.0.0"),
+        ({"transformers": "4.42.0", "numpy": "2.0.0"}, "needs numpy <2.0,>=1.17"),
+        ({"python": "3.14", "torch": "2.8.0"}, "no wheel for Python 3.14"),
+        ({"python": "3.10.4", "transformers": "5.23.0"}, "needs Python >=3.11.0"),
+    ],
+)
+def test_a_broken_rule_is_said_with_both_versions(stack, said):
+    (sentence,) = misfits(versions(**stack))
+    assert said in sentence
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        {"torch": "2.8.0+cpu", "ipex": "2.8.0+cpu", "oneccl": "2.8.0+cpu"},
+        {"torch": "1.12.1", "oneccl": "1.12.100"},
+        {"torch": "1.13.1", "oneccl": "1.13.0"},
+        {"torch": "2.3.1", "numpy": "2.4.0"},
+        {"torch": "99.0", "transformers": "99.0", "accelerate": "99.0", "python": "3.11"},
+    ],
+)
+def test_what_fits_breaks_no_rule(stack):
+    assert misfits(versions(**stack)) == ()

@@ -1,0 +1,173 @@
+"""The tables of stack.toml: complete, in order, read to the last key."""
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+import cputune
+from cputune.stack import Versions, load, tables
+from cputune.stack.fit import misfits
+from cputune.stack.tables import parse, satisfies, tag_of
+from cputune.stack.ways import way_out
+
+STACK = load()
+LIBRARIES = (STACK.transformers, STACK.accelerate)
+HOUSE = Path(cputune.__file__).parent
+
+
+def features():
+    for library in LIBRARIES:
+        for field in dataclasses.fields(library):
+            rows = getattr(library, field.name)
+            yield from (row for row in rows if isinstance(row, tables.Feature))
+
+
+def trees():
+    for path in HOUSE.rglob("*.py"):
+        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_every_row_has_a_source():
+    rows = (*STACK.eras, *STACK.torch, *STACK.ipex, *STACK.oneccl)
+    assert all(row.source for row in (*rows, *features()))
+
+
+def test_rows_stand_in_the_order_of_their_versions():
+    for rows in (
+        [row.minor for row in STACK.torch],
+        [row.version for row in STACK.ipex],
+        [row.version for row in STACK.oneccl],
+        [row.first for row in STACK.transformers.needs],
+        [row.first for row in STACK.accelerate.needs],
+        STACK.transformers.read,
+        STACK.accelerate.read,
+    ):
+        assert list(rows) == sorted(rows)
+
+
+def test_both_eras_fit_and_are_what_they_say():
+    for era in STACK.eras:
+        stack = Versions(python=Version("3.11"), **era.versions)
+        assert misfits(stack) == ()
+        way = way_out(era.name, stack)
+        assert way is not None
+        assert way.changes == ()
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "torch"),
+    [
+        ("transformers", "4.20.1", ">=1.0"),
+        ("transformers", "4.40.2", ""),
+        ("transformers", "4.52.4", "<2.7,>=2.1"),
+        ("transformers", "5.23.0", ">=2.6"),
+        ("accelerate", "0.18.0", ">=1.4.0"),
+        ("accelerate", "1.7.0", ">=2.0.0"),
+    ],
+)
+def test_what_a_release_needs_of_torch(package, version, torch):
+    assert getattr(STACK, package).needs_of(Version(version)).torch == torch
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "known"),
+    [
+        ("ipex_config", "0.18.0", False),
+        ("ipex_config", "0.19.0", True),
+        ("ipex_config", "1.12.0", True),
+        ("ipex_config", "1.13.0", False),
+        ("mpirun_config", "0.27.2", False),
+        ("mpirun_config", "1.15.0", True),
+        ("tp_config", "1.6.0", True),
+        ("tp_config", "1.7.0", False),
+        ("use_cpu", "0.13.2", True),
+    ],
+)
+def test_the_keys_that_accelerate_knows(key, version, known):
+    assert (key in STACK.accelerate.keys_of(Version(version))) is known
+
+
+@pytest.mark.parametrize(
+    ("torch", "newest"),
+    [("1.10.2", "1.10.100"), ("1.12.1", "1.12.300"), ("2.3.1", "2.3.100"), ("2.8.0", "2.8.0")],
+)
+def test_the_newest_ipex_of_a_torch(torch, newest):
+    assert str(STACK.ipex_for(Version(torch))[0].version) == newest
+
+
+def test_there_is_no_ipex_after_2_8():
+    assert all(not STACK.ipex_for(row.last) for row in STACK.torch if row.minor > (2, 8))
+
+
+@pytest.mark.parametrize(
+    ("torch", "bindings", "module"),
+    [
+        ("1.11.0", "1.11.0", "torch_ccl"),
+        ("1.12.0", "1.12.0", "oneccl_bindings_for_pytorch"),
+        ("1.12.1", "1.12.100", "oneccl_bindings_for_pytorch"),
+        ("2.8.0", "2.8.0", "oneccl_bindings_for_pytorch"),
+    ],
+)
+def test_the_bindings_of_a_torch(torch, bindings, module):
+    (row,) = STACK.bindings_for(Version(torch))
+    assert (str(row.version), row.module) == (bindings, module)
+
+
+def test_a_version_older_than_the_tables_is_not_guessed():
+    assert STACK.transformers.needs_of(Version("3.5.0")) is None
+
+
+def test_local_labels_and_development_versions_are_let_through():
+    assert satisfies(Version("2.8.0+cpu"), "==2.8.0")
+    assert satisfies(Version("2.9.0.dev20250801"), ">=2.8")
+    assert not satisfies(Version("2.1.0"), "<2")
+
+
+def test_what_is_no_version_is_none():
+    assert parse("git-main") is None
+    assert parse(None) is None
+    assert parse("9" * 5000) is None
+
+
+def test_a_tag_is_that_of_cpython():
+    assert tag_of(Version("3.11.9")) == "cp311"
+
+
+def test_a_key_that_no_record_has_a_field_for_is_an_error():
+    with pytest.raises(TypeError, match="colour"):
+        tables._rows(tables.Feature, [{"name": "x", "from": "1.0", "colour": "red"}], "a source")
+
+
+def test_every_field_of_the_tables_is_read_by_somebody():
+    read = {node.attr for node in trees() if isinstance(node, ast.Attribute)}
+    kinds = (tables.Torch, tables.Ipex, tables.Bindings, tables.Needs, tables.Feature, tables.Era)
+    names = {field.name for kind in (*kinds, tables.Library) for field in dataclasses.fields(kind)}
+    assert names <= read
+
+
+def test_every_behaviour_is_asked_for_and_no_other():
+    asked = {
+        node.args[0].value
+        for node in trees()
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".does")
+        if isinstance(node.args[0], ast.Constant)
+    }
+    assert asked == {row.name for library in LIBRARIES for row in library.behaviours}
+
+
+@pytest.mark.parametrize("row", list(features()), ids=lambda row: row.name)
+def test_a_row_ends_with_its_last_minor_release(row):
+    if row.first is not None:
+        major, small = row.first
+        assert row.covers(Version(f"{major}.{small}.0"))
+        assert row.covers(Version(f"{major}.{small}.0.dev1"))
+        before = f"{major}.{small - 1}.99" if small else f"{major - 1}.99"
+        assert not row.covers(Version(before))
+    if row.last is not None:
+        major, small = row.last
+        assert row.covers(Version(f"{major}.{small}.99"))
+        assert not row.covers(Version(f"{major}.{small + 1}.0"))
+    assert row.covers(None) is (row.last is None)
