@@ -4,7 +4,7 @@ import pytest
 from packaging.version import Version
 
 from cputune.stack import Versions
-from cputune.stack.fit import misfits
+from cputune.stack.fit import misfits, pythons_for
 
 
 def versions(**texts):
@@ -21,6 +21,7 @@ def versions(**texts):
         ({"accelerate": "0.20.0", "transformers": "4.55.4"}, "needs accelerate >=0.26.0"),
         ({"torch": "2.2.2", "numpy": "2.0.0"}, "needs numpy <2, found 2.0.0"),
         ({"transformers": "4.42.0", "numpy": "2.0.0"}, "needs numpy <2.0,>=1.17"),
+        ({"transformers": "4.56.2", "accelerate": "1.10.0"}, "NameError: name 'ParallelismConfig'"),
         ({"python": "3.14", "torch": "2.8.0"}, "no wheel for Python 3.14"),
         ({"python": "3.10.4", "transformers": "5.23.0"}, "needs Python >=3.11.0"),
     ],
@@ -37,8 +38,17 @@ def test_a_broken_rule_is_said_with_both_versions(stack, said):
         {"torch": "1.12.1", "oneccl": "1.12.100"},
         {"torch": "1.13.1", "oneccl": "1.13.0"},
         {"torch": "2.3.1", "numpy": "2.4.0"},
+        {"transformers": "4.56.2", "accelerate": "1.10.1"},
+        {"transformers": "4.56.2"},
+        {"accelerate": "1.10.0"},
         {"torch": "99.0", "transformers": "99.0", "accelerate": "99.0", "python": "3.11"},
     ],
 )
 def test_what_fits_breaks_no_rule(stack):
     assert misfits(versions(**stack)) == ()
+
+
+def test_the_pythons_that_all_have_wheels_for():
+    asked = versions(torch="2.8.0", transformers="4.55.4", accelerate="1.7.0")
+    assert pythons_for(asked) == ("3.9", "3.10", "3.11", "3.12", "3.13")
+    assert pythons_for(asked.changed(ipex=Version("1.12.0"))) == ("3.9", "3.10")
