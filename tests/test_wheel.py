@@ -85,6 +85,11 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return cputune
 
 
+def test_every_page_comes_with_the_wheel(wheel: Path) -> None:
+    pages = {f"cputune/docs/{page.name}" for page in (HERE / "docs").glob("*.md")}
+    assert pages <= set(zipfile.ZipFile(wheel).namelist())
+
+
 def test_the_wheel_holds_every_file_of_the_package_and_the_recipes(wheel: Path) -> None:
     wanted = {str(p.relative_to(HERE)) for p in HERE.glob("cputune/**/*") if p.is_file()}
     wanted |= {f"cputune/{p.relative_to(HERE)}" for p in HERE.glob("recipes/*")}

@@ -75,7 +75,8 @@ def _manner(words: Sequence[str]) -> tuple[int, bool]:
         return options.get("verbose") or 0, False
     command = cli.get_command(click.Context(cli), rest[names[0]]) or _UNKNOWN
     told, _ = _options(command, rest[names[0] + 1 :])
-    return options.get("verbose") or 0, bool(told.get("as_json"))
+    verbose = (options.get("verbose") or 0) + (told.get("verbose") or 0)
+    return verbose, bool(told.get("as_json"))
 
 
 def _options(command: click.Command, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

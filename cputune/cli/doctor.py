@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +25,15 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 @click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="For pasting into an issue.")
 @click.option("--print-fix", is_flag=True, help="The cures as one shell script.")
-@click.option("--explain", metavar="CODE", help="The whole story of a check, with its thread.")
-@click.option("--only", multiple=True, metavar="CODE|SEVERITY", help="Show these alone.")
-@click.option("--ignore", multiple=True, metavar="CODE", help="Leave this one out.")
+@click.option(
+    "--explain",
+    is_flag=False,
+    flag_value="",
+    metavar="[CODE]",
+    help="The whole story of a check, with its threads; without CODE a list of all checks.",
+)
+@click.option("--only", multiple=True, metavar="CODE|SEVERITY,…", help="Show these alone.")
+@click.option("--ignore", multiple=True, metavar="CODE,…", help="Leave these out.")
 @click.option(
     "--fail-on",
     type=click.Choice([*_SEVERITIES, "never"]),
@@ -34,12 +42,14 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
     help="End with 1 where a finding is as bad as this.",
 )
 @click.option("--root", metavar="DIR", help="Look at a recorded machine (DIR/proc, DIR/sys).")
-@click.option("--record", metavar="DIR", help="Write what a replay by --root needs, unnamed.")
+@click.option("--record", metavar="DIR", help="Record this machine for --root, without names.")
+@click.option("--python", metavar="PATH", help="Examine the packages of another interpreter.")
 @click.option("--deep", is_flag=True, help="Also start children that import and measure.")
 @click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
 @click.option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+@click.option("-v", "--verbose", count=True, help="Tell the story and the source of each finding.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -55,8 +65,10 @@ def command(
     deep: bool,
     stack: str | None,
     check_file: str | None,
+    python: str | None,
     output: str,
     force: bool,
+    verbose: int,
 ) -> None:
     """Say what is wrong with this machine for training, and how to mend it.
 
@@ -75,39 +87,44 @@ def command(
             "--deep looks at the live machine",
             hint="leave --root, --stack and --check-file away",
         )
+    if python is not None and (root is not None or stack is not None):
+        raise UsageError(
+            "--python names an interpreter of this machine", hint="leave --root and --stack away"
+        )
     form = "json" if as_json else "markdown" if as_markdown else "fix" if print_fix else "text"
     if explain is not None:
         _put(_explained(explain, form), output, force)
         return
-    for word in only:
-        _known(word, (*_codes(), *_SEVERITIES))
-    for word in ignore:
-        _known(word, _codes())
-
-    host = _host(root)
+    chosen = _chooser(_words(only, (*_codes(), *_SEVERITIES)), _words(ignore, _codes()))
+    host = _host(root, python)
     if record is not None:
         if form != "text":
             raise UsageError("--record writes a directory, and no document")
         _keep(host, record)
         return
     diagnosis = _diagnose(host, deep=deep, stack=stack, check_file=check_file)
-    chosen = _chosen(diagnosis.findings, only, ignore)
-    diagnosis = Diagnosis(facts=diagnosis.facts, findings=chosen)
+    diagnosis = diagnosis.only(chosen)
     about_machine = stack is None and check_file is None
-    if output == "-" and form == "text":
+    if form == "fix":
+        from cputune.report.fixes import fix_script
+
+        again = chosen if about_machine else lambda finding: False
+        _put(fix_script(diagnosis, chosen=again), output, force)
+    elif output == "-" and form == "text":
         from cputune.report.diagnosis import print_text
 
-        print_text(diagnosis, console(), machine=about_machine)
+        print_text(diagnosis, console(), machine=about_machine, stories=verbose > 0)
     else:
-        _put(_rendered(diagnosis, form, machine=about_machine), output, force)
+        text = _rendered(diagnosis, form, machine=about_machine, stories=verbose > 0)
+        _put(text, output, force)
     if fail_on != "never" and diagnosis.at_least(Severity(fail_on)):
         ctx.exit(1)
 
 
-def _host(root: str | None) -> Host:
+def _host(root: str | None, python: str | None) -> Host:
     from cputune.host import LiveHost, RecordedHost
 
-    return LiveHost() if root is None else RecordedHost(root)
+    return LiveHost(python) if root is None else RecordedHost(root)
 
 
 def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | None) -> Diagnosis:
@@ -151,42 +168,55 @@ def _keep(host: Host, directory: str) -> None:
     sys.stderr.write(f"recorded this machine in {directory}; look at it before you share it\n")
 
 
-def _chosen(
-    findings: tuple[Finding, ...], only: tuple[str, ...], ignore: tuple[str, ...]
-) -> tuple[Finding, ...]:
-    return tuple(
-        finding
-        for finding in findings
-        if finding.code not in ignore
-        and (not only or finding.code in only or finding.severity.value in only)
-    )
+def _words(options: tuple[str, ...], known: tuple[str, ...]) -> frozenset[str]:
+    """The words of options that may be given several times, and hold lists with commas."""
+    words = [word.strip() for option in options for word in option.split(",") if word.strip()]
+    for word in words:
+        _known(word, known)
+    return frozenset(words)
 
 
-def _rendered(diagnosis: Diagnosis, form: str, *, machine: bool) -> str:
+def _chooser(only: frozenset[str], ignore: frozenset[str]) -> Callable[[Finding], bool]:
+    def chosen(finding: Finding) -> bool:
+        wanted = not only or finding.code in only or finding.severity.value in only
+        return wanted and finding.code not in ignore
+
+    return chosen
+
+
+def _rendered(diagnosis: Diagnosis, form: str, *, machine: bool, stories: bool) -> str:
     from cputune.report.diagnosis import document, markdown, print_text
 
     if form == "json":
         return json_text(document(diagnosis), encoding=sys.stdout.encoding)
     if form == "markdown":
         return markdown(diagnosis, machine=machine)
-    if form == "fix":
-        from cputune.report.fixes import fix_script
-
-        return fix_script(diagnosis)
     import io
 
     buffer = io.StringIO()
-    print_text(diagnosis, console(buffer), machine=machine)
+    print_text(diagnosis, console(buffer), machine=machine, stories=stories)
     return buffer.getvalue()
 
 
 def _explained(code: str, form: str) -> str:
     from cputune.doctor.registry import all_checks
-    from cputune.report.diagnosis import check_document, explain
+    from cputune.report.diagnosis import check_document, check_list, explain
 
+    if not code:
+        checks = all_checks()
+        documents = {"schema": "cputune.checks/1", "checks": [check_document(c) for c in checks]}
+        return json_text(documents) if form == "json" else check_list(checks) + _pages()
     _known(code, _codes())
     check = next(check for check in all_checks() if check.code == code)
     return json_text(check_document(check)) if form == "json" else explain(check)
+
+
+def _pages() -> str:
+    """Where the pages of docs/ lie: inside the wheel, or beside the package in a checkout."""
+    package = Path(str(resources.files("cputune")))
+    places = (package / "docs", package.parent / "docs")
+    found = next((place for place in places if (place / "checks.md").is_file()), None)
+    return f"All of them on one page: {found / 'checks.md'}\n" if found else ""
 
 
 def _put(text: str, output: str, force: bool) -> None:
@@ -209,5 +239,7 @@ def _known(word: str, words: tuple[str, ...]) -> None:
     if word in words:
         return
     near = difflib.get_close_matches(word, words, n=3)
-    hint = "did you mean " + " or ".join(near) if near else "docs/checks.md lists the codes"
+    hint = (
+        "did you mean " + " or ".join(near) if near else "cputune doctor --explain lists the codes"
+    )
     raise UsageError(f"no check is called {word!r}", hint=hint)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
@@ -70,7 +69,7 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
         modules.append(oneccl_module(versions))
     for module in modules:
         code = f"import torch, {module}"
-        argv = (sys.executable, "-c", code)
+        argv = (host.executable, "-c", code)
         done = host.run(Command(argv=argv, timeout_seconds=IMPORT_SECONDS))
         if done.returncode == 0:
             continue
@@ -85,7 +84,7 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
 def process(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """The CPUs and the OpenMP runtimes of a process that imports torch and transformers."""
     names = [name for name in ("transformers",) if facts.package(name) is not None]
-    done = host.run(Command(argv=_script("process.py", *names), timeout_seconds=LOOK_SECONDS))
+    done = host.run(Command(argv=_script(host, "process.py", *names), timeout_seconds=LOOK_SECONDS))
     told = _told(done)
     before, after = told.get("affinity_before"), told.get("affinity_after")
     if after is None:
@@ -140,7 +139,9 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
 def _multiply(host: Host, **variables: str) -> Completed:
     environment = {**host.environment(), "ONEDNN_VERBOSE": "1", **variables}
     return host.run(
-        Command(argv=_script("product.py"), environment=environment, timeout_seconds=LOOK_SECONDS)
+        Command(
+            argv=_script(host, "product.py"), environment=environment, timeout_seconds=LOOK_SECONDS
+        )
     )
 
 
@@ -186,9 +187,9 @@ def _kernel(output: str) -> str | None:
     return None
 
 
-def _script(name: str, *arguments: str) -> tuple[str, ...]:
+def _script(host: Host, name: str, *arguments: str) -> tuple[str, ...]:
     path = resources.files("cputune.doctor.looks").joinpath(name)
-    return (sys.executable, str(path), *arguments)
+    return (host.executable, str(path), *arguments)
 
 
 def _told(done: Completed) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from cputune.facts import HostFacts
@@ -137,10 +137,20 @@ def check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What the doctor has to say about one machine; the worst findings come first."""
+    """What the doctor has to say about one machine; the worst findings come first.
+
+    ``hidden`` were found too, and nobody wanted to see them.
+    """
 
     facts: HostFacts
     findings: tuple[Finding, ...]
+    hidden: tuple[Finding, ...] = ()
+
+    def only(self, chosen: Callable[[Finding], bool]) -> Diagnosis:
+        """The same with these findings alone; the others are ``hidden``."""
+        kept = tuple(finding for finding in self.findings if chosen(finding))
+        hidden = tuple(finding for finding in self.findings if not chosen(finding))
+        return replace(self, findings=kept, hidden=hidden)
 
     @property
     def summary(self) -> dict[str, int]:

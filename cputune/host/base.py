@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -62,6 +63,8 @@ class Host:
     """
 
     live = False
+    executable = sys.executable
+    """The Python that trains, for children that import its packages."""
 
     def read_text(self, path: str) -> str:
         """The text of a file; undecodable bytes become U+FFFD."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.children import end, in_session
 from cputune.host.files import read_file
+from cputune.host.interpreter import other_interpreter, this_interpreter
 
 SHORTEST_LOOK_SECONDS = 0.1
 """The kernel counts the CPU time of processes in hundredths of a second."""
@@ -24,11 +25,17 @@ if sys.platform == "linux":
 
 
 class LiveHost(Host):
-    """The machine that we run on."""
+    """The machine that we run on, with this Python or another by its path.
+
+    Raises UsageError where the other is no Python.
+    """
 
     live = True
 
-    def __init__(self) -> None:
+    def __init__(self, python: str | None = None) -> None:
+        self._python = this_interpreter() if python is None else other_interpreter(python)
+        self._is_other = python is not None
+        self.executable = self._python.executable
         self._looked_seconds: float | None = None
 
     def read_text(self, path: str) -> str:
@@ -55,9 +62,11 @@ class LiveHost(Host):
         return None
 
     def which(self, program: str) -> str | None:
-        # An environment that was not activated has its programs all the same.
-        beside = os.path.join(sys.prefix, "bin")
-        return shutil.which(program) or shutil.which(program, path=beside)
+        # An environment that was not activated has its programs all the same; one that is
+        # examined from outside is taken as activated.
+        beside = os.path.join(self._python.prefix, "bin")
+        places = (beside, None) if self._is_other else (None, beside)
+        return next(filter(None, (shutil.which(program, path=place) for place in places)), None)
 
     def run(self, command: Command) -> Completed:
         started = time.monotonic()
@@ -89,10 +98,10 @@ class LiveHost(Host):
     def distributions(self) -> tuple[Distribution, ...]:
         from cputune.host.metadata import read_distributions
 
-        return read_distributions(sys.path, sys.prefix)
+        return read_distributions(self._python.paths, self._python.prefix)
 
     def python_version(self) -> str | None:
-        return ".".join(map(str, sys.version_info[:3]))
+        return self._python.version
 
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
         # The device is root's alone (cpuid(4)), and x86's.

@@ -41,10 +41,13 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def print_text(diagnosis: Diagnosis, console: Console, *, machine: bool = True) -> None:
+def print_text(
+    diagnosis: Diagnosis, console: Console, *, machine: bool = True, stories: bool = False
+) -> None:
     """What is wrong first, then what is worth doing, then the facts and the picture.
 
-    Without ``machine`` the findings alone, for those that are not about the machine.
+    Without ``machine`` the findings alone, for those that are not about the machine. With
+    ``stories`` each finding tells symptom, cause and source.
     """
     from rich.text import Text
 
@@ -56,9 +59,11 @@ def print_text(diagnosis: Diagnosis, console: Console, *, machine: bool = True) 
             console.print(Text(heading, style="bold underline"))
         for finding in findings:
             _print_finding(finding, console)
+            if stories:
+                _print_story(finding, console)
     if machine:
         _print_machine(diagnosis, console)
-    if diagnosis.findings:
+    if diagnosis.findings and not stories:
         code = diagnosis.findings[0].code
         console.print()
         console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
@@ -99,6 +104,16 @@ def _print_finding(finding: Finding, console: Console) -> None:
         console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
 
 
+def _print_story(finding: Finding, console: Console) -> None:
+    from rich.text import Text
+
+    from cputune.doctor.registry import all_checks
+
+    story = next((check.story for check in all_checks() if check.code == finding.code), "")
+    for line in (*story.splitlines(), *(f"Source: {url}" for url in source_urls(finding.source))):
+        console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
+
+
 def _print_hanging(console: Console, label: Text, body: Text) -> None:
     """Print ``body`` beside ``label``, its further lines indented as far."""
     from rich.text import Text
@@ -110,13 +125,20 @@ def _print_hanging(console: Console, label: Text, body: Text) -> None:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """One line: how many findings of each severity."""
-    counts = [
-        f"{count} {name}{'s' if count != 1 and name != 'advice' else ''}"
-        for name, count in diagnosis.summary.items()
+    """One line: how many findings of each severity, and how many are not shown."""
+    shown, hidden = _counts(diagnosis.findings), _counts(diagnosis.hidden)
+    if not hidden:
+        return shown or "nothing is wrong, and there is nothing to advise"
+    return f"{shown or 'nothing of what was asked for'}; not shown: {hidden}"
+
+
+def _counts(findings: tuple[Finding, ...]) -> str:
+    counted = [(sum(f.severity is severity for f in findings), severity) for severity in Severity]
+    return ", ".join(
+        f"{count} {severity.value}{'s' if count > 1 and severity is not Severity.ADVICE else ''}"
+        for count, severity in counted
         if count
-    ]
-    return ", ".join(counts) if counts else "nothing is wrong, and there is nothing to advise"
+    )
 
 
 def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
@@ -153,6 +175,13 @@ def explain(check: Check) -> str:
             "",
         ]
     )
+
+
+def check_list(checks: tuple[Check, ...]) -> str:
+    """A line for each check: code, usual severity, title."""
+    width = max(len(check.code) for check in checks)
+    lines = [f"{c.code:{width}}  {c.severity.value:7}  {c.title}" for c in checks]
+    return "\n".join([*lines, "", "The story of one: cputune doctor --explain CODE", ""])
 
 
 def check_document(check: Check) -> dict[str, Any]:

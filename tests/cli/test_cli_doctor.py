@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -300,3 +301,59 @@ def test_the_live_machine_is_looked_at_without_torch() -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"] == "cputune.doctor/1"
     assert done.stderr == "[]"
+
+
+def test_only_takes_a_list(cputune: Run, busy: str) -> None:
+    both = cputune("doctor", "--json", "--root", busy, "--only", "warning,bf16-native")
+    assert codes(both) == ["machine-busy", "bf16-native"]
+    ignored = cputune("doctor", "--json", "--root", busy, "--ignore", "machine-busy,bf16-native")
+    assert codes(ignored) == []
+    assert cputune("doctor", "--only", "error,wrong").code == 2
+
+
+def test_what_is_not_shown_is_counted(cputune: Run, busy: str) -> None:
+    """It said "nothing is wrong" under --only error while there were warnings."""
+    text = cputune("doctor", "--root", busy, "--only", "error").out
+    assert text.startswith("nothing of what was asked for; not shown: 1 warning, 1 advice\n")
+    assert "nothing is wrong" not in text
+
+
+def test_verbose_tells_stories_and_sources(cputune: Run, busy: str) -> None:
+    text = cputune("doctor", "--root", busy, "-v").out
+    assert "Symptom: training is several times slower than yesterday." in text
+    assert "Source: https://docs.kernel.org/accounting/psi.html" in text
+    assert "Symptom" not in cputune("doctor", "--root", busy).out
+
+
+def test_explain_without_a_word_lists_the_checks(cputune: Run) -> None:
+    ended = cputune("doctor", "--explain")
+    assert ended.code == 0
+    assert all(check.code in ended.out for check in all_checks())
+    page = ended.out.rpartition("All of them on one page: ")[2].strip()
+    assert "## machine-busy" in Path(page).read_text(encoding="utf-8")
+    listed = document(cputune("doctor", "--explain", "--json"))["checks"]
+    assert len(listed) == len(all_checks())
+
+
+def test_the_packages_of_another_python_are_examined(cputune: Run, tmp_path: Path) -> None:
+    """cputune in an environment of its own (pipx) looked at that one alone."""
+    venv.create(tmp_path / "theirs", symlinks=True)
+    site = next((tmp_path / "theirs").glob("lib/python*/site-packages"))
+    metadata = site / "torch-2.6.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n", encoding="utf-8")
+    for path in (tmp_path / "theirs", tmp_path / "theirs" / "bin" / "python"):
+        ended = cputune("doctor", "--json", "--python", str(path), "--fail-on", "never")
+        found = {p["name"]: p["version"] for p in document(ended)["host"]["packages"]}
+        assert found == {"torch": "2.6.0"}
+
+
+@pytest.mark.parametrize("path", ["/nowhere/python", "/etc/passwd", "/bin/true", "/"])
+def test_what_is_no_python_is_refused(cputune: Run, path: str) -> None:
+    ended = cputune("doctor", "--python", path)
+    assert ended.code == 2
+    assert "is no Python" in ended.err
+
+
+def test_another_python_is_of_this_machine(cputune: Run, busy: str) -> None:
+    assert cputune("doctor", "--python", sys.executable, "--root", busy).code == 2

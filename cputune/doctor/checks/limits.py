@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from cputune import cpulist
+from cputune.doctor.advised import advised_ranks, advised_threads
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import local_ranks, number, under_mpi, value
 from cputune.facts import HostFacts, Unknown
@@ -42,7 +43,7 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
     yield quota_threads.finding(
         f"the cgroup gives {quota:g} CPUs of time, a training process starts "
         f"{threads} threads ({why})",
-        command=f"export OMP_NUM_THREADS={max(1, math.floor(quota))}",
+        command=f"export OMP_NUM_THREADS={advised_threads(facts)}",
     )
 
 
@@ -89,13 +90,13 @@ def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
     if asked is None or asked.lower() not in ("auto", "cpu"):
         return
     cores = usable_cores(facts)
-    sockets = len({core.socket for core in cores}) or 1
+    ranks = advised_ranks(facts)
     online = len(facts.topology.online)
     yield ranks_auto.finding(
         f"PET_NPROC_PER_NODE={asked} starts {online} ranks, one per CPU of the host; "
-        f"{len(cores)} cores on {sockets} socket{'s' if sockets > 1 else ''} may be used",
+        f"{len(cores)} core{'s' if len(cores) > 1 else ''} may be used",
         severity=Severity.ERROR if len(cores) < online else None,
-        command=f"export PET_NPROC_PER_NODE={sockets}",
+        command=f"export PET_NPROC_PER_NODE={ranks}",
     )
 
 
@@ -117,11 +118,11 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
     room = cpus if quota is None else min(cpus, max(1, math.floor(quota)))
     if ranks is None or ranks < 2 or threads is None or not cpus or ranks * threads <= room:
         return
-    cores = min(room, facts.topology.physical_cores)
     limit = f"{cpus} CPUs" if room == cpus else f"a quota of {quota:g} CPUs"
     yield ranks_oversubscribed.finding(
         f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads on {limit}",
-        command=f"export OMP_NUM_THREADS={max(1, cores // ranks)}",
+        remedy=None if threads > 1 else "Start fewer ranks: one thread each is too much already.",
+        command=f"export OMP_NUM_THREADS={advised_threads(facts)}" if threads > 1 else None,
     )
 
 

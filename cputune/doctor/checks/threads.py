@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cputune import cpulist
+from cputune.doctor.advised import advised_ranks, advised_threads
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import (
     loads_intel_openmp,
@@ -33,9 +34,9 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
     """
     ranks = local_ranks(facts) or 1
     cores = len(usable_cores(facts)) // ranks
-    if cores < 2:
+    if advised_threads(facts) < 2:
         return
-    fits = f"export OMP_NUM_THREADS={cores}"
+    fits = _set_threads(facts)
     threads, unset = number(facts, "OMP_NUM_THREADS"), not value(facts, "OMP_NUM_THREADS")
     if threads == 1:
         yield threads_one.finding(
@@ -52,11 +53,24 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
     elif unset and facts.package("torch"):
         yield threads_one.finding(
             "OMP_NUM_THREADS is unset: python train.py will use every allowed core "
-            f"({cores} that are usable), torchrun with several ranks 1 thread each",
+            f"({cores} that are usable), torchrun with several ranks 1 thread each; "
+            + _per_rank(facts),
             severity=Severity.ADVICE,
             title="OMP_NUM_THREADS is left to the launcher",
             command=fits,
         )
+
+
+def _set_threads(facts: HostFacts, variable: str = "OMP_NUM_THREADS") -> str:
+    return f"export {variable}={advised_threads(facts)}"
+
+
+def _per_rank(facts: HostFacts) -> str:
+    """``56 fit each of 2 ranks, one per socket``: which launch the advised count is meant for."""
+    ranks = advised_ranks(facts)
+    return f"{advised_threads(facts)} fit " + (
+        "one rank" if ranks == 1 else f"each of {ranks} ranks"
+    )
 
 
 @check(
@@ -99,7 +113,7 @@ def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
         if threads is not None and allowed and threads > len(allowed):
             yield threads_affinity.finding(
                 f"{name}={threads}, allowed CPUs: {len(allowed)} ({cpulist.render(allowed)})",
-                command=f"export {name}={max(1, len(usable_cores(facts)))}",
+                command=_set_threads(facts, name),
             )
 
 
@@ -121,7 +135,7 @@ def threads_siblings(facts: HostFacts) -> Iterator[Finding]:
     if threads is not None and cores < total <= len(facts.topology.allowed):
         yield threads_siblings.finding(
             f"{total} threads on {cores} allowed physical cores",
-            command=f"export OMP_NUM_THREADS={max(1, len(usable_cores(facts)) // ranks)}",
+            command=_set_threads(facts) if threads > 1 else None,
         )
 
 

@@ -1,0 +1,157 @@
+"""Cures fit together: who sources the script of all cures has nothing left to set."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from clean_machine import CLEAN, IPEX_ERA, TCMALLOC, changed, topology
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cputune.doctor import diagnose
+from cputune.doctor.advised import advised_ranks, advised_threads
+from cputune.doctor.checkfile import check_file
+from cputune.facts import HostFacts, Launcher
+from cputune.report.fixes import fix_script
+
+INTEL_MPI = Launcher(name="mpirun", path="/opt/mpirun", dialect="intelmpi", version="2021.18")
+OPEN_MPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi5", version="5.0.8")
+MACHINES: dict[str, dict[str, Any]] = {
+    "two sockets": {},
+    "two sockets, SMT side by side": {"topology": topology(together=True)},
+    "eight sockets": {"topology": topology(sockets=8, cores=18)},
+    "one socket": {"topology": topology(sockets=1, cores=8)},
+    "four nodes in a socket": {"topology": topology(nodes_per_socket=4)},
+    "sockets of one core": {"topology": topology(sockets=8, cores=1, smt=1)},
+    "one core": {"topology": topology(sockets=1, cores=1)},
+    "two cores": {"topology": topology(sockets=1, cores=2, smt=1)},
+    "a quota of 40": {"limits": {"cpu_quota": 40.0}},
+    "a quota of 1.5": {"limits": {"cpu_quota": 1.5}},
+    "a few allowed CPUs": {"topology": topology(allowed=(1, 3, 5))},
+    "little memory": {"limits": {"memory_bytes": 4 << 30}},
+}
+STACKS: dict[str, dict[str, Any]] = {
+    "today": {},
+    "IPEX era": {"packages": IPEX_ERA, "launchers": (INTEL_MPI,)},
+    "Open MPI": {"launchers": (OPEN_MPI,)},
+    "no packages": {"packages": {p.name: None for p in CLEAN.packages}, "launchers": ()},
+}
+COUNTS = ("1", "2", "8", "56", "112", "4096", "abc", "0")
+VARIABLES: dict[str, tuple[str, ...]] = {
+    "OMP_NUM_THREADS": COUNTS,
+    "MKL_NUM_THREADS": COUNTS,
+    "OMP_THREAD_LIMIT": COUNTS,
+    "CCL_WORKER_COUNT": ("0", "1", "2", "64"),
+    "CCL_WORKER_AFFINITY": ("0,1", "900", "auto"),
+    "CCL_ATL_TRANSPORT": ("mpi", "ofi"),
+    "LOCAL_WORLD_SIZE": ("1", "2", "8"),
+    "WORLD_SIZE": ("1", "2", "16"),
+    "RANK": ("0", "1", "99"),
+    "LOCAL_RANK": ("0", "7"),
+    "PMI_RANK": ("0", "1"),
+    "PMI_SIZE": ("2",),
+    "MASTER_ADDR": ("10.0.0.7", "127.0.0.1"),
+    "MASTER_PORT": ("29500", "0", "http"),
+    "PET_NPROC_PER_NODE": ("auto", "2", "cpu"),
+    "PET_NNODES": ("1", "2"),
+    "TORCHELASTIC_RUN_ID": ("none",),
+    "KMP_AFFINITY": ("compact", "none", "granularity=fine,compact,1,0"),
+    "KMP_BLOCKTIME": ("1", "infinite", "200"),
+    "KMP_HW_SUBSET": ("1s,4c,1t",),
+    "GOMP_CPU_AFFINITY": ("0-3", "900"),
+    "OMP_PROC_BIND": ("close", "false"),
+    "OMP_PLACES": ("cores", "{0},{900}"),
+    "OMP_SCHEDULE": ("dynamic",),
+    "I_MPI_PIN": ("0", "1"),
+    "I_MPI_PIN_DOMAIN": ("[3,c]", "socket"),
+    "LD_PRELOAD": (TCMALLOC, "/gone.so", f"/gone.so:{TCMALLOC}", "libtcmalloc.so.4"),
+    "ACCELERATE_USE_CPU": ("true", "false"),
+    "ACCELERATE_USE_IPEX": ("true", "false"),
+    "ACCELERATE_MIXED_PRECISION": ("no", "bf16", "fp16"),
+    "ONEDNN_MAX_CPU_ISA": ("AVX2",),
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": ("64", "100000"),
+    "GLOO_SOCKET_IFNAME": ("eth0", "eth9"),
+    "FI_PROVIDER": ("shm", "tcp", "verbs"),
+    "KMP_DUPLICATE_LIB_OK": ("1",),
+}
+
+
+def settings_of(script: str) -> dict[str, str | None]:
+    """What the live lines of a script set, and (None) unset."""
+    found: dict[str, str | None] = {}
+    for line in script.splitlines():
+        word, *rest = shlex.split(line, comments=True) or [""]
+        if word == "export":
+            found.update((name, text) for name, _, text in (part.partition("=") for part in rest))
+        elif word == "unset":
+            found.update(dict.fromkeys(rest))
+    return found
+
+
+def sourced(facts: HostFacts) -> HostFacts:
+    """The machine as it is after its script was sourced."""
+    merged = {**facts.environment, **settings_of(fix_script(diagnose(facts)))}
+    environment = {name: text for name, text in merged.items() if text is not None}
+    words = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    missing = tuple(path for path in facts.preload_missing if path in words)
+    return replace(facts, environment=environment, preload_missing=missing)
+
+
+def with_variables(facts: HostFacts, variables: Mapping[str, str]) -> HostFacts:
+    changed_facts = changed(facts, environment=variables)
+    words = changed_facts.environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    return replace(changed_facts, preload_missing=tuple(w for w in words if w == "/gone.so"))
+
+
+machines = st.builds(
+    lambda machine, stack: changed(**{**MACHINES[machine], **STACKS[stack]}),
+    st.sampled_from(list(MACHINES)),
+    st.sampled_from(list(STACKS)),
+)
+variables = st.fixed_dictionaries(
+    {}, optional={name: st.sampled_from(values) for name, values in VARIABLES.items()}
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(machines, variables)
+def test_a_second_script_has_nothing_to_set(machine: HostFacts, variables: dict[str, str]) -> None:
+    after = sourced(with_variables(machine, variables))
+    assert settings_of(fix_script(diagnose(after))) == {}
+
+
+def bare(machine: str, stack: str) -> HostFacts:
+    facts = changed(**{**MACHINES[machine], **STACKS[stack]})
+    return replace(facts, environment={})
+
+
+@pytest.mark.parametrize("stack", ["today", "IPEX era", "Open MPI"])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_our_check_of_files_takes_the_launch_that_was_advised(machine: str, stack: str) -> None:
+    """threads-one exported all 112 cores beside advice for two ranks."""
+    after = sourced(bare(machine, stack))
+    launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised_ranks(after)} python train.py --use_cpu"
+    codes = {finding.code for finding in check_file(launch, "run.sh", after)}
+    assert not codes & {"file-oversubscribed", "file-threads-unset", "file-use-cpu"}
+
+
+@pytest.mark.parametrize(("machine", "threads"), [("two sockets", "28"), ("eight sockets", "18")])
+def test_threads_are_those_of_a_rank(machine: str, threads: str) -> None:
+    facts = bare(machine, "today")
+    assert settings_of(fix_script(diagnose(facts)))["OMP_NUM_THREADS"] == threads
+    assert advised_ranks(facts) * advised_threads(facts) <= facts.topology.physical_cores
+
+
+def test_what_no_variable_cures_is_said() -> None:
+    script = fix_script(diagnose(changed(settings={"turbo": False})))
+    assert "These remain, and no variable cures them: turbo-off" in script
+
+
+def test_a_cure_that_brings_up_another_fault_is_followed_by_its_cure() -> None:
+    facts = changed(environment={"PET_NPROC_PER_NODE": "auto", "OMP_NUM_THREADS": "112"})
+    found = settings_of(fix_script(diagnose(facts)))
+    assert found == {"PET_NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "28"}
