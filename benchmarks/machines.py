@@ -19,6 +19,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, Protocol
 
+from cputune.cores import nodes_spanned
 from cputune.facts import (
     Core,
     Cpu,
@@ -33,7 +34,6 @@ from cputune.facts import (
     Settings,
     Topology,
 )
-from cputune.layout import nodes_spanned
 from cputune.plan import Plan
 from cputune.steps import Step
 from cputune.workload import Workload

@@ -17,8 +17,9 @@ from contextlib import closing
 from itertools import islice
 
 import cputune
+from cputune.cores import usable_cores
 from cputune.knobs.precision import native_precisions
-from cputune.layout import make_plan, usable_cores
+from cputune.layout import make_plan
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.workload import DEFAULT_RECIPE, Workload

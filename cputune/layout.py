@@ -8,9 +8,9 @@ OpenMP thread on each core that is left. Unlike it, they know cpuset and quota.
 
 from __future__ import annotations
 
-import math
 import re
 
+from cputune.cores import QUOTA_SHARE, groups, paid_cores, usable_cores
 from cputune.facts import Core, HostFacts
 from cputune.knobs.allocator import Allocator
 from cputune.knobs.backend import Backend
@@ -18,72 +18,61 @@ from cputune.knobs.openmp import OpenMP
 from cputune.knobs.precision import Precision, native_precisions
 from cputune.plan import Plan
 
+LEAST_USED_SHARE = 0.8
+"""Rank counts that would leave more than a fifth of the cores idle are not proposed; and a
+rank lies astride two sockets only where that much would be idle otherwise."""
 
-def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
-    """The cores that threads may be bound to, ordered by socket, NUMA node, first CPU.
-
-    With a CPU quota only as many cores are used as whole CPUs of time are given: more
-    threads than that are throttled, all at once, in every period.
-    """
-    cores = sorted(
-        facts.topology.allowed_cores,
-        key=lambda c: (c.socket, -1 if c.numa_node is None else c.numa_node, c.cpus[0]),
-    )
-    if facts.topology.hybrid:
-        # P and E cores in one team run at the pace of the slowest: P cores first.
-        cores.sort(key=lambda c: -c.speed)
-    quota = facts.limits.cpu_quota
-    if quota is None or quota >= len(cores):
-        return tuple(cores)
-    return tuple(cores[: max(1, math.floor(quota))])
+MOST_RANKS_PER_NODE = 8
 
 
 def rank_slices(cores: tuple[Core, ...], ranks: int) -> tuple[tuple[Core, ...], ...]:
     """Cut cores into ``ranks`` contiguous slices of equal size; what is left over is idle.
 
-    Where the cores lie on several sockets or nodes and the ranks can be dealt out
-    evenly over them, no rank straddles two of them. Raises ValueError where there are
-    fewer cores than ranks.
+    Where the cores lie on several sockets or nodes and the ranks can be dealt out evenly
+    over them, no rank lies astride two of them, unless they differ so much in size that
+    many cores would be idle. Raises ValueError where there are fewer cores than ranks.
     """
     if ranks > len(cores):
-        raise ValueError(f"{ranks} ranks do not fit on {len(cores)} cores")
-    for groups in (_groups(cores, by_node=True), _groups(cores, by_node=False)):
-        if len(groups) > 1 and ranks % len(groups) == 0:
-            each = ranks // len(groups)
-            size = min(len(group) for group in groups) // each
-            if size:
-                return tuple(
-                    group[i * size : (i + 1) * size] for group in groups for i in range(each)
-                )
+        raise ValueError(f"{ranks} ranks need as many cores, and {len(cores)} can be used")
+    for parts in (groups(cores, by_node=True), groups(cores, by_node=False)):
+        if len(parts) > 1 and ranks % len(parts) == 0:
+            each = ranks // len(parts)
+            size = min(map(len, parts)) // each
+            if size * ranks >= LEAST_USED_SHARE * (len(cores) // ranks) * ranks:
+                return tuple(part[i * size : (i + 1) * size] for part in parts for i in range(each))
     size = len(cores) // ranks
     return tuple(cores[i * size : (i + 1) * size] for i in range(ranks))
 
 
-LEAST_USED_SHARE = 0.8
-"""Rank counts that would leave more than a fifth of the cores idle are not proposed."""
-
-MOST_RANKS_PER_NODE = 8
-
-
-def rank_counts(cores: tuple[Core, ...]) -> tuple[int, ...]:
-    """Ranks that fit the machine: one over all, one per socket, one per NUMA node, and
-    evenly between and above these, as long as no rank straddles a border unevenly, few
-    cores are left idle, and a rank of a large machine keeps at least two cores.
-    """
-    if not cores:
-        return ()
-    sockets, nodes = (len(_groups(cores, by_node=by_node)) for by_node in (False, True))
+def most_ranks(cores: tuple[Core, ...]) -> int:
+    """The most ranks that are thought of; a rank of a large machine keeps two cores."""
+    sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
     least_cores = 1 if len(cores) <= 8 else 2
-    most = max(nodes, sockets, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
-    found = []
-    for ranks in range(1, most + 1):
-        even = nodes % ranks == 0 or any(ranks % groups == 0 for groups in {sockets, nodes})
-        if not even or ranks > len(cores):
-            continue
-        used = sum(len(cores_of_rank) for cores_of_rank in rank_slices(cores, ranks))
-        if ranks == 1 or used >= LEAST_USED_SHARE * len(cores):
-            found.append(ranks)
-    return tuple(found)
+    return max(nodes, sockets, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
+
+
+def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = None) -> str | None:
+    """Why so many ranks make no good plan on these cores; None where they do.
+
+    Good are one over all, one per socket, one per NUMA node, and evenly between and above
+    these, where few cores are left idle: a fifth of them at most, or a tenth of the
+    ``paid`` ones, those that a CPU quota pays for.
+    """
+    sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
+    if nodes % ranks and ranks % sockets and ranks % nodes:
+        where = f"{sockets} sockets" if sockets > 1 else f"{nodes} NUMA nodes"
+        return f"so many ranks cannot be dealt out evenly over {where}"
+    size = len(rank_slices(cores, ranks)[0])
+    least = LEAST_USED_SHARE * len(cores) if paid is None else QUOTA_SHARE * paid
+    if ranks > 1 and size * ranks < least:
+        return f"ranks of one size would leave too many of {len(cores)} cores idle"
+    return None
+
+
+def rank_counts(cores: tuple[Core, ...], *, paid: int | None = None) -> tuple[int, ...]:
+    """The rank counts that make good plans on these cores, the fewest first."""
+    counts = range(1, most_ranks(cores) + 1) if cores else ()
+    return tuple(n for n in counts if why_not_ranks(cores, n, paid=paid) is None)
 
 
 def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> tuple[int, ...]:
@@ -99,24 +88,9 @@ def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> t
         return tuple(range(count, 0, -1))
     wanted = {count, (3 * count + 2) // 4, count // 2, count // 4}
     for by_node in (True, False):
-        wanted.add(len(_groups(computing, by_node=by_node)[0]))
+        wanted.add(len(groups(computing, by_node=by_node)[0]))
     wanted.add(sum(core.max_khz == computing[0].max_khz for core in computing))
     return tuple(sorted(wanted, reverse=True))
-
-
-def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:
-    """How many sockets and how many NUMA nodes these CPUs lie on."""
-    wanted = set(cpus)
-    on = [core for core in facts.topology.cores if not wanted.isdisjoint(core.cpus)]
-    return len(_groups(tuple(on), by_node=False)), len(_groups(tuple(on), by_node=True))
-
-
-def _groups(cores: tuple[Core, ...], *, by_node: bool) -> tuple[tuple[Core, ...], ...]:
-    found: dict[object, list[Core]] = {}
-    for core in cores:
-        key = (core.socket, core.numa_node) if by_node else core.socket
-        found.setdefault(key, []).append(core)
-    return tuple(tuple(group) for group in found.values())
 
 
 def default_threads(facts: HostFacts) -> int:
@@ -149,13 +123,15 @@ def baseline_plan(facts: HostFacts) -> Plan:
 def guide_plan(facts: HostFacts, *, backend: Backend = "gloo", ccl_workers: int = 0) -> Plan:
     """The Hugging Face CPU guides' plan: a rank per socket, all its cores, native precision.
 
+    Fewer ranks where the sockets differ so much that one for each would leave cores idle.
     With oneCCL the workers take the first cores of each rank and the threads the rest.
     """
     cores = usable_cores(facts)
-    ranks = len({core.socket for core in cores}) or 1
+    sockets = len({core.socket for core in cores})
+    good = rank_counts(cores, paid=paid_cores(facts))
     return make_plan(
         cores,
-        ranks,
+        max((ranks for ranks in good if ranks <= sockets), default=1),
         precision=native_precisions(facts)[0],
         backend=backend,
         ccl_workers=ccl_workers if backend == "ccl" else 0,
@@ -169,6 +145,7 @@ def make_plan(
     threads: int | None = None,
     smt: bool = False,
     ccl_workers: int = 0,
+    share_cores: bool = False,
     backend: Backend = "gloo",
     precision: Precision = "fp32",
     ipex: bool = False,
@@ -180,18 +157,19 @@ def make_plan(
     """Lay ``ranks`` ranks out on ``cores`` and say which CPUs each gets.
 
     ``threads`` defaults to one per core that the oneCCL workers leave; with ``smt``
-    each core gives all its siblings. Raises ValueError where it does not fit:
-    threads + workers may not exceed the cores of a rank (oneCCL refuses it).
+    each core gives all its siblings. With ``share_cores`` the workers run on cores that
+    threads have too. Raises ValueError where it does not fit.
     """
     rank_cpus: list[tuple[int, ...]] = []
     worker_cpus: list[tuple[int, ...]] = []
     least: int | None = None
     for cores_of_rank in rank_slices(cores, ranks):
-        if ccl_workers >= len(cores_of_rank):
+        if ccl_workers >= len(cores_of_rank) + share_cores:
             raise ValueError(
                 f"{ccl_workers} oneCCL workers leave no core of {len(cores_of_rank)} for threads"
             )
-        workers, computing = cores_of_rank[:ccl_workers], cores_of_rank[ccl_workers:]
+        workers = cores_of_rank[:ccl_workers]
+        computing = cores_of_rank if share_cores else cores_of_rank[ccl_workers:]
         if threads is not None and not smt:
             computing = computing[:threads]
         cpus = tuple(

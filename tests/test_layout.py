@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import AMX, AVX512, machine
 
+from cputune.cores import nodes_spanned, placements, usable_cores
 from cputune.facts import Core
 from cputune.knobs.precision import native_precisions
 from cputune.layout import (
@@ -16,11 +17,9 @@ from cputune.layout import (
     default_threads,
     guide_plan,
     make_plan,
-    nodes_spanned,
     rank_counts,
     rank_slices,
     thread_counts,
-    usable_cores,
 )
 
 
@@ -35,9 +34,34 @@ class TestUsableCores:
     def test_are_as_many_as_the_quota_pays_for(self, quota: float | None, count: int) -> None:
         assert len(usable_cores(machine(cores_per_socket=8, cpu_quota=quota))) == count
 
-    def test_a_quota_takes_from_one_socket_first(self) -> None:
+    def test_a_quota_is_kept_on_one_socket_where_it_fits(self) -> None:
         facts = machine(sockets=2, cores_per_socket=4, cpu_quota=4)
         assert {core.socket for core in usable_cores(facts)} == {0}
+
+    @pytest.mark.parametrize(
+        ("quota", "spread", "packed"),
+        [
+            (40, (20, 20), None),
+            (30, (15, 15), (28, 0)),
+            (20, (10, 10), (20, 0)),
+            (3.9, (2, 1), (3, 0)),
+            (56, (28, 28), None),
+        ],
+    )
+    def test_a_quota_is_spread_evenly_or_packed(
+        self, quota: float, spread: tuple[int, ...], packed: tuple[int, ...] | None
+    ) -> None:
+        facts = machine(sockets=2, cores_per_socket=28, nodes_per_socket=2, cpu_quota=quota)
+        found = {
+            name: tuple(sum(core.socket == socket for core in cores) for socket in (0, 1))
+            for name, cores in placements(facts).items()
+        }
+        assert found == {"spread": spread, **({"packed": packed} if packed else {})}
+
+    def test_a_socket_shares_its_part_among_its_nodes(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=8, nodes_per_socket=2, cpu_quota=8)
+        nodes = [core.numa_node for core in placements(facts)["spread"]]
+        assert nodes == [0, 0, 1, 1, 2, 2, 3, 3]
 
     def test_fast_cores_come_first(self) -> None:
         facts = machine(cores_per_socket=4)
@@ -58,8 +82,13 @@ class TestSlices:
         assert sockets == [{0}, {1}]
 
     def test_more_ranks_than_cores_do_not_fit(self) -> None:
-        with pytest.raises(ValueError, match="3 ranks do not fit on 2 cores"):
+        with pytest.raises(ValueError, match="3 ranks need as many cores, and 2 can be used"):
             rank_slices(usable_cores(machine(cores_per_socket=2)), 3)
+
+    def test_of_sockets_that_differ_much_one_rank_lies_astride(self) -> None:
+        allowed = (*range(8), 8, 9)
+        cores = usable_cores(machine(sockets=2, cores_per_socket=8, allowed=allowed))
+        assert [len(part) for part in rank_slices(cores, 2)] == [5, 5]
 
     @given(
         sockets=st.integers(1, 4),

@@ -5,9 +5,9 @@ Every cure that sets one of these counts takes it from here, so that cures fit t
 
 from __future__ import annotations
 
+from cputune.cores import usable_cores
 from cputune.doctor.variables import local_ranks, number
 from cputune.facts import HostFacts
-from cputune.layout import usable_cores
 
 
 def advised_ranks(facts: HostFacts) -> int:

@@ -17,6 +17,7 @@ from cputune.knobs.ccl_workers import CCL_WORKERS
 from cputune.knobs.ipex import IPEX
 from cputune.knobs.openmp import OPENMP
 from cputune.knobs.optimizer import OPTIMIZER
+from cputune.knobs.placement import PLACEMENT
 from cputune.knobs.precision import PRECISION
 from cputune.knobs.ranks import RANKS
 from cputune.knobs.record import (
@@ -41,6 +42,7 @@ KNOBS: tuple[Knob, ...] = (
     RANKS,
     THREADS,
     SMT,
+    PLACEMENT,
     PRECISION,
     BACKEND,
     CCL_WORKERS,

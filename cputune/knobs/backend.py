@@ -22,6 +22,9 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
     why = ccl_use(versions_of(facts), framework=ask.framework)
     if why is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
         why = "no mpirun of Intel MPI was found, and oneCCL needs one to start its ranks"
+    if ask.fixed.get("backend") == "mpi":
+        no_mpi = "trials start ranks over gloo or ccl: the torch of PyPI is built without MPI"
+        return Choices(values=("gloo",), left_out=(LeftOut(what="backend=mpi", why=no_mpi),))
     if why is None:
         return Choices(values=("gloo", "ccl"))
     return Choices(values=("gloo",), left_out=(LeftOut(what="backend=ccl", why=why),))

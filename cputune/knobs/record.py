@@ -6,7 +6,7 @@ is known here by its fields alone (the import is for the type checker).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,12 @@ class Ask:
     fixed: Mapping[str, KnobValue] = field(default_factory=dict)
     allow_slow_precision: bool = False
 
+    def kept(self, name: str, values: Iterable[KnobValue]) -> tuple[KnobValue, ...]:
+        """Of a knob's values those that are wanted: all, or the one that it is held at."""
+        if name not in self.fixed:
+            return tuple(values)
+        return tuple(value for value in values if value == self.fixed[name])
+
     @property
     def framework(self) -> Framework:
         """What the script trains with; a script that was not seen yet is taken for a Trainer's."""
@@ -108,7 +114,8 @@ class Footprint:
     """What a plan occupies on a machine.
 
     ``busy_cores`` are those of one rank, ``share`` is that of all ranks in the cores of
-    the machine, ``sockets`` and ``nodes`` are those under the first rank.
+    the machine, ``sockets`` and ``nodes`` are those under the first rank, and
+    ``sockets_of_all`` those under all ranks.
     """
 
     busy_cores: int
@@ -116,6 +123,7 @@ class Footprint:
     share: float
     sockets: int
     nodes: int
+    sockets_of_all: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cputune.cores import nodes_spanned
 from cputune.facts import HostFacts
 from cputune.knobs import KNOBS, Effect, Footprint
-from cputune.layout import nodes_spanned
 from cputune.plan import Plan
 
 Array = NDArray[np.float64]
@@ -171,7 +171,7 @@ def _footprints(facts: HostFacts, plans: Sequence[Plan]) -> list[Footprint]:
     known: dict[object, Footprint] = {}
     found = []
     for plan in plans:
-        key = (plan.cpus, plan.threads_per_process)
+        key: object = (plan.cpus, plan.threads_per_process)
         if key not in known:
             known[key] = footprint(facts, plan)
         found.append(known[key])
@@ -184,12 +184,14 @@ def footprint(facts: HostFacts, plan: Plan) -> Footprint:
     own = sum(not set(core.cpus).isdisjoint(first) for core in facts.topology.cores)
     busy = max(1, min(own, plan.threads_per_process))
     sockets, nodes = nodes_spanned(facts, first)
+    everywhere = nodes_spanned(facts, tuple(cpu for cpus in plan.cpus for cpu in cpus))[0]
     return Footprint(
         busy_cores=busy,
         on_siblings=plan.threads_per_process > busy,
         share=busy * plan.processes_per_node / max(1, facts.topology.physical_cores),
         sockets=max(1, sockets),
         nodes=max(1, nodes),
+        sockets_of_all=max(1, everywhere),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cputune.cores import usable_cores
 from cputune.emitters import Cluster, parse_hosts
 from cputune.facts import (
     Core,
@@ -18,7 +19,7 @@ from cputune.facts import (
     Settings,
     Topology,
 )
-from cputune.layout import baseline_plan, make_plan, usable_cores
+from cputune.layout import baseline_plan, make_plan
 from cputune.plan import Plan
 from cputune.result import Measured, Result, Speedup, Throughput, host_fingerprint
 from cputune.workload import Workload

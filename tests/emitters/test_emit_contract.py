@@ -26,11 +26,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripts import shellcheck
 
+from cputune.cores import usable_cores
 from cputune.emitters import FORMATS, Cluster, EmittedFile, emit, parse_hosts
 from cputune.emitters.job import make_job
 from cputune.errors import CputuneError, UsageError
 from cputune.inside.carry import Force
-from cputune.layout import make_plan, usable_cores
+from cputune.layout import make_plan
 from cputune.workload import Workload
 
 HOSTILE = (

@@ -9,9 +9,9 @@ import pytest
 from hosts.builder import machine, mask
 
 from cputune import cpulist
+from cputune.cores import usable_cores
 from cputune.doctor import diagnose
 from cputune.facts import HostFacts
-from cputune.layout import usable_cores
 from cputune.probing import probe
 from cputune.report.machine import machine_lines
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from machines import AMX, AVX512, IPEX_ERA, TODAY, machine
 
 import cputune
+from cputune import cpulist
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Launcher, Package
+from cputune.layout import guide_plan
 from cputune.tuner.space import SearchSpace
 
 JOB = cputune.Workload.from_recipe("bert-mini")
@@ -80,6 +82,26 @@ class TestRanks:
         space = cputune.search_space(facts, JOB)
         assert list(space.plans()) == []
         assert "not known" in why(space, "ranks")
+
+
+class TestQuota:
+    @pytest.mark.parametrize(("quota", "cpus"), [(40, 20), (30, 15)])
+    def test_is_spread_over_the_sockets(self, quota: int, cpus: int) -> None:
+        facts = machine(sockets=2, cores_per_socket=28, cpu_quota=quota)
+        assert any(
+            plan.cpus == (tuple(range(cpus)), tuple(range(28, 28 + cpus)))
+            for plan in cputune.search_space(facts, JOB).plans()
+        )
+
+    def test_is_also_kept_on_one_socket_that_holds_it(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=28, cpu_quota=20)
+        space = cputune.search_space(facts, JOB)
+        assert values_of(space, "placement") == {"spread", "packed"}
+        one = {plan.cpus[0] for plan in space.plans() if plan.describe() == "1 × 20 threads, fp32"}
+        assert one == {tuple(range(20)), (*range(10), *range(28, 38))}
+
+    def test_without_one_there_is_nothing_to_place(self) -> None:
+        assert values_of(cputune.search_space(machine(sockets=2), JOB), "placement") == {"spread"}
 
 
 class TestThreads:
@@ -236,7 +258,7 @@ class TestCcl:
         facts = replace(machine(cores_per_socket=2, packages=IPEX_ERA), launchers=(INTEL_MPI,))
         space = cputune.search_space(facts, JOB)
         assert values_of(space, "backend") == {"gloo"}
-        assert "two cores per rank" in why(space, "backend=ccl")
+        assert "no two ranks of this machine have two each" in why(space, "backend=ccl")
 
 
 class TestFixing:
@@ -270,13 +292,61 @@ class TestFixing:
             ({"smt": "perhaps"}, "yes or no"),
             ({"precision": "fp64"}, "precision is fp32, bf16 or fp16"),
             ({"precision": "fp16"}, "no plan of this machine has precision=fp16"),
-            ({"ranks": 99}, "no plan of this machine"),
+            ({"ranks": 99}, "no plan of this machine has ranks=99"),
+            ({"threads": 99}, "no plan of this machine has threads=99"),
+            ({"placement": "packed"}, "no plan of this machine has placement=packed"),
+            ({"backend": "mpi"}, "no plan of this machine has backend=mpi"),
         ],
     )
     def test_an_impossible_value_is_refused(self, fix: dict[str, object], message: str) -> None:
         with pytest.raises(UsageError, match=message) as caught:
             cputune.search_space(machine(), JOB, fix=fix)
         assert caught.value.hint
+        assert "--dry-run" not in caught.value.hint, "the reason is said"
+
+    @pytest.mark.parametrize(
+        ("fix", "message", "hint"),
+        [
+            ({"ccl_workers": 0, "backend": "ccl"}, "ccl, ccl_workers=0 together", "1 or more"),
+            ({"backend": "ccl", "ranks": 1}, "ranks=1, backend=ccl together", "no other"),
+            ({"backend": "gloo", "ccl_workers": 2}, "together", "only ranks that speak over ccl"),
+        ],
+    )
+    def test_values_that_do_not_go_together_are_refused_in_words(
+        self, fix: dict[str, object], message: str, hint: str
+    ) -> None:
+        with pytest.raises(UsageError, match=message) as caught:
+            cputune.search_space(ipex_era(), JOB, fix=fix)
+        assert hint in caught.value.hint
+
+    @pytest.mark.parametrize(
+        "fix",
+        [
+            {"backend": "ccl", "ccl_workers": 2},
+            {"backend": "ccl", "ranks": 4},
+            {"ccl_workers": 3},
+            {"optimizer": "adamw_torch", "precision": "bf16"},
+        ],
+    )
+    @pytest.mark.parametrize("knobs", [None, ["precision", "ranks"], ["backend", "ranks"]])
+    def test_no_value_is_dropped_in_whatever_order_they_are_given(
+        self, fix: dict[str, object], knobs: list[str] | None
+    ) -> None:
+        spaces = [
+            cputune.search_space(ipex_era(), JOB, knobs=knobs, fix=dict(order))
+            for order in (fix.items(), reversed(fix.items()))
+        ]
+        assert list(spaces[0].plans()) == list(spaces[1].plans()) != []
+        assert all(values_of(spaces[0], name) == {value} for name, value in fix.items())
+
+    def test_ccl_that_is_asked_for_shares_the_only_core_of_a_rank(self) -> None:
+        facts = replace(machine(cores_per_socket=2, packages=IPEX_ERA), launchers=(INTEL_MPI,))
+        (plan,) = {
+            replace(plan, precision="fp32", ipex=False)
+            for plan in cputune.search_space(facts, JOB, fix={"backend": "ccl"}).plans()
+        }
+        assert (plan.cpus, plan.ccl_cpus) == (((0,), (1,)), ((0,), (1,)))
+        assert plan.environment()["CCL_WORKER_AFFINITY"] == "0,1"
 
 
 class TestSuggestions:
@@ -353,3 +423,49 @@ def test_every_plan_stays_inside_what_is_allowed(
         for cpus, own in zip(plan.cpus, workers, strict=True):
             assert len(own) == plan.ccl_workers
             assert {core_of[cpu] for cpu in cpus}.isdisjoint(core_of[cpu] for cpu in own)
+
+
+ALONE = replace(JOB, global_batch_size=None, batch_per_rank=2)
+
+
+@settings(deadline=None)
+@given(shape=shapes)
+def test_every_rank_count_uses_nine_tenths_of_a_quota(shape: dict[str, Any]) -> None:
+    facts = shaped({**shape, "memory_limit_gib": None})
+    quota = facts.limits.cpu_quota
+    if quota is None or quota >= len(facts.topology.allowed_cores):
+        return
+    most: dict[int, int] = {}
+    for plan in cputune.search_space(facts, ALONE).plans():
+        ranks, used = plan.processes_per_node, sum(map(len, plan.cpus))
+        most[ranks] = max(used, most.get(ranks, 0))
+    assert most
+    assert all(used >= 0.9 * max(1, int(quota)) for used in most.values())
+
+
+@settings(deadline=None)
+@given(shape=shapes)
+def test_a_rank_count_that_is_not_there_has_a_reason(shape: dict[str, Any]) -> None:
+    facts = shaped(shape)
+    space = cputune.search_space(facts, ALONE)
+    said = [out.what for out in space.left_out if out.what.startswith("ranks=")]
+    refused = {ranks for what in said for ranks in cpulist.parse(what.removeprefix("ranks="))}
+    there = values_of(space, "ranks")
+    assert not refused & there
+    sockets = len({core.socket for core in facts.topology.allowed_cores})
+    assert set(range(1, sockets + 1)) <= refused | there
+
+
+@settings(deadline=None)
+@given(shape=shapes)
+def test_what_is_emitted_without_measuring_is_in_the_space(shape: dict[str, Any]) -> None:
+    facts = shaped({**shape, "memory_limit_gib": None})
+    plans = cputune.search_space(facts, ALONE).plans()
+    assert guide_plan(facts).cpus in {plan.cpus for plan in plans}
+
+
+def test_uneven_cores_give_a_reason_and_one_launch() -> None:
+    facts = machine(sockets=2, cores_per_socket=2, threads_per_core=2, allowed=(1, 2, 3))
+    space = cputune.search_space(facts, ALONE)
+    assert why(space, "ranks=2") == "ranks of one size would leave too many of 3 cores idle"
+    assert guide_plan(facts).processes_per_node == 1

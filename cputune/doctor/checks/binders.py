@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from cputune import cpulist
+from cputune.cores import usable_cores
 from cputune.doctor.bound import gomp_cpus, listed_cpus, omp_binds, pin_domains
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import loads_intel_openmp, number, under_mpi, value
 from cputune.facts import HostFacts
-from cputune.layout import usable_cores
 
 _OFF = ("none", "disabled", "false", "no", "0", "off", "disable")
 

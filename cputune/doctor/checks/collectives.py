@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cputune import cpulist
+from cputune.cores import usable_cores
 from cputune.doctor.advised import advised_ranks, cores_of_a_rank, oneccl_absent
 from cputune.doctor.bound import ccl_worker_cpus
 from cputune.doctor.checks.launchers import has_mpirun, mpi_launchers
@@ -18,7 +19,6 @@ from cputune.doctor.variables import (
     world_size,
 )
 from cputune.facts import HostFacts
-from cputune.layout import usable_cores
 from cputune.stack import load, versions_of
 from cputune.stack.fit import oneccl_torch
 from cputune.stack.uses import ccl_refusals

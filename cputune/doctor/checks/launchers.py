@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cputune.cores import usable_cores
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import is_true, local_ranks, value, without_gpu, world_size
 from cputune.facts import HostFacts, Launcher
-from cputune.layout import usable_cores
 from cputune.stack import load, versions_of
 
 _MPI = ("intelmpi", "mpich", "openmpi")

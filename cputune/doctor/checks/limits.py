@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator
 
 from cputune import cpulist
+from cputune.cores import usable_cores
 from cputune.doctor.advised import advised_ranks, advised_threads
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import local_ranks, number, under_mpi, value
 from cputune.facts import HostFacts, Unknown
-from cputune.layout import default_threads, usable_cores
+from cputune.layout import default_threads
 from cputune.memory import needed_bytes, room_bytes
 from cputune.workload import Workload, recipe_names
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cputune import cpulist
+from cputune.cores import usable_cores
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.facts import HostFacts
-from cputune.layout import usable_cores
 
 GIB = 1 << 30
 LITTLE_FREE_BYTES = 2 * GIB

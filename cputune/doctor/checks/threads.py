@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cputune import cpulist
+from cputune.cores import usable_cores
 from cputune.doctor.advised import advised_ranks, advised_threads
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import (
@@ -16,7 +17,6 @@ from cputune.doctor.variables import (
     value,
 )
 from cputune.facts import HostFacts
-from cputune.layout import usable_cores
 
 
 @check(

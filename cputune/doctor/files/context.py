@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from cputune.cores import usable_cores
 from cputune.facts import HostFacts
 from cputune.knobs.precision import native_precisions
-from cputune.layout import usable_cores
 from cputune.stack import Versions, load, versions_of
 
 

@@ -1,0 +1,99 @@
+"""Which cores a launch may use: the allowed ones, as many as a CPU quota pays for."""
+
+from __future__ import annotations
+
+import math
+
+from cputune.facts import Core, HostFacts
+from cputune.knobs.placement import PACKED, SPREAD
+
+QUOTA_SHARE = 0.9
+"""Fewer sockets than the machine has are used where they hold so much of a CPU quota."""
+
+
+def placements(facts: HostFacts) -> dict[str, tuple[Core, ...]]:
+    """The sets of cores that plans are laid out on, by their name in the knob ``placement``.
+
+    Without a CPU quota there is one, of all allowed cores. With a quota only as many
+    cores are used as whole CPUs of time are given: more threads than that are throttled,
+    all at once, in every period. They are spread evenly over all sockets, or packed on
+    the fewest that hold the quota; there is one set where that is the same.
+    """
+    cores = _allowed(facts)
+    count = paid_cores(facts)
+    if count is None:
+        return {SPREAD: cores}
+    sockets = groups(cores, by_node=False)
+    largest = sorted(sockets, key=len, reverse=True)
+    fewest = next(
+        k
+        for k in range(1, len(largest) + 1)
+        if sum(map(len, largest[:k])) >= min(QUOTA_SHARE * count, len(cores))
+    )
+    taken = {
+        SPREAD: _evenly(sockets, count),
+        PACKED: _evenly(tuple(s for s in sockets if s in largest[:fewest]), count),
+    }
+    found = {name: tuple(c for c in cores if c in chosen) for name, chosen in taken.items()}
+    return found if found[SPREAD] != found[PACKED] else {SPREAD: found[SPREAD]}
+
+
+def paid_cores(facts: HostFacts) -> int | None:
+    """How many cores a CPU quota pays for, where that is less than all; None where it is not."""
+    quota = facts.limits.cpu_quota
+    if quota is None or quota >= len(facts.topology.allowed_cores):
+        return None
+    return max(1, math.floor(quota))
+
+
+def usable_cores(facts: HostFacts) -> tuple[Core, ...]:
+    """The cores that a launch uses that nobody has measured: a quota is kept on few sockets."""
+    found = placements(facts)
+    return found.get(PACKED, found[SPREAD])
+
+
+def _allowed(facts: HostFacts) -> tuple[Core, ...]:
+    """The allowed cores, ordered by socket, NUMA node, first CPU."""
+    cores = sorted(
+        facts.topology.allowed_cores,
+        key=lambda c: (c.socket, -1 if c.numa_node is None else c.numa_node, c.cpus[0]),
+    )
+    if facts.topology.hybrid:
+        # P and E cores in one team run at the pace of the slowest: P cores first.
+        cores.sort(key=lambda c: -c.speed)
+    return tuple(cores)
+
+
+def _evenly(sockets: tuple[tuple[Core, ...], ...], count: int) -> set[Core]:
+    """``count`` cores, as many on each socket as on the next, and so on its NUMA nodes."""
+    chosen: set[Core] = set()
+    for socket, share in zip(sockets, _shares(tuple(map(len, sockets)), count), strict=True):
+        nodes = groups(socket, by_node=True)
+        for node, part in zip(nodes, _shares(tuple(map(len, nodes)), share), strict=True):
+            chosen.update(node[:part])
+    return chosen
+
+
+def _shares(sizes: tuple[int, ...], count: int) -> list[int]:
+    """``count`` things in boxes of these sizes, as evenly as the sizes allow."""
+    shares = [0] * len(sizes)
+    for _ in range(min(count, sum(sizes))):
+        open_ = [i for i, size in enumerate(sizes) if shares[i] < size]
+        shares[min(open_, key=lambda i: shares[i])] += 1
+    return shares
+
+
+def groups(cores: tuple[Core, ...], *, by_node: bool) -> tuple[tuple[Core, ...], ...]:
+    """The cores of each socket, or of each NUMA node of each socket, in their order."""
+    found: dict[object, list[Core]] = {}
+    for core in cores:
+        key = (core.socket, core.numa_node) if by_node else core.socket
+        found.setdefault(key, []).append(core)
+    return tuple(tuple(group) for group in found.values())
+
+
+def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:
+    """How many sockets and how many NUMA nodes these CPUs lie on."""
+    wanted = set(cpus)
+    on = [core for core in facts.topology.cores if not wanted.isdisjoint(core.cpus)]
+    return len(groups(tuple(on), by_node=False)), len(groups(tuple(on), by_node=True))

@@ -1,0 +1,231 @@
+"""The part of the space that the cores decide: ranks, threads, siblings, oneCCL workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from cputune import cpulist
+from cputune.cores import paid_cores, placements
+from cputune.facts import Core, HostFacts, Unknown
+from cputune.knobs import Ask, KnobValue, LeftOut
+from cputune.knobs.backend import Backend
+from cputune.knobs.threads import ALL
+from cputune.layout import make_plan, most_ranks, rank_slices, thread_counts, why_not_ranks
+from cputune.memory import needed_bytes, room_bytes
+from cputune.plan import Plan
+from cputune.workload import Workload
+
+CCL_WORKER_COUNTS = (1, 2, 4)
+
+Values = Mapping[str, KnobValue]
+
+
+@dataclass(slots=True, kw_only=True)
+class Layouts:
+    """Every layout of ranks on the cores of a machine, in plain fp32.
+
+    ``backends`` are those that live here. ``left_out`` is filled while ``plans()`` is
+    gone through.
+    """
+
+    facts: HostFacts
+    workload: Workload
+    ask: Ask
+    backends: tuple[KnobValue, ...]
+    left_out: list[LeftOut] = field(default_factory=list)
+    _refused: dict[int, str] = field(default_factory=dict)
+    _smt_refused: bool = False
+
+    def plans(self) -> Iterator[tuple[Plan, Values]]:
+        """Every layout with its knob values; the same one now and then twice."""
+        taken: set[int] = set()
+        any_ = False
+        sets = placements(self.facts)
+        for placement in self.ask.kept("placement", sets):
+            cores = sets[str(placement)]
+            for ranks in self._ranks(cores):
+                taken.add(ranks)
+                for plan, values in self._of_ranks(cores, ranks):
+                    any_ = True
+                    yield plan, {**values, "ranks": ranks, "placement": placement}
+        self._say_why(sets, taken)
+        if not any_:
+            self._say_why_nothing(sets)
+
+    def _ranks(self, cores: tuple[Core, ...]) -> Iterator[int]:
+        fixed = self.ask.fixed.get("ranks")
+        sockets = len({core.socket for core in self.facts.topology.allowed_cores})
+        most = max(most_ranks(cores), sockets) if cores else 0
+        counts = range(1, most + 1) if fixed is None else (int(fixed),)
+        for ranks in counts if cores else ():
+            why = self._why_not(cores, ranks, asked_for=fixed is not None)
+            if why is None:
+                yield ranks
+            else:
+                self._refused[ranks] = why
+
+    def _why_not(self, cores: tuple[Core, ...], ranks: int, *, asked_for: bool) -> str | None:
+        if ranks > len(cores):
+            count = "one core" if len(cores) == 1 else f"{len(cores)} cores"
+            return f"each rank needs a core, and {count} can be used"
+        if not asked_for:
+            why = why_not_ranks(cores, ranks, paid=paid_cores(self.facts))
+            if why is not None:
+                return why
+        try:
+            self.workload.samples_per_rank(ranks)
+        except ValueError:
+            return (
+                f"a global batch of {self.workload.global_batch_size} cannot be divided over "
+                "so many ranks (--batch-per-rank keeps each rank's batch instead)"
+            )
+        room, needed = room_bytes(self.facts), needed_bytes(self.workload, ranks)
+        if isinstance(needed, Unknown) or room is None or needed <= room:
+            return None
+        return (
+            f"needs at least {needed / 2**30:.1f} GiB of memory, "
+            f"and there are {room / 2**30:.1f} GiB"
+        )
+
+    def _of_ranks(self, cores: tuple[Core, ...], ranks: int) -> Iterator[tuple[Plan, Values]]:
+        """Backend, workers and threads of so many ranks."""
+        of_rank = rank_slices(cores, ranks)[0]
+        for backend, workers, shared in self._communication(of_rank, ranks):
+            computing = of_rank if shared else of_rank[workers:]
+            for threads, smt in self._threads(of_rank, computing, workers):
+                plan = make_plan(
+                    cores,
+                    ranks,
+                    threads=threads,
+                    smt=smt,
+                    ccl_workers=workers,
+                    share_cores=shared,
+                    backend=backend,
+                )
+                if self._within_quota(plan):
+                    yield (
+                        plan,
+                        {
+                            "threads": plan.threads_per_process,
+                            "smt": smt,
+                            "backend": backend,
+                            "ccl_workers": workers,
+                        },
+                    )
+                else:
+                    self._smt_refused = True
+
+    def _communication(
+        self, of_rank: tuple[Core, ...], ranks: int
+    ) -> Iterator[tuple[Backend, int, bool]]:
+        """(backend, oneCCL workers, whether these run on cores that threads have too)."""
+        backends = self.backends if ranks > 1 else ("gloo",)
+        for backend in self.ask.kept("backend", backends):
+            counts: tuple[int, ...] = (0,)
+            wanted = self.ask.fixed.get("ccl_workers")
+            if backend == "ccl":
+                counts = tuple(w for w in CCL_WORKER_COUNTS if 2 * w <= len(of_rank))
+                if isinstance(wanted, int) and 1 <= wanted <= len(of_rank):
+                    counts = (wanted,)
+                elif not counts and self.ask.fixed.get("backend") == "ccl":
+                    # Real oneCCL runs so where the workers' CPUs are written.
+                    counts = (1,)
+            for workers in self.ask.kept("ccl_workers", counts):
+                shared = int(workers) >= len(of_rank)
+                yield cast(Backend, backend), int(workers), shared
+
+    def _threads(
+        self, of_rank: tuple[Core, ...], computing: tuple[Core, ...], workers: int
+    ) -> Iterator[tuple[int | None, bool]]:
+        """(threads, siblings used); None threads are all that the CPUs of a rank take."""
+        wanted = self.ask.fixed.get("threads")
+        for smt in self.ask.kept("smt", (False, True)):
+            siblings = sum(len(core.cpus) for core in computing)
+            if smt:
+                if siblings > len(computing) and wanted in (None, ALL, siblings):
+                    yield None, True
+                continue
+            counts = thread_counts(of_rank, ccl_workers=len(of_rank) - len(computing))
+            if wanted == ALL:
+                counts = counts[:1]
+            elif wanted is not None:
+                counts = (int(wanted),) if int(wanted) <= len(computing) else ()
+            elif workers:
+                counts = tuple(count for count in counts if 2 * count >= len(computing))
+            yield from ((count, False) for count in counts)
+
+    def _within_quota(self, plan: Plan) -> bool:
+        quota = self.facts.limits.cpu_quota
+        busy = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
+        return quota is None or len(busy) <= max(1, math.floor(quota))
+
+    def _say_why(self, sets: Mapping[str, tuple[Core, ...]], taken: set[int]) -> None:
+        cores = max(sets.values(), key=len)
+        topology, quota = self.facts.topology, self.facts.limits.cpu_quota
+        if not cores:
+            self._leave_out("ranks", "the CPUs of this machine are not known")
+        elif paid_cores(self.facts) is not None:
+            self._leave_out(
+                "cores",
+                f"a CPU quota of {quota:g} allows {len(cores)} of "
+                f"{len(topology.allowed_cores)} cores",
+            )
+        self._say_why_ranks(taken)
+        if isinstance(needed := needed_bytes(self.workload, 1), Unknown):
+            self._leave_out("limit by memory", f"{needed.fact} is not known: {needed.reason}")
+        if self._smt_refused:
+            self._leave_out(
+                "smt", f"threads on SMT siblings would exceed the CPU quota of {quota:g}"
+            )
+        if topology.threads_per_core == 1:
+            self._leave_out("smt", "the cores have no SMT siblings online")
+        if "ccl" in self.backends and len(cores) < 4 and self.ask.fixed.get("backend") != "ccl":
+            self._leave_out(
+                "backend=ccl",
+                "a oneCCL worker takes a core from the threads of its rank, and no two ranks of "
+                "this machine have two each (--fix backend=ccl lets them share one)",
+            )
+
+    def _say_why_ranks(self, taken: set[int]) -> None:
+        """One line for all rank counts that are left out for one reason."""
+        counts: dict[str, list[int]] = {}
+        for ranks, why in sorted(self._refused.items()):
+            if ranks not in taken:
+                counts.setdefault(why, []).append(ranks)
+        for why, refused in counts.items():
+            few = len(refused) <= 6
+            listed = ",".join(map(str, refused)) if few else cpulist.render(refused)
+            self._leave_out(f"ranks={listed}", why)
+
+    def _say_why_nothing(self, sets: Mapping[str, tuple[Core, ...]]) -> None:
+        """Why values that were asked for have no layout."""
+        fixed = self.ask.fixed
+        if fixed.get("backend") == "ccl":
+            if fixed.get("ccl_workers") == 0:
+                self._leave_out(
+                    "ccl_workers=0",
+                    "accelerate takes ccl only where CCL_WORKER_COUNT is 1 or more",
+                )
+            if fixed.get("ranks") == 1:
+                self._leave_out("backend=ccl", "one rank has no other to speak to over oneCCL")
+        if fixed.get("ccl_workers"):
+            self._leave_out(
+                f"ccl_workers={fixed['ccl_workers']}",
+                "only ranks that speak over ccl have workers, each on a core of the rank",
+            )
+        if fixed.get("threads", ALL) != ALL:
+            self._leave_out(
+                f"threads={fixed['threads']}",
+                "a rank has a thread on each of its cores at most; with smt=yes on all siblings",
+            )
+        if fixed.get("placement", "spread") not in sets:
+            self._leave_out(
+                f"placement={fixed['placement']}",
+                "no CPU quota leaves a choice of sockets",
+            )
+
+    def _leave_out(self, what: str, why: str) -> None:
+        self.left_out.append(LeftOut(what=what, why=why))
