@@ -92,7 +92,9 @@ def command(
     search_space(facts, job, **options)
     _warn_of_errors(facts)
     if force and not resume:
-        book.unlink(missing_ok=True)
+        from cputune.tuner.studyfile import remove
+
+        remove(book)
     progress = _progress()
     try:
         result = tune(

@@ -8,31 +8,45 @@ beside it stands in the trial's user attributes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import optuna
+from msgspec import Meta
 from optuna.samplers import BaseSampler
 from optuna.trial import Trial as OptunaTrial
 from optuna.trial import TrialState
 
-from cputune.documents import plain, record_of
+from cputune.documents import Record, plain, record_of
 from cputune.errors import CannotError
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import distributions
 from cputune.tuner.space import SearchSpace
+from cputune.tuner.studyfile import STUDY_NAME, holds_study, no_study, url
 from cputune.workload import Workload
-
-STUDY_NAME = "cputune"
 
 _IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
 _TRIAL, _RUN = "cputune.trial", "cputune.run"
 
+_STATES: Mapping[State, TrialState] = {PRUNED: TrialState.PRUNED, FAILED: TrialState.FAIL}
+
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+
 Identity = Mapping[str, Any]
 """What must be the same for a study to be gone on with: plain JSON values by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """The steps of a trial, as they stand in the study: log seconds per sample, and losses."""
+
+    logs: tuple[Finite, ...] = ()
+    losses: tuple[Finite | None, ...] = ()
 
 
 class Ledger:
@@ -41,59 +55,92 @@ class Ledger:
     def __init__(self, path: Path | None, *, resume: bool) -> None:
         """Open the study; with a path in SQLite. Raises CannotError."""
         self._path = path
-        storage = None if path is None else f"sqlite:///{path}"
-        try:
-            self._study = optuna.create_study(
-                study_name=STUDY_NAME, storage=storage, direction="minimize", load_if_exists=resume
-            )
-        except optuna.exceptions.DuplicatedStudyError as error:
+        self._is_new = path is None or not holds_study(path)
+        if not self._is_new and not resume:
             raise CannotError(
                 f"{path} holds a study already",
                 hint="--resume goes on with it, --force starts over",
-            ) from error
-        except Exception as error:  # SQLAlchemy's own tree, which optuna lets through
-            raise CannotError(
-                f"{path} cannot be opened as a study: {_first_line(error)}",
-                hint="give another file with --study",
-            ) from error
+            )
+        with self._reading():
+            self._study = optuna.create_study(
+                study_name=STUDY_NAME,
+                storage=None if path is None else url(path),
+                direction="minimize",
+                load_if_exists=resume,
+            )
         self._running: OptunaTrial | None = None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever goes wrong (Optuna lets SQLAlchemy's errors through) is a CannotError."""
+        try:
+            yield
+        except Exception as error:
+            raise no_study(self._path, _first_line(error)) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise CannotError(
+                f"the study in {self._path} cannot be written: {_first_line(error)}",
+                hint="the trials that ended are kept; make room, then go on with --resume",
+            ) from error
 
     @property
     def identity(self) -> Identity | None:
-        """What the study on record is of; None for a new one."""
-        found = self._study.user_attrs.get(_IDENTITY)
+        """What the study on record is of; None for a new one. Raises CannotError."""
+        with self._reading():
+            found = self._study.user_attrs.get(_IDENTITY)
+            begun = bool(self._study.get_trials(deepcopy=False))
+        if found is None and begun:
+            raise no_study(self._path, "it has trials, and does not say of what")
         return found if isinstance(found, Mapping) else None
 
     def identify(self, identity: Identity) -> None:
         """Write down what this study is of."""
-        self._study.set_user_attr(_IDENTITY, dict(identity))
+        with self._writing():
+            self._study.set_user_attr(_IDENTITY, dict(identity))
 
     @property
     def workload(self) -> Workload | None:
-        """The workload as its first trial has shown it; None before that."""
-        found = self._study.user_attrs.get(_WORKLOAD)
-        return None if found is None else Workload.from_json(found)
+        """The workload as its first trial has shown it; None before that. Raises CannotError."""
+        with self._reading():
+            found = self._study.user_attrs.get(_WORKLOAD)
+        return None if found is None else self._record(Workload, found)
 
     def remember(self, workload: Workload) -> None:
         """Write down what the first trial has shown of the workload."""
-        self._study.set_user_attr(_WORKLOAD, workload.to_json())
+        with self._writing():
+            self._study.set_user_attr(_WORKLOAD, plain(workload))
 
     def past(self) -> list[tuple[Trial, Run]]:
-        """The trials on record, in order; one that was cut off is told as failed and left out."""
+        """The trials on record, in order; one that was cut off is told as failed and left out.
+
+        Raises CannotError where one of them is damaged.
+        """
+        with self._reading():
+            trials = self._study.get_trials(deepcopy=False)
+            for frozen in trials:
+                if frozen.state == TrialState.RUNNING:
+                    self._study.tell(frozen.number, state=TrialState.FAIL)
         found = []
-        for frozen in self._study.get_trials(deepcopy=False):
-            if frozen.state == TrialState.RUNNING:
-                self._study.tell(frozen.number, state=TrialState.FAIL)
+        for frozen in trials:
             document = frozen.user_attrs.get(_TRIAL)
             if document is not None:
-                run = frozen.user_attrs.get(_RUN, {})
-                found.append(
-                    (
-                        record_of(Trial, document),
-                        Run(logs=run.get("logs", []), losses=run.get("losses", [])),
-                    )
-                )
+                steps = self._record(_Steps, frozen.user_attrs.get(_RUN, {}))
+                run = Run(logs=list(steps.logs), losses=list(steps.losses))
+                found.append((self._record(Trial, document), run))
+            elif frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
+                raise no_study(self._path, f"trial {frozen.number} does not say what was measured")
         return found
+
+    def _record(self, kind: type[Record], document: object) -> Record:
+        try:
+            return record_of(kind, document)
+        except ValueError as error:
+            raise no_study(self._path, str(error)) from error
 
     def guide(self, sampler: BaseSampler) -> None:
         """Who proposes from now on."""
@@ -101,13 +148,15 @@ class Ledger:
 
     def begin_baseline(self) -> None:
         """Start the trial of today's launch, which has no knobs."""
-        self._running = self._study.ask()
+        with self._writing():
+            self._running = self._study.ask()
 
     def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
         """Start the next trial: a given plan of the space, or what the sampler proposes."""
-        if plan is not None and not self._study.get_trials(False, (TrialState.WAITING,)):
-            self._study.enqueue_trial(dict(space.values[plan]))
-        self._running = self._study.ask(distributions(space))
+        with self._writing():
+            if plan is not None and not self._study.get_trials(False, (TrialState.WAITING,)):
+                self._study.enqueue_trial(dict(space.values[plan]))
+            self._running = self._study.ask(distributions(space))
         if plan is not None:
             return plan
         chosen = self._running.params
@@ -121,33 +170,35 @@ class Ledger:
         """
         running = self._running
         assert running is not None, "no trial was begun"
-        for index, value in enumerate(run.logs):
-            running.report(math.exp(value), index)
-        running.set_user_attr("plan", trial.plan.describe())
-        running.set_user_attr("origin", trial.origin)
-        if trial.reason is not None:
-            running.set_user_attr("reason", trial.reason)
         losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
-        running.set_user_attr(_RUN, {"logs": run.logs, "losses": losses})
-        running.set_user_attr(_TRIAL, plain(trial))
+        steps = _Steps(logs=tuple(run.logs), losses=tuple(losses))
+        with self._writing():
+            for index, value in enumerate(run.logs):
+                running.report(math.exp(value), index)
+            running.set_user_attr("plan", trial.plan.describe())
+            running.set_user_attr("origin", trial.origin)
+            if trial.reason is not None:
+                running.set_user_attr("reason", trial.reason)
+            running.set_user_attr(_RUN, plain(steps))
+            running.set_user_attr(_TRIAL, plain(trial))
+            if trial.samples_per_second is not None and trial.state == COMPLETED:
+                self._study.tell(running, 1 / trial.samples_per_second.median)
+            else:
+                self._study.tell(running, state=_STATES[trial.state])
         self._running = None
-        if trial.state == COMPLETED:
-            assert trial.samples_per_second is not None
-            self._study.tell(running, 1 / trial.samples_per_second.median)
-        else:
-            state = {PRUNED: TrialState.PRUNED, FAILED: TrialState.FAIL}[trial.state]
-            self._study.tell(running, state=state)
 
     def discard(self) -> None:
-        """Remove the file of a study that never had a trial."""
-        if self._path is not None:
-            optuna.delete_study(study_name=STUDY_NAME, storage=f"sqlite:///{self._path}")
-            self._path.unlink(missing_ok=True)
+        """Remove the file of a study that was made here and never had a trial."""
+        if self._path is not None and self._is_new:
+            with suppress(Exception):  # the disk may be full, and the error is told already
+                optuna.delete_study(study_name=STUDY_NAME, storage=url(self._path))
+                self._path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """The running trial was interrupted: it counts as failed and is not on record."""
         if self._running is not None:
-            self._study.tell(self._running, state=TrialState.FAIL)
+            with suppress(Exception):
+                self._study.tell(self._running, state=TrialState.FAIL)
             self._running = None
 
 

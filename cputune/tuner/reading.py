@@ -22,8 +22,11 @@ from cputune.steps import (
 )
 from cputune.tuner.race import Verdict
 
+LEAST_SECONDS = 1e-9
+"""No clock tells less; a step that took less was not measured."""
+
 UNUSABLE_STEPS = 3
-"""After so many steps without a positive, finite time a run is given up."""
+"""After so many steps without a time that can be meant a run is given up."""
 
 LEAST_DELAYED = 3
 """A run is contended when this many steps were delayed, and more than half of all."""
@@ -114,7 +117,7 @@ def _take(run: Run, step: Step, rules: Rules) -> None:
     seconds, samples = float(step.seconds), step.samples
     index = run.steps
     run.steps += 1
-    if not (math.isfinite(seconds) and seconds > 0 and samples > 0):
+    if not (math.isfinite(seconds) and seconds >= LEAST_SECONDS and samples > 0):
         run.unusable += 1
         run.losses.append(step.loss)
         if run.unusable >= UNUSABLE_STEPS:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -390,6 +393,7 @@ class TestInterrupt:
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
         with pytest.raises(CannotError, match=what):
             tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True, **options)
+        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True, budget=2)
 
     def test_another_machine_is_refused(self, tmp_path: Path) -> None:
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
@@ -407,6 +411,77 @@ class TestInterrupt:
         with pytest.raises(CannotError, match="cannot be opened"):
             tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
         assert (tmp_path / "s.db").read_text().startswith("not a database")
+
+
+class TestDamagedStudies:
+    """A file that somebody else wrote, or that was damaged: refused, and left as it is."""
+
+    @pytest.fixture
+    def study(self, tmp_path: Path) -> Path:
+        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
+        return tmp_path / "s.db"
+
+    def refused(self, study: Path, match: str = "cannot be opened as a study") -> None:
+        before = study.read_bytes()
+        with pytest.raises(CannotError, match=match) as caught:
+            tune(SMALL, FakeRunner(truthful()), study=study, resume=True, budget=3)
+        assert caught.value.hint
+        assert study.read_bytes() == before
+
+    def changed(self, study: Path, *commands: str) -> None:
+        with closing(sqlite3.connect(study)) as file:
+            for command in commands:
+                file.execute(command)
+            file.commit()
+
+    def test_the_database_of_another_program_is_left_alone(self, tmp_path: Path) -> None:
+        self.changed(tmp_path / "s.db", "create table bookmarks (url text)")
+        self.refused(tmp_path / "s.db", match="database of something else")
+
+    @pytest.mark.parametrize(
+        "table", ["studies", "trials", "study_user_attributes", "trial_user_attributes"]
+    )
+    def test_a_study_that_lost_a_table(self, study: Path, table: str) -> None:
+        self.changed(study, f"drop table {table}")
+        self.refused(study, match="tables of it are missing")
+
+    def test_a_study_that_does_not_say_of_what_it_is(self, study: Path) -> None:
+        self.changed(study, "delete from study_user_attributes")
+        self.refused(study, match="does not say of what")
+
+    def test_a_trial_that_does_not_say_what_was_measured(self, study: Path) -> None:
+        self.changed(study, "delete from trial_user_attributes")
+        self.refused(study, match="does not say what was measured")
+
+    @pytest.mark.parametrize(
+        "value",
+        ["3", "[]", "{}", "{", '{"logs": ["x"]}', '{"logs": [1e400]}'],
+    )
+    @pytest.mark.parametrize("key", ["cputune.trial", "cputune.run"])
+    def test_a_damaged_attribute(self, study: Path, key: str, value: str) -> None:
+        if (key, value) == ("cputune.run", "{}"):
+            return  # a trial without a step
+        self.changed(
+            study, f"update trial_user_attributes set value_json='{value}' where key='{key}'"
+        )
+        self.refused(study)
+
+    def test_a_damaged_workload(self, study: Path) -> None:
+        self.changed(
+            study, "update study_user_attributes set value_json='7' where key='cputune.workload'"
+        )
+        self.refused(study)
+
+    @pytest.mark.parametrize("name", ["a?b=c.db", "a#b.db", "100%.db", "{x}.db", "a b.db", "ü.db"])
+    def test_any_name_is_the_name_of_the_file(self, tmp_path: Path, name: str) -> None:
+        tune(SMALL, FakeRunner(truthful()), study=tmp_path / name, budget=2)
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        tune(SMALL, FakeRunner(truthful()), study=tmp_path / name, budget=3, resume=True)
+
+    def test_a_fifo_is_not_opened(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "s.db")
+        with pytest.raises(CannotError, match="no regular file"):
+            tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
 
 
 class TestStorage:

@@ -1,0 +1,61 @@
+"""The SQLite file of a study: its address, and whether it is a study of ours at all."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from cputune.errors import CannotError
+
+STUDY_NAME = "cputune"
+
+TABLES = {"studies", "trials", "study_user_attributes", "trial_user_attributes"}
+"""Tables of Optuna's that a study cannot be gone on with without."""
+
+
+def url(path: Path) -> str:
+    """The address of the file for SQLAlchemy, whatever signs are in its name."""
+    return f"sqlite:///{_uri(path)}?uri=true"
+
+
+def holds_study(path: Path) -> bool:
+    """Whether a study of ours is in the file; False where there is no file, or an empty one.
+
+    Raises CannotError for a file that belongs to somebody else, or that lost tables:
+    nothing has been written to it then.
+    """
+    if not path.exists():
+        return False
+    if not path.is_file():
+        raise no_study(path, "it is no regular file")
+    try:
+        # For reading and writing: a journal that a killed process left is rolled back.
+        with closing(sqlite3.connect(f"{_uri(path)}?mode=rw", uri=True)) as file:
+            tables = {name for (name,) in file.execute("select name from sqlite_master")}
+            if not tables:
+                return False
+            names = file.execute("select study_name from studies") if tables >= TABLES else ()
+            if (STUDY_NAME,) in names:
+                return True
+    except sqlite3.Error as error:
+        raise no_study(path, str(error)) from error
+    raise no_study(path, "it is the database of something else, or tables of it are missing")
+
+
+def remove(path: Path) -> None:
+    """Remove a study, so that another can be started. Raises CannotError as above."""
+    if holds_study(path) or path.exists():
+        path.unlink()
+
+
+def no_study(path: Path | None, why: str) -> CannotError:
+    """The error for a file that cannot be used, and why."""
+    return CannotError(
+        f"{path} cannot be opened as a study: {why}", hint="give another file with --study"
+    )
+
+
+def _uri(path: Path) -> str:
+    return "file:" + quote(str(path.absolute()))
