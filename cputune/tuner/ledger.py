@@ -11,12 +11,14 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import optuna
 from msgspec import Meta
 from optuna.samplers import BaseSampler
+from optuna.storages import RDBStorage
 from optuna.trial import Trial as OptunaTrial
 from optuna.trial import TrialState
 
@@ -27,7 +29,7 @@ from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import distributions
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.studyfile import STUDY_NAME, holds_study, no_study, url
+from cputune.tuner.studyfile import STUDY_NAME, connect, holds_study, no_study
 from cputune.workload import Workload
 
 _IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
@@ -64,7 +66,7 @@ class Ledger:
         with self._reading():
             self._study = optuna.create_study(
                 study_name=STUDY_NAME,
-                storage=None if path is None else url(path),
+                storage=None if path is None else _storage(path),
                 direction="minimize",
                 load_if_exists=resume,
             )
@@ -191,7 +193,7 @@ class Ledger:
         """Remove the file of a study that was made here and never had a trial."""
         if self._path is not None and self._is_new:
             with suppress(Exception):  # the disk may be full, and the error is told already
-                optuna.delete_study(study_name=STUDY_NAME, storage=url(self._path))
+                optuna.delete_study(study_name=STUDY_NAME, storage=_storage(self._path))
                 self._path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
@@ -200,6 +202,11 @@ class Ledger:
             with suppress(Exception):
                 self._study.tell(self._running, state=TrialState.FAIL)
             self._running = None
+
+
+def _storage(path: Path) -> RDBStorage:
+    """Optuna's storage in this very file: in an address some signs of its name mean something."""
+    return RDBStorage("sqlite:///study", engine_kwargs={"creator": partial(connect, path)})
 
 
 def _first_line(error: Exception) -> str:

@@ -15,9 +15,10 @@ TABLES = {"studies", "trials", "study_user_attributes", "trial_user_attributes"}
 """Tables of Optuna's that a study cannot be gone on with without."""
 
 
-def url(path: Path) -> str:
-    """The address of the file for SQLAlchemy, whatever signs are in its name."""
-    return f"sqlite:///{_uri(path)}?uri=true"
+def connect(path: Path, *, mode: str = "rwc") -> sqlite3.Connection:
+    """Open the file, whatever signs are in its name; ``mode`` as in SQLite's addresses."""
+    address = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    return sqlite3.connect(address, uri=True, check_same_thread=False)
 
 
 def holds_study(path: Path) -> bool:
@@ -32,7 +33,7 @@ def holds_study(path: Path) -> bool:
         raise no_study(path, "it is no regular file")
     try:
         # For reading and writing: a journal that a killed process left is rolled back.
-        with closing(sqlite3.connect(f"{_uri(path)}?mode=rw", uri=True)) as file:
+        with closing(connect(path, mode="rw")) as file:
             tables = {name for (name,) in file.execute("select name from sqlite_master")}
             if not tables:
                 return False
@@ -55,7 +56,3 @@ def no_study(path: Path | None, why: str) -> CannotError:
     return CannotError(
         f"{path} cannot be opened as a study: {why}", hint="give another file with --study"
     )
-
-
-def _uri(path: Path) -> str:
-    return "file:" + quote(str(path.absolute()))

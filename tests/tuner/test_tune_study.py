@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -416,10 +417,15 @@ class TestInterrupt:
 class TestDamagedStudies:
     """A file that somebody else wrote, or that was damaged: refused, and left as it is."""
 
+    @pytest.fixture(scope="class")
+    def sound(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        file = tmp_path_factory.mktemp("sound") / "s.db"
+        tune(SMALL, FakeRunner(truthful()), study=file, budget=2)
+        return file
+
     @pytest.fixture
-    def study(self, tmp_path: Path) -> Path:
-        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
-        return tmp_path / "s.db"
+    def study(self, sound: Path, tmp_path: Path) -> Path:
+        return Path(shutil.copy(sound, tmp_path))
 
     def refused(self, study: Path, match: str = "cannot be opened as a study") -> None:
         before = study.read_bytes()
