@@ -35,7 +35,7 @@ def line_of(event: Event) -> str | None:
     if isinstance(event, TrialEnded):
         return trial_line(event.trial)
     if isinstance(event, TrialRepeated):
-        return f"trial {event.number}: {event.reason}; it is repeated"
+        return f"trial {event.number}: {event.reason}, so it is run again"
     if isinstance(event, ConfirmStarted):
         return f"measuring {len(event.plans)} plans again, side by side"
     if isinstance(event, ConfirmRun):

@@ -50,7 +50,7 @@ class StepTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRepeated:
-    """Others delayed the trial: it starts over."""
+    """Other processes delayed the trial, so it is run again."""
 
     number: int
     attempt: int

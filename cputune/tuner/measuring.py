@@ -1,4 +1,4 @@
-"""Running plans of one study: again where others delayed them, and no longer than there is time."""
+"""Runs the plans of one study: again where other processes delayed them, and within the time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cputune.tuner.reading import Rules, Run, read_run
 from cputune.tuner.statistics import Estimate
 
 ATTEMPTS = 3
-"""How often a trial that others delayed is run before it is given up."""
+"""How often a trial is run that other processes delay, before it is given up."""
 
 STUDY_SHARE = 0.7
 """Share of ``--max-time`` for the study; the rest is for the confirmation."""
@@ -65,7 +65,7 @@ class Measuring:
     reference: Sequence[float | None] = field(default=())
 
     def quiet_run(self, runner: Runner, plan: Plan, number: int) -> tuple[Run, float]:
-        """A run that others did not delay, if one can be had; and the seconds of all tries."""
+        """A run that no other process delayed, if one can be had; and the seconds of all tries."""
         spent = 0.0
         attempts = 1 if self.findings.never_quiet else ATTEMPTS
         for attempt in range(attempts):

@@ -123,14 +123,14 @@ class Race:
     def _excess(self, index: int, *, sure: bool = False) -> float:
         """How far above its centre step ``index`` of a run lies: typically, or at most.
 
-        One run may have had a delayed step there, so what is usual has a voice until
-        several runs agree.
+        A single run may have been delayed at this step. So half of ``USUAL_EXCESS`` counts
+        as one more run, until several runs agree.
         """
         usual = USUAL_EXCESS[index] if index < len(USUAL_EXCESS) else 0.0
         seen = sorted(self.excesses[index]) if index < len(self.excesses) else []
         if not sure:
-            voices = sorted([*seen, usual / 2])
-            return max(0.0, voices[(len(voices) - 1) // 2])
+            counted = sorted([*seen, usual / 2])
+            return max(0.0, counted[(len(counted) - 1) // 2])
         if not seen:
             return usual
         high = max(0.0, seen[(3 * len(seen)) // 4]) + self.noise.deviation

@@ -54,7 +54,7 @@ class Run:
 
     @property
     def contended(self) -> bool:
-        """Whether others on the machine delayed most of what was seen."""
+        """Whether other processes delayed most of the steps."""
         return self.delayed >= LEAST_DELAYED and 2 * self.delayed > self.steps
 
 
@@ -90,7 +90,7 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
             if run.verdict != "more":
                 break
             if run.contended and not rules.believe_delayed:
-                raise Contended(f"others delayed {run.delayed} of {run.steps} steps")
+                raise Contended(f"other processes delayed {run.delayed} of {run.steps} steps")
             if rules.out_of_time(run.step_seconds):
                 break
         else:

@@ -57,8 +57,8 @@ def shown(renderable: object) -> str:
             f"6 plans, 9 trials, 2 trials are on record ({LEGEND})",
         ),
         (
-            TrialRepeated(number=3, attempt=1, reason="others delayed 3 of 3 steps"),
-            "trial 3: others delayed 3 of 3 steps; it is repeated",
+            TrialRepeated(number=3, attempt=1, reason="other processes delayed 3 of 3 steps"),
+            "trial 3: other processes delayed 3 of 3 steps, so it is run again",
         ),
         (ConfirmStarted(plans=(PLAN, PLAN)), "measuring 2 plans again, side by side"),
         (
