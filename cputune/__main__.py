@@ -1,6 +1,6 @@
 """``python -m cputune``."""
 
-from cputune.cli import main
+from cputune.start import main
 
 if __name__ == "__main__":
     main()

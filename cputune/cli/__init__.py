@@ -5,6 +5,7 @@ Subcommands are imported when they are used, so that ``cputune --help`` stays qu
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,7 +14,8 @@ from typing import Any
 import click
 
 from cputune import __version__
-from cputune.cli._output import report_error, set_color, survive_any_character
+from cputune.cli._output import report_error, set_color
+from cputune.cli._streams import OutputError, drop_output, guard_streams
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
 _SUBCOMMANDS = {
@@ -91,16 +93,17 @@ _UNKNOWN = click.Command("unknown", params=[click.Option(["--json", "as_json"], 
 
 def main() -> None:
     """The console script. Ends the process with the exit code of the contract."""
-    survive_any_character()
+    guard_streams()
     try:
         code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
-    except BrokenPipeError:
-        # The reader of our output went away (`cputune doctor | head`); nothing to say.
-        sys.stderr.close()
-        code = 141
-    except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt) as error:
+    except OutputError as error:
+        drop_output()
+        # Where the reader went away (`cputune doctor | head`) there is nothing to say.
+        code = error.exit_code if error.exit_code == 141 else report_error(error)
+    except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt, OSError) as error:
         verbose, as_json = _manner(sys.argv[1:])
         if verbose >= 2:
             import traceback
@@ -111,9 +114,15 @@ def main() -> None:
 
 
 def _of_ours(error: BaseException) -> CputuneError:
-    """An error of click's as one of ours; what else arrives here is an interrupt."""
+    """An error of click's or of the system as one of ours; what else arrives is an interrupt."""
     if isinstance(error, CputuneError):
         return error
+    if isinstance(error, OSError):
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return CannotError(
+            f"the system refuses: {place}{error.strerror or error}",
+            hint="`cputune -vv` and the same words show where",
+        )
     if not isinstance(error, click.ClickException):
         return Interrupted("interrupted")
     hint = None

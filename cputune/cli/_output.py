@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
 import os
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
 from cputune.errors import CputuneError
+from cputune.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,17 +42,32 @@ def console(stream: IO[str] | None = None) -> Console:
 
     stream = sys.stdout if stream is None else stream
     color = wants_color(stream)
-    width = None if stream.isatty() else int(os.environ.get("COLUMNS") or 100)
     return Console(
         file=stream,
         force_terminal=color or None,
         no_color=not color,
-        width=width,
+        width=_width(stream),
+        _environ={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")},
         highlight=False,
         emoji=False,
         markup=False,
         soft_wrap=False,
     )
+
+
+def _width(stream: IO[str]) -> int:
+    """Columns of the terminal, or as COLUMNS says; never too few to read."""
+    said = os.environ.get("COLUMNS", "")
+    width = int(said) if said.isascii() and said.isdigit() and len(said) < 4 else 0
+    if not width and stream.isatty():
+        with contextlib.suppress(OSError, ValueError):
+            width = os.get_terminal_size(stream.fileno()).columns
+    return max(width or 100, 40)
+
+
+def tell(text: str) -> None:
+    """A line on stderr, whatever is in its text."""
+    sys.stderr.write(visible(text) + "\n")
 
 
 def print_json(document: Any) -> None:
@@ -74,13 +90,6 @@ def json_text(document: Any, *, encoding: str | None = "utf-8") -> str:
     return text
 
 
-def survive_any_character() -> None:
-    """Let what a stream cannot encode appear as an escape rather than end the program."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def report_error(error: CputuneError, *, as_json: bool = False) -> int:
     """``error:`` and ``hint:`` on stderr; with ``--json`` a document on stdout too.
 
@@ -100,7 +109,7 @@ def report_error(error: CputuneError, *, as_json: bool = False) -> int:
     red, yellow, plain = (
         ("\x1b[31m", "\x1b[33m", "\x1b[0m") if wants_color(sys.stderr) else ("", "", "")
     )
-    sys.stderr.write(f"{red}error:{plain} {error}\n")
+    sys.stderr.write(f"{red}error:{plain} {visible(str(error))}\n")
     if error.hint:
-        sys.stderr.write(f"{yellow}hint:{plain} {error.hint}\n")
+        sys.stderr.write(f"{yellow}hint:{plain} {visible(error.hint)}\n")
     return error.exit_code

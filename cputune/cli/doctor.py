@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cputune.cli._output import console, json_text
+from cputune.cli._output import console, json_text, tell
 from cputune.doctor import Diagnosis, Finding, Severity, by_severity, diagnose
 from cputune.errors import CannotError, UsageError
 
@@ -165,7 +165,7 @@ def _keep(host: Host, directory: str) -> None:
     from cputune.probing.recording import record
 
     record(host, directory)
-    sys.stderr.write(f"recorded this machine in {directory}; look at it before you share it\n")
+    tell(f"recorded this machine in {directory}; look at it before you share it")
 
 
 def _words(options: tuple[str, ...], known: tuple[str, ...]) -> frozenset[str]:
@@ -226,7 +226,7 @@ def _put(text: str, output: str, force: bool) -> None:
     from cputune.host import write_atomically
 
     write_atomically(Path(output), text, force=force)
-    sys.stderr.write(f"wrote {output}\n")
+    tell(f"wrote {output}")
 
 
 def _codes() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from cputune.cli._output import tell
 from cputune.emitters import (
     FORMATS,
     MPI_DIALECTS,
@@ -208,7 +209,7 @@ def _cluster(options: dict[str, Any]) -> Cluster:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"note: {text}\n")
+    tell(f"note: {text}")
 
 
 def _write(files: Sequence[EmittedFile], output: str | None, force: bool) -> tuple[Path, ...]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli._output import console, print_json
+from cputune.cli._output import console, print_json, tell
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
+from cputune.visible import visible
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 if TYPE_CHECKING:
@@ -26,7 +29,13 @@ _NEEDED = ("torch", "transformers", "accelerate", "optuna")
 @click.command(name="tune")
 @click.option("--recipe", metavar="NAME", help=f"What to train; {DEFAULT_RECIPE} by default.")
 @click.option("--budget", type=int, default=20, show_default=True, help="Trials of the study.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed and the same measurements give the same trials.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Same seed, same proposals.",
+)
 @click.option("--max-time", metavar="TIME", help="When to end: 90s, 10m, 1h30m.")
 @click.option("--knobs", metavar="A,B", help="Vary these alone; the rest stays as it is today.")
 @click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a knob at a value.")
@@ -34,7 +43,12 @@ _NEEDED = ("torch", "transformers", "accelerate", "optuna")
 @click.option(
     "--allow-slow-precision", is_flag=True, help="Try bf16 where the CPU only emulates it."
 )
-@click.option("--batch-per-rank", type=int, metavar="N", help="Samples per step of each rank: more ranks, larger batch.")
+@click.option(
+    "--batch-per-rank",
+    type=int,
+    metavar="N",
+    help="Samples of each rank per step.",
+)
 @click.option("--global-batch-size", type=int, metavar="N", help="Samples per step of all ranks.")
 @click.option("--study", metavar="FILE.db", help="Keep the study here (SQLite).")
 @click.option("--resume", is_flag=True, help="Go on with the study that was interrupted.")
@@ -112,7 +126,7 @@ def command(
         found = getattr(error, "result", None)
         if found is not None and destination is not None:
             found.save(destination, force=True)
-            sys.stderr.write(f"what was found so far is in {destination}\n")
+            tell(f"what was found so far is in {destination}")
         raise Interrupted(str(error), hint=f"go on with: {_again(resume)}") from None
     if destination is not None:
         result.save(destination, force=True)
@@ -183,6 +197,9 @@ def _study_path(study: str | None, destination: Path | None) -> Path:
 
 
 def _refuse_overwriting(destination: Path | None, book: Path, *, force: bool, resume: bool) -> None:
+    """What would end hours of work at their end is said before. Raises CputuneError."""
+    _writable(book if destination is None else destination)
+    _writable(book)
     if resume:
         if not book.is_file():
             raise CannotError(f"there is no study {book} to resume", hint="leave out --resume")
@@ -195,10 +212,30 @@ def _refuse_overwriting(destination: Path | None, book: Path, *, force: bool, re
                 f"{path} exists",
                 hint="--force replaces it, -o FILE writes elsewhere, --resume goes on with a study",
             )
-        if not path.absolute().parent.is_dir():
-            raise UsageError(
-                f"there is no directory {path.parent}", hint="-o FILE writes elsewhere"
-            )
+
+
+def _writable(path: Path) -> None:
+    """Raise where no file can be made beside ``path``."""
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no directory {path.parent}", hint="-o FILE writes elsewhere")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise CannotError(
+            f"nothing can be written in {path.parent.absolute()}: {error.strerror}"
+            if _here()
+            else "the working folder was removed",
+            hint="go to another folder, or name one with -o",
+        ) from error
+
+
+def _here() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _require_packages() -> None:
@@ -217,7 +254,7 @@ def _warn_of_errors(facts: HostFacts) -> None:
 
     errors = [f for f in diagnose(facts).findings if f.severity is Severity.ERROR]
     for finding in errors:
-        sys.stderr.write(f"warning: {finding.title} (`cputune doctor --explain {finding.code}`)\n")
+        tell(f"warning: {finding.title} (`cputune doctor --explain {finding.code}`)")
 
 
 def _dry_run(space: SearchSpace, *, as_json: bool) -> None:
@@ -237,7 +274,7 @@ def _dry_run(space: SearchSpace, *, as_json: bool) -> None:
         return
     out = console()
     for line in space_lines(space):
-        out.print(line)
+        out.print(visible(line))
     out.print(f"first: {space.baseline.describe()}")
     out.print(f"  {words}")
 
@@ -263,9 +300,9 @@ def _progress() -> OnEvent:
     def show(event: Event) -> None:
         status, line = status_of(event), line_of(event)
         if alive:
-            sys.stderr.write("\r\x1b[K" + (status or "")[:78])
+            sys.stderr.write("\r\x1b[K" + visible(status or "")[:78])
         if line is not None:
-            sys.stderr.write(line + "\n")
+            tell(line)
         sys.stderr.flush()
 
     return show
@@ -281,10 +318,10 @@ def _show(result: Result, destination: Path | None, *, as_json: bool) -> None:
     out.print(result_table(result))
     out.print()
     for line in measured_lines(result):
-        out.print(line)
+        out.print(visible(line))
     out.print(sentence(result), style="bold")
     for note in result.notes:
-        out.print(f"note: {note}")
+        out.print(visible(f"note: {note}"))
     out.print(f"The result is in {destination}. Next: cputune emit --format mpirun {destination}")
 
 

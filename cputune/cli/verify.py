@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli._output import console, print_json
+from cputune.cli._output import console, print_json, tell
 from cputune.errors import UsageError
 from cputune.host import write_atomically
 
@@ -82,7 +82,7 @@ def command(
         steps=steps,
         timeout_seconds=timeout,
         run=not no_run,
-        on_event=None if quiet else lambda text: click.echo(f"… {text}", err=True),
+        on_event=None if quiet else lambda text: tell(f"… {text}"),
     )
     document = to_document(verdicts)
     if as_json:
@@ -130,7 +130,7 @@ def print_text(verdicts: tuple[Verification, ...]) -> None:
     """What was seen, artefact by artefact, the details of what failed below it."""
     from rich.text import Text
 
-    from cputune.report.machine import visible
+    from cputune.visible import visible
 
     out = console()
     for verdict in verdicts:
@@ -152,7 +152,7 @@ def _print_check(out: Any, check: Outcome, *, said: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from cputune.report.machine import visible
+    from cputune.visible import visible
 
     sign, color = SIGNS[check.state]
     line = Text("").append(f"{sign} ", style=color).append(f"{check.name:<19}")

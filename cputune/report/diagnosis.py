@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.bound import bound_parties
 from cputune.doctor.finding import Check
-from cputune.report.machine import machine_lines, visible
+from cputune.report.machine import machine_lines
 from cputune.report.topology import picture
+from cputune.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -191,10 +191,3 @@ def gib(size_bytes: int) -> str:
     if size_bytes < 1 << 30:
         return f"{size_bytes / (1 << 20):.0f} MiB"
     return f"{size_bytes / (1 << 30):.1f} GiB"
-
-
-def visible(text: str) -> str:
-    """The text without control characters: what a machine says of itself may hold any."""
-    return "".join(
-        char if char.isprintable() or char == " " else f"\\x{ord(char):02x}" for char in text
-    )

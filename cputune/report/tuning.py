@@ -18,6 +18,7 @@ from cputune.tuner.events import (
     TrialRepeated,
     TrialStarted,
 )
+from cputune.visible import visible
 
 if TYPE_CHECKING:
     from cputune.tuner.space import SearchSpace
@@ -66,7 +67,7 @@ def trial_line(trial: Trial) -> str:
 def outcome(trial: Trial) -> str:
     """What came of a trial, in few words."""
     if trial.state == FAILED:
-        reason = (trial.reason or "").split("\n")[0]
+        reason = visible((trial.reason or "").split("\n")[0])
         return f"{trial.kind}: {reason}" if reason else str(trial.kind)
     rate = trial.samples_per_second
     shown = "?" if rate is None else f"{rate.median:.3g} samples/s"

@@ -1,0 +1,72 @@
+"""What the command line does where a stream is closed, full, lost, or too narrow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = f"{sys.executable} -m cputune"
+COMMANDS = ("--help", "doctor --fail-on never", "doctor --json --fail-on never", "recipes")
+PRODUCTS = (*COMMANDS, "completion bash", "emit --format torchrun -o -", "tune --dry-run")
+
+
+def shell(text: str, **variables: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        ["bash", "-c", text], capture_output=True, text=True, env={**os.environ, **variables}
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_reader_that_goes_away_is_no_finding(command: str) -> None:
+    code, _, err = shell(f"{PROGRAM} {command} | true; exit ${{PIPESTATUS[0]}}")
+    assert code in (0, 141), "1 would mean findings"
+    assert err == ""
+
+
+@pytest.mark.parametrize("command", PRODUCTS)
+def test_a_full_disk_is_an_error(command: str) -> None:
+    code, _, err = shell(f"{PROGRAM} {command} > /dev/full")
+    assert code == 3
+    assert "error: the output cannot be written: No space left on device" in err
+
+
+def test_a_closed_stdout_is_an_error() -> None:
+    code, _, err = shell(f"{PROGRAM} doctor --fail-on never >&-")
+    assert code == 3
+    assert "the output cannot be written" in err
+
+
+@pytest.mark.parametrize("to", ["2>&-", "2>/dev/full", "<&- 2>&-"])
+def test_a_lost_stderr_changes_nothing(to: str) -> None:
+    code, out, _ = shell(f"{PROGRAM} emit --format torchrun -o - {to}")
+    assert code == 0
+    assert out.startswith("#!")
+
+
+@pytest.mark.parametrize("columns", ["0", "abc", "-5", "²", "1", "99999999999"])
+def test_the_width_of_the_terminal_is_one_that_can_be_read(columns: str) -> None:
+    code, out, err = shell(f"{PROGRAM} recipes", COLUMNS=columns)
+    assert (code, err) == (0, "")
+    assert out.startswith("recipe")
+
+
+@pytest.mark.parametrize("command", ["tune", "tune --resume", "emit --format torchrun", "doctor"])
+def test_a_folder_that_was_removed_is_no_traceback(tmp_path: Path, command: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code, _, err = shell(f"cd {gone} && rmdir {gone} && {PROGRAM} {command}")
+    assert "error:" in err or command == "doctor"
+    assert code == 3 or command == "doctor"
+
+
+def test_an_interrupt_while_python_imports_ends_quietly(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    code, out, err = shell(f"{PROGRAM} recipes", PYTHONPATH=str(tmp_path))
+    assert (code, out, err) == (130, "", "")
