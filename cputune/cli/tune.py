@@ -106,9 +106,7 @@ def command(
     search_space(facts, job, **options)
     _warn_of_errors(facts)
     if force and not resume:
-        from cputune.tuner.studyfile import remove
-
-        remove(book)
+        book.unlink(missing_ok=True)
     progress = _progress()
     try:
         result = tune(

@@ -45,12 +45,6 @@ def holds_study(path: Path) -> bool:
     raise no_study(path, "it is the database of something else, or tables of it are missing")
 
 
-def remove(path: Path) -> None:
-    """Remove a study, so that another can be started. Raises CannotError as above."""
-    if holds_study(path) or path.exists():
-        path.unlink()
-
-
 def no_study(path: Path | None, why: str) -> CannotError:
     """The error for a file that cannot be used, and why."""
     return CannotError(

@@ -414,14 +414,16 @@ class TestInterrupt:
         assert (tmp_path / "s.db").read_text().startswith("not a database")
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two trials."""
+    file = tmp_path_factory.mktemp("sound") / "s.db"
+    tune(SMALL, FakeRunner(truthful()), study=file, budget=2)
+    return file
+
+
 class TestDamagedStudies:
     """A file that somebody else wrote, or that was damaged: refused, and left as it is."""
-
-    @pytest.fixture(scope="class")
-    def sound(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        file = tmp_path_factory.mktemp("sound") / "s.db"
-        tune(SMALL, FakeRunner(truthful()), study=file, budget=2)
-        return file
 
     @pytest.fixture
     def study(self, sound: Path, tmp_path: Path) -> Path:
