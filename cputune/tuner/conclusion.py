@@ -58,10 +58,6 @@ class Findings:
     fallen: list[Contender] = field(default_factory=list)
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
 
-    def trial_of(self, plan: Plan) -> Trial | None:
-        """The trial of a plan, if it had one."""
-        return next((trial for trial in self.trials if trial.plan == plan), None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recommendation:
