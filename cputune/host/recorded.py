@@ -36,6 +36,7 @@ class RecordedHost(Host):
          "launchers": {"mpirun": {"path": "/usr/bin/mpirun",
                                   "answer": {"returncode": 0, "stdout": "...", "stderr": ""}}},
          "limits": {"NOFILE": 1024, "MEMLOCK": null},
+         "cpu_info": {"brand_raw": "Cortex-A76"},
          "processes": [{"pid": 7, "name": "python", "cpus": "0-3", "cpu_share": 1.0}],
          "disk_bytes": {"/dev/shm": 67108864},
          "disk_free_bytes": {"/dev/shm": 67108864},
@@ -162,6 +163,9 @@ class RecordedHost(Host):
 
     def python_version(self) -> str | None:
         return _text(self._record.get("python"))
+
+    def cpu_info(self) -> Mapping[str, object]:
+        return self._mapping("cpu_info")
 
     def processes(self) -> tuple[Process, ...] | None:
         """Those of the record; else those whose ``/proc/PID/status`` lies in the tree."""

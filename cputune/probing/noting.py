@@ -21,6 +21,7 @@ class NotingHost(Host):
         self.programs: dict[str, str] = {}
         self.answers: dict[tuple[str, ...], Completed] = {}
         self.refusals: dict[tuple[str, ...], int] = {}
+        self.cpu_told: Mapping[str, object] = {}
         self.seen: tuple[Process, ...] | None = None
         self.sizes: dict[str, int | None] = {}
         self.free: dict[str, int | None] = {}
@@ -92,7 +93,8 @@ class NotingHost(Host):
         return registers
 
     def cpu_info(self) -> Mapping[str, object]:
-        return self._host.cpu_info()
+        self.cpu_told = self._host.cpu_info()
+        return self.cpu_told
 
     def processes(self) -> tuple[Process, ...] | None:
         self.seen = self._host.processes()

@@ -22,6 +22,15 @@ from cputune.probing.libraries import is_looked_for
 from cputune.probing.noting import NotingHost
 from cputune.probing.scrub import HOST_NAME, Scrubber
 
+CPU_INFO_KEYS = (
+    "vendor_id_raw",
+    "brand_raw",
+    "family",
+    "model",
+    "stepping",
+    "arch_string_raw",
+    "flags",
+)
 _CGROUP_TOPS = ("/sys/fs/cgroup", "/cgroup", "/dev/cgroup", "/dev/cpuset")
 _TREES = ("/proc/", "/sys/")
 _NUMBERED = re.compile(r"(cpu|node|policy)\d+")
@@ -73,6 +82,7 @@ def recording(
         "packages": [_package(package, scrub) for package in noted.distributions()],
         "launchers": _launchers(noted, scrub),
         "limits": noted.limits,
+        "cpu_info": {key: noted.cpu_told[key] for key in CPU_INFO_KEYS if key in noted.cpu_told},
         "processes": None
         if noted.seen is None
         else [_process(p, scrub) for p in noted.seen if p.pid in told_of],

@@ -9,6 +9,7 @@ import pytest
 from hosts.builder import ARM_PROCESSORS, PROCESSORS, FakeTree, machine
 
 from cputune.probing import probe
+from cputune.probing.recording import record
 from cputune.report.machine import precision_units
 
 
@@ -146,7 +147,7 @@ class FakeBoard(FakeTree):
     ("part", "asked", "name"), [("0xd4f", 0, None), ("0xfff", 1, "Cortex-A999")]
 )
 def test_py_cpuinfo_names_what_neither_the_kernel_nor_our_tables_name(
-    part: str, asked: int, name: str | None
+    tmp_path: Path, part: str, asked: int, name: str | None
 ) -> None:
     board = FakeBoard()
     features = ARM_PROCESSORS["graviton4"][2]
@@ -156,6 +157,7 @@ def test_py_cpuinfo_names_what_neither_the_kernel_nor_our_tables_name(
     facts = probe(board)
 
     assert (board.asked, facts.cpu.model_name) == (asked, name)
+    assert probe(record(board, tmp_path / "recording")).cpu == facts.cpu
     assert (facts.why_unknown("cpu.model_name") is None) == (name is not None)
 
 
