@@ -8,7 +8,7 @@
         - ``ResultError``: a result file that cannot be read, or is not for us
         - ``MissingPackageError``: an optional package is needed for this
     - ``NoValidTrialError``: tuning ended without one valid trial (exit 4)
-    - ``Interrupted``: the user stopped it, the study is kept (exit 130)
+    - ``Interrupted``: Ctrl-C, SIGTERM or SIGHUP stopped it, the study is kept (exit 130)
 """
 
 from __future__ import annotations
@@ -63,6 +63,6 @@ class NoValidTrialError(CputuneError):
 
 
 class Interrupted(CputuneError):  # noqa: N818 - it is no error of anybody's
-    """Stopped by the user; what was measured is kept."""
+    """Stopped by Ctrl-C or a signal; what was measured is kept."""
 
     exit_code = 130

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cputune.cli._output import console, print_json, tell
+from cputune.cli._signals import interrupted_by_any_signal
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
 from cputune.visible import visible
 from cputune.workload import DEFAULT_RECIPE, Workload
@@ -56,6 +57,7 @@ _NEEDED = ("torch", "transformers", "accelerate", "optuna")
 @click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
 @click.option("--json", "as_json", is_flag=True, help="The result on stdout, nothing else.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
+@interrupted_by_any_signal()
 def command(
     recipe: str | None,
     budget: int,
