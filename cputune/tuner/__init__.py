@@ -93,7 +93,8 @@ def tune(
         facts = probe()
     search_space(facts, job, knobs=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
 
-    from cputune.tuner.study import StudyOptions, TuningStudy
+    from cputune.tuner.options import StudyOptions
+    from cputune.tuner.study import TuningStudy
 
     options = StudyOptions(
         budget=budget,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from cputune.errors import CannotError, Interrupted, NoValidTrialError
 from cputune.facts import HostFacts
@@ -22,44 +19,29 @@ from cputune.result import (
     Origin,
     Result,
     Trial,
-    host_fingerprint,
 )
 from cputune.steps import Contended, DataRunner, LearningRunner, Runner
 from cputune.tuner.conclusion import Findings, conclude
-from cputune.tuner.confirm import Contender, confirm
 from cputune.tuner.events import (
-    ConfirmStarted,
     OnEvent,
     StudyEnded,
     StudyStarted,
     TrialEnded,
     TrialStarted,
 )
-from cputune.tuner.ledger import Identity, Ledger
-from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed, speed
+from cputune.tuner.final import confirm_best
+from cputune.tuner.ledger import Ledger
+from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed
+from cputune.tuner.options import StudyOptions
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.space import SearchSpace, build_space
+from cputune.tuner.trials import trial_of
 from cputune.workload import Workload
 
 BUSY_ERROR = 0.1
 """Least standard error (log) of a trial on a machine that is never quiet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOptions:
-    """What was asked for, beside the workload and the machine; ``created`` is when (UTC)."""
-
-    budget: int = 20
-    seed: int = 0
-    knobs: tuple[str, ...] | None = None
-    fix: Mapping[str, Any] = field(default_factory=dict)
-    allow_slow_precision: bool = False
-    max_time_seconds: float | None = None
-    study: Path | None = None
-    resume: bool = False
-    created: str | None = None
 
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
@@ -105,7 +87,9 @@ class TuningStudy:
             resumed = self._take_up()
             with self._open_runner(self._workload, False) as runner:
                 self._search(runner, resumed)
-            self._confirm()
+            if self._sampler is not None:
+                fresh = partial(self._open_runner, self._workload, True)
+                confirm_best(self._measuring, self._sampler.believe(), fresh)
         except (KeyboardInterrupt, Interrupted):
             self._ledger.abandon()
             raise self._interrupted() from None
@@ -139,7 +123,7 @@ class TuningStudy:
 
     def _take_up(self) -> int:
         """Go on from the trials on record; says how many."""
-        identity = self._identity()
+        identity = self._options.identity(self._facts, self._workload)
         recorded = self._ledger.identity
         if recorded is None:
             self._ledger.identify(identity)
@@ -156,17 +140,6 @@ class TuningStudy:
             self._book(trial, run)
         self._workload = self._ledger.workload or self._workload
         return len(past)
-
-    def _identity(self) -> Identity:
-        options = self._options
-        return {
-            "host": host_fingerprint(self._facts),
-            "workload": self._workload.to_json(),
-            "seed": options.seed,
-            "knobs": None if options.knobs is None else sorted(options.knobs),
-            "fix": {name: str(value) for name, value in sorted(options.fix.items())},
-            "allow_slow_precision": options.allow_slow_precision,
-        }
 
     def _book(self, trial: Trial, run: Run) -> None:
         """Take a trial into everything that is learnt from."""
@@ -247,37 +220,15 @@ class TuningStudy:
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
         run, spent = self._measuring.quiet_run(runner, plan, number)
-        trial = Trial(
+        trial = trial_of(
+            run,
+            self._race,
             number=number,
             plan=plan,
-            state=COMPLETED,
-            steps=run.steps,
-            delayed_steps=run.delayed,
-            step_seconds=spent,
             origin=origin,
+            step_seconds=spent,
             observed=observed(runner),
         )
-        if run.failure is not None:
-            details = run.failure.details
-            reason = str(run.failure) + (f"\n{details}" if details else "")
-            trial = replace(trial, state=FAILED, kind=run.failure.kind, reason=reason)
-        elif not run.logs:
-            trial = replace(
-                trial, state=FAILED, kind="no measurement", reason="the time given was up"
-            )
-        else:
-            now = self._race.estimate(run.logs)
-            trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
-            if run.ended:
-                trial = replace(trial, reason=f"the job ended after {run.steps} steps")
-            elif run.verdict != "enough":
-                lost = f"clearly slower than the fastest, {self._fastest()}"
-                trial = replace(
-                    trial,
-                    state=PRUNED,
-                    samples_per_second=speed(self._race.lost(run.logs)),
-                    reason=lost if run.verdict == "lost" else "the time given was up",
-                )
         if isinstance(runner, DataRunner):
             self._findings.data = runner.data or self._findings.data
         if run.samples is not None and plan.world_size == 1:
@@ -285,59 +236,6 @@ class TuningStudy:
         self._ledger.end(trial, run)
         self._book(trial, run)
         self._on_event(TrialEnded(trial=trial))
-
-    def _fastest(self) -> str:
-        fastest = self._race.fastest
-        return "" if fastest is None else f"{math.exp(-fastest.center):.3g} samples/s"
-
-    # The confirmation
-
-    def _confirm(self) -> None:
-        ranked = self._ranked()
-        if not ranked:
-            return
-        belief = self._belief()
-        base = next((t.plan for t in self._findings.trials if t.plan.as_found), None)
-        if base is None or any(
-            t.plan == base and self._is_broken(t) for t in self._findings.trials
-        ):
-            base = self._stand_in(ranked)
-        ranked = [plan for plan in ranked if plan != base]
-        if not ranked:
-            return
-        baseline = Contender(role="baseline", plan=base, believed=belief[base])
-        rivals = [Contender(role="candidate", plan=p, believed=belief[p]) for p in ranked[:2]]
-        self._on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
-        with self._open_runner(self._workload, True) as runner:
-            out_of_time = partial(self._timer.up, 1.0)
-            run = partial(self._measuring.confirm_run, runner)
-            confirm(baseline, rivals, self._race, run, out_of_time=out_of_time)
-            spare = ranked[2:]
-            while spare and all(r.out is not None and not r.measured for r in rivals):
-                # Both fell over in a fresh process: the next best has its turn.
-                self._findings.fallen.extend(rivals)
-                plan = spare.pop(0)
-                rivals = [Contender(role="candidate", plan=plan, believed=belief[plan])]
-                baseline.logs.clear()
-                confirm(baseline, rivals, self._race, run, out_of_time=out_of_time)
-        self._findings.baseline = baseline
-        self._findings.rivals = rivals
-
-    @staticmethod
-    def _is_broken(trial: Trial) -> bool:
-        return trial.state == FAILED and trial.kind != Contended.kind
-
-    def _stand_in(self, ranked: Sequence[Plan]) -> Plan:
-        """What to compare with where today's launch does not run: the first that did."""
-        tried = [t.plan for t in self._findings.trials if t.plan in set(ranked)]
-        self._findings.stand_in = tried[0]
-        return tried[0]
-
-    def _ranked(self) -> list[Plan]:
-        """Plans that ran, the fastest first, as the model believes after all trials."""
-        belief = self._belief()
-        ran = [t.plan for t in self._findings.trials if t.state == COMPLETED]
-        return sorted((p for p in ran if not p.as_found), key=lambda plan: belief[plan][0])
 
     def _belief(self) -> Mapping[Plan, tuple[float, float]]:
         return {} if self._sampler is None else self._sampler.believe()

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -336,7 +337,7 @@ class TestNeighbours:
 
     def test_a_plan_with_too_many_threads_delays_itself(self, monkeypatch: object) -> None:
         of = BY_NAME["one-socket"]
-        facts = cputune.tuner.study.replace(of.facts, environment={"OMP_NUM_THREADS": "64"})
+        facts = replace(of.facts, environment={"OMP_NUM_THREADS": "64"})
         runner = FakeRunner(
             lambda plan, before: (
                 steady(3.0, delayed=2.0) if plan.as_found else steady(of.seconds(plan))

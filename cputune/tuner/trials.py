@@ -1,0 +1,64 @@
+"""The record of a trial, from what was read of its run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cputune.plan import Plan
+from cputune.result import COMPLETED, FAILED, PRUNED, Origin, Trial
+from cputune.tuner.measuring import speed
+from cputune.tuner.race import Race
+from cputune.tuner.reading import Run
+
+
+def trial_of(
+    run: Run,
+    race: Race,
+    *,
+    number: int,
+    plan: Plan,
+    origin: Origin,
+    step_seconds: float,
+    observed: tuple[Mapping[str, Any], ...],
+) -> Trial:
+    """How a run ended: with a number, with a bound on it, or with the reason why it has none.
+
+    ``step_seconds`` are those of all tries, ``observed`` is what the ranks of the last saw.
+    """
+    trial = Trial(
+        number=number,
+        plan=plan,
+        state=COMPLETED,
+        steps=run.steps,
+        delayed_steps=run.delayed,
+        step_seconds=step_seconds,
+        origin=origin,
+        observed=observed,
+    )
+    if run.failure is not None:
+        details = run.failure.details
+        reason = str(run.failure) + (f"\n{details}" if details else "")
+        return replace(trial, state=FAILED, kind=run.failure.kind, reason=reason)
+    if not run.logs:
+        return replace(trial, state=FAILED, kind="no measurement", reason="the time given was up")
+    now = race.estimate(run.logs)
+    trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
+    if run.ended:
+        return replace(trial, reason=f"the job ended after {run.steps} steps")
+    if run.verdict == "enough":
+        return trial
+    return replace(
+        trial,
+        state=PRUNED,
+        samples_per_second=speed(race.lost(run.logs)),
+        reason=_lost(race) if run.verdict == "lost" else "the time given was up",
+    )
+
+
+def _lost(race: Race) -> str:
+    fastest = race.fastest
+    rate = "" if fastest is None else f", {math.exp(-fastest.center):.3g} samples/s"
+    return f"clearly slower than the fastest{rate}"
