@@ -137,7 +137,7 @@ def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | No
 
         judged = facts if stack is None else stack_facts(stack, facts)
         name = "stdin" if check_file == "-" else check_file
-        return Diagnosis(facts=facts, findings=judge_file(_text_of(check_file), name, judged))
+        return Diagnosis(facts=facts, findings=judge_file(_text_of(check_file), name, judged, host))
     if stack is not None:
         from cputune.doctor.named_stack import judge_stack
 

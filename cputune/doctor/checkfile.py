@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cputune.doctor.files import accelerate, command, kubernetes
+from cputune.doctor.files import accelerate, around, command, kubernetes
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, by_severity
 from cputune.doctor.reading.launches import read_launches
@@ -18,8 +18,14 @@ from cputune.doctor.reading.shell import read_commands
 from cputune.doctor.reading.yaml_lines import Document, read_documents
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
+from cputune.host import Host
 
-FILE_CHECKS: tuple[Check, ...] = (*accelerate.CHECKS, *command.CHECKS, *kubernetes.CHECKS)
+FILE_CHECKS: tuple[Check, ...] = (
+    *accelerate.CHECKS,
+    *command.CHECKS,
+    *around.CHECKS,
+    *kubernetes.CHECKS,
+)
 """What can be wrong with a file; they find nothing in the facts of a machine alone."""
 
 _HINT = (
@@ -28,33 +34,35 @@ _HINT = (
 )
 
 
-def check_file(text: str, name: str, facts: HostFacts) -> tuple[Finding, ...]:
+def check_file(
+    text: str, name: str, facts: HostFacts, host: Host | None = None
+) -> tuple[Finding, ...]:
     """The faults of one file, the worst first; the evidence names file and line.
 
+    The training script, the host file and the libraries that it names are looked up on
+    ``host``; without one nothing is known of them.
     Raises UsageError where the text is none of the kinds that are understood, or is
     malformed.
     """
     if "\0" in text:
         raise UsageError(f"{name} is no text file", hint=_HINT)
+    context = Context.of(name, facts, host or Host())
     if name.lower().endswith((".yaml", ".yml", ".json")):
-        return by_severity(_judge_documents(read_documents(text, name), name, facts))
+        return by_severity(_judge_documents(read_documents(text, name), context))
     if _looks_like_yaml(text):
         try:
             documents = read_documents(text, name)
         except UsageError:
             documents = ()
         if any(_kind(document) for document in documents):
-            return by_severity(_judge_documents(documents, name, facts))
-    return by_severity(_judge_script(text, name, facts))
+            return by_severity(_judge_documents(documents, context))
+    return by_severity(_judge_script(text, context))
 
 
-def _judge_documents(
-    documents: tuple[Document, ...], name: str, facts: HostFacts
-) -> Iterator[Finding]:
+def _judge_documents(documents: tuple[Document, ...], context: Context) -> Iterator[Finding]:
     kinds = [_kind(document) for document in documents]
     if not any(kinds):
-        raise UsageError(f"{name} is YAML of a kind that is not known here", hint=_HINT)
-    context = Context.of(name, facts)
+        raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)
     for document, kind in zip(documents, kinds, strict=True):
         if kind == "accelerate":
             yield from accelerate.judge_accelerate(document, context)
@@ -62,11 +70,10 @@ def _judge_documents(
             yield from kubernetes.judge_kubernetes(document, context)
 
 
-def _judge_script(text: str, name: str, facts: HostFacts) -> Iterator[Finding]:
-    launches = read_launches(read_commands(text, name))
+def _judge_script(text: str, context: Context) -> Iterator[Finding]:
+    launches = read_launches(read_commands(text, context.name))
     if not launches:
-        raise UsageError(f"no training command was found in {name}", hint=_HINT)
-    context = Context.of(name, facts)
+        raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
     for launch in launches:
         yield from command.judge_launch(launch, context)
 

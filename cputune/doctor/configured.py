@@ -27,7 +27,7 @@ def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         from cputune.doctor.checkfile import check_file
 
         try:
-            return check_file(text, path, facts)
+            return check_file(text, path, facts, host)
         except UsageError:
             return ()
     return ()

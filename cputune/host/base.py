@@ -78,6 +78,10 @@ class Host:
         """Whether a file or directory is there and can be reached."""
         return False
 
+    def is_readable_file(self, path: str) -> bool:
+        """Whether a regular file is there and may be read."""
+        return False
+
     def knows(self, path: str) -> bool:
         """Whether ``exists`` can be believed: a recording holds only what was looked at."""
         return False

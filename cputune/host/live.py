@@ -47,6 +47,9 @@ class LiveHost(Host):
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def is_readable_file(self, path: str) -> bool:
+        return os.path.isfile(path) and os.access(path, os.R_OK)
+
     def knows(self, path: str) -> bool:
         return True
 

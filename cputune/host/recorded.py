@@ -105,6 +105,10 @@ class RecordedHost(Host):
         except (OSError, ValueError):
             return False
 
+    def is_readable_file(self, path: str) -> bool:
+        # The recording notes as existing what was a file that could be read.
+        return self.exists(path)
+
     def knows(self, path: str) -> bool:
         return isinstance(self._mapping("paths").get(path), bool) or self.exists(path)
 

@@ -21,10 +21,10 @@ from cputune.probing.surroundings import (
     CAP_SYS_NICE,
     CAP_SYS_RESOURCE,
     bound_processes,
+    dead_preloads,
     read_accelerators,
     read_capability,
     read_network,
-    read_preload_missing,
 )
 from cputune.probing.topology import read_topology
 
@@ -55,7 +55,7 @@ def probe(host: Host | None = None) -> HostFacts:
     processes = look.host.processes()
     for fact in ("load.busy", "bound_processes") if processes is None else ():
         look.not_known(fact, "no process can be seen")
-    return HostFacts(
+    facts = HostFacts(
         cpu=read_cpu(look, info),
         topology=topology,
         limits=limits,
@@ -67,7 +67,6 @@ def probe(host: Host | None = None) -> HostFacts:
         libraries=libraries,
         launchers=read_launchers(look),
         environment=read_environment(look.host.environment()),
-        preload_missing=read_preload_missing(look),
         accelerators=read_accelerators(look),
         sys_nice=read_capability(look, "sys_nice", CAP_SYS_NICE),
         sys_resource=read_capability(look, "sys_resource", CAP_SYS_RESOURCE),
@@ -76,3 +75,5 @@ def probe(host: Host | None = None) -> HostFacts:
         unknown=look.unknown,
         recorded=not look.host.live,
     )
+    preload = look.host.environment().get("LD_PRELOAD", "")
+    return replace(facts, preload_missing=dead_preloads(preload, look.host, facts))

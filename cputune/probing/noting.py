@@ -50,6 +50,12 @@ class NotingHost(Host):
             self.paths[path] = found
         return found
 
+    def is_readable_file(self, path: str) -> bool:
+        found = self._host.is_readable_file(path)
+        if self._host.knows(path):
+            self.paths[path] = found
+        return found
+
     def knows(self, path: str) -> bool:
         return self._host.knows(path)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from cputune.facts import BoundProcess, Network, Topology
-from cputune.host import Process
+from cputune.facts import BoundProcess, HostFacts, Network, Topology
+from cputune.host import Host, Process
 from cputune.probing._look import Look, whole_number
+from cputune.probing.libraries import SYSTEM_DIRECTORIES, is_looked_for
 
 CAP_SYS_NICE, CAP_SYS_RESOURCE = 23, 24
 """Their bits in the capability masks (include/uapi/linux/capability.h)."""
@@ -58,20 +59,27 @@ def read_network(look: Look) -> Network:
     return Network(interfaces=names or None, hostname_addresses=addresses)
 
 
-def read_preload_missing(look: Look) -> tuple[str, ...]:
-    """Absolute paths in LD_PRELOAD that no file has; ld.so goes on without them.
+def dead_preloads(text: str, host: Host, facts: HostFacts) -> tuple[str, ...]:
+    """What LD_PRELOAD names and ld.so cannot load; it goes on without.
 
-    Nothing is said of paths that a recording does not know of.
+    ``facts`` hold the libraries that were found. Nothing is said of paths that a recording
+    does not know of, nor of bare names that are not looked for.
     """
-    entries = re.split(r"[:\s]+", look.host.environment().get("LD_PRELOAD", ""))
-    return tuple(
-        entry
-        for entry in entries
-        if "/" in entry  # else ld.so searches for it; it also expands $LIB and $ORIGIN itself
-        and "$" not in entry
-        and look.host.knows(entry)
-        and not look.exists(entry)
-    )
+    entries = dict.fromkeys(entry for entry in re.split(r"[:\s]+", text) if entry)
+    return tuple(entry for entry in entries if _is_dead(entry, host, facts))
+
+
+def _is_dead(entry: str, host: Host, facts: HostFacts) -> bool:
+    if "$" in entry:
+        # ld.so expands these three; a shell would have expanded any other.
+        return not re.search(r"\$\{?(LIB|ORIGIN|PLATFORM)\b", entry)
+    if "/" in entry:
+        return host.knows(entry) and not host.is_readable_file(entry)
+    if not is_looked_for(entry):
+        return False
+    searched = (*facts.environment.get("LD_LIBRARY_PATH", "").split(":"), *SYSTEM_DIRECTORIES)
+    places = [lib.path.rpartition("/") for lib in facts.libraries]
+    return not any(file.startswith(entry) and place in searched for place, _, file in places)
 
 
 def bound_processes(processes: tuple[Process, ...], topology: Topology) -> tuple[BoundProcess, ...]:

@@ -10,6 +10,7 @@ from cputune.doctor.checkfile import FILE_CHECKS, check_file
 from cputune.doctor.finding import Severity
 from cputune.errors import UsageError
 from cputune.facts import Launcher
+from cputune.host import Host
 
 GOOD_YAML = """\
 compute_environment: LOCAL_MACHINE
@@ -222,7 +223,7 @@ class TestScripts:
                 "mpirun -n 2 without --bind-to",
             ),
             (
-                "mpirun -ppn 2 -n 4 -x FOO=1 python train.py --use_cpu",
+                "mpirun -ppn 4 -n 4 -x FOO=1 python train.py --use_cpu",
                 "file-mpi-dialect",
                 "-ppn is Intel MPI's and MPICH's, -x Open MPI's",
             ),
@@ -528,3 +529,167 @@ def test_every_check_of_files_tells_its_story_once():
     assert len({check.code for check in FILE_CHECKS}) == len(FILE_CHECKS)
     assert all(check.story and check.source and check.remedy for check in FILE_CHECKS)
     assert all(check(machine(TODAY)) == () for check in FILE_CHECKS)
+
+
+class FakeHost(Host):
+    """A live machine with these programs, files and variables, and nothing else."""
+
+    live = True
+
+    def __init__(self, programs=("mpirun", "python", "torchrun"), files=(), variables=()):
+        self.programs, self.files, self.variables = programs, dict(files), dict(variables)
+
+    def which(self, program):
+        return f"/bin/{program}" if program in self.programs else None
+
+    def read_text(self, path):
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path]
+
+    def knows(self, path):
+        return True
+
+    def is_readable_file(self, path):
+        return path in self.files
+
+    def environment(self):
+        return self.variables
+
+
+def on(text, *, facts=None, **host):
+    """(code, severity) of what is found on a live machine; mpirun's own faults left out."""
+    found = check_file(text, "run.sh", facts or machine(TODAY), FakeHost(**host))
+    return {(finding.code, finding.severity.value) for finding in found}
+
+
+RANKS = "python train.py --use_cpu"
+
+
+class TestAround:
+    """What stands around a launch: it was neither read nor judged."""
+
+    @pytest.mark.parametrize(
+        "launch",
+        [
+            f"mpirun -hosts a,b -n 2 {RANKS}",
+            f"mpirun -n 4 -ppn 2 {RANKS}",
+            f"mpirun -n 4 -f hosts.txt {RANKS}",
+            "torchrun --nnodes 2 --nproc-per-node 2 --master-addr localhost train.py --use_cpu",
+            "torchrun --nnodes 2 --nproc-per-node 2 train.py --use_cpu",
+        ],
+    )
+    def test_loopback_is_no_address_for_two_machines(self, launch):
+        files = {"hosts.txt": "a:2\nb:2\n", "train.py": ""}
+        assert ("file-master-addr", "error") in on(script(launch), files=files)
+
+    @pytest.mark.parametrize(
+        ("options", "command"),
+        [
+            ("-n 2 -hosts a,b", "export MASTER_ADDR=a MASTER_PORT=29500"),
+            ("-n 2", "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"),
+            ("-n 2 -f somewhere", None),
+        ],
+    )
+    def test_the_address_that_is_advised_is_the_first_machine(self, options, command):
+        text = script(f"mpirun {options} {RANKS}", before="export OMP_NUM_THREADS=1")
+        assert only(text, "run.sh").command == command
+
+    def test_ranks_that_are_numbered_by_hand_need_an_address(self):
+        text = script(f"RANK=0 WORLD_SIZE=2 {RANKS}", before="true")
+        assert codes(text, "run.sh") == {"file-master-addr"}
+
+    @pytest.mark.parametrize("backend", ["mpi", "nccl"])
+    def test_a_backend_that_torch_was_not_built_with(self, backend):
+        text = script(f"mpirun -n 2 {RANKS} --ddp_backend {backend}")
+        assert "file-backend" in codes(text, "run.sh")
+
+    @pytest.mark.parametrize(
+        ("preload", "dead"),
+        [
+            ("/lib/there.so", False),
+            ("/lib/gone.so", True),
+            ("/lib", True),
+            ("libtcmalloc.so.4", True),
+            ("libc.so.6", False),
+            ("${CONDA_PREFIX}/lib/libtcmalloc.so", True),
+            ("${PLACE}/there.so", False),
+            ("$(dirname x)/lib/x.so", False),
+            ("/usr/$LIB/libx.so", False),
+        ],
+    )
+    def test_a_preload_that_cannot_be_loaded(self, preload, dead):
+        text = script(f'export LD_PRELOAD="{preload}"\npython train.py --use_cpu')
+        found = on(text, files={"/lib/there.so": ""}, variables={"PLACE": "/lib"})
+        assert found == ({("preload-dead", "warning")} if dead else set())
+
+    @pytest.mark.parametrize(
+        ("variables", "code"),
+        [
+            ("OMP_NUM_THREADS=abc", "threads-malformed"),
+            ("MKL_NUM_THREADS=1 OMP_NUM_THREADS=2", "threads-mkl"),
+            ("OMP_THREAD_LIMIT=1 OMP_NUM_THREADS=2", "threads-limit"),
+            ("KMP_AFFINITY=compact", "affinity-shrinks"),
+            ("OMP_PROC_BIND=close", "affinity-shrinks"),
+            ("GOMP_CPU_AFFINITY=0-3", "affinity-gomp"),
+            ("CCL_WORKER_AFFINITY=900", "ccl-affinity"),
+            ("OMP_PLACES='{900}'", "places-outside"),
+            ("MASTER_PORT=http", "master-port"),
+            ("LD_PRELOAD=/a/libiomp5.so:/a/libgomp.so.1", "openmp-two"),
+        ],
+    )
+    def test_the_variables_of_the_file_are_judged(self, variables, code):
+        assert code in codes(script(f"{variables} python train.py --use_cpu"), "run.sh")
+        exported = script(f"export {variables}\npython train.py --use_cpu")
+        assert code in codes(exported, "run.sh")
+
+    def test_what_only_running_would_show_is_not_judged(self):
+        text = script('export OMP_NUM_THREADS=$(nproc) MASTER_PORT="$port"\n' + RANKS)
+        assert codes(text, "run.sh") == set()
+
+    def test_a_variable_that_the_file_unsets_is_not_held_against_it(self):
+        facts = replace(machine(TODAY), environment={"OMP_NUM_THREADS": "64", "KMP_AFFINITY": "x"})
+        text = script('unset "${!OMP_@}" KMP_AFFINITY\nOMP_NUM_THREADS=2 ' + RANKS, before="true")
+        assert check_file(text, "run.sh", facts) == ()
+        kept = check_file(script(RANKS, before="true"), "run.sh", facts)
+        assert [finding.code for finding in kept] == ["file-oversubscribed"]
+
+    @pytest.mark.parametrize(
+        ("binder", "expected"),
+        [
+            ("taskset -c 0-3", set()),
+            ("taskset -c 0-900", {"file-cpus-outside"}),
+            ("numactl -C 900", {"file-cpus-outside"}),
+            ("numactl --physcpubind=0,1 -m 0", set()),
+        ],
+    )
+    def test_the_cpus_that_a_launch_is_bound_to(self, binder, expected):
+        text = script(f"{binder} {RANKS}", before="export OMP_NUM_THREADS=1")
+        assert codes(text, "run.sh") == expected
+
+    def test_threads_are_counted_against_the_cpus_that_a_launch_is_bound_to(self):
+        text = script(f"taskset -c 0 {RANKS}", before="export OMP_NUM_THREADS=4")
+        assert "4, on 1 cores" in only(text, "run.sh").evidence
+
+    @pytest.mark.parametrize("launch", [f"mpirun -n 1 {RANKS}", "torchrun train.py", RANKS])
+    def test_a_launcher_that_is_not_installed(self, launch):
+        text = script(launch)
+        assert ("file-launcher-missing", "error") in on(text, programs=())
+        assert ("file-launcher-missing", "error") not in on(text)
+
+    @pytest.mark.parametrize(
+        ("source", "found"),
+        [
+            ("parser.add_argument('--no_cuda', action='store_true')", set()),
+            ("import argparse", set()),
+            ("HfArgumentParser(TrainingArguments)", {("file-flag-refused", "error")}),
+        ],
+    )
+    def test_a_script_with_a_parser_of_its_own_keeps_its_flags(self, source, found):
+        text = script("python train.py --use_cpu --no_cuda")
+        assert on(text, files={"train.py": source}) == found
+
+    def test_of_a_script_that_cannot_be_read_less_is_said(self):
+        text = script("python train.py --use_cpu --no_cuda")
+        assert on(text) == {("file-flag-refused", "warning")}
+        assert on(text.replace("train.py", "run_qa.py")) == {("file-flag-refused", "error")}

@@ -532,7 +532,7 @@ CASES = (
             "preload_missing": ("/usr/lib/libtcmalloc.so",),
             **env(LD_PRELOAD="/usr/lib/libtcmalloc.so"),
         },
-        ("/usr/lib/libtcmalloc.so does not exist", TCMALLOC),
+        ("/usr/lib/libtcmalloc.so is no file", TCMALLOC),
         WARNING,
     ),
     Case(
@@ -725,6 +725,7 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
         WARNING,
     ),
     ("affinity-shrinks", changed(**env(OMP_PROC_BIND="close")), WARNING),
+    ("master-addr", changed(**env(RANK="0", WORLD_SIZE="2", OMP_NUM_THREADS="28")), ERROR),
     ("affinity-shrinks", changed(**env(KMP_AFFINITY="compact")), ADVICE),
     ("amx-doubtful", changed(settings={"kernel": "5.15.0-91-generic"}), ADVICE),
     (
@@ -811,3 +812,11 @@ def test_the_cures_of_all_faults_are_one_script_that_bash_and_shellcheck_take(
     path.write_text(fix_script(Diagnosis(facts=CLEAN, findings=findings)))
     subprocess.run(["bash", "-n", str(path)], check=True, timeout=30)
     assert shellcheck(path) == ""
+
+
+def test_the_cure_of_dead_preloads_leaves_no_dead_one() -> None:
+    dead = ("/gone/libtcmalloc.so", "/gone/libx.so")
+    preload = ":".join((*dead, "/there.so"))
+    findings = BY_CODE["preload-dead"](changed(preload_missing=dead, **env(LD_PRELOAD=preload)))
+    wanted = f"export LD_PRELOAD=/there.so:{TCMALLOC}"
+    assert [finding.command for finding in findings] == [wanted, wanted]

@@ -9,6 +9,7 @@ import pytest
 from hosts.builder import machine
 
 from cputune.facts import BoundProcess, HostFacts
+from cputune.host import LiveHost
 from cputune.probing import probe
 
 NO_DRIVERS = dict.fromkeys(("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"), False)
@@ -47,12 +48,21 @@ def test_the_own_name_is_looked_up_in_etc_hosts(tmp_path: Path) -> None:
 
 def test_dead_preloads_are_those_known_not_to_be_there(tmp_path: Path) -> None:
     entries = ("/gone.so", "/there.so", "/never/looked/at.so", "libplain.so", "/usr/$LIB/x.so")
+    more = ("libtcmalloc.so.4", "libjemalloc.so.2", "${CONDA_PREFIX}/lib/libjemalloc.so")
     found = facts(
         tmp_path,
-        environment={"LD_PRELOAD": ":".join(entries)},
+        environment={"LD_PRELOAD": ":".join((*entries, *more))},
         paths={"/gone.so": False, "/there.so": True, "/usr/$LIB/x.so": False},
+        directories={"/usr/lib64": ["libjemalloc.so.2"]},
     )
-    assert found.preload_missing == ("/gone.so",)
+    assert found.preload_missing == ("/gone.so", "libtcmalloc.so.4", more[-1])
+
+
+def test_a_directory_and_an_unreadable_file_cannot_be_preloaded(tmp_path: Path) -> None:
+    host = LiveHost()
+    (tmp_path / "there.so").touch()
+    assert host.is_readable_file(str(tmp_path / "there.so"))
+    assert not host.is_readable_file(str(tmp_path))
 
 
 def test_bound_processes_are_neither_ours_nor_the_kernels(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cputune.doctor.variables import (
     preloaded,
     value,
 )
-from cputune.facts import HostFacts
+from cputune.facts import HostFacts, Library
 
 _PRELOADS = {
     "tcmalloc": r"libtcmalloc",
@@ -30,28 +30,33 @@ _LONG_BLOCKTIME_MS = 1000
 @check(
     "preload-dead",
     Severity.WARNING,
-    title="LD_PRELOAD names a file that does not exist",
+    title="LD_PRELOAD names what cannot be loaded",
     remedy="Name the file that is there; ld.so goes on without what it does not find.",
     source="intel/intel-extension-for-pytorch#279, pytorch/pytorch#180983",
 )
 def preload_dead(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: "object … from LD_PRELOAD cannot be preloaded: ignored", or no gain at all.
 
-    Cause: the path is another machine's. Debian and Ubuntu name the files with their
-    version (libtcmalloc.so.4), and scripts look for libtcmalloc.so.
+    Cause: the path is another machine's, a directory, or holds a variable that nobody has
+    expanded; or a bare name lies where ld.so does not search. Debian and Ubuntu name the
+    files with their version (libtcmalloc.so.4), and scripts look for libtcmalloc.so.
     """
-    for path in facts.preload_missing:
-        name = next((n for n, pattern in _PRELOADS.items() if re.search(pattern, path)), None)
-        there = facts.library(name) if name else None
-        evidence = f"{path} does not exist"
-        if there is not None:
-            evidence += f"; {name} lies at {there.path}"
-        kept = [p for p in preloaded(facts) if p != path]
-        wanted = ":".join([*kept, there.path] if there else kept)
+    dead = facts.preload_missing
+    found = {path: _library_for(path, facts) for path in dead}
+    living = [path for path in preloaded(facts) if path not in dead]
+    wanted = ":".join(dict.fromkeys([*living, *(lib.path for lib in found.values() if lib)]))
+    for path, there in found.items():
         yield preload_dead.finding(
-            evidence,
+            f"{path} is no file that ld.so finds and may read"
+            + (f"; {there.name} lies at {there.path}" if there else ""),
             command=f"export LD_PRELOAD={shlex.quote(wanted)}" if wanted else "unset LD_PRELOAD",
         )
+
+
+def _library_for(path: str, facts: HostFacts) -> Library | None:
+    """The library of this machine that a dead path means."""
+    name = next((n for n, pattern in _PRELOADS.items() if re.search(pattern, path)), None)
+    return facts.library(name) if name else None
 
 
 @check(

@@ -6,10 +6,17 @@ import shlex
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.variables import job_nodes, number, under_mpi, value, world_size
+from cputune.doctor.variables import (
+    job_nodes,
+    number,
+    under_mpi,
+    under_torchrun,
+    value,
+    world_size,
+)
 from cputune.facts import HostFacts
 
-_LOOPBACK = ("127.", "::1", "localhost")
+LOOPBACK = ("127.", "::1", "localhost")
 
 
 @check(
@@ -68,14 +75,20 @@ def rank_impossible(facts: HostFacts) -> Iterator[Finding]:
 def master_addr(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: "environment variable MASTER_ADDR expected, but not set".
 
-    Cause: mpirun numbers the ranks but tells them no address.
+    Cause: mpirun numbers the ranks but tells them no address, and who sets RANK and
+    WORLD_SIZE by hand has to set the address too. torchrun does all of it.
     """
-    ranks = world_size(facts)
-    if ranks is not None and ranks > 1 and under_mpi(facts) and not value(facts, "MASTER_ADDR"):
-        yield master_addr.finding(
-            f"{ranks} ranks under mpirun, MASTER_ADDR is unset",
-            command="export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500",
-        )
+    ranks, by_hand = world_size(facts), number(facts, "RANK") is not None
+    if ranks is None or ranks < 2 or value(facts, "MASTER_ADDR") or under_torchrun(facts):
+        return
+    if not under_mpi(facts) and not by_hand:
+        return
+    how = "under mpirun" if under_mpi(facts) else "by RANK and WORLD_SIZE"
+    here = job_nodes(facts) == 1
+    yield master_addr.finding(
+        f"{ranks} ranks {how}, MASTER_ADDR is unset",
+        command="export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500" if here else None,
+    )
 
 
 @check(
@@ -109,7 +122,7 @@ def master_loopback(facts: HostFacts) -> Iterator[Finding]:
     """
     address = value(facts, "MASTER_ADDR") or ""
     nodes = job_nodes(facts)
-    if nodes > 1 and address.startswith(_LOOPBACK):
+    if nodes > 1 and address.startswith(LOOPBACK):
         yield master_loopback.finding(f"MASTER_ADDR={address} with {nodes} machines")
 
 
@@ -129,7 +142,7 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
     addresses = facts.network.hostname_addresses
     if not addresses or value(facts, "GLOO_SOCKET_IFNAME") or job_nodes(facts) < 2:
         return
-    if all(address.startswith(_LOOPBACK) for address in addresses):
+    if all(address.startswith(LOOPBACK) for address in addresses):
         outside = next((name for name in facts.network.interfaces or () if name != "lo"), None)
         yield gloo_loopback.finding(
             f"/etc/hosts gives this machine's name as {', '.join(addresses)}; "

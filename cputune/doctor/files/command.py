@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from cputune.cores import usable_cores
 from cputune.doctor.files import mpi
 from cputune.doctor.files.accelerate import ONE_PROCESS, OVERSUBSCRIBED, PRECISION, USE_CPU
+from cputune.doctor.files.around import bound_cpus, judge_around
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
 from cputune.doctor.reading.launches import Launch
@@ -95,6 +97,7 @@ def judge_launch(launch: Launch, context: Context) -> Iterator[Finding]:
         yield from _ipexrun(launch, context)
     if launch.launcher == "mpirun":
         yield from mpi.judge_mpirun(launch, context)
+    yield from judge_around(launch, context)
 
 
 def _words(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -105,11 +108,31 @@ def _words(launch: Launch, context: Context) -> Iterator[Finding]:
         given = launch.argument(flag)
         if given is None or (choice and given != choice):
             continue
+        parser = _parser(flag, launch, context)
+        if parser == "its own":
+            continue
         off = not choice and not launch.switched_on(flag)
         if word.state is State.IGNORED and not off:
             yield FLAG_IGNORED.finding(context.at(launch.line, _said(word)))
         elif word.state is State.REFUSED and not (off and word.spelling == "--use_ipex"):
-            yield FLAG_REFUSED.finding(context.at(launch.line, _said(word)), source=word.source)
+            unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
+            yield FLAG_REFUSED.finding(
+                context.at(launch.line, _said(word) + unsure),
+                severity=Severity.WARNING if unsure else None,
+                source=word.source,
+            )
+
+
+def _parser(flag: str, launch: Launch, context: Context) -> str:
+    """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
+    text = context.text_of(launch.script)
+    if text is not None:
+        if re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text):
+            return "its own"
+        return "trainer" if re.search("TrainingArguments|HfArgumentParser", text) else "its own"
+    example = re.fullmatch(r"run_\w+\.py", launch.script.rpartition("/")[2])
+    named = any(launch.argument(name) is not None for name in _TRAINER)
+    return "trainer" if example or named else "unknown"
 
 
 def _said(word: Word) -> str:
@@ -122,7 +145,7 @@ def _instead(word: Word) -> str | None:
 
 
 def _says_cpu(launch: Launch, context: Context) -> bool:
-    variables = {**context.facts.environment, **launch.environment}
+    variables = context.variables(launch)
     set_so = variables.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
     flags = any(launch.switched_on(name) for name in ("--use_cpu", "--no_cuda"))
     options = launch.launcher == "accelerate" and (
@@ -170,17 +193,17 @@ def _threads(launch: Launch, context: Context) -> Iterator[Finding]:
     if name and launch.option(name) in ("auto", "cpu", "gpu"):
         text = f"{name} {launch.option(name)}; {context.cores} cores may be used"
         yield RANKS_AUTO.finding(context.at(launch.line, text if context.here else f"{name} auto"))
-    asked = launch.environment.get("OMP_NUM_THREADS")
+    asked = context.variables(launch).get("OMP_NUM_THREADS")
     if launch.launcher == "accelerate":
         asked = launch.option("--num_cpu_threads_per_process") or asked
-    outer = context.facts.environment.get("OMP_NUM_THREADS")
-    if launch.several and not (asked or outer) and launch.launcher in ("torchrun", "mpirun"):
+    if launch.several and not asked and launch.launcher in ("torchrun", "mpirun"):
         does = "torchrun sets it to 1" if launch.launcher == "torchrun" else "each rank takes all"
-        ranks, cores = launch.ranks, context.cores
+        ranks, cores = launch.ranks, _cores(launch, context)
         known = context.here and ranks is not None and ranks <= cores
+        threads = max(1, cores // (ranks or 1) - _workers(launch, context))
         yield THREADS_UNSET.finding(
             context.at(launch.line, f"{launch.launcher} without OMP_NUM_THREADS: {does}"),
-            command=f"export OMP_NUM_THREADS={cores // (ranks or 1)}" if known else None,
+            command=f"export OMP_NUM_THREADS={threads}" if known else None,
         )
     if context.here and launch.ranks is not None and re.fullmatch(r"[0-9]{1,6}", asked or ""):
         yield from _oversubscribed(launch, context, launch.ranks, int(asked or 1))
@@ -189,19 +212,39 @@ def _threads(launch: Launch, context: Context) -> Iterator[Finding]:
 def _oversubscribed(
     launch: Launch, context: Context, ranks: int, threads: int
 ) -> Iterator[Finding]:
-    workers = launch.environment.get("CCL_WORKER_COUNT", "")
-    live = context.versions.oneccl is not None and re.fullmatch(r"[0-9]{1,6}", workers)
-    extra = int(workers) if live else 0
+    extra, cores = _workers(launch, context), _cores(launch, context)
     wanted = ranks * (threads + extra)
-    if wanted <= context.cores:
+    if wanted <= cores:
         return
     with_workers = f" + {extra} oneCCL workers" if extra else ""
     text = f"{ranks} ranks × ({threads} threads{with_workers}) = {wanted}"
-    siblings = len(context.facts.topology.allowed)
+    cpus = bound_cpus(launch, context.facts) or context.facts.topology.allowed
     yield OVERSUBSCRIBED.finding(
-        context.at(launch.line, f"{text}, on {context.cores} cores"),
-        severity=Severity.ADVICE if wanted <= siblings else Severity.WARNING,
+        context.at(launch.line, f"{text}, on {cores} cores"),
+        severity=Severity.ADVICE if wanted <= len(cpus) else Severity.WARNING,
     )
+
+
+def _workers(launch: Launch, context: Context) -> int:
+    """OneCCL workers of each rank."""
+    workers = context.variables(launch).get("CCL_WORKER_COUNT", "")
+    live = context.versions.oneccl is not None and re.fullmatch(r"[0-9]{1,6}", workers)
+    return int(workers) if live else 0
+
+
+def _cores(launch: Launch, context: Context) -> int:
+    """Cores that the launch may use: those that taskset or numactl names, as far as allowed."""
+    cpus = bound_cpus(launch, context.facts)
+    cores = usable_cores(context.facts)
+    if cpus is None:
+        return len(cores)
+    return len([core for core in cores if not set(cpus).isdisjoint(core.cpus)]) or len(cores)
+
+
+_NOT_BUILT = {
+    "mpi": "torch's wheels are built without MPI; mpirun starts ranks that speak gloo as well",
+    "nccl": "it is for NVIDIA GPUs, and none is here",
+}
 
 
 def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -211,12 +254,21 @@ def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.launcher == "python" and not _under_a_launcher(launch):
         text = f"--ddp_backend {backend} in a run of one process is a ValueError"
         yield BACKEND.finding(context.at(launch.line, text), remedy="Take --ddp_backend out.")
+    elif backend in _NOT_BUILT and not context.has_gpu:
+        torch = context.facts.package("torch")
+        built_here = torch is not None and torch.installer not in ("pip", "uv", "conda")
+        text = f"--ddp_backend {backend}: {_NOT_BUILT[backend]}"
+        yield BACKEND.finding(
+            context.at(launch.line, text),
+            severity=Severity.WARNING if built_here and backend == "mpi" else None,
+            remedy="Take --ddp_backend gloo.",
+        )
     if backend != "ccl" or context.versions.oneccl is None:
         return
     if launch.launcher == "torchrun":
         text = "--ddp_backend ccl under torchrun: oneCCL looks for an MPI launcher, and may hang"
         yield BACKEND.finding(context.at(launch.line, text), severity=Severity.WARNING)
-    variables = {**context.facts.environment, **launch.environment}
+    variables = context.variables(launch)
     if not re.fullmatch(r"[1-9][0-9]*", variables.get("CCL_WORKER_COUNT", "")):
         text = "--ddp_backend ccl without CCL_WORKER_COUNT: accelerate takes gloo, and refuses"
         yield BACKEND.finding(context.at(launch.line, text), command="export CCL_WORKER_COUNT=1")

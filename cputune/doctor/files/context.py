@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import posixpath
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from packaging.version import Version
 
 from cputune.cores import usable_cores
+from cputune.doctor.reading.launches import Launch
 from cputune.facts import HostFacts
+from cputune.host import Host
 from cputune.knobs.precision import native_precisions
 from cputune.stack import Versions, load, versions_of
 
@@ -17,17 +22,37 @@ class Context:
     """One file before one machine and one stack.
 
     ``here`` is whether what the file starts will run on this machine: a pod will not.
+    ``host`` is asked for the files that it names.
     """
 
     name: str
     facts: HostFacts
     versions: Versions
+    host: Host
     here: bool = True
 
     @classmethod
-    def of(cls, name: str, facts: HostFacts, *, here: bool = True) -> Context:
+    def of(cls, name: str, facts: HostFacts, host: Host) -> Context:
         """The context of a file, judged by the packages in these facts."""
-        return cls(name=name, facts=facts, versions=versions_of(facts), here=here)
+        return cls(name=name, facts=facts, versions=versions_of(facts), host=host)
+
+    def variables(self, launch: Launch) -> dict[str, str]:
+        """What reaches the ranks: the environment around us, as the file changes it."""
+        around = self.facts.environment if self.here else {}
+        kept = {
+            name: text
+            for name, text in around.items()
+            if not any(fnmatchcase(name, removed) for removed in launch.removed)
+        }
+        return {**kept, **launch.environment}
+
+    def text_of(self, path: str) -> str | None:
+        """The text of a file that the file names, where it can be read."""
+        beside = posixpath.join(posixpath.dirname(self.name), path)
+        for place in (path, beside) if self.here else ():
+            with contextlib.suppress(OSError, ValueError):
+                return self.host.read_text(place)
+        return None
 
     @property
     def accelerate(self) -> Version:

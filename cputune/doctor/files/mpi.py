@@ -76,17 +76,6 @@ BOUND_TWICE = Check(
 Cause: numactl behind mpirun binds every rank to the same CPUs, inside what mpirun has
 given it already.""",
 )
-ADDRESS = Check(
-    code="file-master-addr",
-    severity=Severity.WARNING,
-    title="MASTER_ADDR is not set for ranks that mpirun starts",
-    remedy="Export MASTER_ADDR and MASTER_PORT: the first host, or 127.0.0.1 on one.",
-    source="https://huggingface.co/docs/transformers/perf_train_cpu_many",
-    story="""Symptom: "MASTER_ADDR expected, but not set".
-
-Cause: mpirun numbers the ranks, and torch.distributed asks where the first one
-listens, on one machine too. torchrun and accelerate launch say it themselves.""",
-)
 
 
 def judge_mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -107,17 +96,12 @@ def judge_mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
         text = f"I_MPI_PIN_DOMAIN={domain}: {bare[0]} has no 0x"
         yield PIN_MASK.finding(context.at(launch.line, text))
     behind = [word.rpartition("/")[2] for word in launch.words]
-    if "numactl" in behind[1:] and behind[0] in ("mpirun", "mpiexec", "mpiexec.hydra"):
-        text = "numactl behind mpirun binds every rank to the same CPUs"
+    binder = next((name for name in behind[1:] if name in ("numactl", "taskset")), None)
+    if binder and behind[0] in ("mpirun", "mpiexec", "mpiexec.hydra"):
+        text = f"{binder} behind mpirun binds every rank to the same CPUs"
         if domain or _binds(launch):
             text += ", and mpirun binds them too"
         yield BOUND_TWICE.finding(context.at(launch.line, text))
-    variables = {**context.facts.environment, **launch.environment}
-    if launch.several and "MASTER_ADDR" not in variables and context.here:
-        yield ADDRESS.finding(
-            context.at(launch.line, "several ranks and no MASTER_ADDR"),
-            command="export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500",
-        )
 
 
 def _dialect(context: Context) -> str | None:
@@ -152,4 +136,4 @@ def _binds(launch: Launch) -> bool:
     return ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
 
 
-CHECKS: tuple[Check, ...] = (DIALECT, ONE_CORE, PIN_MASK, BOUND_TWICE, ADDRESS)
+CHECKS: tuple[Check, ...] = (DIALECT, ONE_CORE, PIN_MASK, BOUND_TWICE)

@@ -25,10 +25,12 @@ class Launch:
     """A command that trains.
 
     ``launcher`` is ``mpirun``, ``torchrun``, ``accelerate``, ``ipexrun`` or ``python``;
-    ``options`` are its own words, ``arguments`` those of the script. ``environment`` holds
-    what the script exports and what the launcher passes on. ``part`` says that it is one
-    of several ranks although its own words do not (a pod of a job, a task of srun);
-    ``open_choice`` that the script holds other words for other machines.
+    ``program`` is the word that starts it, ``before`` are the words in front (numactl,
+    taskset, srun), ``options`` are its own words, ``arguments`` those of the script.
+    ``environment`` holds what the script exports and what the launcher passes on, ``removed``
+    what the script unsets. ``part`` says that it is one of several ranks although its own
+    words do not (a pod of a job, a task of srun); ``open_choice`` that the script holds other
+    words for other machines.
     """
 
     line: int
@@ -38,6 +40,9 @@ class Launch:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     words: tuple[str, ...]
+    program: str = "python"
+    before: tuple[str, ...] = ()
+    removed: frozenset[str] = frozenset()
     part: bool = False
     open_choice: bool = False
 
@@ -82,6 +87,33 @@ class Launch:
             return int(per_node)
         mapping = re.search(r"ppr:([0-9]{1,9}):node", self.option("--map_by", "-map_by") or "")
         return int(mapping[1]) if mapping else None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The machines that mpirun is told on its own line, by name."""
+        listed = self.option("-hosts", "--hosts", "-host", "--host", "-H") or ""
+        names = (part.partition(":")[0].strip() for part in listed.split(","))
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def host_file(self) -> str | None:
+        """The file with the machines of an mpirun."""
+        if self.launcher != "mpirun":
+            return None
+        return self.option("-f", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
+
+    @property
+    def machines(self) -> int:
+        """Machines that take part, at least, as far as the words say."""
+        if self.launcher == "mpirun":
+            total, here = self.option(*_VALUE_OPTIONS["mpirun"]), self.ranks_per_node
+            by_ranks = -(-int(total) // here) if total and _number(total) and here else 1
+            return max(len(self.hosts), by_ranks)
+        nodes = self.option("--nnodes", "--num_machines") or value_of(
+            self.before, ("-N", "--nodes")
+        )
+        most = (nodes or "1").rpartition(":")[2]
+        return int(most) if _number(most) else 1
 
     @property
     def several(self) -> bool:
@@ -155,6 +187,9 @@ def _launch(command: ShellCommand) -> Launch | None:
         arguments=words[script + 1 :],
         environment={**command.environment, **by_env, **passed},
         words=words,
+        program=words[at],
+        before=words[:at],
+        removed=command.removed,
         part="srun" in names[:at],
         open_choice=command.open_choice,
     )

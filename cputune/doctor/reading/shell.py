@@ -16,6 +16,7 @@ from cputune.errors import UsageError
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=(?P<value>.*)", re.DOTALL)
 _EXPANSION = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}]*))?\})")
+_ALL_OF_A_BEGINNING = re.compile(r"\$\{!([A-Za-z_]\w*)[@*]\}")
 _WHOLE_ARRAY = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
 _ARRAY_OPENS = re.compile(r"^\s*(?:export\s+|declare\s+-\w+\s+|local\s+)?[A-Za-z_]\w*\+?=\(")
 _HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
@@ -31,6 +32,8 @@ _SEPARATORS = frozenset(("&&", "||", ";", "|", "&", "(", ")", ";;", "|&"))
 class ShellCommand:
     """One simple command: its first line, its words, and the variables that reach it.
 
+    ``removed`` are those that the script takes out of its own environment, ``OMP_*`` for all
+    of a beginning.
     ``open_choice`` says that words come from a variable that several branches of an if or
     a case set, so that these are the words of one of them only.
     """
@@ -38,6 +41,7 @@ class ShellCommand:
     line: int
     words: tuple[str, ...]
     environment: Mapping[str, str]
+    removed: frozenset[str] = frozenset()
     open_choice: bool = False
 
 
@@ -61,6 +65,7 @@ class _Reader:
         self.variables: dict[str, str] = {}
         self.arrays: dict[str, list[str]] = {}
         self.exported: set[str] = set()
+        self.removed: set[str] = set()
         self.export_all = False
         self.depth = 0
         self.set_in_branch: set[str] = set()
@@ -116,9 +121,7 @@ class _Reader:
             self._export(words)
             return
         if words[0] == "unset":
-            for name in words[1:]:
-                self.variables.pop(name, None)
-                self.exported.discard(name)
+            self._unset(words[1:])
             return
         if words[0] == "set" and any(re.fullmatch(r"-\w*a\w*", word) for word in words[1:]):
             self.export_all = True
@@ -128,9 +131,21 @@ class _Reader:
                 line=line,
                 words=tuple(words),
                 environment={**environment, **inline},
+                removed=frozenset(self.removed),
                 open_choice=self.open_choice,
             )
         )
+
+    def _unset(self, words: list[str]) -> None:
+        for word in words:
+            beginning = _ALL_OF_A_BEGINNING.fullmatch(word)
+            names = [word]
+            if beginning:
+                names = [name for name in self.variables if name.startswith(beginning[1])]
+            for name in names:
+                self.variables.pop(name, None)
+                self.exported.discard(name)
+            self.removed.add(f"{beginning[1]}*" if beginning else word)
 
     def _note_branch(self, name: str, *, more: bool) -> None:
         if self.depth <= 0 or more:
