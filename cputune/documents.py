@@ -21,6 +21,9 @@ from cputune.errors import CputuneError
 MOST_DEPTH = 32
 """Objects and lists inside each other; a result has 6."""
 
+MOST_CHARACTERS = 1 << 17
+"""Of one text: Linux takes no longer argument (MAX_ARG_STRLEN)."""
+
 MOST_NUMBER = (1 << 63) - 1
 """The largest whole number: what 64 bits hold."""
 
@@ -97,6 +100,8 @@ def _check(document: object) -> None:
 
 
 def _check_scalar(value: object) -> None:
+    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+        raise ValueError(f"a text of {len(value)} characters")
     if isinstance(value, int) and abs(value) > MOST_NUMBER:
         raise ValueError("a whole number has more than 19 digits")
     if isinstance(value, float) and not math.isfinite(value):

@@ -21,6 +21,9 @@ from cputune.knobs.backend import BACKENDS, Backend
 from cputune.knobs.openmp import OPENMP_RUNTIMES, OpenMP
 from cputune.knobs.precision import PRECISIONS, Precision
 
+MOST_RANKS = 4096
+"""Of one node: more than any machine has cores."""
+
 AtLeastOne = Annotated[int, Meta(ge=1, le=MAX_CPUS)]
 """A number of nodes, ranks or threads; no machine has more CPUs than MAX_CPUS."""
 
@@ -52,7 +55,7 @@ class Plan:
     """
 
     nodes: AtLeastOne = 1
-    processes_per_node: AtLeastOne
+    processes_per_node: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
     threads_per_process: AtLeastOne
     ccl_workers: Annotated[int, Meta(ge=0, le=MAX_CPUS)] = 0
     backend: Backend = "gloo"

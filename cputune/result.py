@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from cputune import cpulist
 from cputune.documents import Amount, Count, parse, plain, record_of
@@ -24,6 +26,8 @@ SCHEMA_VERSION = 1
 
 MOST_BYTES = 256 << 20
 """Of a result file: 10,000 trials of 8 ranks have about 60 MiB."""
+
+Note = Annotated[str, Meta(max_length=2048)]
 
 State = Literal["completed", "pruned", "failed"]
 """How a trial ended: measured, ended because it had clearly lost, or without a number."""
@@ -133,7 +137,7 @@ class Result:
     baseline: Measured
     best: Measured
     speedup: Speedup
-    notes: tuple[str, ...] = ()
+    notes: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
     budget: Count | None = None
     seed: int | None = None
     sampler: str | None = None

@@ -14,6 +14,7 @@ import click
 from cputune.cli._output import console, json_text, tell
 from cputune.doctor import Diagnosis, Finding, Severity, by_severity, diagnose
 from cputune.errors import CannotError, UsageError
+from cputune.host import read_document
 
 if TYPE_CHECKING:
     from cputune.host import Host
@@ -152,9 +153,13 @@ def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | No
     return Diagnosis(facts=facts, findings=by_severity(found))
 
 
+MOST_CHARACTERS = 16 << 20
+"""Of what is piped into ``--check-file -``; a file may have as many bytes."""
+
+
 def _text_of(path: str) -> str:
     try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text("utf-8", "replace")
+        return sys.stdin.read(MOST_CHARACTERS) if path == "-" else read_document(path)
     except OSError as error:
         raise CannotError(
             f"cannot read {path}: {error.strerror or error}", hint="give a file, or - for stdin"

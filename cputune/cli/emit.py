@@ -24,7 +24,7 @@ from cputune.emitters import (
 from cputune.emitters.machine import machine_difference, missing_cpus
 from cputune.errors import CannotError, ResultError, UsageError
 from cputune.facts import HostFacts
-from cputune.host import write_atomically
+from cputune.host import read_document, write_atomically
 from cputune.result import Result
 from cputune.workload import DEFAULT_RECIPE, Workload
 
@@ -132,7 +132,9 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         )
     for note in dict.fromkeys(note for file in files for note in file.notes):
         _say(note)
-    written = _write(files, options["output"], options["force"])
+    written = _write(
+        files, options["output"], options["force"], several=options["format_"] == "all"
+    )
     if options["verify"]:
         _verify(ctx, written, options["result"])
 
@@ -188,11 +190,11 @@ def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:
     if hostfile is None:
         return ()
     try:
-        text = hostfile.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        text = read_document(hostfile)
+    except OSError as error:
         raise UsageError(
-            f"cannot read {hostfile}: {reason}", hint="one host on each line, `host slots=N`"
+            f"cannot read {hostfile}: {error.strerror}",
+            hint="one host on each line, `host slots=N`",
         ) from error
     return parse_hostfile(text, where=str(hostfile))
 
@@ -212,14 +214,16 @@ def _say(text: str) -> None:
     tell(f"note: {text}")
 
 
-def _write(files: Sequence[EmittedFile], output: str | None, force: bool) -> tuple[Path, ...]:
+def _write(
+    files: Sequence[EmittedFile], output: str | None, force: bool, *, several: bool
+) -> tuple[Path, ...]:
     """All files or none: every target is looked at before the first is written."""
     if output == "-":
         sys.stdout.write(files[0].text)
         if len(files) > 1:
             _say("it needs beside it: " + ", ".join(file.name for file in files[1:]))
         return ()
-    targets = _targets(files, output)
+    targets = _targets(files, output, several=several)
     for path, file in targets:
         if path.is_dir():
             raise CannotError(f"{path} is a directory", hint="choose another place with -o")
@@ -249,9 +253,12 @@ def _verify(ctx: click.Context, paths: Sequence[Path], result: Path | None) -> N
     ctx.exit(exit_code(verdicts))
 
 
-def _targets(files: Sequence[EmittedFile], output: str | None) -> list[tuple[Path, EmittedFile]]:
+def _targets(
+    files: Sequence[EmittedFile], output: str | None, *, several: bool
+) -> list[tuple[Path, EmittedFile]]:
+    """Where each file goes: a name with a suffix is the main file's, where there is only one."""
     place = Path(output) if output else DEFAULT_DIRECTORY
-    as_file = output is not None and place.suffix and not output.endswith("/")
+    as_file = output is not None and place.suffix and not output.endswith("/") and not several
     if not as_file or place.is_dir():
         return [(place / file.name, file) for file in files]
     main, *others = files
@@ -260,6 +267,6 @@ def _targets(files: Sequence[EmittedFile], output: str | None) -> list[tuple[Pat
 
 def _holds(path: Path, text: str) -> bool:
     try:
-        return path.read_text(encoding="utf-8") == text
-    except (OSError, ValueError):
+        return read_document(path) == text
+    except OSError:
         return False

@@ -41,6 +41,9 @@ NUMBERING = {
 }
 
 
+EXAMPLE = "for example: rank.py --launcher mpi --cpus 0-3/4-7 --bind exact -- train.py"
+
+
 class RankError(Exception):
     """What is wrong, and what to do about it."""
 
@@ -69,15 +72,28 @@ class Options:
             elif word == "--unset":
                 self.changes.append((value, None))
             else:
-                break
-        raise RankError("rank.py was given no command", "rank.py --cpus 0-3/4-7 -- train.py")
+                raise RankError(f"rank.py does not know {word!r}", EXAMPLE)
+        raise RankError("rank.py was given no command", EXAMPLE)
+
+
+def number(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise RankError(f"{what} is a whole number, not {text!r}", EXAMPLE)
+    return int(text)
+
+
+def variable(name: str, usual: str) -> int:
+    return number(os.environ.get(name, usual), name)
 
 
 def parse(text: str) -> set[int]:
     cpus: set[int] = set()
-    for part in text.split(","):
+    for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
+        low = number(first, "a CPU")
+        cpus.update(range(low, number(last or first, "a CPU") + 1))
+    if not cpus:
+        raise RankError(f"{text!r} is no list of CPUs", EXAMPLE)
     return cpus
 
 
@@ -87,6 +103,8 @@ def render(cpus: set[int]) -> str:
 
 def number_ranks(launcher: str, local_size: int) -> int:
     """Set the four variables that torch reads; return the local rank."""
+    if launcher not in NUMBERING:
+        raise RankError(f"--launcher is one of {', '.join(NUMBERING)}, not {launcher!r}", EXAMPLE)
     for names in NUMBERING[launcher]:
         rank, world, local_rank, local_world = (os.environ.get(name) for name in names)
         if rank is None or local_rank is None:
@@ -96,7 +114,7 @@ def number_ranks(launcher: str, local_size: int) -> int:
             os.environ[name] = values[position]
             if values[1] == "1":
                 del os.environ[name]
-        return int(local_rank)
+        return number(local_rank, names[2])
     if launcher == "torch":
         return 0  # a process that nobody numbered is alone
     tried = " or ".join(names[0] for names in NUMBERING[launcher])
@@ -123,15 +141,15 @@ def siblings(cpu: int) -> set[int]:
         path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         with open(path, encoding="ascii") as file:
             return parse(file.read().strip())
-    except (OSError, ValueError):
+    except (OSError, RankError):
         return {cpu}
 
 
 def share_pod(local_size: int, local_rank: int, asked: int) -> None:
     """Cut the CPUs of a container: oneCCL workers first in each share, then threads."""
     allowed = os.sched_getaffinity(0)
-    workers = int(os.environ.get("CCL_WORKER_COUNT", "0"))
-    each = int(os.environ.get("OMP_NUM_THREADS", "1")) + workers
+    workers = variable("CCL_WORKER_COUNT", "0")
+    each = variable("OMP_NUM_THREADS", "1") + workers
     cores = [cpu for cpu in sorted(allowed) if cpu == min(siblings(cpu) & allowed)]
     units = cores if len(cores) >= each * local_size else sorted(allowed)
     if len(allowed) > asked or len(units) < each * local_size:
@@ -152,7 +170,9 @@ def main() -> None:
     options = Options(sys.argv[1:])
     pod = options.bind.startswith("pod=")
     shares = options.cpus.split("/")
-    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if pod else len(shares)
+    if not pod and options.bind not in ("exact", "offered"):
+        raise RankError(f"--bind is exact, offered or pod=N, not {options.bind!r}", EXAMPLE)
+    local_size = variable("LOCAL_WORLD_SIZE", "1") if pod else len(shares)
     local_rank = number_ranks(options.launcher, local_size)
     if local_rank >= local_size:
         raise RankError(
@@ -160,7 +180,7 @@ def main() -> None:
             "start as many ranks as the launch script does",
         )
     if pod:
-        share_pod(local_size, local_rank, int(options.bind[4:]))
+        share_pod(local_size, local_rank, number(options.bind[4:], "N of --bind pod=N"))
     elif options.cpus:
         bind(shares[local_rank], local_rank, options.bind == "exact")
     for name, value in options.changes:
@@ -176,6 +196,8 @@ def main() -> None:
     if os.environ.get("CCL_PROCESS_LAUNCHER") == "none":
         os.environ["CCL_LOCAL_RANK"] = str(local_rank)
         os.environ["CCL_LOCAL_SIZE"] = str(local_size)
+    if not options.command:
+        raise RankError("rank.py was given no command", EXAMPLE)
     os.execv(sys.executable, [sys.executable, *options.command])
 
 
@@ -184,4 +206,7 @@ if __name__ == "__main__":
         main()
     except RankError as error:
         sys.stderr.write("error: {}\nhint: {}\n".format(*error.args))
+        sys.exit(3)
+    except (OSError, ValueError) as error:  # a variable or an argument that the system refuses
+        sys.stderr.write(f"error: {error}\nhint: {EXAMPLE}\n")
         sys.exit(3)

@@ -23,7 +23,7 @@ _SLOTS = re.compile(r"(slots|max_slots|max-slots|cpu|count)\s*=\s*([0-9]+)\Z")
 def parse_hostfile(text: str, *, where: str = "the host file") -> tuple[Node, ...]:
     """Read a host file. Raises UsageError with the line that is wrong."""
     found: dict[str, int | None] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         words = line.split("#", 1)[0].split()
         if not words:
             continue

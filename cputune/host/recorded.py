@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import posixpath
 import stat
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cputune import cpulist
+from cputune.documents import parse
 from cputune.errors import HostError
 from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.files import read_file
@@ -64,10 +64,10 @@ class RecordedHost(Host):
             )
         self._real[""] = base
         try:
-            record = json.loads(read_file(os.path.join(base, RECORD_FILE)))
+            record = parse(read_file(os.path.join(base, RECORD_FILE)))
         except FileNotFoundError:
             return
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             self._record["trouble"] = f"{RECORD_FILE} cannot be read: {error}"
             return
         if not isinstance(record, dict):

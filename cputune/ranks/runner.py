@@ -20,6 +20,7 @@ from cputune.carrier import environment
 from cputune.carrier.command import carried, trial_command
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
+from cputune.host import read_file
 from cputune.inside.messages import RankState
 from cputune.plan import Plan
 from cputune.ranks import commands, compare
@@ -243,7 +244,7 @@ def _script_text(workload: Workload) -> str:
         return ""
     script = Path(workload.argv[0])
     try:
-        return script.read_text(encoding="utf-8", errors="replace")
+        return read_file(str(script))
     except OSError as error:
         raise UsageError(
             f"cannot read the script {str(script)!r}: {error.strerror}",

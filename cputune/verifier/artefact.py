@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from cputune.documents import parse
 from cputune.errors import ResultError, UsageError
+from cputune.host import read_document
 from cputune.plan import Plan
 from cputune.result import Result, Throughput
 from cputune.verifier.interface import Artefact, Expected
@@ -67,12 +69,10 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
 def read(path: Path) -> Artefact | None:
     """The artefact in a file; None where it is something else. Raises UsageError."""
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            return None
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return None
+        text = read_document(path, most_bytes=LARGEST_BYTES)
     except OSError as error:
+        if error.errno in (errno.EFBIG, errno.EILSEQ):
+            return None
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     kind = format_of(text)
     return None if kind is None else Artefact(path=path, format=kind, text=text)
@@ -98,7 +98,7 @@ def promise(text: str) -> Mapping[str, object]:
     if match is None:
         return {}
     try:
-        said = json.loads(match[1])
+        said = parse(match[1])
     except ValueError:
         return {}
     return said if isinstance(said, dict) else {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cputune.host import read_document
 from cputune.verifier.jobs import pytorchjob_pods, trainjob_pod
 from cputune.verifier.rules import Document, at
 
@@ -162,8 +163,8 @@ def _mount_paths(document: Any) -> Iterator[str]:
 
 def _workdir(directory: Path) -> str | None:
     try:
-        text = (directory / "Dockerfile").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = read_document(directory / "Dockerfile")
+    except OSError:
         return None
     found = re.findall(r"^WORKDIR\s+(\S+)", text, re.MULTILINE)
     return str(found[-1]) if found else None

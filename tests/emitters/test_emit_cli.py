@@ -262,3 +262,64 @@ def test_emission_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     facts = machine("x", sockets=1, cores=4)
     assert len(cputune.emit(None, "all", facts=facts)) > len(FORMATS)  # the folder is callable
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_formats_need_a_directory_whatever_its_name(emit: Command) -> None:
+    assert emit("--format", "all", "-o", "launch.1").code == 0
+    assert {"mpirun.sh", "torchrun.sh", "pytorchjob.yaml"} <= set(os.listdir("launch.1"))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "directory"])
+@pytest.mark.parametrize("option", ["result", "--hostfile"])
+def test_what_is_no_regular_file_is_not_opened(emit: Command, kind: str, option: str) -> None:
+    os.mkfifo("fifo")
+    os.mkdir("directory")
+    words = (kind,) if option == "result" else (option, kind)
+    answer = emit("--format", "mpirun", *words)
+    assert answer.code in (2, 3)
+    assert "not a regular file" in answer.err
+
+
+def test_a_host_file_that_is_no_utf8_is_said_to_be(emit: Command) -> None:
+    Path("hosts").write_text("node1\nnode2\n", encoding="utf-16")
+    assert "it is no UTF-8 text" in emit("--format", "mpirun", "--hostfile", "hosts").err
+    Path("hosts").write_text("node1\nnode2\n", encoding="utf-8-sig")
+    assert emit("--format", "mpirun", "--hostfile", "hosts").code == 0
+
+
+HOSTILE = "Xeon\x1b[2J\nerror: all is well\r\u202e"
+
+
+def test_a_result_cannot_forge_a_line_on_the_terminal(emit: Command) -> None:
+    content = document(notes=[HOSTILE])
+    content["host"]["cpu"]["model_name"] = HOSTILE
+    write(content)
+    for words in ((), ("--other-machine",)):
+        answer = emit("--format", "all", *words)
+        assert "\x1b" not in answer.err
+        assert not any(line.startswith("error: all is well") for line in answer.err.splitlines())
+    assert "\\x1b[2J\\nerror: all is well" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"notes": ["x" * (50 << 20)]}, "a text of 52428800 characters"),
+        ({"notes": ["x"] * 100}, "notes: expected a list of length <= 64"),
+        ({"notes": "x"}, "notes: expected a list, got text"),
+    ],
+)
+def test_what_would_take_minutes_is_refused(
+    emit: Command, change: dict[str, Any], said: str
+) -> None:
+    write(document(**change))
+    answer = emit("--format", "mpirun")
+    assert answer.code == 3
+    assert said in answer.err
+
+
+def test_a_million_ranks_are_refused(emit: Command) -> None:
+    content = document()
+    content["best"]["plan"].update(processes_per_node=10**6, cpus=[[0]] * 10**6)
+    write(content)
+    assert "processes_per_node: expected a whole number <= 4096" in emit("--format", "all").err

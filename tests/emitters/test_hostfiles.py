@@ -129,3 +129,7 @@ def test_an_unknown_mpi_with_ipv6_hosts_leaves_what_cannot_read_them() -> None:
     assert "hosts.hydra" not in files
     assert "mpich)" not in files["mpirun.sh"]
     assert "openmpi*)" in files["mpirun.sh"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_host() -> None:
+    assert [node.name for node in parse_hostfile("\ufeffnode1\nnode2\n")] == ["node1", "node2"]

@@ -116,7 +116,7 @@ def test_oneccl_without_mpirun_gets_its_local_numbers() -> None:
         (("--launcher", "mpi"), {}, "did not set PMI_RANK or OMPI_COMM_WORLD_RANK"),
         (("--launcher", "torch", "--cpus", LAST), TORCH, "local rank 1 has no CPUs"),
         ((), {"LD_PRELOAD": "/gone/libtcmalloc.so.4"}, "preloads /gone/libtcmalloc.so.4, which is"),
-        (("--colour", "red"), {}, "was given no command"),
+        (("--colour", "red"), {}, "does not know '--colour'"),
     ],
 )
 def test_it_refuses_in_words(
@@ -173,3 +173,31 @@ def test_oneccl_workers_of_a_pod_have_cpus_of_their_own() -> None:
     _, affinity, variables = json.loads(answer.stdout)
     assert affinity == [ALLOWED[1]]
     assert variables["CCL_WORKER_AFFINITY"] == str(ALLOWED[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--cpu", "0", "--", "x.py"), "does not know '--cpu'"),
+        (("--launcher", "lsf", "--", "x.py"), "--launcher is one of mpi, slurm, torch"),
+        (("--bind", "tight", "--", "x.py"), "--bind is exact, offered or pod=N"),
+        (("--bind", "pod=many", "--", "x.py"), "not 'many'"),
+        (("--cpus", "zero", "--", "x.py"), "a CPU is a whole number, not 'zero'"),
+        (("--cpus", "0-", "--cpus", "5-1", "--", "x.py"), "is no list of CPUs"),
+        (("--cpus", "²", "--", "x.py"), "not '²'"),
+        (("--set", "=x", "--", "x.py"), "error:"),
+        (("--cpus", "0", "--"), "no command"),
+        (("--cpus",), "no command"),
+    ],
+)
+def test_a_wrong_word_is_told_with_an_example(words: tuple[str, ...], said: str) -> None:
+    answer = start(*words)
+    assert answer.returncode == 3
+    assert said in answer.stderr
+    assert "hint: for example: rank.py --launcher" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_number_that_the_launcher_garbled_is_told() -> None:
+    answer = start("--cpus", LAST, "--", "x.py", **{**TORCH, "LOCAL_RANK": "one"})
+    assert (answer.returncode, "not 'one'" in answer.stderr) == (3, True)
