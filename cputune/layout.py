@@ -120,11 +120,10 @@ def baseline_plan(facts: HostFacts) -> Plan:
     )
 
 
-def guide_plan(facts: HostFacts, *, backend: Backend = "gloo", ccl_workers: int = 0) -> Plan:
+def guide_plan(facts: HostFacts) -> Plan:
     """The Hugging Face CPU guides' plan: a rank per socket, all its cores, native precision.
 
     Fewer ranks where the sockets differ so much that one for each would leave cores idle.
-    With oneCCL the workers take the first cores of each rank and the threads the rest.
     """
     cores = usable_cores(facts)
     sockets = len({core.socket for core in cores})
@@ -133,8 +132,6 @@ def guide_plan(facts: HostFacts, *, backend: Backend = "gloo", ccl_workers: int 
         cores,
         max((ranks for ranks in good if ranks <= sockets), default=1),
         precision=native_precisions(facts)[0],
-        backend=backend,
-        ccl_workers=ccl_workers if backend == "ccl" else 0,
     )
 
 
