@@ -15,7 +15,7 @@ from cputune.facts import Core, HostFacts
 from cputune.knobs.allocator import Allocator
 from cputune.knobs.backend import Backend
 from cputune.knobs.openmp import OpenMP
-from cputune.knobs.precision import Precision, native_precisions
+from cputune.knobs.precision import Precision, advised_precision
 from cputune.plan import Plan
 
 LEAST_USED_SHARE = 0.8
@@ -131,7 +131,7 @@ def guide_plan(facts: HostFacts) -> Plan:
     return make_plan(
         cores,
         max((ranks for ranks in good if ranks <= sockets), default=1),
-        precision=native_precisions(facts)[0],
+        precision=advised_precision(facts),
     )
 
 

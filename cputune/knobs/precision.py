@@ -39,6 +39,13 @@ def native_precisions(facts: HostFacts) -> tuple[Precision, ...]:
     return ("bf16", "fp32") if any(map(facts.cpu.has, NATIVE_BF16)) else ("fp32",)
 
 
+def advised_precision(facts: HostFacts) -> Precision:
+    """bf16 where this CPU multiplies it in hardware and the installed Trainer takes it."""
+    if why_no_bf16(versions_of(facts)) is not None:
+        return "fp32"
+    return native_precisions(facts)[0]
+
+
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
     """fp32, and bf16 where the CPU multiplies it in hardware (or where that is waived)."""
     left_out = [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
@@ -51,7 +51,6 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._plans = tuple(dict.fromkeys((*space.plans(), space.baseline)))
         self._index = {plan: index for index, plan in enumerate(self._plans)}
         self._model = SpeedModel(space.facts, self._plans)
-        self._fallback = RandomSampler(seed=seed)
 
     def believe(self) -> Mapping[Plan, tuple[float, float]]:
         """Mean and deviation of the log time per sample of every plan, as believed now."""
@@ -127,5 +126,5 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """A knob on its own: only asked for where there is no plan left to propose."""
-        return self._fallback.sample_independent(study, trial, param_name, param_distribution)
+        """A knob on its own: never asked for, since a plan is proposed as a whole."""
+        raise NotImplementedError(f"{param_name} is proposed together with the other knobs")

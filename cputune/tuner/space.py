@@ -10,7 +10,7 @@ from cputune.cores import usable_cores
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Choices, KnobValue, LeftOut, knob_named
-from cputune.knobs.precision import native_precisions
+from cputune.knobs.precision import advised_precision
 from cputune.layout import baseline_plan, guide_plan
 from cputune.plan import Plan
 from cputune.result import Origin
@@ -175,13 +175,14 @@ def _suggestions(
 ) -> tuple[tuple[Origin, Plan], ...]:
     """The guide's plan and the topology's, where the space holds them.
 
-    Both in native precision; the rest as it is today, but for oneCCL and IPEX, which the
-    guides use where they live. The topology's plan takes a faster allocator.
+    Both in the precision that is advised here; the rest as it is today, but for oneCCL
+    and IPEX, which the guides use where they live. The topology's plan takes a faster
+    allocator.
     """
     cores = usable_cores(facts)
     nodes = len({(core.socket, core.numa_node) for core in cores})
     guide = guide_plan(facts).processes_per_node if cores else 1
-    precision = native_precisions(facts)[0]
+    precision = advised_precision(facts)
     today = {
         knob.name: knob.today for knob in KNOBS if knob.put is not None and knob.name != "ipex"
     }
