@@ -110,12 +110,15 @@ def default_threads(facts: HostFacts) -> int:
     return cores
 
 
-def baseline_plan(facts: HostFacts) -> Plan:
-    """What the user has today: plain ``python train.py`` with default flags, nothing bound."""
+def baseline_plan(facts: HostFacts, *, ranks: int = 1) -> Plan:
+    """What the user has today: plain ``python train.py`` with default flags, nothing bound.
+
+    With a launcher it may be several ``ranks``, each of which may use every allowed CPU.
+    """
     return Plan(
-        processes_per_node=1,
+        processes_per_node=ranks,
         threads_per_process=default_threads(facts),
-        cpus=(facts.topology.allowed or (0,),),
+        cpus=(facts.topology.allowed or (0,),) * ranks,
         as_found=True,
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from cputune.documents import plain, record_of
-from cputune.errors import RecipeError, UsageError
+from cputune.errors import RecipeError
 from cputune.host import read_document
+from cputune.script import read_typed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -74,7 +75,12 @@ class Workload:
     Attributes:
         name: the recipe's name, or the script's file name.
         recipe: what to train, for a recipe.
-        argv: the user's own script and its arguments, untouched, for a script.
+        argv: the user's own script and its arguments, untouched, as ``python`` takes them:
+            ``train.py ...`` or ``-m package.train ...``.
+        launch: the whole command as it was typed, where a launcher starts the script; the
+            baseline is run by it.
+        launch_ranks: processes that it starts on one machine.
+        variables: of every rank, for words of the launcher that no plan replaces.
         framework: "trainer" or "accelerate"; None until a trial of the script has shown it.
         parses_arguments: whether the script trains with TrainingArguments that it reads
             from its command line (HfArgumentParser), so that a launch can pass ``--bf16``
@@ -90,6 +96,9 @@ class Workload:
     name: str
     recipe: Recipe | None = None
     argv: tuple[str, ...] = ()
+    launch: tuple[str, ...] = ()
+    launch_ranks: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
+    variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     framework: Framework | None = None
     parses_arguments: bool | None = None
     accumulation: Samples | None = None
@@ -126,18 +135,26 @@ class Workload:
     ) -> Workload:
         """The user's own training script: ``["run_qa.py", "--do_train", ...]``.
 
-        Raises UsageError without a script.
+        Or whatever people type: ``python run_qa.py``, ``-m package.train``, ``accelerate
+        launch``, ``torchrun``, ``mpirun``, ``trl sft``; see ``cputune.script``. Raises
+        UsageError without a script.
         """
-        if not argv:
-            raise UsageError(
-                "no script was given", hint="cputune tune -- train.py --your-arguments"
-            )
+        typed = read_typed(argv)
+        first = typed.argv[0]
         return cls(
-            name=Path(argv[0]).name,
-            argv=tuple(argv),
+            name=typed.argv[1] if first == "-m" else Path(first).name,
+            argv=typed.argv,
+            launch=typed.launch,
+            launch_ranks=typed.ranks,
+            variables=typed.variables,
             global_batch_size=global_batch_size,
             batch_per_rank=batch_per_rank,
         )
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What is run, without its arguments: a script, or ``-m`` and a module."""
+        return self.argv[: 2 if self.argv[:1] == ("-m",) else 1]
 
     @property
     def takes_flags(self) -> bool:

@@ -42,7 +42,7 @@ def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carr
     script that is run as found gets nothing. Raises ValueError where the global batch
     cannot be divided over the ranks.
     """
-    variables = plan_variables(plan, versions)
+    variables = {**workload.variables, **plan_variables(plan, versions)}
     if plan.as_found:
         flags = batch_flags(workload, plan) if workload.recipe is not None else ()
         return Carried(variables=variables, flags=flags)

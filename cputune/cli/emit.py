@@ -171,7 +171,7 @@ def _workload(
     if script is not None:
         tuned = result.workload if result is not None else None
         workload = Workload.script(script)
-        if tuned is not None and tuned.argv[:1] == workload.argv[:1]:
+        if tuned is not None and tuned.program == workload.program:
             workload = replace(tuned, argv=workload.argv)
     elif result is not None:
         workload = result.workload

@@ -15,6 +15,7 @@ import click
 from cputune.cli._output import console, print_json, tell
 from cputune.cli._signals import interrupted_by_any_signal
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
+from cputune.script import read_typed, require_trainable
 from cputune.visible import visible
 from cputune.workload import DEFAULT_RECIPE, Workload
 
@@ -153,13 +154,13 @@ def _job(
     if script:
         if recipe is not None:
             raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
-        if not Path(script[0]).is_file():
-            raise UsageError(
-                f"there is no script {script[0]!r}", hint="cputune tune -- path/to/train.py --flags"
-            )
-        return Workload.script(
+        for note in read_typed(script).notes:
+            tell(f"note: {note}")
+        own = Workload.script(
             script, global_batch_size=global_batch_size, batch_per_rank=batch_per_rank
         )
+        require_trainable(own.argv)
+        return own
     job = Workload.from_recipe(recipe or DEFAULT_RECIPE, batch_per_rank=batch_per_rank)
     if global_batch_size is not None:
         from dataclasses import replace

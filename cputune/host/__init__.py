@@ -10,6 +10,7 @@ from __future__ import annotations
 from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.files import read_document, read_file, write_atomically, write_tree
 from cputune.host.live import LiveHost
+from cputune.host.programs import console_script, module_file
 from cputune.host.recorded import RecordedHost
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "LiveHost",
     "Process",
     "RecordedHost",
+    "console_script",
+    "module_file",
     "read_document",
     "read_file",
     "write_atomically",

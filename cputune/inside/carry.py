@@ -21,15 +21,18 @@ It needs Python 3.9 and nothing else, and is made for transformers 4.38 to 5.x, 
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib.abc
 import importlib.machinery
 import inspect
+import io
 import json
 import math
 import os
 import runpy
 import sys
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import ModuleType
@@ -290,16 +293,25 @@ class _Loader:
 def run(argv: Sequence[str]) -> None:
     """Run a script, or ``-m`` and a module, as ``python`` would."""
     safe_path = getattr(sys.flags, "safe_path", False)  # 3.11 and later
+    script = os.path.abspath(argv[0])
     if argv[0] == "-m":
-        sys.argv = list(argv[1:])
+        sys.argv = ["-m", *argv[2:]]
         if not safe_path:
             sys.path.insert(0, os.getcwd())
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = list(argv)
-        if not safe_path:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(argv[0])))
-        runpy.run_path(os.path.abspath(argv[0]), run_name="__main__")
+        return
+    sys.argv = list(argv)
+    if not os.path.isfile(script) or zipfile.is_zipfile(script) or script.endswith(".pyc"):
+        runpy.run_path(script, run_name="__main__")  # searches a folder or an archive itself
+        return
+    if not safe_path:  # where the script really lies, links resolved
+        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    # Not run_path: its __main__ goes away with it, and what is left at exit needs it.
+    sys.modules["__main__"] = module = ModuleType("__main__")
+    module.__dict__.update(__file__=script, __cached__=None, __builtins__=builtins)
+    with io.open_code(script) as file:
+        code = compile(file.read(), script, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
 
 
 def main() -> None:

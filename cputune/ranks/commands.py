@@ -15,7 +15,13 @@ from pathlib import Path
 from cputune import cpulist
 from cputune.carrier.environment import rank_numbers
 from cputune.facts import HostFacts
-from cputune.inside import CPUS_VARIABLE, FORCE_VARIABLE, SCRATCH_VARIABLE, SOCKET_VARIABLE
+from cputune.inside import (
+    CPUS_VARIABLE,
+    FORCE_VARIABLE,
+    SCRATCH_VARIABLE,
+    SOCKET_VARIABLE,
+    site_directory,
+)
 from cputune.inside.carry import Force
 from cputune.plan import Plan
 from cputune.ranks.messages import RankCommand
@@ -69,6 +75,35 @@ def python_command(argv: Sequence[str]) -> list[str]:
     """``python SCRIPT ARGS``, with the hooks set before."""
     code = bootstrap("cputune.inside.run", "sys.exit(run_script(sys.argv[1:]))")
     return [sys.executable, "-c", code, *argv]
+
+
+def typed_launch(
+    words: Sequence[str], base: Mapping[str, str], variables: Mapping[str, str]
+) -> list[RankCommand]:
+    """One message for the launcher that the user has typed, which starts the ranks as it does.
+
+    Its ranks report by their environment alone. ``python`` and the launchers of this Python
+    are found first, as where its environment is activated.
+    """
+    beside = os.path.dirname(sys.executable)
+    environment = {**base, **variables}
+    environment["PATH"] = f"{beside}:{environment.get('PATH', os.defpath)}"
+    return [
+        {
+            "argv": list(words),
+            "env": on_python_path(environment),
+            "cwd": os.getcwd(),
+            "cpus": None,
+            "fork": False,
+        }
+    ]
+
+
+def on_python_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which every Python process sets its hooks as it starts."""
+    others = environment.get("PYTHONPATH")
+    site = str(site_directory())
+    return {**environment, "PYTHONPATH": f"{site}:{others}" if others else site}
 
 
 def mpi_ranks(

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cputune.host import Command
-from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE, site_directory
+from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.messages import RankState
+from cputune.ranks.commands import on_python_path
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import RankCommand
@@ -112,13 +113,7 @@ def observe(
 
 def reporting(environment: Mapping[str, str], path: str, scratch: str) -> dict[str, str]:
     """An environment in which every Python process that trains reports to the socket."""
-    variables = dict(environment)
-    variables[SOCKET_VARIABLE] = path
-    variables[SCRATCH_VARIABLE] = scratch
-    others = variables.get("PYTHONPATH")
-    site = str(site_directory())
-    variables["PYTHONPATH"] = f"{site}:{others}" if others else site
-    return variables
+    return on_python_path({**environment, SOCKET_VARIABLE: path, SCRATCH_VARIABLE: scratch})
 
 
 def _reporting(command: Command, path: str, scratch: str) -> RankCommand:

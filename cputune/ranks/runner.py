@@ -18,9 +18,7 @@ from typing import Any
 from cputune import cpulist
 from cputune.carrier import environment
 from cputune.carrier.command import carried, trial_command
-from cputune.errors import UsageError
 from cputune.facts import HostFacts
-from cputune.host import read_file
 from cputune.inside.messages import RankState
 from cputune.plan import Plan
 from cputune.ranks import commands, compare
@@ -28,6 +26,7 @@ from cputune.ranks.job import Job, Patience
 from cputune.ranks.listen import Post
 from cputune.ranks.supervisors import Supervisors
 from cputune.ranks.work_folder import WorkFolder
+from cputune.script import require_trainable, script_text
 from cputune.steps import Infeasible, Step
 from cputune.workload import Workload
 
@@ -47,7 +46,7 @@ class ProcessRunner:
         patience: how long is waited for steps.
         on_note: told what is going on, in words.
 
-    Raises UsageError where the script does not exist.
+    Raises UsageError where the script is none, or cannot be run by python.
     """
 
     def __init__(
@@ -139,7 +138,9 @@ class ProcessRunner:
         base = environment.base_environment(
             os.environ, plan, way.variables, offline=self._hub_offline()
         )
-        modules = () if self._fresh or with_mpi else modules_of(plan, self.workload, self._source)
+        typed = self.workload.launch if plan.as_found else ()
+        plain = self._fresh or with_mpi or bool(typed)
+        modules = () if plain else modules_of(plan, self.workload, self._source)
         supervisor = self._supervisors.ready(base, modules)
         cpus = plan.cpus if with_mpi else None
         variables = {
@@ -157,7 +158,9 @@ class ProcessRunner:
         with commands.held_port() as holder:
             port = holder.getsockname()[1]
             job.start(
-                commands.mpi_ranks(plan, argv, base, variables, self._facts, port=port)
+                commands.typed_launch(typed, base, variables)
+                if typed
+                else commands.mpi_ranks(plan, argv, base, variables, self._facts, port=port)
                 if with_mpi
                 else commands.local_ranks(
                     plan, argv, base, variables, fork=supervisor.fork, port=port
@@ -242,14 +245,8 @@ def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:
 def _script_text(workload: Workload) -> str:
     if workload.recipe is not None:
         return ""
-    script = Path(workload.argv[0])
-    try:
-        return read_file(str(script))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the script {str(script)!r}: {error.strerror}",
-            hint="after -- comes the script itself, then its arguments: -- train.py --epochs 3",
-        ) from error
+    require_trainable(workload.argv)
+    return script_text(workload.argv)
 
 
 def _for_people(state: RankState) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def build_space(
     return SearchSpace(
         facts=facts,
         workload=workload,
-        baseline=baseline_plan(facts),
+        baseline=baseline_plan(facts, ranks=workload.launch_ranks),
         knobs=tuple(
             Varied(name=name, values=tuple(dict.fromkeys(v[name] for v in values.values())))
             for name in NAMES

@@ -172,7 +172,8 @@ class TuningStudy:
         options = self._options
         if not self._findings.trials:
             self._ledger.begin_baseline()
-            self._trial(runner, baseline_plan(self._facts), "baseline")
+            today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
+            self._trial(runner, today, "baseline")
             self._workload = self._observed_workload(runner)
             self._ledger.remember(self._workload)
         space = self._open_space(resumed)

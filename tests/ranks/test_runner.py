@@ -93,7 +93,7 @@ def ended(pid: int) -> bool:
 
 
 def test_a_script_that_is_not_there_is_refused_at_once(facts: HostFacts) -> None:
-    with pytest.raises(UsageError, match="cannot read the script"):
+    with pytest.raises(UsageError, match="there is no script"):
         ProcessRunner(Workload.script(["no_such_script.py"]), facts)
 
 

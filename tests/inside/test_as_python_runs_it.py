@@ -1,0 +1,69 @@
+"""A script under the hooks, and under carry.py, sees what it sees under plain ``python``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cputune
+from cputune.inside import carry_script
+
+LOOK = """
+import json, sys
+if __name__ == "__main__":
+    main = sys.modules["__main__"]
+    print(json.dumps([sys.argv, sys.path[0], __file__, __package__ or "",
+                      __spec__ and __spec__.name, main.__dict__ is globals()]))
+"""
+SIBLING = "from . import near\nfrom ..far import FAR\n"
+
+WAYS = {
+    "trial": ["-m", "cputune.inside"],
+    "carried": [str(carry_script()), '{"world_size": 1}'],
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    inner = tmp_path / "package" / "inner"
+    inner.mkdir(parents=True)
+    for folder in (inner.parent, inner):
+        (folder / "__init__.py").write_text("")
+    (inner / "near.py").write_text("")
+    (inner.parent / "far.py").write_text("FAR = 1\n")
+    (inner / "train.py").write_text(SIBLING + LOOK)
+    (inner / "alone.py").write_text("import near\n" + LOOK)
+    (tmp_path / "link.py").symlink_to(inner / "alone.py")
+    return tmp_path
+
+
+def seen(place: Path, *words: str) -> object:
+    answer = subprocess.run(
+        [sys.executable, *words],
+        cwd=place,
+        env={"PYTHONPATH": str(Path(cputune.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-m", "package.inner.train", "--a", "1"),
+        ("package/inner/alone.py", "--a", "1"),
+        ("link.py",),
+        ("-m", "package.inner.train", "-m"),
+    ],
+)
+def test_as_python_runs_it(place: Path, way: str, words: tuple[str, ...]) -> None:
+    assert seen(place, *WAYS[way], *words) == seen(place, *words)

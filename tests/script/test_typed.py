@@ -1,0 +1,144 @@
+"""What people type after ``--``, and the script that is seen in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cputune.errors import UsageError
+from cputune.script import read_typed
+from cputune.workload import Workload
+
+
+@pytest.mark.parametrize(
+    ("typed", "argv"),
+    [
+        ("train.py --epochs 3", "train.py --epochs 3"),
+        ("python train.py --epochs 3", "train.py --epochs 3"),
+        ("python3 -u -X dev train.py", "train.py"),
+        ("/nowhere/train.py -- --x", "/nowhere/train.py -- --x"),
+        ("-m package.train --epochs 3", "-m package.train --epochs 3"),
+        ("python -m package.train", "-m package.train"),
+        ("accelerate launch train.py --lr 1", "train.py --lr 1"),
+        ("accelerate launch --cpu --num_processes 2 train.py --cpu", "train.py --cpu"),
+        ("accelerate launch --mixed-precision=bf16 -m package.train", "-m package.train"),
+        ("accelerate launch --some-new-option 3 train.py", "train.py"),
+        ("accelerate launch --some-new-switch train.py 3", "train.py 3"),
+        ("python -m accelerate.commands.launch --cpu train.py", "train.py"),
+        ("torchrun --standalone --nproc-per-node 2 train.py --a", "train.py --a"),
+        ("torchrun --nproc_per_node=2 -m package.train --a", "-m package.train --a"),
+        ("python -m torch.distributed.run train.py", "train.py"),
+        ("mpirun -n 2 -genv A 1 python -u train.py -n 5", "train.py -n 5"),
+        ("mpiexec.hydra -np 2 train.py", "train.py"),
+    ],
+)
+def test_the_script_is_seen_in_what_was_typed(typed: str, argv: str) -> None:
+    job = Workload.script(typed.split())
+    assert job.argv == tuple(argv.split())
+    assert Workload.from_json(job.to_json()) == job
+
+
+@pytest.mark.parametrize(
+    ("typed", "ranks"),
+    [
+        ("torchrun train.py", 1),
+        ("torchrun --nproc-per-node 2 train.py", 2),
+        ("mpirun -n 3 python train.py", 3),
+        ("mpirun -np 3 -ppn 3 python -m package.train", 3),
+        ("accelerate launch --cpu --num_processes 2 train.py", 1),
+        ("accelerate launch --num_processes 2 --mpirun_hostfile hosts train.py", 2),
+    ],
+)
+def test_the_launch_as_typed_is_the_baseline(typed: str, ranks: int) -> None:
+    job = Workload.script(typed.split())
+    assert (job.launch, job.launch_ranks) == (tuple(typed.split()), ranks)
+
+
+def test_a_script_without_a_launcher_has_no_launch() -> None:
+    for typed in ("train.py", "python train.py", "-m package.train"):
+        assert Workload.script(typed.split()).launch == ()
+
+
+def test_options_that_a_plan_replaces_are_named() -> None:
+    typed = read_typed(
+        ["accelerate", "launch", "--num_processes", "2", "--mixed_precision", "bf16", "t.py"]
+    )
+    assert typed.notes == (
+        "a plan takes the place of accelerate launch and its --num_processes 2 "
+        "--mixed_precision bf16",
+    )
+    typed = read_typed(["python", "-O", "-W", "ignore", "train.py"])
+    assert typed.notes == ("options of python are left out: -O -W ignore",)
+
+
+def test_options_that_no_plan_replaces_stay() -> None:
+    words = "accelerate launch --gradient_accumulation_steps 4 --dynamo_backend inductor t.py"
+    assert read_typed(words.split()).variables == {
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
+        "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
+    }
+
+
+def test_a_console_script_is_a_python_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "finetune"
+    program.write_text(f"#!{sys.executable}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Workload.script(["finetune", "--a"]).argv == (str(program), "--a")
+
+
+def test_of_trl_its_own_script_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts = tmp_path / "trl" / "scripts"
+    scripts.mkdir(parents=True)
+    for file in (scripts.parent / "__init__.py", scripts / "__init__.py", scripts / "sft.py"):
+        file.write_text("")
+    monkeypatch.chdir(tmp_path)
+    job = Workload.script(["trl", "sft", "--model_name_or_path", "m"])
+    assert job.argv == ("-m", "trl.scripts.sft", "--model_name_or_path", "m")
+    assert job.launch[:2] == ("trl", "sft")
+    with pytest.raises(UsageError, match="trl chess trains nothing"):
+        Workload.script(["trl", "chess"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("-m", "no script was given"),
+        ("--epochs 3", "'--epochs' is an option, not a script"),
+        ("OMP_NUM_THREADS=4 python train.py", "is a variable, not a script"),
+        ("python", "python was given no script"),
+        ("python -c pass", "from -c is not tuned"),
+        ("accelerate config", "only `accelerate launch` trains"),
+        ("accelerate launch --cpu", "accelerate launch was given no script"),
+        ("accelerate launch --use_fsdp train.py", "divides a model over accelerators"),
+        ("accelerate launch --multi_gpu train.py", "training on CPUs"),
+        ("torchrun --nnodes 2 train.py", "on this machine alone"),
+        ("torchrun --nproc-per-node many train.py", "'many' is no number of processes"),
+        ("torchrun -m torch.distributed.run train.py", "starts another launcher"),
+        ("mpirun -n 2 ./train", "no python and no script is seen"),
+        ("mpirun -n 1 python a.py : -n 1 python b.py", "several programs"),
+        ("numactl -C 0 python train.py", "in place of numactl"),
+        ("bash train.sh", "bash is not the training script"),
+    ],
+)
+def test_what_is_no_training_command_is_refused(typed: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        Workload.script(typed.split())
+    assert caught.value.hint
+
+
+def test_a_configuration_of_accelerate_is_read(tmp_path: Path) -> None:
+    config = tmp_path / "accelerate.yaml"
+    words = ["accelerate", "launch", "--config_file", str(config), "train.py"]
+    config.write_text("distributed_type: 'FSDP'\n")
+    with pytest.raises(UsageError, match="the configuration of accelerate says FSDP"):
+        Workload.script(words)
+    config.write_text("num_processes: 2\nmpirun_config:\n  mpirun_hostfile: hosts\n")
+    assert Workload.script(words).launch_ranks == 2
+    config.unlink()
+    with pytest.raises(UsageError, match="cannot read the configuration"):
+        Workload.script(words)
