@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hosts.builder import Cgroup, machine
+from hosts.reasons import without_reason
 
-from cputune.host import Host, LiveHost, RecordedHost
+from cputune.host import LiveHost, RecordedHost
 from cputune.probing import probe
-from cputune.report.host import host_document
 
 GIB = 1 << 30
 S390X = (
@@ -42,28 +41,6 @@ BUILT: dict[str, dict[str, Any]] = {
         "record": {"launchers": {"mpirun": {"path": "/usr/bin/mpirun"}, "srun": {"path": "/bin/s"}}}
     },
 }
-
-
-def nulls(value: object, path: str) -> Iterator[str]:
-    """Dotted names of all nulls below a value; members of lists by their id, name or place."""
-    if value is None:
-        yield path
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from nulls(inner, f"{path}.{key}".lstrip("."))
-    elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            name = place
-            if isinstance(inner, dict):
-                name = inner.get("id", inner.get("name", place))
-            yield from nulls(inner, f"{path}.{name}")
-
-
-def without_reason(host: Host) -> list[str]:
-    document = host_document(probe(host))
-    reasons = {unknown["fact"] for unknown in document["unknown"]}
-    reasons |= {f"limits.{name}" for name in document["limits"]["unlimited"]}
-    return [name for name in nulls(document, "") if name not in reasons]
 
 
 @pytest.mark.parametrize("name", BUILT)
