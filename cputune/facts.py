@@ -153,6 +153,7 @@ class Limits:
     periods: int | None = None
     shm_free_bytes: int | None = None
     shm_read_only: bool | None = None
+    open_files_hard: int | None = None
     processes: int | None = None
     pids: int | None = None
     pids_used: int | None = None

@@ -60,6 +60,12 @@ def loads_intel_openmp(facts: HostFacts) -> bool:
     return by_conda or any(re.search(INTEL_OPENMP, path) for path in preloaded(facts))
 
 
+def lacks_torch(facts: HostFacts) -> bool:
+    """Whether torch is known not to be installed; a recording may have left packages out."""
+    known = bool(facts.packages) or (not facts.recorded and facts.python is not None)
+    return known and facts.package("torch") is None
+
+
 def without_gpu(facts: HostFacts) -> bool:
     """Whether training can only run on the CPU: no GPU driver, or torch's CPU build."""
     torch = facts.package("torch")

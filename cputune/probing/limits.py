@@ -9,7 +9,10 @@ from cputune.facts import Limits
 from cputune.probing._cgroup import Group, find_groups
 from cputune.probing._look import Look, whole_number
 
-LIMITS = ("cpu_quota", "memory_bytes", "open_files", "memlock_bytes", "processes", "pids")
+LIMITS = (
+    *("cpu_quota", "memory_bytes", "open_files", "open_files_hard", "memlock_bytes"),
+    *("processes", "pids"),
+)
 """Facts that may be None because there is no such limit."""
 SHM = "/dev/shm"
 
@@ -40,6 +43,7 @@ def read_limits(look: Look) -> Limits:
         memory_bytes=_memory(look, memory),
         shm_bytes=_shared_memory(look),
         open_files=_shell_limit(look, "NOFILE", "Max open files", "open_files"),
+        open_files_hard=_shell_limit(look, None, "Max open files", "open_files_hard"),
         memlock_bytes=_shell_limit(look, "MEMLOCK", "Max locked memory", "memlock_bytes"),
         cgroup_version=None if told is None else told.version,
         cgroup_path=None if told is None else told.path,
@@ -224,18 +228,21 @@ def _nice(look: Look) -> int | None:
     return nice
 
 
-def _shell_limit(look: Look, name: str, title: str, fact: str) -> int | None:
-    """A soft limit from /proc/self/limits; None is unlimited, or unknown with its reason."""
+def _shell_limit(look: Look, name: str | None, title: str, fact: str) -> int | None:
+    """A limit from /proc/self/limits; None is unlimited, or unknown with its reason.
+
+    Without a ``name`` for getrlimit(2) the hard limit, else the soft one.
+    """
     text = look.text("/proc/self/limits")
     for line in (text or "").splitlines():
         if line.startswith(title):
-            soft = line.removeprefix(title).split()[:1]
-            if soft == ["unlimited"]:
+            found = line.removeprefix(title).split()[slice(0, 1) if name else slice(1, 2)]
+            if found == ["unlimited"]:
                 return None
-            number = whole_number(soft[0]) if soft else None
+            number = whole_number(found[0]) if found else None
             if number is not None:
                 return number
-    limit = look.host.resource_limit(name)
-    if limit is None and not look.host.live:
+    limit = look.host.resource_limit(name) if name else None
+    if limit is None and not (name and look.host.live):
         look.not_known(f"limits.{fact}", look.why("/proc/self/limits"))
     return limit

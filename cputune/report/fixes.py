@@ -115,12 +115,15 @@ def _changes(finding: Finding, facts: HostFacts) -> bool:
 
 
 def _variables(command: str) -> dict[str, str | None]:
-    """What ``export A=1 B=2`` and ``unset A B`` do to variables; nothing for other commands."""
+    """What ``export A=1 B=2`` and ``unset A B`` do to variables; nothing for other commands.
+
+    Nor for what only a shell can expand, such as PATH=…:"$PATH".
+    """
     words = shlex.split(command)
     if words[0] == "unset":
         return dict.fromkeys(words[1:])
     pairs = (word.partition("=") for word in words[1:]) if words[0] == "export" else ()
-    return {name: value for name, _, value in pairs}
+    return {name: value for name, _, value in pairs if "$" not in value}
 
 
 def _with_variables(facts: HostFacts, variables: dict[str, str | None]) -> HostFacts:

@@ -265,7 +265,7 @@ def test_a_file_is_judged_by_the_stack_that_is_named(cputune: Run, tmp_path: Pat
     assert (ended.code, codes(ended)) == (1, ["file-use-cpu"])
     assert cputune("doctor", "--check-file", str(tmp_path / "none")).code == 3
     path.write_bytes(GARBAGE)
-    assert cputune("doctor", "--check-file", str(path)).code == 2
+    assert cputune("doctor", "--check-file", str(path)).code == 3
 
 
 def test_the_default_configuration_of_accelerate_is_judged_too(

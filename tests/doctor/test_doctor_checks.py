@@ -32,6 +32,7 @@ from cputune.facts import (
     Network,
     NumaNode,
     Package,
+    Topology,
     Unknown,
 )
 from cputune.report.fixes import fix_script
@@ -94,6 +95,8 @@ HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "OMP_NUM_THRE
 MASTER = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 
+STRAY = "/a b/bin/mpirun --version ended with 127"
+
 CASES = (
     Case(
         "facts-missing",
@@ -116,7 +119,7 @@ CASES = (
         {"limits": {"cpu_quota": 8.0, "periods": 1000, "throttled_periods": 950}},
         ("950 of 1000", "95 %", "8 CPUs"),
         WARNING,
-        near={"limits": {"periods": 1000, "throttled_periods": 20}},
+        near={"limits": {"periods": 1000, "throttled_periods": 950}},
     ),
     Case(
         "ranks-auto",
@@ -340,9 +343,12 @@ CASES = (
     ),
     Case(
         "numa-not-zero",
-        {"topology": topology(allowed=tuple(range(28, 56)))},
-        ("28-55", "node 1"),
-        near={"topology": topology(allowed=tuple(range(28)))},
+        {
+            "topology": topology(allowed=tuple(range(28, 56))),
+            "limits": {"cpuset": tuple(range(28, 56))},
+        },
+        ("the cpuset holds CPUs 28-55", "node 1"),
+        near={"topology": topology(allowed=tuple(range(28, 56)))},
     ),
     Case(
         "mempolicy",
@@ -501,6 +507,16 @@ CASES = (
         env(I_MPI_ROOT="/opt/intel/oneapi/mpi/latest"),
         ("/opt/intel/oneapi/mpi/latest", "/usr/bin/mpirun is mpich"),
         WARNING,
+    ),
+    Case(
+        "mpi-outside",
+        {
+            "launchers": (replace(INTEL_MPI, path="/a b/bin/mpirun", dialect=None),),
+            "unknown": (Unknown(fact="launchers.mpirun.dialect", reason=STRAY),),
+        },
+        ("ended with 127",),
+        WARNING,
+        near={"launchers": (replace(INTEL_MPI, dialect=None),)},
     ),
     Case(
         "accelerate-one-process",
@@ -820,3 +836,54 @@ def test_the_cure_of_dead_preloads_leaves_no_dead_one() -> None:
     findings = BY_CODE["preload-dead"](changed(preload_missing=dead, **env(LD_PRELOAD=preload)))
     wanted = f"export LD_PRELOAD=/there.so:{TCMALLOC}"
     assert [finding.command for finding in findings] == [wanted, wanted]
+
+
+def evidence(code: str, facts: HostFacts) -> str:
+    return "; ".join(finding.evidence for finding in BY_CODE[code](facts))
+
+
+def test_an_mpirun_of_an_unknown_maker_is_an_mpirun() -> None:
+    facts = changed(launchers=(replace(INTEL_MPI, dialect=None),))
+    for code in ("accelerate-one-process", "mpi-missing"):
+        assert not BY_CODE[code](facts)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (topology(), "2 sockets ask for several ranks"),
+        (topology(sockets=1, nodes_per_socket=2), "2 NUMA nodes of 1 socket ask for"),
+        (topology(sockets=1), ""),
+    ],
+)
+def test_one_socket_asks_for_no_ranks(shape: Topology, said: str) -> None:
+    found = evidence("accelerate-one-process", changed(topology=shape, launchers=()))
+    assert said in found
+    assert bool(said) is bool(found)
+
+
+def test_a_count_of_no_workers_is_not_called_unset() -> None:
+    era = changed(packages=IPEX_ERA, launchers=(INTEL_MPI,))
+    none = changed(era, **env(CCL_WORKER_COUNT="0"))
+    assert "CCL_WORKER_COUNT is unset" in evidence("gloo-slow", era)
+    assert "CCL_WORKER_COUNT is 0" in evidence("gloo-slow", none)
+
+
+def test_a_limit_that_is_as_high_as_it_may_be_is_not_raised() -> None:
+    few = {"open_files": 256, "open_files_hard": 256}
+    (finding,) = BY_CODE["open-files"](changed(limits=few))
+    assert finding.command is None
+    (finding,) = BY_CODE["open-files"](changed(limits={**few, "open_files_hard": 4096}))
+    assert finding.command == 'ulimit -Sn "$(ulimit -Hn)"'
+
+
+def test_without_torch_no_precision_is_advised() -> None:
+    plain = env(ACCELERATE_MIXED_PRECISION=None)
+    assert BY_CODE["bf16-native"](changed(**plain))
+    assert not BY_CODE["bf16-native"](changed(packages={"torch": None}, **plain))
+
+
+def test_an_mpirun_outside_its_environment_is_put_on_the_path() -> None:
+    case = next(case for case in CASES if case.code == "mpi-outside")
+    (finding,) = BY_CODE["mpi-outside"](changed(**case.fault))
+    assert finding.command == """export PATH='/a b/bin':"$PATH\""""

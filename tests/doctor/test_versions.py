@@ -7,6 +7,7 @@ from cputune.doctor.checks import stack_answers, versions
 from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
 from cputune.errors import UsageError
+from cputune.facts import Library
 
 
 def findings(packages, **more):
@@ -14,9 +15,21 @@ def findings(packages, **more):
     return {finding.code: finding for check in versions.CHECKS for finding in check(facts)}
 
 
-@pytest.mark.parametrize("packages", [TODAY, {}, {"numpy": "2.4.6"}])
-def test_a_stack_that_fits_has_no_finding(packages):
-    assert findings(packages) == {}
+def test_a_stack_that_fits_has_no_finding():
+    assert findings(TODAY) == {}
+
+
+@pytest.mark.parametrize("packages", [{}, {"numpy": "2.4.6"}])
+def test_an_environment_without_torch_is_named(packages):
+    found = findings(packages)
+    assert set(found) == {"torch-missing"}
+    assert found["torch-missing"].evidence == "Python 3.11.9 has no torch"
+    assert "--python PATH" in found["torch-missing"].remedy
+
+
+def test_a_recording_without_packages_says_nothing_of_torch():
+    facts = replace(machine({}), recorded=True)
+    assert not any(check(facts) for check in versions.CHECKS)
 
 
 def test_the_ipex_era_stack_has_advice_alone():
@@ -156,13 +169,6 @@ def test_the_ipex_era_stack_has_advice_alone():
             "pip install transformers==4.55.4",
         ),
         (
-            {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"},
-            "oneccl-setvars",
-            Severity.WARNING,
-            "CCL_ROOT is not set",
-            ". '/venv/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh'",
-        ),
-        (
             {**TODAY, "torch": "2.13.0+cu130"},
             "torch-cuda-build",
             Severity.ADVICE,
@@ -258,9 +264,35 @@ def test_an_accelerate_that_has_the_type_lets_scripts_parse_their_arguments():
     assert "trainer-arguments" not in findings(packages)
 
 
+ONECCL = {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"}
+BROUGHT = "/venv/site-packages/oneccl_bindings_for_pytorch/lib/libccl.so.1.0"
+
+
+def setvars(libraries, **environment):
+    """The finding about setvars.sh on a machine with these libccl; None where it is silent."""
+    found = tuple(Library(name="libccl", path=path) for path in libraries)
+    facts = replace(machine(ONECCL, environment=environment), libraries=found)
+    findings = (finding for check in versions.CHECKS for finding in check(facts))
+    return next((finding for finding in findings if finding.code == "oneccl-setvars"), None)
+
+
 def test_sourced_bindings_need_no_setvars():
-    packages = {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"}
-    assert "oneccl-setvars" not in findings(packages, environment={"CCL_ROOT": "/opt/ccl"})
+    assert setvars([BROUGHT], LD_LIBRARY_PATH=BROUGHT.rpartition("/")[0]) is None
+    assert setvars(["/opt/ccl/lib/libccl.so.1"], LD_LIBRARY_PATH="/x:/opt/ccl/lib") is None
+
+
+def test_bindings_that_bring_oneccl_are_sourced():
+    finding = setvars([BROUGHT])
+    assert finding.evidence.startswith("CCL_ROOT is not set")
+    script = "/venv/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh"
+    assert finding.command == f". '{script}'"
+
+
+def test_a_ccl_root_that_is_nowhere_silences_nobody():
+    """It did; and a setvars.sh was named that no bindings had brought."""
+    finding = setvars([], CCL_ROOT="/nowhere")
+    assert "CCL_ROOT=/nowhere" in finding.evidence
+    assert finding.command is None
 
 
 def test_ipex_switched_off_is_not_used_unasked():

@@ -216,11 +216,14 @@ def numa_not_zero(facts: HostFacts) -> Iterator[Finding]:
     topology = facts.topology
     allowed = set(topology.allowed)
     nodes = [node for node in topology.numa_nodes if allowed & set(node.cpus or ())]
-    if not allowed or 0 in allowed or not nodes or len(topology.numa_nodes) < 2:
+    cpuset = facts.limits.cpuset
+    # A mask of taskset does not keep numactl from CPU 0; a cpuset does.
+    if cpuset is None or 0 in cpuset or not nodes or len(topology.numa_nodes) < 2:
         return
     ids = ",".join(str(node.id) for node in nodes)
     yield numa_not_zero.finding(
-        f"allowed are CPUs {cpulist.render(allowed)}, on NUMA node {ids}",
+        f"the cpuset holds CPUs {cpulist.render(cpuset)}; allowed are "
+        f"{cpulist.render(allowed)}, on NUMA node {ids}",
         command=f"numactl --physcpubind={cpulist.render(allowed)} --membind={ids} python train.py",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.variables import value
+from cputune.doctor.variables import lacks_torch, value
 from cputune.facts import HostFacts
 from cputune.stack.tables import load, parse
 from cputune.stack.uses import oneccl_module
@@ -73,16 +73,18 @@ def package_twice(facts: HostFacts) -> Iterator[Finding]:
 def torch_missing(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: "None of PyTorch, TensorFlow >= 2.0, or Flax have been found".
 
-    Cause: transformers, accelerate, IPEX and the oneCCL bindings install without torch.
+    Cause: transformers, accelerate, IPEX and the oneCCL bindings install without torch. Or
+    the doctor stands in another environment than the one that trains (pipx, conda).
     """
-    if facts.package("torch") is not None:
+    if not lacks_torch(facts):
         return
     stack = [p.name for p in facts.packages if short_name(p.name) not in (None, "numpy")]
-    if stack:
-        yield torch_missing.finding(
-            f"{', '.join(stack)} without torch",
-            command=f"pip install torch --index-url {load().wheels['torch_cpu']}",
-        )
+    elsewhere = "Install torch here, or name the Python that trains: cputune doctor --python PATH"
+    yield torch_missing.finding(
+        f"{', '.join(stack)} without torch" if stack else f"Python {facts.python} has no torch",
+        remedy=None if stack else elsewhere,
+        command=f"pip install torch --index-url {load().wheels['torch_cpu']}" if stack else None,
+    )
 
 
 @check(
@@ -159,13 +161,20 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     version = versions_of(facts).oneccl
     if package is None or version is None or facts.recorded:
         return
-    paths = value(facts, "LD_LIBRARY_PATH") or ""
-    if value(facts, "CCL_ROOT") or "ccl" in paths.lower():
+    searched = (value(facts, "LD_LIBRARY_PATH") or "").split(":")
+    root = value(facts, "CCL_ROOT")
+    found = [lib.path for lib in facts.libraries if lib.name == "libccl"]
+    if any(path.rpartition("/")[0] in searched for path in found):
         return
-    module = oneccl_module(versions_of(facts))
-    script = f"{package.location or '.'}/{module}/env/setvars.sh"
+    brought = f"{package.location or '.'}/{oneccl_module(versions_of(facts))}"
+    own = any(path.startswith(f"{brought}/") for path in found)
+    said = f"CCL_ROOT={root}" if root else "CCL_ROOT is not set"
     yield oneccl_setvars.finding(
-        "CCL_ROOT is not set, and LD_LIBRARY_PATH names no oneCCL", command=f". '{script}'"
+        f"{said}, and no directory of LD_LIBRARY_PATH holds libccl.so",
+        remedy=None
+        if own
+        else "These bindings bring no oneCCL: install it, and source its setvars.sh.",
+        command=f". '{brought}/env/setvars.sh'" if own else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from cputune.cores import usable_cores
@@ -81,6 +82,26 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
 
 
 @check(
+    "mpi-outside",
+    Severity.WARNING,
+    title="mpirun cannot start: its own directory is not on PATH",
+    remedy="Put the directory on PATH, or activate the environment that it belongs to.",
+    source="https://pypi.org/project/impi-rt/",
+)
+def mpi_outside(facts: HostFacts) -> Iterator[Finding]:
+    """Symptom: "mpirun: line 103: mpiexec.hydra: command not found".
+
+    Cause: Intel MPI's mpirun is a script that calls mpiexec.hydra from PATH. It was found by
+    its path, beside a Python whose environment is not activated.
+    """
+    for item in facts.launchers:
+        reason = facts.why_unknown(f"launchers.{item.name}.dialect") or ""
+        if item.name == "mpirun" and reason.endswith("ended with 127"):
+            directory = shlex.quote(item.path.rpartition("/")[0])
+            yield mpi_outside.finding(reason, command=f'export PATH={directory}:"$PATH"')
+
+
+@check(
     "accelerate-one-process",
     Severity.ADVICE,
     title="accelerate launch starts one process without a host file",
@@ -146,6 +167,7 @@ def mpi_launchers(facts: HostFacts) -> tuple[Launcher, ...]:
 
 CHECKS: tuple[Check, ...] = (
     ranks_alone,
+    mpi_outside,
     mpi_mixed,
     accelerate_one_process,
     mpi_missing,

@@ -62,14 +62,14 @@ def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
     counts the periods in which that happened, over the whole life of the container.
     """
     periods, throttled = facts.limits.periods, facts.limits.throttled_periods
-    if periods is None or throttled is None or periods < FEWEST_PERIODS:
+    quota = facts.limits.cpu_quota
+    # The counters stay when a quota is lifted.
+    if quota is None or periods is None or throttled is None or periods < FEWEST_PERIODS:
         return
     if throttled / periods > THROTTLED_SHARE:
-        quota = facts.limits.cpu_quota
-        limit = "" if quota is None else f", the quota is {quota:g} CPUs"
         yield quota_throttled.finding(
             f"throttled in {throttled} of {periods} periods "
-            f"({100 * throttled / periods:.0f} %){limit}"
+            f"({100 * throttled / periods:.0f} %), the quota is {quota:g} CPUs"
         )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.doctor.variables import value, without_gpu
+from cputune.doctor.variables import lacks_torch, value, without_gpu
 from cputune.facts import HostFacts
 from cputune.knobs.precision import native_precisions
 
@@ -137,6 +137,8 @@ def bf16_native(facts: HostFacts) -> Iterator[Finding]:
     as fast as fp32.
     """
     if "bf16" not in native_precisions(facts) or value(facts, "ACCELERATE_MIXED_PRECISION"):
+        return
+    if lacks_torch(facts):
         return
     units = [flag for flag in ("amx_bf16", "avx512_bf16", "bf16") if facts.cpu.has(flag)]
     yield bf16_native.finding(f"the CPU has {', '.join(units)}; training defaults to fp32")

@@ -93,12 +93,18 @@ def open_files(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: each tensor that a worker hands over holds a file descriptor.
     """
-    limit = facts.limits.open_files
-    if limit is not None and limit < FEWEST_OPEN_FILES:
-        yield open_files.finding(
-            f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least",
-            command='ulimit -Sn "$(ulimit -Hn)"',
-        )
+    limit, most = facts.limits.open_files, facts.limits.open_files_hard
+    if limit is None or limit >= FEWEST_OPEN_FILES:
+        return
+    can_be_raised = most is None or most > limit
+    yield open_files.finding(
+        f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least"
+        + ("" if can_be_raised else "; the hard limit is no higher"),
+        remedy=None
+        if can_be_raised
+        else "Raise the hard limit: limits.conf, docker --ulimit nofile.",
+        command='ulimit -Sn "$(ulimit -Hn)"' if can_be_raised else None,
+    )
 
 
 @check(
