@@ -36,7 +36,7 @@ def install() -> Meter:
     force = os.environ.get(FORCE_VARIABLE)
     scratch = os.environ.get(SCRATCH_VARIABLE) or None
     os.environ.update(SILENT)
-    _redirect_arguments(scratch)
+    _watch_arguments(meter, scratch)
     meter.facts["ipex"] = False
     carried: list[tuple[str, Patch]] = []
     if force:
@@ -52,20 +52,19 @@ def install() -> Meter:
     return meter
 
 
-def _redirect_arguments(scratch: str | None) -> None:
-    """Lead the script's output folder elsewhere, after its arguments were parsed."""
-    if scratch is None:
-        return
+def _watch_arguments(meter: Meter, scratch: str | None) -> None:
+    """Note what the script reads from its command line, and lead its output folder elsewhere."""
     import argparse
 
-    elsewhere = os.path.join(scratch, "output")
     original = argparse.ArgumentParser.parse_known_args
 
     def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> Any:
         namespace, rest = original(self, *args, **kwargs)
-        for name in OUTPUT_NAMES:
-            if isinstance(getattr(namespace, name, None), str):
-                setattr(namespace, name, elsewhere)
+        meter.flags.update(vars(namespace))
+        if scratch is not None:
+            for name in OUTPUT_NAMES:
+                if isinstance(getattr(namespace, name, None), str):
+                    setattr(namespace, name, os.path.join(scratch, "output"))
         return namespace, rest
 
     argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]

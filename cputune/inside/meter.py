@@ -28,7 +28,7 @@ class Meter:
         self.framework: Framework | None = None
         self.seen: set[str] = set()
         self.facts: RankState = {}
-        self.parsing = False
+        self.flags: set[str] = set()
         self.steps = 0
         self.backwards = 0
         self._samples = 0

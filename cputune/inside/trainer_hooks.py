@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import sys
+from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
@@ -29,7 +30,6 @@ def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
     """What to do with each module of transformers once it is loaded."""
     return [
         ("transformers.training_args", lambda m: _patch_arguments(m, meter, scratch)),
-        ("transformers.hf_argparser", lambda m: _patch_parser(m, meter)),
         ("transformers.trainer", lambda m: _patch_trainer(m, meter)),
         ("transformers.modeling_utils", lambda m: _silence(m.PreTrainedModel, "save_pretrained")),
     ]
@@ -43,7 +43,9 @@ def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> N
     def post_init(self: Any) -> None:
         if not hasattr(self, "_cputune_asked"):
             self._cputune_asked = (self.max_steps, self.num_train_epochs)
-            self._cputune_parsed = meter.parsing
+            # Every parser that makes flags of these arguments (HfArgumentParser, TRL's own)
+            # knows all their names.
+            self._cputune_parsed = meter.flags >= {f.name for f in fields(self) if f.init}
             _quiet(self, scratch)
         original(self)
 
@@ -74,21 +76,6 @@ def _set(args: Any, **values: Any) -> None:
     for name, value in values.items():
         if hasattr(args, name):
             setattr(args, name, value)
-
-
-def _patch_parser(module: ModuleType, meter: Meter) -> None:
-    cls = module.HfArgumentParser
-    original = cls.parse_args_into_dataclasses
-
-    @functools.wraps(original)
-    def parse_args_into_dataclasses(self: Any, *args: Any, **kwargs: Any) -> Any:
-        meter.parsing = True
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            meter.parsing = False
-
-    cls.parse_args_into_dataclasses = parse_args_into_dataclasses
 
 
 def _patch_trainer(module: ModuleType, meter: Meter) -> None:
