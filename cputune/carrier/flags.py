@@ -70,10 +70,11 @@ def batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
 
 
 def _switch(workload: Workload, flag: str, *, on: bool) -> tuple[str, ...]:
-    """``flag``, or ``flag False``: a script may have it on by default, as TRL has bf16.
+    """``flag True`` or ``flag False``, whatever the script has by default.
 
-    Recipes have it off by default, and are spared the words.
+    TRL has bf16 on by default, and its parser wants the word. A recipe has all of it off,
+    and takes a bare flag.
     """
-    if on:
-        return (flag,)
-    return (flag, "False") if workload.recipe is None else ()
+    if workload.recipe is not None:
+        return (flag,) if on else ()
+    return (flag, str(on))

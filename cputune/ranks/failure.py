@@ -44,6 +44,8 @@ def failure(
         raised = _raised(error, after, script)
         if raised is not None:
             return raised[0](raised[1], details=tail)
+    if first is None and errors:  # torch takes its time to leave
+        return Crashed(f"{script} ended{after} with {errors[0]['text']}")
     if first is None or first["status"] == 0:
         return NoMeasurement(f"{script} ended{after}", details=tail)
     status = int(first["status"])

@@ -31,14 +31,16 @@ def plan(ranks=1, **fields):
 def test_the_flags_of_todays_stack():
     flags = training_flags(script(), plan(2, precision="bf16"), TODAY)
     assert flags == (
-        *("--use_cpu", "--bf16", "--ddp_backend", "gloo"),
+        *("--use_cpu", "--bf16", "True", "--ddp_backend", "gloo"),
         *("--per_device_train_batch_size", "6"),
     )
 
 
 def test_the_flags_of_the_ipex_era():
     flags = training_flags(script(), plan(2, precision="bf16", ipex=True, backend="ccl"), IPEX_ERA)
-    assert flags[:5] == ("--use_cpu", "--bf16", "--ddp_backend", "ccl", "--use_ipex")
+    assert flags[:7] == (
+        *("--use_cpu", "--bf16", "True", "--ddp_backend", "ccl", "--use_ipex", "True"),
+    )
 
 
 @pytest.mark.parametrize(

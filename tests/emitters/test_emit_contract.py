@@ -377,7 +377,8 @@ class TestPlan:
         files = files_for(format, "--lr", "1")
         words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
         assert training_words(words) == [
-            *("run_qa.py", "--lr", "1", "--use_cpu", "--bf16", "--ddp_backend", "gloo"),
+            *("run_qa.py", "--lr", "1", "--use_cpu", "--bf16", "True"),
+            *("--ddp_backend", "gloo"),
             *("--per_device_train_batch_size", "48"),
         ]
 

@@ -55,6 +55,12 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
     assert words in str(error)
 
 
+def test_a_script_that_has_said_its_exit_status_need_not_be_gone() -> None:
+    error = why([], [raised("SystemExit", "exit status 2")], memory_kills=0, steps=0, script="t.py")
+    assert str(error) == "t.py ended before its first step with exit status 2"
+    assert isinstance(error, Crashed)
+
+
 def test_the_tail_is_short_enough_to_read() -> None:
     error = failure(1, tail="\n".join(str(n) for n in range(1000)))
     assert isinstance(error, Crashed)

@@ -66,7 +66,7 @@ train=(
   --do_train
   --output_dir '/data/my runs/$USER'
   --use_cpu
-  --bf16
+  --bf16 True
   --ddp_backend gloo
   --per_device_train_batch_size 12
 )
