@@ -7,9 +7,11 @@ the tuner's model. A new knob is a new file and a row here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cputune import cpulist
 from cputune.errors import UsageError
 from cputune.knobs.allocator import ALLOCATOR
 from cputune.knobs.backend import BACKEND
@@ -72,9 +74,24 @@ __all__ = [
     "LeftOut",
     "Shown",
     "State",
+    "as_seen",
     "knob_named",
     "plan_arguments",
 ]
+
+
+def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
+    """The plan with what its ranks show of it: what a launch that is run as found really is."""
+    for knob in KNOBS:
+        plan = knob.as_seen(plan, states[0])
+    cpus = tuple(map(_cpus, states))
+    return replace(plan, cpus=cpus) if all(cpus) and len(cpus) == len(plan.cpus) else plan
+
+
+def _cpus(state: State) -> tuple[int, ...]:
+    """Where a rank may run, which a result holds as text."""
+    affinity = state.get("affinity") or ()
+    return cpulist.parse(affinity) if isinstance(affinity, str) else tuple(affinity)
 
 
 def plan_arguments(plan: Plan) -> dict[str, Argument]:

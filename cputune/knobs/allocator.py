@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from cputune.knobs.preload import found_here, preloads
+from cputune.knobs.preload import found_here, preloads, seen_preloaded
 from cputune.knobs.record import (
     Ask,
     Choices,
@@ -54,6 +54,13 @@ def _mapped(plan: Plan, state: State) -> str | None:
     return ":".join(path for path in plan.preload if os.path.realpath(path) in mapped)
 
 
+def _as_seen(plan: Plan, state: State) -> Plan:
+    for name in ALLOCATORS[1:]:
+        if paths := seen_preloaded(state, name):
+            return replace(plan, allocator=name, preload=(*plan.preload, *paths))
+    return plan
+
+
 ALLOCATOR = Knob(
     name="allocator",
     summary="the malloc that is preloaded: the libc's own, tcmalloc or jemalloc",
@@ -76,6 +83,7 @@ ALLOCATOR = Knob(
         ),
         variable_shown("MALLOC_CONF", _variables),
     ),
+    as_seen=_as_seen,
     words=lambda plan: None if plan.allocator == "default" else plan.allocator,
     effect=Effect(
         own=0.12,

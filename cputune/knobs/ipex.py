@@ -41,6 +41,7 @@ IPEX = Knob(
             seen=lambda plan, state: "on" if state.get("ipex") else "off",
         ),
     ),
+    as_seen=lambda plan, state: replace(plan, ipex=bool(state.get("ipex"))),
     words=lambda plan: "IPEX" if plan.ipex else None,
     effect=Effect(
         own=0.15,

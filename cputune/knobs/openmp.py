@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
-from cputune.knobs.preload import found_here, preloads
+from cputune.knobs.preload import found_here, preloads, seen_preloaded
 from cputune.knobs.record import (
     Ask,
     Choices,
@@ -13,6 +13,7 @@ from cputune.knobs.record import (
     Knob,
     KnobValue,
     Shown,
+    State,
     one_of,
     variable_shown,
 )
@@ -45,6 +46,13 @@ def _variables(plan: Plan) -> Mapping[str, str]:
     return {"KMP_BLOCKTIME": "1"} if plan.openmp == "libiomp5" else {}
 
 
+def _as_seen(plan: Plan, state: State) -> Plan:
+    for name in OPENMP_RUNTIMES[1:]:
+        if paths := seen_preloaded(state, name):
+            return replace(plan, openmp=name, preload=(*paths, *plan.preload))
+    return plan
+
+
 OPENMP = Knob(
     name="openmp",
     summary="the OpenMP runtime: the one that torch brings, or libiomp5 preloaded",
@@ -61,6 +69,7 @@ OPENMP = Knob(
         ),
         variable_shown("KMP_BLOCKTIME", _variables),
     ),
+    as_seen=_as_seen,
     words=lambda plan: None if plan.openmp == "default" else plan.openmp,
     effect=Effect(
         own=0.08,

@@ -14,6 +14,7 @@ from cputune.knobs.record import (
     KnobValue,
     LeftOut,
     Shown,
+    State,
     one_of,
 )
 from cputune.stack import versions_of, why_no_bf16
@@ -79,6 +80,11 @@ def _arguments(plan: Plan) -> Mapping[str, Argument]:
     return {"bf16": plan.precision == "bf16"}
 
 
+def _as_seen(plan: Plan, state: State) -> Plan:
+    found = [name for name in PRECISIONS if DTYPES[name] == state.get("dtype")]
+    return replace(plan, precision=found[0]) if found else plan
+
+
 def _expected(facts: HostFacts, plan: Plan) -> float:
     if plan.precision != "bf16":
         return 0.0
@@ -101,6 +107,7 @@ PRECISION = Knob(
             seen=lambda plan, state: state.get("dtype"),
         ),
     ),
+    as_seen=_as_seen,
     words=lambda plan: plan.precision,
     effect=Effect(
         own=0.6,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cputune.knobs.record import Choices, LeftOut
+from cputune.knobs.record import Choices, LeftOut, State
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
@@ -21,6 +21,13 @@ def found_here(facts: HostFacts, knob: str, names: tuple[str, ...]) -> Choices:
             for name in missing
         ),
     )
+
+
+def seen_preloaded(state: State, name: str) -> tuple[str, ...]:
+    """The paths in the LD_PRELOAD of a rank that hold this library."""
+    library = f"lib{name.removeprefix('lib')}"
+    paths = state.get("preload", ())
+    return tuple(path for path in paths if path.startswith("/") and library in path)
 
 
 def preloads(plan: Plan, facts: HostFacts) -> tuple[str, ...]:

@@ -158,6 +158,10 @@ class Effect:
     source: str
 
 
+def _unseen(plan: Plan, state: State) -> Plan:
+    return plan
+
+
 def _no_variables(plan: Plan) -> Mapping[str, str]:
     return {}
 
@@ -190,6 +194,7 @@ class Knob:
         arguments: the fields of TrainingArguments that carry it, by their names in
             today's transformers; how a version spells them is ``cputune.stack``'s part.
         shown: how a rank shows that it obeys.
+        as_seen: the plan with the value that a rank shows, for a launch that is run as found.
         words: its part of ``Plan.describe()``; None where there is nothing to say.
     """
 
@@ -204,6 +209,7 @@ class Knob:
     variables: Callable[[Plan], Mapping[str, str]] = _no_variables
     arguments: Callable[[Plan], Mapping[str, Argument]] = _no_arguments
     shown: tuple[Shown, ...] = ()
+    as_seen: Callable[[Plan, State], Plan] = _unseen
     words: Callable[[Plan], str | None] = _no_words
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cputune import cpulist
@@ -24,6 +25,10 @@ def _affinity(plan: Plan, state: State) -> str | None:
     return None if seen is None else cpulist.render(seen)
 
 
+def _as_seen(plan: Plan, state: State) -> Plan:
+    return replace(plan, threads_per_process=state.get("threads") or plan.threads_per_process)
+
+
 THREADS = Knob(
     name="threads",
     summary="OpenMP threads of a rank, each on a core of its own",
@@ -38,6 +43,7 @@ THREADS = Knob(
         ),
         Shown(what="affinity", expected=_cpus, seen=_affinity, by_cpu_number=True),
     ),
+    as_seen=_as_seen,
     words=lambda plan: f"{plan.processes_per_node} × {plan.threads_per_process} threads",
     effect=Effect(
         own=0.15,

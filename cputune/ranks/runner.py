@@ -183,7 +183,9 @@ class ProcessRunner:
             framework=first.get("framework"),
             global_batch_size=None if per_rank else samples,
             parses_arguments=first.get("parses_arguments"),
-            accumulation=first.get("accumulation") if plan.world_size == 1 else None,
+            accumulation=first.get("accumulation")
+            if plan.as_found or plan.world_size == 1
+            else None,
         )
 
     @staticmethod

@@ -58,18 +58,22 @@ def build_space(
     vary: Iterable[str] | None = None,
     fix: Mapping[str, Any] | None = None,
     allow_slow_precision: bool = False,
+    baseline: Plan | None = None,
 ) -> SearchSpace:
     """Lay out every plan that fits cores, quota, memory, packages and the global batch.
 
-    ``vary`` names the knobs that are varied (all where it is None); ``fix`` holds knobs
-    at a value. Raises UsageError for a knob that does not exist and for values that no
-    plan of this machine can have.
+    ``vary`` names the knobs that are varied (all where it is None; the others stay as they
+    are today); ``fix`` holds knobs at a value; ``baseline`` is the launch of today as its
+    ranks were seen to run, where it has run. Raises UsageError for a knob that does not
+    exist and for values that no plan of this machine can have.
     """
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
+    today = baseline or baseline_plan(facts, ranks=workload.launch_ranks)
     ask = Ask(
         workload=workload,
-        fixed={**_unvaried(vary, fixed), **fixed},
-        allow_slow_precision=allow_slow_precision,
+        fixed={**_unvaried(vary, fixed, today), **fixed},
+        # What runs today is slow, perhaps, but possible.
+        allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
     values, left_out = _plans(facts, workload, ask)
     if fixed and not values:
@@ -77,7 +81,7 @@ def build_space(
     return SearchSpace(
         facts=facts,
         workload=workload,
-        baseline=baseline_plan(facts, ranks=workload.launch_ranks),
+        baseline=today,
         knobs=tuple(
             Varied(name=name, values=tuple(dict.fromkeys(v[name] for v in values.values())))
             for name in NAMES
@@ -124,15 +128,15 @@ TOGETHER = {"backend", "ccl_workers"}
 
 
 def _unvaried(
-    vary: Iterable[str] | None, fixed: Mapping[str, KnobValue]
+    vary: Iterable[str] | None, fixed: Mapping[str, KnobValue], today: Plan
 ) -> Mapping[str, KnobValue]:
-    """The knobs that are not varied, at the values of today."""
+    """The knobs that are not varied, at the values of today: a script may have its own."""
     if vary is None:
         return {}
     free = {knob_named(name).name for name in vary} | set(fixed)
     if free & TOGETHER:
         free |= TOGETHER
-    return {name: value for name, value in TODAY.items() if name not in free}
+    return {name: getattr(today, name, value) for name, value in TODAY.items() if name not in free}
 
 
 def _impossible(

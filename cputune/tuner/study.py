@@ -10,6 +10,7 @@ from functools import partial
 
 from cputune.errors import CannotError, Interrupted, NoValidTrialError
 from cputune.facts import HostFacts
+from cputune.knobs import as_seen
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import (
@@ -204,6 +205,7 @@ class TuningStudy:
             vary=options.knobs,
             fix=options.fix,
             allow_slow_precision=options.allow_slow_precision,
+            baseline=next((t.plan for t in self._findings.trials if t.plan.as_found), None),
         )
         self._sampler = PlanSampler(self._space, self._history, seed=options.seed)
         self._ledger.guide(self._sampler)
@@ -221,6 +223,9 @@ class TuningStudy:
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
         run, spent = self._measuring.quiet_run(runner, plan, number)
+        seen = observed(runner)
+        if plan.as_found and seen:
+            plan = as_seen(plan, seen)
         trial = trial_of(
             run,
             self._race,
@@ -228,7 +233,7 @@ class TuningStudy:
             plan=plan,
             origin=origin,
             step_seconds=spent,
-            observed=observed(runner),
+            observed=seen,
         )
         if isinstance(runner, DataRunner):
             self._findings.data = runner.data or self._findings.data

@@ -112,6 +112,27 @@ class TestWellBehaved:
         assert {6 % t.plan.processes_per_node for t in result.trials} == {0}
 
 
+class TestTodaysLaunch:
+    """It is what its ranks show: a script may ask for bf16 itself."""
+
+    class FakeObserved(FakeRunner):
+        def observed(self) -> tuple[dict[str, object], ...]:
+            own = {"dtype": "bfloat16", "threads": 2, "affinity": "0-1"}
+            return (own,) if self.started[-1].as_found else ({},)
+
+    def test_its_precision_is_the_one_that_was_seen(self) -> None:
+        result = tune(SMALL, self.FakeObserved(truthful()), budget=4)
+        assert result.baseline.plan.as_found
+        assert result.baseline.plan.precision == "bf16"
+        assert result.trials[0].plan == result.baseline.plan
+
+    def test_what_is_not_varied_stays_as_it_is_today(self) -> None:
+        runner = self.FakeObserved(truthful())
+        result = tune(SMALL, runner, budget=6, knobs=["threads"])
+        assert {trial.plan.precision for trial in result.trials} == {"bf16"}
+        assert len(result.trials) > 1
+
+
 class TestNoGain:
     def test_equal_plans_leave_the_baseline(self) -> None:
         def script(plan: Plan, before: int) -> Iterable[Step]:
