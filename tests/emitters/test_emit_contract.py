@@ -233,7 +233,7 @@ class TestHostileArguments:
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_a_script_that_python_takes_for_an_option(self, format: str) -> None:
-        workload = Workload.script(["-run.py"])
+        workload = Workload(name="-run.py", argv=("-run.py",))
         with pytest.raises(UsageError, match="option of its own"):
             emit(one_socket().result, format, workload=workload)
 
