@@ -66,6 +66,7 @@ def _completing(
 )
 @click.option("-o", "--output", help="Directory or file; - prints the main file. Default: launch/.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
 @click.option("--nodes", type=int, help="Machines to run on. Default: as many as hosts, else 1.")
 @click.option("--hostfile", type=click.Path(path_type=Path), help="Hosts, in any MPI's form.")
@@ -107,7 +108,9 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     script = ctx.meta.get(_SCRIPT)
     if options["verify"] and options["output"] == "-":
         raise UsageError("--verify needs files", hint="give -o DIR in place of -o -")
-    facts = _facts()
+    if options["verify"] and options["root"] is not None:
+        raise UsageError("--verify starts ranks on this machine", hint="leave --root away")
+    facts = _facts(options["root"])
     result = _result(options["result"], options["other_machine"], facts)
     files = emit(
         result,
@@ -117,7 +120,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         nodes=options["nodes"],
         hosts=_hosts(options["hostfile"], options["hosts"]),
         mpi=options["mpi"],
-        python=sys.executable if facts.package("torch") else None,
+        python=sys.executable if facts.package("torch") and not facts.recorded else None,
         versions={
             name: options[f"{name}_version"]
             for name in ("accelerate", "transformers")
@@ -139,15 +142,17 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         _verify(ctx, written, options["result"])
 
 
-def _facts() -> HostFacts:
+def _facts(root: str | None) -> HostFacts:
+    from cputune.host import RecordedHost
     from cputune.probing import probe
 
-    return probe()
+    return probe(None if root is None else RecordedHost(root))
 
 
 def _result(path: Path | None, other_machine: bool, facts: HostFacts) -> Result | None:
     if path is None:
-        if not DEFAULT_RESULT.exists():
+        # What lies here was measured on this machine, and not on a recorded one.
+        if facts.recorded or not DEFAULT_RESULT.exists():
             return None
         path = DEFAULT_RESULT
     result = Result.load(path)

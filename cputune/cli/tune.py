@@ -42,6 +42,7 @@ _NEEDED = ("torch", "transformers", "accelerate", "optuna")
 @click.option("--knobs", metavar="A,B", help="Vary these alone; the rest stays as it is today.")
 @click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a knob at a value.")
 @click.option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
+@click.option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
 @click.option(
     "--allow-slow-precision", is_flag=True, help="Try bf16 where the CPU only emulates it."
 )
@@ -67,6 +68,7 @@ def command(
     knobs: str | None,
     fix: tuple[str, ...],
     dry_run: bool,
+    root: str | None,
     allow_slow_precision: bool,
     batch_per_rank: int | None,
     global_batch_size: int | None,
@@ -94,11 +96,16 @@ def command(
     }
     seconds = None if max_time is None else _seconds(max_time)
 
+    from cputune.host import RecordedHost
     from cputune.probing import probe
     from cputune.tuner import search_space, tune
 
+    if root is not None and not dry_run:
+        raise UsageError(
+            "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
+        )
     if dry_run:
-        facts = probe()
+        facts = probe(None if root is None else RecordedHost(root))
         _dry_run(search_space(facts, job, **options), as_json=as_json)
         return
     destination = None if output == "-" else Path(output)
@@ -277,7 +284,7 @@ def _dry_run(space: SearchSpace, *, as_json: bool) -> None:
     for line in space_lines(space):
         out.print(visible(line))
     out.print(f"first: {space.baseline.describe()}")
-    out.print(f"  {words}")
+    out.print(f"  {words}", soft_wrap=True)  # what is wrapped cannot be pasted
 
 
 def _first_command(space: SearchSpace) -> str:
@@ -288,7 +295,8 @@ def _first_command(space: SearchSpace) -> str:
 
     versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
     way = carried(space.workload, space.baseline, versions)
-    return shlex.join([sys.executable, *trial_command(space.workload, way)])
+    python = "python3" if space.facts.recorded else sys.executable
+    return shlex.join([python, *trial_command(space.workload, way)])
 
 
 def _progress() -> OnEvent:
