@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from cputune.tuner.events import TrialEnded as TrialEnded
     from cputune.tuner.events import TrialRepeated as TrialRepeated
     from cputune.tuner.events import TrialStarted as TrialStarted
+    from cputune.tuner.events import Waiting as Waiting
     from cputune.verifier import Verification as Verification
     from cputune.verifier import verify as verify
     from cputune.workload import Workload as Workload
@@ -69,7 +70,7 @@ _PUBLIC = {
     "cputune.tuner": ("SearchSpace", "search_space", "tune"),
     "cputune.tuner.events": (
         "ConfirmStarted", "Event", "Said", "StepTaken", "StudyEnded",
-        "StudyStarted", "TrialEnded", "TrialRepeated", "TrialStarted",
+        "StudyStarted", "TrialEnded", "TrialRepeated", "TrialStarted", "Waiting",
     ),
     "cputune.verifier": ("Verification", "verify"),
     "cputune.workload": ("Workload",),

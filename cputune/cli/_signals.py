@@ -10,6 +10,8 @@ from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
+_came = False
+
 
 @contextmanager
 def interrupted_by_any_signal() -> Iterator[None]:
@@ -18,9 +20,13 @@ def interrupted_by_any_signal() -> Iterator[None]:
     Those that follow are passed over until the process ends: what the first one has begun
     shall come to its end. A signal that is ignored from the start stays ignored (nohup).
     """
+    global _came
+    _came = False
     ours = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        global _came
+        _came = True
         for one in ours:
             signal.signal(one, signal.SIG_IGN)
         _leave_a_lost_terminal()
@@ -34,6 +40,15 @@ def interrupted_by_any_signal() -> Iterator[None]:
         for number in ours:
             if signal.getsignal(number) is interrupt:
                 signal.signal(number, signal.SIG_DFL)
+
+
+def stop_if_interrupted() -> None:
+    """Raise KeyboardInterrupt again, for a signal that came while nothing could be raised.
+
+    Python drops what is raised in a finalizer, and goes on.
+    """
+    if _came:
+        raise KeyboardInterrupt
 
 
 def _leave_a_lost_terminal() -> None:

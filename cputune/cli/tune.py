@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cputune.cli._output import console, print_json, tell
-from cputune.cli._signals import interrupted_by_any_signal
+from cputune.cli._signals import interrupted_by_any_signal, stop_if_interrupted
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
 from cputune.script import read_typed, require_trainable
 from cputune.visible import visible
@@ -55,6 +55,9 @@ _NEEDED = ("torch", "transformers", "accelerate", "optuna")
 @click.option("--global-batch-size", type=int, metavar="N", help="Samples per step of all ranks.")
 @click.option("--study", metavar="FILE.db", help="Keep the study here (SQLite).")
 @click.option("--resume", is_flag=True, help="Go on with the study that was interrupted.")
+@click.option(
+    "--share-machine", is_flag=True, help="Measure even while another process measures here."
+)
 @click.option("-o", "--output", metavar="FILE", default="cputune.json", show_default=True)
 @click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
 @click.option("--json", "as_json", is_flag=True, help="The result on stdout, nothing else.")
@@ -74,6 +77,7 @@ def command(
     global_batch_size: int | None,
     study: str | None,
     resume: bool,
+    share_machine: bool,
     output: str,
     force: bool,
     as_json: bool,
@@ -116,7 +120,10 @@ def command(
     search_space(facts, job, **options)
     _warn_of_errors(facts)
     if force and not resume:
-        book.unlink(missing_ok=True)
+        from cputune.host.locks import study_lock
+
+        with study_lock(book):
+            book.unlink(missing_ok=True)
     progress = _progress()
     try:
         result = tune(
@@ -127,6 +134,7 @@ def command(
             max_time_seconds=seconds,
             study=book,
             resume=resume,
+            share_machine=share_machine,
             on_event=progress,
             **options,
         )
@@ -302,11 +310,13 @@ def _first_command(space: SearchSpace) -> str:
 def _progress() -> OnEvent:
     """A line that changes on a terminal; elsewhere a line for each trial."""
     from cputune.report.tuning import line_of, status_of
-    from cputune.tuner.events import Event
+    from cputune.tuner.events import Event, StudyEnded
 
     alive = sys.stderr.isatty()
 
     def show(event: Event) -> None:
+        if not isinstance(event, StudyEnded):
+            stop_if_interrupted()
         status, line = status_of(event), line_of(event)
         if alive:
             sys.stderr.write("\r\x1b[K" + visible(status or "")[:78])

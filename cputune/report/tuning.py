@@ -17,6 +17,7 @@ from cputune.tuner.events import (
     TrialEnded,
     TrialRepeated,
     TrialStarted,
+    Waiting,
 )
 from cputune.visible import visible
 
@@ -30,6 +31,11 @@ LEGEND = "2 × 14 threads means 2 ranks with 14 threads each"
 
 def line_of(event: Event) -> str | None:
     """One line for an event, or None for one that is not worth a line of its own."""
+    if isinstance(event, Waiting):
+        return (
+            f"waiting for {event.owner}, which measures on this machine "
+            "(--share-machine does not wait)"
+        )
     if isinstance(event, StudyStarted):
         resumed = f", {event.resumed} trials are on record" if event.resumed else ""
         return f"{len(event.space)} plans, {event.budget} trials{resumed} ({LEGEND})"

@@ -7,7 +7,7 @@ Optuna is imported when a study starts, not before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,7 @@ from cputune.errors import MissingPackageError, UsageError
 from cputune.facts import HostFacts
 from cputune.result import Result
 from cputune.steps import Runner
-from cputune.tuner.events import OnEvent, Said
+from cputune.tuner.events import OnEvent, Said, Waiting
 from cputune.tuner.space import SearchSpace, build_space
 from cputune.workload import Workload
 
@@ -56,6 +56,7 @@ def tune(
     max_time_seconds: float | None = None,
     study: str | Path | None = None,
     resume: bool = False,
+    share_machine: bool = False,
 ) -> Result:
     """Measure plans of this job on this machine and return the fastest, compared with today's.
 
@@ -73,10 +74,13 @@ def tune(
         max_time_seconds: when the search ends early, 7/10 of it, and the confirmation.
         study: an SQLite file to keep the study in; in memory where it is None.
         resume: go on with that study; its host, workload, seed and knobs must be the same.
+        share_machine: measure although another process measures here; else real processes
+            are only started when that has ended.
 
     Raises UsageError for what makes no sense, MissingPackageError without optuna,
-    CannotError for a study that cannot be gone on with, NoValidTrialError where no trial
-    gave a number, and Interrupted on SIGINT, whose ``result`` is what was found.
+    CannotError for a study that is in use or cannot be gone on with, NoValidTrialError
+    where no trial gave a number, and Interrupted on SIGINT, whose ``result`` is what was
+    found.
     """
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
         raise UsageError(
@@ -93,6 +97,7 @@ def tune(
         facts = probe()
     search_space(facts, job, knobs=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
 
+    from cputune.host.locks import measuring_lock, study_lock
     from cputune.tuner.options import StudyOptions
     from cputune.tuner.study import TuningStudy
 
@@ -119,7 +124,16 @@ def tune(
         if on_event is not None:
             on_event(Said(text=text))
 
-    return TuningStudy(job, facts, open_runner, options, on_event=on_event).run()
+    def wait_for(owner: str) -> None:
+        if on_event is not None:
+            on_event(Waiting(owner=owner))
+
+    with ExitStack() as held:
+        if options.study is not None:
+            held.enter_context(study_lock(options.study))
+        if runner is None and not share_machine:
+            held.enter_context(measuring_lock(wait_for))
+        return TuningStudy(job, facts, open_runner, options, on_event=on_event).run()
 
 
 def _require_optuna() -> None:

@@ -20,6 +20,13 @@ class StudyStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """``owner`` measures on this machine; the study begins when that has ended."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
     """The runner says in words what it is doing."""
 
@@ -79,7 +86,8 @@ class StudyEnded:
 
 
 Event = (
-    StudyStarted
+    Waiting
+    | StudyStarted
     | Said
     | TrialStarted
     | StepTaken

@@ -17,14 +17,14 @@ import pytest
 from cputune.result import Result
 
 LIGHT = str(Path(__file__).parent.parent / "faults" / "light.py")
-TUNE = (sys.executable, "-m", "cputune", "tune", "--budget", "50")
+TUNE = (sys.executable, "-m", "cputune", "tune", "--share-machine", "--budget", "50")
 ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 def start(folder: Path, *arguments: str, **more: object) -> subprocess.Popen[str]:
     (folder / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
-        [*TUNE, *arguments, "--", LIGHT],
+        [*TUNE, *arguments, "--", LIGHT, "0.03"],
         cwd=folder,
         env={**os.environ, "TMPDIR": str(folder / "tmp")},
         stdout=subprocess.DEVNULL,
@@ -50,7 +50,7 @@ def test_what_was_found_is_kept_and_nothing_is_left(tmp_path: Path, number: int)
         assert child.stderr is not None
         said = child.stderr.read()
     assert child.returncode == 130
-    assert "go on with: cputune tune --resume --budget 50 -- " in said
+    assert "go on with: cputune tune --resume --share-machine --budget 50 -- " in said
     assert Result.load(tmp_path / "cputune.json").trials
     assert family
     assert not psutil.wait_procs(family, timeout=20)[1]
@@ -89,3 +89,54 @@ def test_a_terminal_that_goes_away_loses_nothing(tmp_path: Path) -> None:
         child.send_signal(signal.SIGHUP)
     assert child.returncode == 130
     assert Result.load(tmp_path / "cputune.json").trials
+
+
+def test_the_second_of_two_tunes_on_one_study_is_refused(tmp_path: Path) -> None:
+    with start(tmp_path) as first:
+        list(lines_until(first, "trial 0:"))
+        for words in ("--resume", "--force"):
+            with start(tmp_path, words) as second:
+                assert second.stderr is not None
+                said = second.stderr.read()
+            assert second.returncode == 3
+            assert f"in use by process {first.pid} on" in said
+        first.send_signal(signal.SIGKILL)
+    with start(tmp_path, "--resume") as resumed:
+        assert any(line.startswith("trial ") for line in lines_until(resumed, "trial 2:"))
+        resumed.send_signal(signal.SIGTERM)
+        resumed.communicate(timeout=60)
+    numbers = [trial.number for trial in Result.load(tmp_path / "cputune.json").trials]
+    assert numbers == list(range(len(numbers)))
+
+
+def test_two_new_tunes_on_one_file_are_one_too_many(tmp_path: Path) -> None:
+    both = [start(tmp_path, "--study", "one.db", "-o", f"{n}.json") for n in range(2)]
+    while not [child for child in both if child.poll() is not None]:
+        time.sleep(0.05)
+    refused, working = sorted(both, key=lambda child: child.poll() is None)
+    _, said = refused.communicate()
+    assert refused.returncode in (2, 3)
+    assert f"in use by process {working.pid} on" in said or "one.db exists" in said
+    assert "sqlite" not in said.lower()
+    working.send_signal(signal.SIGTERM)
+    working.communicate(timeout=60)
+    assert working.returncode == 130
+
+
+def test_a_signal_that_python_drops_is_not_forgotten() -> None:
+    """What is raised in a finalizer is only printed; the next event raises it again."""
+    code = (
+        "import signal\n"
+        "from cputune.cli._signals import interrupted_by_any_signal, stop_if_interrupted\n"
+        "class Finalizer:\n"
+        "    def __del__(self): signal.raise_signal(signal.SIGTERM)\n"
+        "with interrupted_by_any_signal():\n"
+        "    Finalizer()\n"
+        "    print('dropped', flush=True)\n"
+        "    stop_if_interrupted()\n"
+        "    print('forgotten', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "dropped\n"

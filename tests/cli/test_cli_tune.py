@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from machines import Model, machine, simulated
 
 from cputune import cpulist
 from cputune.cli import main
+from cputune.host import locks
 from cputune.plan import Plan
 from cputune.result import Result
 from cputune.steps import Crashed, Step
@@ -68,6 +70,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
         opened: ClassVar[list[tuple[Workload, bool]]] = []
 
     monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
+    monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
     monkeypatch.setattr(cputune.probing, "probe", lambda: SMALL.facts)
     return Runner
 
@@ -297,6 +300,28 @@ class TestNoResult:
         assert again.code == 0
         assert len(Result.load(Path("cputune.json")).trials) == 7
 
+    def test_a_study_in_use_is_left_alone(self, cputune: Run) -> None:
+        cputune("tune", "--budget", "2")
+        before = Path("cputune.db").read_bytes()
+        for words in (("--resume",), ("--force",)):
+            with locks.study_lock(Path("cputune.db")):
+                ended = cputune("tune", "--budget", "2", *words)
+            assert ended.code == 3
+            assert f"in use by process {os.getpid()} on" in ended.err
+        assert Path("cputune.db").read_bytes() == before
+
+    def test_a_machine_that_another_measures_is_waited_for(
+        self, cputune: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with locks.measuring_lock(pytest.fail):
+            assert cputune("tune", "--share-machine", "--budget", "2").code == 0
+
+            def interrupted(owner: str) -> None:
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(locks, "_peer", interrupted)
+            assert cputune("tune", "--resume", "--budget", "2").code == 130
+
     def test_another_study_is_not_gone_on_with(self, cputune: Run) -> None:
         cputune("tune", "--budget", "2")
         ended = cputune("tune", "--resume", "--recipe", "distilbert-squad")
@@ -323,7 +348,8 @@ max_position_embeddings = 32
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     (directory / "tiny.toml").write_text(TINY)
-    command = [sys.executable, "-m", "cputune", "tune", "--recipe", "tiny.toml", *arguments]
+    command = [sys.executable, "-m", "cputune", "tune", "--share-machine"]
+    command += ["--recipe", "tiny.toml", *arguments]
     return subprocess.Popen(
         command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

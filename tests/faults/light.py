@@ -1,11 +1,16 @@
-"""A rank that needs no torch: it says what one would say, a step each few milliseconds."""
+"""A rank that needs no torch: it says what one would say, a step each few milliseconds.
+
+``light.py SECONDS`` makes steps that last so long.
+"""
 
 import os
+import sys
 import time
 
 from cputune.inside import state
 from cputune.inside.speak import Speaker
 
+SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 0.005
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -27,12 +32,12 @@ speaker.say(
 number = 0
 while True:
     number += 1
-    time.sleep(0.005)
+    time.sleep(SECONDS)
     speaker.say(
         {
             "event": "step",
             "number": number,
-            "seconds": 0.005,
+            "seconds": SECONDS,
             "samples": 8 // WORLD,
             "loss": 1.0,
             "delayed": 0.0,

@@ -12,6 +12,8 @@ import pytest
 
 pytestmark = pytest.mark.ipex
 
+COMMAND = (sys.executable, "-m", "cputune")
+
 
 @pytest.fixture(autouse=True)
 def _ipex_era() -> None:
@@ -24,7 +26,7 @@ def _ipex_era() -> None:
 @pytest.mark.timeout(1800)
 def test_ipex_is_a_knob_and_what_ran_is_what_was_asked(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "cputune", "tune", "--budget", "6", "--fix", "ranks=1"],
+        [*COMMAND, "tune", "--share-machine", "--budget", "6", "--fix", "ranks=1"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
