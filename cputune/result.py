@@ -164,13 +164,14 @@ class Result:
         return cls.from_json(document)
 
     def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
-        """Write a result file, whole or not at all.
+        """Write a result file, whole or not at all; for the user alone where it holds arguments.
 
         Raises UsageError where it exists and not ``force``, CannotError where it cannot
         be written.
         """
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
-        write_atomically(Path(path), text, force=force)
+        mode = 0o600 if self.workload.argv else 0o644
+        write_atomically(Path(path), text, force=force, mode=mode)
 
     def to_json(self) -> dict[str, Any]:
         """The document, its schema first."""

@@ -5,7 +5,7 @@ Nothing in the tuner may know which of them it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -106,6 +106,11 @@ class TrialError(Exception):
         super().__init__(reason)
         self.details = details
         self.context = context
+
+    def cleaned(self, clean: Callable[[str], str]) -> None:
+        """Pass what is said through ``clean``."""
+        self.args = (clean(str(self)),)
+        self.details = None if self.details is None else clean(self.details)
 
 
 class Infeasible(TrialError):  # noqa: N818

@@ -5,6 +5,7 @@ A recipe is a TOML file of validated data; ``recipes/README.md`` describes its k
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from cputune.documents import plain, record_of
-from cputune.errors import RecipeError
+from cputune.errors import RecipeError, UsageError
+from cputune.hidden import HIDDEN, hide_arguments
 from cputune.host import read_document
 from cputune.script import read_typed
 
@@ -31,6 +33,7 @@ MOST_BYTES = 1 << 20
 Task = Literal["question-answering", "sequence-classification", "masked-lm", "causal-lm"]
 Framework = Literal["trainer", "accelerate"]
 Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
+Variable = Annotated[str, Meta(pattern="^[A-Z][A-Z0-9_]*$")]
 Samples = Annotated[int, Meta(ge=1, le=1 << 30)]
 
 
@@ -75,12 +78,14 @@ class Workload:
     Attributes:
         name: the recipe's name, or the script's file name.
         recipe: what to train, for a recipe.
-        argv: the user's own script and its arguments, untouched, as ``python`` takes them:
+        argv: the user's own script and its arguments, untouched but for secrets, as ``python`` takes them:
             ``train.py ...`` or ``-m package.train ...``.
         launch: the whole command as it was typed, where a launcher starts the script; the
             baseline is run by it.
         launch_ranks: processes that it starts on one machine.
         variables: of every rank, for words of the launcher that no plan replaces.
+        secrets: names of the variables whose values argv takes where ``${NAME}`` stands:
+            tokens and passwords are never written down.
         framework: "trainer" or "accelerate"; None until a trial of the script has shown it.
         parses_arguments: whether the script trains with TrainingArguments that it reads
             from its command line (HfArgumentParser), so that a launch can pass ``--bf16``
@@ -99,6 +104,7 @@ class Workload:
     launch: tuple[str, ...] = ()
     launch_ranks: Annotated[int, Meta(ge=1, le=1 << 16)] = 1
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    secrets: tuple[Variable, ...] = ()
     framework: Framework | None = None
     parses_arguments: bool | None = None
     accumulation: Samples | None = None
@@ -136,17 +142,21 @@ class Workload:
         """The user's own training script: ``["run_qa.py", "--do_train", ...]``.
 
         Or whatever people type: ``python run_qa.py``, ``-m package.train``, ``accelerate
-        launch``, ``torchrun``, ``mpirun``, ``trl sft``; see ``cputune.script``. Raises
-        UsageError without a script.
+        launch``, ``torchrun``, ``mpirun``, ``trl sft``; see ``cputune.script``. A token or
+        password among the words goes to a variable of this process (``--hub_token`` to
+        HUB_TOKEN), from which trials take it. Raises UsageError without a script.
         """
-        typed = read_typed(argv)
+        words, found = hide_arguments(argv)
+        os.environ.update(found)
+        typed = read_typed(words)
         first = typed.argv[0]
         return cls(
             name=typed.argv[1] if first == "-m" else Path(first).name,
             argv=typed.argv,
+            secrets=tuple(found),
             launch=typed.launch,
             launch_ranks=typed.ranks,
-            variables=typed.variables,
+            variables={name: v for name, v in typed.variables.items() if v != f"${{{name}}}"},
             global_batch_size=global_batch_size,
             batch_per_rank=batch_per_rank,
         )
@@ -176,6 +186,34 @@ class Workload:
                 f"{world_size} ranks"
             )
         return self.global_batch_size // world_size
+
+    def secret_of(self, word: str) -> tuple[str, str] | None:
+        """The variable that a word of argv ends in, after what stands before it."""
+        for name in self.secrets:
+            if word == f"${{{name}}}" or word.endswith(f"=${{{name}}}"):
+                return word.removesuffix(f"${{{name}}}"), name
+        return None
+
+    def filled(self, words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """Words of argv with the values of their secrets. Raises UsageError for an unset one."""
+        found = []
+        for word in words:
+            secret = self.secret_of(word)
+            if secret is None:
+                found.append(word)
+                continue
+            before, name = secret
+            if name not in variables:
+                raise UsageError(f"{name} is not set", hint=f"export {name}=…: it was left out")
+            found.append(before + variables[name])
+        return found
+
+    def hide(self, text: str, variables: Mapping[str, str]) -> str:
+        """A text that a trial wrote, without the values of the secrets."""
+        for name in self.secrets:
+            if variables.get(name):
+                text = text.replace(variables[name], HIDDEN)
+        return text
 
     def argument(self, flag: str) -> str | None:
         """What the script's own words give a flag last, "" for a bare flag; None: it is not there.

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,9 @@ def command(
         if found is not None and destination is not None:
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}")
-        raise Interrupted(str(error), hint=f"go on with: {_again(resume)}") from None
+        raise Interrupted(
+            str(error), hint=f"go on with: {_again(job, script, resumed=resume)}"
+        ) from None
     if destination is not None:
         result.save(destination, force=True)
     _show(result, destination, as_json=as_json or destination is None)
@@ -304,7 +307,23 @@ def _first_command(space: SearchSpace) -> str:
     versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
     way = carried(space.workload, space.baseline, versions)
     python = "python3" if space.facts.recorded else sys.executable
-    return shlex.join([python, *trial_command(space.workload, way)])
+    words = trial_command(space.workload, way)
+    return f"{shlex.quote(python)} {_for_shell(space.workload, words)}"
+
+
+def _for_shell(workload: Workload, words: Sequence[str]) -> str:
+    """Words of a command for bash: secrets as the variables that hold them."""
+    import shlex
+
+    found = []
+    for word in words:
+        secret = workload.secret_of(word)
+        found.append(
+            shlex.quote(word)
+            if secret is None
+            else (shlex.quote(secret[0]) if secret[0] else "") + f'"${secret[1]}"'
+        )
+    return " ".join(found)
 
 
 def _progress() -> OnEvent:
@@ -344,14 +363,18 @@ def _show(result: Result, destination: Path | None, *, as_json: bool) -> None:
     out.print(f"The result is in {destination}. Next: cputune emit --format mpirun {destination}")
 
 
-def _again(resumed: bool) -> str:
-    """The command that was given, with --resume and without --force."""
+def _again(job: Workload, script: Sequence[str], *, resumed: bool) -> str:
+    """The command that was given, with --resume, without --force, its secrets as variables."""
     import shlex
 
-    words = sys.argv[1:]
-    own = words[: words.index("--")] if "--" in words else words
-    rest = words[len(own) :]
+    own = sys.argv[1:]
+    if "--" in own:
+        own = own[: own.index("--")]
+    else:
+        for word in script:
+            own.remove(word)
     own = [word for word in own if word != "--force"]
     if not resumed:
         own.insert(own.index("tune") + 1 if "tune" in own else 0, "--resume")
-    return shlex.join(["cputune", *own, *rest])
+    again = shlex.join(["cputune", *own])
+    return f"{again} -- {_for_shell(job, job.argv)}" if job.argv else again

@@ -41,7 +41,15 @@ class Output:
     name: str
 
 
-Word: TypeAlias = "str | Beside | Output"
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A word of a command whose value a variable holds, after what stands ``before`` it."""
+
+    before: str
+    variable: str
+
+
+Word: TypeAlias = "str | Beside | Output | Secret"
 """A word of the training command."""
 
 

@@ -20,6 +20,7 @@ from cputune.emitters.interface import (
     Job,
     Node,
     Output,
+    Secret,
     Word,
 )
 from cputune.errors import UsageError
@@ -136,12 +137,26 @@ def training_command(
             hint=f"write ./{first}",
         )
     if way.force is None:
-        return (*workload.argv, *way.flags), notes
+        return (*_words(workload), *way.flags), (*notes, *_secret_notes(workload))
     seen = "takes" if workload.parses_arguments is False else "was not run yet: it may take"
-    return (Beside(CARRY_SCRIPT), way.force.to_json(), *workload.argv), (
+    return (Beside(CARRY_SCRIPT), way.force.to_json(), *_words(workload)), (
+        *_secret_notes(workload),
         f"{first} {seen} no flags of a plan, so {CARRY_SCRIPT} runs it, and sets batch, "
         "precision and backend in the script's own objects.",
     )
+
+
+def _words(workload: Workload) -> tuple[Word, ...]:
+    secrets = ((word, workload.secret_of(word)) for word in workload.argv)
+    return tuple(word if secret is None else Secret(*secret) for word, secret in secrets)
+
+
+def _secret_notes(workload: Workload) -> tuple[str, ...]:
+    """What must be set where the job is launched."""
+    if not workload.secrets:
+        return ()
+    names = ", ".join(workload.secrets)
+    return (f"A secret was left out: the launch reads it from {names}, which must be set there.",)
 
 
 def _not_carried(plan: Plan, flags: tuple[str, ...], versions: Versions) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import shlex
 from typing import Any
 
 from cputune.emitters import shell
-from cputune.emitters.interface import Beside, Job, Output, Word
+from cputune.emitters.interface import Beside, Job, Output, Secret, Word
 from cputune.emitters.job import RANK_SCRIPT, job_name
 from cputune.emitters.yamltext import Quoted
 from cputune.errors import UsageError
@@ -110,17 +110,28 @@ def escape(word: str) -> Quoted:
     return Quoted(word.replace("$", "$$"))
 
 
-def environment(job: Job) -> list[dict[str, str]]:
+def secret(job: Job) -> str:
+    """The Secret that holds what was left out of the training command."""
+    return f"{job_name(job)}-secrets"
+
+
+def environment(job: Job) -> list[dict[str, Any]]:
     """The plan's variables; libraries by their places in the image, no CPU numbers.
 
-    What is downloaded from the hub stays on the volume.
+    What is downloaded from the hub stays on the volume; secrets come from a Secret.
     """
     values = shell.variables(job)
     values.pop("CCL_WORKER_AFFINITY", None)  # rank.py knows the pod's CPUs
     values["HF_HOME"] = f"{DATA}/huggingface"
     if "LD_PRELOAD" in values:
         values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
-    return [{"name": name, "value": escape(value)} for name, value in values.items()]
+    found: list[dict[str, Any]] = [
+        {"name": name, "value": escape(value)} for name, value in values.items()
+    ]
+    for name in job.workload.secrets:
+        reference = {"name": secret(job), "key": name}
+        found.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
+    return found
 
 
 def preloads(job: Job) -> tuple[str, ...]:
@@ -143,13 +154,15 @@ def arguments(job: Job) -> list[Quoted]:
     """rank.py with its binding, then the training command."""
     words = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
     words += ["--bind", f"pod={pod_cpus(job)}", "--"]
-    return [Quoted(word) for word in words] + [escape(_inside(word)) for word in job.command]
+    return [Quoted(word) for word in words] + [_inside(word) for word in job.command]
 
 
-def _inside(word: Word) -> str:
+def _inside(word: Word) -> Quoted:
+    if isinstance(word, Secret):
+        return Quoted(escape(word.before) + f"$({word.variable})")
     if isinstance(word, Beside):
-        return f"{WORKSPACE}/{word.name}"
-    return f"{DATA}/{word.name}" if isinstance(word, Output) else word
+        return escape(f"{WORKSPACE}/{word.name}")
+    return escape(f"{DATA}/{word.name}" if isinstance(word, Output) else word)
 
 
 def resources(job: Job) -> dict[str, Any]:
@@ -182,6 +195,9 @@ def notes(job: Job) -> tuple[str, ...]:
     said = [UNPROMISED]
     if job.cluster.image is None:
         said.append(f"placeholder: the image {image(job)} (--image)")
+    if job.workload.secrets:
+        values = " ".join(f"--from-literal={name}=…" for name in job.workload.secrets)
+        said.append(f"first: kubectl create secret generic {secret(job)} {values}")
     if job.cluster.memory is None:
         said.append(f"a guess: {memory(job)} of memory for each pod (--memory)")
     if job.threads_per_core > 1:

@@ -11,7 +11,7 @@ from cputune import cpulist
 from cputune.carrier.cleared import CLEARED
 from cputune.emitters import header
 from cputune.emitters.header import WIDTH, comment
-from cputune.emitters.interface import Beside, EmittedFile, Job, Output, Word
+from cputune.emitters.interface import Beside, EmittedFile, Job, Output, Secret, Word
 from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
 
@@ -61,6 +61,8 @@ def quote(word: Word) -> str:
         return f'"$here/{word.name}"'
     if isinstance(word, Output):
         return word.name
+    if isinstance(word, Secret):
+        return (shlex.quote(word.before) if word.before else "") + f'"${{{word.variable}}}"'
     if "," in word and "'" not in word:
         return f"'{word}'"  # bash does not ask for it, but readers of arrays do (SC2054)
     return shlex.quote(word)
@@ -120,6 +122,8 @@ def training(job: Job) -> str:
     text = "\n# What is trained; further arguments of this script are appended.\n"
     if any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in job.command):
         text += "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
+    for name in job.workload.secrets:
+        text += f'[[ -n ${{{name}:-}} ]] ||\n  fail "{name} is not set" "export {name}=…"\n'
     text += array("train", job.command)
     if job.script is not None:
         place = f"${{train[{job.command.index(job.script)}]}}"

@@ -69,7 +69,7 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, mode)
+        os.chmod(temporary, mode & ~_umask())
         os.replace(temporary, path)
     except OSError as error:
         if temporary is not None:
@@ -78,6 +78,13 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
         raise CannotError(
             f"cannot write {path}: {error.strerror or error}", hint="choose another place with -o"
         ) from error
+
+
+def _umask() -> int:
+    """What the user takes away from the modes of new files; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_tree(directory: Path, files: Mapping[str, str], directories: Iterable[str] = ()) -> None:
@@ -99,7 +106,7 @@ def write_tree(directory: Path, files: Mapping[str, str], directories: Iterable[
         for path, text in files.items():
             (temporary / path).parent.mkdir(parents=True, exist_ok=True)
             (temporary / path).write_text(text, encoding="utf-8")
-        temporary.chmod(0o755)
+        temporary.chmod(0o755 & ~_umask())
         os.replace(temporary, directory)
     except OSError as error:
         raise CannotError(

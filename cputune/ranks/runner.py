@@ -27,7 +27,7 @@ from cputune.ranks.listen import Post
 from cputune.ranks.supervisors import Supervisors
 from cputune.ranks.work_folder import WorkFolder
 from cputune.script import require_trainable, script_text
-from cputune.steps import Infeasible, Step
+from cputune.steps import Infeasible, Step, TrialError
 from cputune.workload import Workload
 
 GRACE_SECONDS = 0.5
@@ -87,6 +87,9 @@ class ProcessRunner:
             yield from job.steps(
                 lambda states: self._check(plan, states), self.workload.name, self._patience
             )
+        except TrialError as error:  # a script may print its arguments as it fails
+            error.cleaned(lambda text: self.workload.hide(text, os.environ))
+            raise
         finally:
             job.end()
             self._empty_scratch()
@@ -138,7 +141,7 @@ class ProcessRunner:
         base = environment.base_environment(
             os.environ, plan, way.variables, offline=self._hub_offline()
         )
-        typed = self.workload.launch if plan.as_found else ()
+        typed = self.workload.filled(self.workload.launch, os.environ) if plan.as_found else []
         plain = self._fresh or with_mpi or bool(typed)
         modules = () if plain else modules_of(plan, self.workload, self._source)
         supervisor = self._supervisors.ready(base, modules)
@@ -147,7 +150,7 @@ class ProcessRunner:
             **way.variables,
             **commands.trial_variables(self._post.path, self._empty_scratch(), way.force, cpus),
         }
-        argv = trial_command(self.workload, way)
+        argv = self.workload.filled(trial_command(self.workload, way), os.environ)
         job = Job(
             supervisor,
             self._post,

@@ -54,8 +54,11 @@ class _Steps:
 class Ledger:
     """Trials on record, and the one that runs."""
 
-    def __init__(self, path: Path | None, *, resume: bool) -> None:
-        """Open the study; with a path in SQLite. Raises CannotError."""
+    def __init__(self, path: Path | None, *, resume: bool, private: bool = False) -> None:
+        """Open the study; with a path in SQLite, for this user alone where it is ``private``.
+
+        Raises CannotError.
+        """
         self._path = path
         self._is_new = path is None or not holds_study(path)
         if not self._is_new and not resume:
@@ -64,6 +67,9 @@ class Ledger:
                 hint="--resume goes on with it, --force starts over",
             )
         with self._reading():
+            if path is not None and private:
+                path.touch(mode=0o600)
+                path.chmod(0o600)
             self._study = optuna.create_study(
                 study_name=STUDY_NAME,
                 storage=None if path is None else _storage(path),

@@ -80,7 +80,7 @@ class TuningStudy:
         )
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
-        self._ledger = Ledger(options.study, resume=options.resume)
+        self._ledger = Ledger(options.study, resume=options.resume, private=bool(workload.argv))
 
     def run(self) -> Result:
         """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""

@@ -1,0 +1,129 @@
+"""Secrets in arguments: found by shape and by flag, never written down."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from emitters.emit_machines import TODAY, tuned
+from machines import MACHINES
+from tuner.fakes import SMALL, FakeRunner, truthful
+
+import cputune
+from cputune.emitters import FORMATS
+from cputune.errors import UsageError
+from cputune.hidden import hide_arguments, looks_random, looks_secret
+from cputune.layout import guide_plan
+from cputune.steps import Crashed
+from cputune.workload import Workload
+
+TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
+PLAIN = [
+    ("--tokenizer_name", "bert-base-uncased"),
+    ("--max_new_tokens", "128"),
+    ("--pad_token", "<pad>"),
+    ("--use_auth_token", "True"),
+    ("--model", "sentence-transformers/all-MiniLM-L6-v2"),
+    ("--output_dir", "/data/runs/2024-01-01_bert-large-uncased-whole-word"),
+    ("--text", "${HUB_TOKEN}"),
+    ("--url", "https://example.com:8080/x"),
+]
+
+
+@pytest.mark.parametrize("words", PLAIN)
+def test_what_is_no_secret_stays(words: tuple[str, ...]) -> None:
+    assert hide_arguments(("train.py", *words)) == (("train.py", *words), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "name"),
+    [
+        (("--hub_token", TOKEN), ("--hub_token", "${HUB_TOKEN}"), "HUB_TOKEN"),
+        ((f"--hub_token={TOKEN}",), ("--hub_token=${HUB_TOKEN}",), "HUB_TOKEN"),
+        (("--api-key", "abc"), ("--api-key", "${API_KEY}"), "API_KEY"),
+        (("--password", "123456"), ("--password", "${PASSWORD}"), "PASSWORD"),
+        (("--note", f"see {TOKEN}"), ("--note", "${NOTE_SECRET}"), "NOTE_SECRET"),
+        (("--db", "pg://me:pw@host/x"), ("--db", "${DB_SECRET}"), "DB_SECRET"),
+        ((TOKEN,), ("${TRAIN_SECRET}",), "TRAIN_SECRET"),
+        (("-x", f"HF_TOKEN={TOKEN}"), ("-x", "HF_TOKEN=${HF_TOKEN}"), "HF_TOKEN"),
+    ],
+)
+def test_a_secret_becomes_a_variable(
+    words: tuple[str, ...], shown: tuple[str, ...], name: str
+) -> None:
+    hidden, found = hide_arguments(("train.py", *words))
+    assert hidden == ("train.py", *shown)
+    assert list(found) == [name]
+
+
+def test_two_values_of_one_flag_have_two_names() -> None:
+    _, found = hide_arguments(("t.py", "--token", "a1", "--token", "b2", "--token", "a1"))
+    assert found == {"TOKEN": "a1", "TOKEN_2": "b2"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TOKEN,
+        "ghp_0123456789abcdefghijABCDEFGHIJ",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc",
+        "AKIAIOSFODNN7EXAMPLE",
+        "https://user:pass@proxy.example:3128",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "Bearer abcdefghijkl",
+    ],
+)
+def test_shapes(text: str) -> None:
+    assert looks_secret(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0-55,112-167", "[0x3fff0000000000000000000000,0x3fff]", "granularity=fine,compact,1,0"],
+)
+def test_lists_and_masks_of_cpus_are_no_keys(text: str) -> None:
+    assert not looks_random(text)
+    assert not looks_secret(text)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Workload:
+    monkeypatch.setenv("HUB_TOKEN", "what the environment had before")
+    return Workload.script(["train.py", "--hub_token", TOKEN, "--text", "a $b"])
+
+
+def test_a_trial_is_given_the_value(job: Workload) -> None:
+    import os
+
+    assert job.filled(job.argv, os.environ)[2] == TOKEN
+    with pytest.raises(UsageError, match="HUB_TOKEN is not set"):
+        job.filled(job.argv, {})
+
+
+def test_what_a_trial_printed_is_cleaned(job: Workload) -> None:
+    error = Crashed(f"bad token {TOKEN}", details=f"argv: {TOKEN}")
+    error.cleaned(lambda text: job.hide(text, {"HUB_TOKEN": TOKEN}))
+    assert (str(error), error.details) == ("bad token (hidden)", "argv: (hidden)")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_file_holds_it_and_the_launch_reads_the_variable(job: Workload, format: str) -> None:
+    one = MACHINES[0]
+    result = tuned(one.facts, guide_plan(one.facts), job, TODAY)
+    files = cputune.emit(result, format)
+    assert TOKEN not in "".join(file.text for file in files)
+    assert "HUB_TOKEN" in files[0].text
+    assert any("HUB_TOKEN" in note for note in files[0].notes)
+
+
+def test_result_and_study_hold_no_value_and_are_for_the_user_alone(
+    job: Workload, tmp_path: Path
+) -> None:
+    runner = FakeRunner(truthful())
+    result = cputune.tune(job, facts=SMALL.facts, runner=runner, budget=2, study=tmp_path / "s.db")
+    result.save(tmp_path / "cputune.json")
+    for file in tmp_path.iterdir():
+        assert TOKEN.encode() not in file.read_bytes()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert cputune.Result.load(tmp_path / "cputune.json").workload.argv == job.argv
