@@ -78,8 +78,8 @@ class Workload:
     Attributes:
         name: the recipe's name, or the script's file name.
         recipe: what to train, for a recipe.
-        argv: the user's own script and its arguments, untouched but for secrets, as ``python`` takes them:
-            ``train.py ...`` or ``-m package.train ...``.
+        argv: the user's own script and its arguments, untouched but for secrets, as
+            ``python`` takes them: ``train.py ...`` or ``-m package.train ...``.
         launch: the whole command as it was typed, where a launcher starts the script; the
             baseline is run by it.
         launch_ranks: processes that it starts on one machine.
