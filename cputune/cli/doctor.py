@@ -116,7 +116,7 @@ def command(
 
         print_text(diagnosis, console(), machine=about_machine, stories=verbose > 0)
     else:
-        text = _rendered(diagnosis, form, machine=about_machine, stories=verbose > 0)
+        text = _rendered(diagnosis, form, host, machine=about_machine, stories=verbose > 0)
         _put(text, output, force)
     if fail_on != "never" and diagnosis.at_least(Severity(fail_on)):
         ctx.exit(1)
@@ -189,13 +189,20 @@ def _chooser(only: frozenset[str], ignore: frozenset[str]) -> Callable[[Finding]
     return chosen
 
 
-def _rendered(diagnosis: Diagnosis, form: str, *, machine: bool, stories: bool) -> str:
+def _rendered(diagnosis: Diagnosis, form: str, host: Host, *, machine: bool, stories: bool) -> str:
+    """What may leave the machine names neither it nor its users; cures stay as they are run."""
+    from cputune.probing.scrub import Scrubber
     from cputune.report.diagnosis import document, markdown, print_text
 
+    scrub = Scrubber.of(host)
     if form == "json":
-        return json_text(document(diagnosis), encoding=sys.stdout.encoding)
+        said = document(diagnosis)
+        said["host"] = scrub.document(said["host"])
+        for finding in said["findings"]:
+            finding["evidence"] = scrub.text(finding["evidence"])
+        return json_text(said, encoding=sys.stdout.encoding)
     if form == "markdown":
-        return markdown(diagnosis, machine=machine)
+        return scrub.text(markdown(diagnosis, machine=machine))
     import io
 
     buffer = io.StringIO()

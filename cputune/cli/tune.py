@@ -16,6 +16,7 @@ import click
 from cputune.cli._output import console, print_json, tell
 from cputune.cli._signals import interrupted_by_any_signal, stop_if_interrupted
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
+from cputune.hidden import hide_arguments
 from cputune.script import read_typed, require_trainable
 from cputune.visible import visible
 from cputune.workload import DEFAULT_RECIPE, Workload
@@ -377,4 +378,4 @@ def _again(job: Workload, script: Sequence[str], *, resumed: bool) -> str:
     if not resumed:
         own.insert(own.index("tune") + 1 if "tune" in own else 0, "--resume")
     again = shlex.join(["cputune", *own])
-    return f"{again} -- {_for_shell(job, job.argv)}" if job.argv else again
+    return f"{again} -- {_for_shell(job, hide_arguments(script)[0])}" if script else again

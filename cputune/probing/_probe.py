@@ -16,6 +16,7 @@ from cputune.probing.limits import read_limits
 from cputune.probing.load import busiest, read_load
 from cputune.probing.memory import read_memory
 from cputune.probing.packages import read_packages
+from cputune.probing.scrub import Scrubber
 from cputune.probing.settings import read_settings
 from cputune.probing.surroundings import (
     CAP_SYS_NICE,
@@ -66,7 +67,7 @@ def probe(host: Host | None = None) -> HostFacts:
         packages=packages,
         libraries=libraries,
         launchers=read_launchers(look),
-        environment=read_environment(look.host.environment()),
+        environment=read_environment(look.host.environment(), Scrubber.of(look.host)),
         accelerators=read_accelerators(look),
         sys_nice=read_capability(look, "sys_nice", CAP_SYS_NICE),
         sys_resource=read_capability(look, "sys_resource", CAP_SYS_RESOURCE),

@@ -61,11 +61,7 @@ def recording(
     ``told_of`` are the processes that the document names: of others nothing is kept.
     """
     environment = noted.environment()
-    scrub = Scrubber(
-        host_name=noted.texts.get("/proc/sys/kernel/hostname", "").strip() or None,
-        home=environment.get("HOME"),
-        user=environment.get("USER") or environment.get("LOGNAME"),
-    )
+    scrub = Scrubber.of(noted)
     files: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
     for path, text in sorted(noted.texts.items()):
@@ -78,7 +74,7 @@ def recording(
         "schema": RECORD_SCHEMA,
         "python": noted.python_version(),
         "affinity": _list(noted.affinity()),
-        "environment": scrub.variables(read_environment(environment)),
+        "environment": read_environment(environment, scrub),
         "packages": [_package(package, scrub) for package in noted.distributions()],
         "launchers": _launchers(noted, scrub),
         "limits": noted.limits,

@@ -5,10 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from cputune.host import Host
 
 HOST_NAME, USER, HOME = "host", "user", "/home/user"
+OTHER_HOST = "other-host"
 ADDRESS_4, ADDRESS_6 = "192.0.2.1", "2001:db8::1"
 """Addresses that are set aside for documentation (RFC 5737, RFC 3849)."""
+
+_HOST_VARIABLES = (
+    "SLURMD_NODENAME",
+    "SLURM_SUBMIT_HOST",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "HOSTNAME",
+    "MASTER_ADDR",
+    "PET_MASTER_ADDR",
+)
+_HOST = re.compile(r"(?!localhost|other-host|[\d.:]*$)(?=\w*[\d.-])[A-Za-z0-9][\w.-]{2,}")
+"""A name that is no common word: it holds a digit, a dot or a hyphen."""
+_ADDRESSES = frozenset(("MASTER_ADDR", "PET_MASTER_ADDR", "PET_LOCAL_ADDR"))
 
 _IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?!\d|\.\d)")
 _IPV6 = re.compile(  # eight groups, or fewer around a double colon; a time of day is neither
@@ -38,13 +54,39 @@ class Scrubber:
 
     Args:
         host_name: as the kernel has it; its short form is replaced too.
+        others: names of machines of the same job, as the launcher's variables have them.
         home, user: of the person that records; other homes below /home go as well.
     """
 
     host_name: str | None = None
     home: str | None = None
     user: str | None = None
+    others: tuple[str, ...] = ()
     _groups: dict[str, str] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def of(cls, host: Host) -> Scrubber:
+        """The names that a machine and its launcher tell of themselves."""
+        variables = host.environment()
+        try:
+            name = host.read_text("/proc/sys/kernel/hostname").strip()
+        except (OSError, ValueError):
+            name = variables.get("HOSTNAME", "")
+        told = (variables.get(variable, "").strip() for variable in _HOST_VARIABLES)
+        return cls(
+            host_name=name or None,
+            home=variables.get("HOME"),
+            user=variables.get("USER") or variables.get("LOGNAME"),
+            others=tuple(dict.fromkeys(one for one in told if _HOST.fullmatch(one))),
+        )
+
+    def document(self, value: Any) -> Any:
+        """A document of plain JSON values, every text in it passed through ``text``."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: self.document(part) for key, part in value.items()}
+        return [self.document(part) for part in value] if isinstance(value, list) else value
 
     def text(self, text: str) -> str:
         """Without home directories, the user's name as a part of paths, and the host name."""
@@ -55,6 +97,8 @@ class Scrubber:
             text = re.sub(rf"(?<=/){re.escape(self.user or '')}(?=/|$|[:\s\"'])", USER, text)
         for name in self._host_names():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", HOST_NAME, text)
+        for name in self.others:
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", OTHER_HOST, text)
         return text
 
     def value(self, text: str) -> str:
@@ -65,12 +109,12 @@ class Scrubber:
         return _IPV6.sub(ADDRESS_6, _IPV4.sub(ADDRESS_4, text))
 
     def variables(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Environment variables; of MASTER_ADDR only whether it is this machine."""
+        """Environment variables; of an address only whether it is this machine."""
         clean = {name: self.value(value) for name, value in variables.items()}
-        address = clean.get("MASTER_ADDR", "")
         ours = ("", "localhost", HOST_NAME, ADDRESS_4, ADDRESS_6)
-        if address not in ours and not re.fullmatch(r"127[\d.]+|::1", address):
-            clean["MASTER_ADDR"] = "other-host"
+        for name in _ADDRESSES & set(clean):
+            if clean[name] not in ours and not re.fullmatch(r"127[\d.]+|::1", clean[name]):
+                clean[name] = OTHER_HOST
         return clean
 
     def group_path(self, path: str) -> str:

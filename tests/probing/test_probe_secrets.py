@@ -1,0 +1,105 @@
+"""Nothing that is planted leaves the machine: neither in a recording nor in a document."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from cputune.cli import main
+from cputune.probing.environment import NAMES, read_environment
+from cputune.probing.scrub import Scrubber
+
+SECRETS = {
+    "SLURM_JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJqYW5lIn0.c2lnbmF0dXJl",
+    "FI_PASSPHRASE": "correct horse",
+    "CCL_AUTH": "swordfish",
+    "TORCH_PWD": "hunter2hunter2",
+    "OMP_TOOL_LIBRARIES_PASSWORD": "opensesame",
+    "ACCELERATE_LOG": "https://jane:s3cr3tpw@logs.corp.example/in",
+    "CCL_CONFIGURATION": "a1b2c3d4e5f6a7b8c9d0e1f2a3b4c5d6",
+    "GLIBC_TUNABLES": "hf_AbCdEfGhIjKlMnOp",
+    "I_MPI_DEBUG": "ghp_0123456789abcdefghijABCD",
+    "TORCHELASTIC_RUN_ID": "3f2b8c1e-1111-2222-3333-444455556666",
+    "HF_TOKEN": "hf_ZyXwVuTsRqPoNmLk",
+}
+PEOPLE_AND_PLACES = {
+    "HOME": "/data/people/jane.roe",
+    "USER": "janeroe",
+    "LD_LIBRARY_PATH": "/data/people/jane.roe/lib:/scratch/janeroe/lib",
+    "SLURM_SUBMIT_HOST": "login3.corp.example",
+    "SLURM_JOB_NODELIST": "cn[0417-0420]",
+    "SLURMD_NODENAME": "cn0417",
+    "MASTER_ADDR": "cn0418.corp.example",
+    "PET_MASTER_ADDR": "cn0418.corp.example",
+    "KMP_SETTINGS": f"seen on {platform.node()} and cn0417",
+    "CCL_KVS_IP_PORT": "10.20.30.40_3000",
+}
+OWN = platform.node() if len(platform.node()) > 4 else ""  # "vm" stands in other words too
+NAMED = ("jane", "corp.example", "cn04", "10.20.30.40", OWN)
+HARMLESS = {
+    "OMP_NUM_THREADS": "8",
+    "KMP_AFFINITY": "granularity=fine,compact,1,0",
+    "I_MPI_PIN_DOMAIN": "[0x3fff0000000000000000000000000000,0x3fff]",
+    "SLURM_CPU_BIND": "quiet,mask_cpu:0x00000000000000000000ffff",
+    "GOMP_CPU_AFFINITY": "0-27 56-83",
+    "MALLOC_CONF": "oversize_threshold:1,background_thread:true,metadata_thp:auto",
+    "LD_PRELOAD": "/opt/conda/lib/libiomp5-a1b2c3d4e5f6a7b8c9d0e1f2.so",
+}
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**SECRETS, **PEOPLE_AND_PLACES, **HARMLESS}.items():
+        monkeypatch.setenv(name, value)
+
+
+def spoken(text: str) -> list[str]:
+    """What of the planted values stands in a text."""
+    return [value for value in (*SECRETS.values(), *NAMED) if value and value in text]
+
+
+@pytest.mark.parametrize("form", ["--json", "--markdown"])
+def test_no_document_holds_what_was_planted(
+    planted: None,
+    form: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cputune", "doctor", form, "--fail-on", "never"])
+    with pytest.raises(SystemExit):
+        main()
+    text = capsys.readouterr().out
+    assert spoken(text) == []
+    if form == "--json":
+        told = json.loads(text)["host"]["environment"]
+        assert {name: told.get(name) for name in HARMLESS} == HARMLESS
+        assert told["MASTER_ADDR"] == "other-host"
+        assert told["CCL_CONFIGURATION"] == "(hidden)"
+
+
+def test_no_recording_holds_what_was_planted(
+    planted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cputune", "doctor", "--record", str(tmp_path / "r")])
+    with pytest.raises(SystemExit):
+        main()
+    for path in (tmp_path / "r").rglob("*"):
+        text = str(path.relative_to(tmp_path))
+        if path.is_file():
+            text += path.read_text(encoding="utf-8", errors="replace")
+        assert spoken(text) == [], path
+
+
+def test_a_name_that_is_not_listed_is_not_read() -> None:
+    unknown = {f"{prefix}UNHEARD_OF": "1" for prefix in ("CCL_", "FI_", "SLURM_", "TORCH", "OMP_")}
+    assert read_environment({**unknown, **HARMLESS}) == dict(sorted(HARMLESS.items()))
+    assert not [name for name in NAMES if name.endswith(("TOKEN", "PASSWORD", "SECRET"))]
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "::1"])
+def test_an_address_of_this_machine_stays_one(address: str) -> None:
+    assert read_environment({"MASTER_ADDR": address}, Scrubber()) == {"MASTER_ADDR": address}
