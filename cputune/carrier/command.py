@@ -34,19 +34,22 @@ class Carried:
     force: Force | None = None
 
 
-def carried(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> Carried:
+def carried(
+    workload: Workload, plan: Plan, versions: Mapping[str, str], *, by_flags: bool = False
+) -> Carried:
     """How this plan gets into this workload, beside these versions of the distributions.
 
     A script is given flags where it was seen to train with the TrainingArguments that it
     parses; in all others, and in those that were never run, the plan is set by code. A
-    script that is run as found gets nothing. Raises ValueError where the global batch
-    cannot be divided over the ranks.
+    script that is run as found gets nothing. ``by_flags``: flags even for a script that was
+    never run. Raises ValueError where the global batch cannot be divided over the ranks.
     """
     variables = {**workload.variables, **plan_variables(plan, versions)}
     if plan.as_found:
         flags = batch_flags(workload, plan) if workload.recipe is not None else ()
         return Carried(variables=variables, flags=flags)
-    if workload.takes_flags:
+    never_run = workload.parses_arguments is None and workload.framework is None
+    if workload.takes_flags or (by_flags and never_run):
         return Carried(variables=variables, flags=training_flags(workload, plan, versions))
     force = Force(
         world_size=plan.world_size,

@@ -90,6 +90,7 @@ def _completing(
 @click.option("--node-selector", multiple=True, metavar="LABEL=VALUE", help="Nodes to run on.")
 @click.option("--runtime", help="ClusterTrainingRuntime of a TrainJob.")
 @click.option("--time", "time_limit", help="Slurm time limit, e.g. 04:00:00.")
+@click.option("--no-carrier", is_flag=True, help="Flags alone; refuse what they cannot carry.")
 @click.option("--verify", is_flag=True, help="Then hand the files to their consumers.")
 @click.option("--partition", help="Slurm partition.")
 @click.option("--account", help="Slurm account.")
@@ -127,6 +128,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             if options[f"{name}_version"]
         },
         cluster=_cluster(options),
+        carrier=not options["no_carrier"],
     )
     if result is None:
         _say(

@@ -58,6 +58,7 @@ def emit(
     python: str | None = None,
     versions: Mapping[str, str] | None = None,
     cluster: Cluster | None = None,
+    carrier: bool = True,
 ) -> tuple[EmittedFile, ...]:
     """The files of one format; the first is the one to start or submit.
 
@@ -74,6 +75,8 @@ def emit(
             and PYTHON names no other. By default ``python3``.
         versions: distribution versions where the job runs, over those of the result.
         cluster: what only the user knows: names, images, volumes, queues.
+        carrier: whether ``carry.py`` may run a script that takes no flags of a plan; without
+            it, what no flag carries is refused.
 
     Raises:
         UsageError: for what cannot be written down as asked.
@@ -92,6 +95,7 @@ def emit(
         python=python,
         versions=versions,
         cluster=cluster,
+        carrier=carrier,
     )
     names = tuple(FORMATS) if format == "all" else (format,)
     files: dict[str, EmittedFile] = {}

@@ -9,8 +9,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from cputune.carrier.command import Carried, carried
+from cputune.carrier.command import carried
 from cputune.emitters import header
+from cputune.emitters.command import (
+    CARRY_SCRIPT,
+    RECIPE_FILE,
+    TRAIN_SCRIPT,
+    refuse_impossible,
+    refuse_lost,
+    training_command,
+)
 from cputune.emitters.hostfile import choose
 from cputune.emitters.interface import (
     MPI_DIALECTS,
@@ -19,8 +27,6 @@ from cputune.emitters.interface import (
     EmittedFile,
     Job,
     Node,
-    Output,
-    Secret,
     Word,
 )
 from cputune.errors import UsageError
@@ -29,11 +35,10 @@ from cputune.inside import carry_script, recipe_script
 from cputune.layout import guide_plan
 from cputune.plan import Plan
 from cputune.result import Result, host_fingerprint
-from cputune.stack import Versions, ipex_use
+from cputune.stack import Versions
 from cputune.workload import DEFAULT_RECIPE, Workload
 
-RANK_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE = "rank.py", "train.py", "recipe.json"
-CARRY_SCRIPT = "carry.py"
+RANK_SCRIPT = "rank.py"
 TRAINING_PACKAGES = (
     "torch",
     "transformers",
@@ -54,6 +59,7 @@ def make_job(
     python: str | None = None,
     versions: Mapping[str, str] | None = None,
     cluster: Cluster | None = None,
+    carrier: bool = True,
 ) -> Job:
     """Bring plan, workload, nodes and versions together.
 
@@ -85,13 +91,16 @@ def make_job(
     hosts = choose(hosts, plan.nodes, plan.processes_per_node) if hosts else ()
     said = header.measured(result, plan) if result is not None else header.unmeasured(host, plan)
     chosen = {**known, **(versions or {})}
+    refuse_impossible(plan, Versions.from_names(chosen))
     try:
-        way = carried(workload, plan, chosen)
+        way = carried(workload, plan, chosen, by_flags=not carrier)
     except ValueError as error:
         raise UsageError(
             str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
         ) from error
-    command, notes = training_command(workload, plan, way, chosen)
+    if not carrier:
+        refuse_lost(workload, plan, way, result)
+    command, notes = training_command(workload, way, carrier=carrier)
     return Job(
         plan=plan,
         workload=workload,
@@ -119,75 +128,6 @@ def promise(plan: Plan, workload: Workload, result: Result | None) -> dict[str, 
     if workload.global_batch_size is not None and workload.batch_per_rank is None:
         said["global_batch_size"] = workload.global_batch_size
     return said
-
-
-def training_command(
-    workload: Workload, plan: Plan, way: Carried, versions: Mapping[str, str]
-) -> tuple[tuple[Word, ...], tuple[str, ...]]:
-    """The words of the training command, and what they cannot carry."""
-    notes = _not_carried(plan, way.flags, Versions.from_names(versions))
-    if workload.recipe is not None:
-        script = (Beside(TRAIN_SCRIPT), Beside(RECIPE_FILE), "--output_dir", Output("out"))
-        return (*script, *way.flags), notes
-    _refuse_unprintable(workload.argv)
-    first = workload.argv[0]
-    if first.startswith("-") and first != "-m":
-        raise UsageError(
-            f"python would take the script {first!r} for an option of its own",
-            hint=f"write ./{first}",
-        )
-    if way.force is None:
-        return (*_words(workload), *way.flags), (*notes, *_secret_notes(workload))
-    seen = "takes" if workload.parses_arguments is False else "was not run yet: it may take"
-    return (Beside(CARRY_SCRIPT), way.force.to_json(), *_words(workload)), (
-        *_secret_notes(workload),
-        f"{first} {seen} no flags of a plan, so {CARRY_SCRIPT} runs it, and sets batch, "
-        "precision and backend in the script's own objects.",
-    )
-
-
-def _words(workload: Workload) -> tuple[Word, ...]:
-    secrets = ((word, workload.secret_of(word)) for word in workload.argv)
-    return tuple(word if secret is None else Secret(*secret) for word, secret in secrets)
-
-
-def _secret_notes(workload: Workload) -> tuple[str, ...]:
-    """What must be set where the job is launched."""
-    if not workload.secrets:
-        return ()
-    names = ", ".join(workload.secrets)
-    return (f"A secret was left out: the launch reads it from {names}, which must be set there.",)
-
-
-def _not_carried(plan: Plan, flags: tuple[str, ...], versions: Versions) -> tuple[str, ...]:
-    """What of a plan these versions have no flag for."""
-    notes = []
-    if plan.precision == "fp16":
-        notes.append("No flag carries fp16: on a CPU, transformers would train in fp32 silently.")
-    if plan.world_size > 1 and plan.backend != "gloo" and plan.backend not in flags:
-        notes.append(
-            f"These versions of transformers and accelerate cannot be told to use {plan.backend}: "
-            "they choose the backend themselves."
-        )
-    if plan.ipex and "--use_ipex" not in flags:
-        notes.append(f"This transformers has no --use_ipex: {ipex_use(versions).reason}.")
-    return tuple(notes)
-
-
-def _refuse_unprintable(argv: tuple[str, ...]) -> None:
-    for word in argv:
-        if "\0" in word or not _encodable(word):
-            raise UsageError(
-                f"the argument {word!r} is no text", hint="rename the file, or change the argument"
-            )
-
-
-def _encodable(word: str) -> bool:
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def companions(

@@ -522,31 +522,74 @@ class TestWhatDoesNotFit:
 
 
 class TestWhatNobodyCarries:
-    """It is said in the file, and in the notes that go to stderr."""
+    """It is refused in words: the header quotes a speed, and the launch would not have it."""
 
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize(
-        ("changes", "versions", "said"),
+        ("changes", "said"),
         [
-            ({"precision": "fp16"}, TODAY, "No flag carries fp16"),
-            ({"backend": "ccl"}, TODAY, "cannot be told to use ccl"),
-            ({"ipex": True}, TODAY, "has no --use_ipex"),
+            ({"precision": "fp16"}, "fp16: on a CPU"),
+            ({"backend": "ccl"}, "ccl: they cannot be told"),
+            ({"ipex": True}, "IPEX: intel_extension_for_pytorch is not installed"),
         ],
     )
-    def test_it_is_said(
-        self, format: str, changes: dict[str, object], versions: dict[str, str], said: str
-    ) -> None:
+    def test_by_these_versions(self, format: str, changes: dict[str, object], said: str) -> None:
         case = one_socket()
         best = replace(case.result.best, plan=replace(case.result.best.plan, **changes))
-        main = emit(replace(case.result, best=best), format, versions=versions)[0]
-        assert said in " ".join(main.notes)
-        assert said in main.text.replace("\n# ", " ")
+        with pytest.raises(UsageError, match=said) as caught:
+            emit(replace(case.result, best=best), format, versions=TODAY)
+        assert "transformers 5.23.0" in str(caught.value)
+        assert caught.value.hint
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_nothing_is_said_where_all_is_carried(self, format: str) -> None:
+    def test_all_is_carried_where_the_versions_can(self, format: str) -> None:
         case = two_sockets_smt()
-        main = emit(case.result, format, **case.options)[0]
-        assert not [note for note in main.notes if "no --" in note or "cannot be told" in note]
+        assert emit(case.result, format, **case.options)
+
+
+class TestWithoutCarrier:
+    """Flags alone: what they do not carry is refused with numbers."""
+
+    SEEN = replace(
+        script_workload("--lr", "1"),
+        framework="accelerate",
+        parses_arguments=None,
+        global_batch_size=8,
+    )
+
+    def emit(self, workload: Workload, **changes: object) -> str:
+        result = one_socket().result
+        best = replace(result.best, plan=replace(result.best.plan, **changes))
+        files = emit(replace(result, best=best), "torchrun", workload=workload, carrier=False)
+        assert "carry.py" not in [file.name for file in files]
+        return files[0].text
+
+    def test_a_batch_that_would_grow(self) -> None:
+        with pytest.raises(UsageError, match="2 × 8 = 16 samples in place of 8"):
+            self.emit(self.SEEN)
+
+    def test_a_precision_that_is_not_todays(self) -> None:
+        one = {"processes_per_node": 1, "cpus": ((0, 1, 2, 3),)}
+        with pytest.raises(UsageError, match="precision: fp32 in place of bf16") as caught:
+            self.emit(self.SEEN, **one)
+        assert "--no-carrier" in (caught.value.hint or "")
+        assert "run_qa.py" in self.emit(self.SEEN, **one, precision="fp32")
+
+    def test_a_batch_of_a_script_that_was_never_run(self) -> None:
+        told = Workload.script(["run_qa.py", "--per_device_train_batch_size", "8"])
+        with pytest.raises(UsageError, match="2 × 8 = 16 samples in place of 8"):
+            self.emit(told)
+        with pytest.raises(UsageError, match="2 times the script's own"):
+            self.emit(Workload.script(["run_qa.py"]))
+
+    def test_a_script_that_was_never_run_keeps_its_flags(self) -> None:
+        told = Workload.script(["run_qa.py"], batch_per_rank=4)
+        text = self.emit(told)
+        assert "--bf16 True" in text
+        assert "was not run yet" in text.replace("\n# ", " ")
+
+    def test_nothing_is_refused_where_flags_are_known_to_carry_it(self) -> None:
+        assert "--bf16 True" in self.emit(script_workload())
 
 
 class TestOneCcl:

@@ -13,7 +13,8 @@ from scripts import shellcheck
 
 import cputune.emitters.header
 from cputune.emitters import FORMATS, EmittedFile, emit
-from cputune.emitters.job import RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
+from cputune.emitters.command import RECIPE_FILE, TRAIN_SCRIPT
+from cputune.emitters.job import RANK_SCRIPT
 from cputune.verifier import CONSUMERS
 from cputune.verifier.artefact import format_of
 

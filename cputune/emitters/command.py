@@ -1,0 +1,109 @@
+"""The training command of a launch, and when there is none that keeps what was measured."""
+
+from __future__ import annotations
+
+from cputune.carrier.command import Carried
+from cputune.carrier.without import lost_without_force
+from cputune.emitters.interface import Beside, Output, Secret, Word
+from cputune.errors import UsageError
+from cputune.plan import Plan
+from cputune.result import Result
+from cputune.stack import Versions, backend_flags, ipex_use
+from cputune.workload import Workload
+
+TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
+
+
+def training_command(
+    workload: Workload, way: Carried, *, carrier: bool = True
+) -> tuple[tuple[Word, ...], tuple[str, ...]]:
+    """The words of the training command, and what is to be said about them."""
+    if workload.recipe is not None:
+        script = (Beside(TRAIN_SCRIPT), Beside(RECIPE_FILE), "--output_dir", Output("out"))
+        return (*script, *way.flags), ()
+    _refuse_unprintable(workload.argv)
+    first = workload.argv[0]
+    if first.startswith("-") and first != "-m":
+        raise UsageError(
+            f"python would take the script {first!r} for an option of its own",
+            hint=f"write ./{first}",
+        )
+    known = workload.parses_arguments is not None
+    if carrier and way.force is not None:
+        return (Beside(CARRY_SCRIPT), way.force.to_json(), *_words(workload)), (
+            *_secret_notes(workload),
+            f"{workload.name} {'takes' if known else 'was not run yet: it may take'} no flags of "
+            f"a plan, so {CARRY_SCRIPT} runs it, and sets batch, precision and backend in the "
+            "script's own objects.",
+        )
+    notes = (
+        ()
+        if known or not way.flags
+        else (f"{workload.name} was not run yet: that it takes the flags of a plan is not known.",)
+    )
+    return (*_words(workload), *way.flags), (*_secret_notes(workload), *notes)
+
+
+def _words(workload: Workload) -> tuple[Word, ...]:
+    secrets = ((word, workload.secret_of(word)) for word in workload.argv)
+    return tuple(word if secret is None else Secret(*secret) for word, secret in secrets)
+
+
+def _secret_notes(workload: Workload) -> tuple[str, ...]:
+    """What must be set where the job is launched."""
+    if not workload.secrets:
+        return ()
+    names = ", ".join(workload.secrets)
+    return (f"A secret was left out: the launch reads it from {names}, which must be set there.",)
+
+
+def refuse_impossible(plan: Plan, versions: Versions) -> None:
+    """Raise UsageError for what these versions cannot do, whoever asks them."""
+    why = None
+    if plan.precision == "fp16":
+        why = "fp16: on a CPU, transformers and accelerate would train in fp32 without a word"
+    if plan.world_size > 1 and plan.backend != "gloo" and not backend_flags(versions, plan.backend):
+        why = f"{plan.backend}: they cannot be told to use it"
+    if plan.ipex and not ipex_use(versions).possible:
+        why = f"IPEX: {ipex_use(versions).reason}"
+    if why is not None:
+        raise UsageError(
+            f"these versions ({versions.describe()}) cannot train with {why}",
+            hint="tune with the versions that the job has",
+        )
+
+
+def refuse_lost(workload: Workload, plan: Plan, way: Carried, result: Result | None) -> None:
+    """Raise UsageError where a launch without carry.py would not be what was measured."""
+    if way.force is None:
+        batch_known = workload.samples_per_rank(plan.world_size) is not None
+        if workload.recipe is not None or plan.world_size == 1 or batch_known:
+            return
+    today = None
+    if result is not None and workload.framework is not None and result.baseline.plan.as_found:
+        today = result.baseline.plan
+    lost = list(lost_without_force(workload, plan, today))
+    if way.force is None:
+        lost = lost[:1]  # the flags carry all but a batch that is not known
+    if lost:
+        raise UsageError(
+            f"no flag of {workload.name} is known to carry the plan; without {CARRY_SCRIPT} its "
+            f"launch would have another {'; another '.join(lost)}",
+            hint="leave out --no-carrier, or tune this script",
+        )
+
+
+def _refuse_unprintable(argv: tuple[str, ...]) -> None:
+    for word in argv:
+        if "\0" in word or not _encodable(word):
+            raise UsageError(
+                f"the argument {word!r} is no text", hint="rename the file, or change the argument"
+            )
+
+
+def _encodable(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
