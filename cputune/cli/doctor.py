@@ -104,6 +104,8 @@ def command(
         _keep(host, record)
         return
     diagnosis = _diagnose(host, deep=deep, stack=stack, check_file=check_file)
+    if python is not None:
+        diagnosis = diagnosis.for_python(host.executable)
     diagnosis = diagnosis.only(chosen)
     about_machine = stack is None and check_file is None
     if form == "fix":

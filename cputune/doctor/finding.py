@@ -21,11 +21,15 @@ used again for something else.
 from __future__ import annotations
 
 import inspect
+import re
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from cputune.facts import HostFacts
+
+_PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)
 
 
 class Severity(str, Enum):
@@ -151,6 +155,15 @@ class Diagnosis:
         kept = tuple(finding for finding in self.findings if chosen(finding))
         hidden = tuple(finding for finding in self.findings if not chosen(finding))
         return replace(self, findings=kept, hidden=hidden)
+
+    def for_python(self, executable: str) -> Diagnosis:
+        """The same, with commands that install into the environment of this Python."""
+        pip = f"{shlex.quote(executable)} -m pip "
+        findings = tuple(
+            replace(f, command=f.command and re.sub(_PIP, lambda found: found[1] + pip, f.command))
+            for f in self.findings
+        )
+        return replace(self, findings=findings)
 
     @property
     def summary(self) -> dict[str, int]:

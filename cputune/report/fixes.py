@@ -18,7 +18,7 @@ from cputune.visible import visible
 
 _HARMLESS = re.compile(
     r"(export [A-Za-z_]\w*=|unset [A-Za-z_]\w*( [A-Za-z_]\w*)*$|ulimit -S?n |source |\. "
-    r"|(python3? -m )?pip install )"
+    r"|('[^']+' -m |\S+ -m )?pip install )"
 )
 _MOST_ROUNDS = 4
 _HEAD = """#!/usr/bin/env bash
@@ -95,7 +95,7 @@ def _epilogue(
         yield "# Packages change: run cputune doctor again when they are installed.\n"
     left = dict.fromkeys(f.code for f in diagnose(facts).findings if chosen(f))
     if left and diagnosis.findings:
-        yield f"# These remain, and no variable cures them: {', '.join(left)}\n"
+        yield f"# No variable cures: {', '.join(left)}\n"
 
 
 def _commands(finding: Finding) -> tuple[str, ...]:

@@ -348,6 +348,17 @@ def test_the_packages_of_another_python_are_examined(cputune: Run, tmp_path: Pat
         assert found == {"torch": "2.6.0"}
 
 
+def test_cures_install_into_the_python_that_is_examined(cputune: Run, tmp_path: Path) -> None:
+    theirs = tmp_path / "their s"
+    venv.create(theirs, symlinks=True)
+    site = next(theirs.glob("lib/python*/site-packages"))
+    metadata = site / "transformers-5.23.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Name: transformers\nVersion: 5.23.0\n", encoding="utf-8")
+    ended = cputune("doctor", "--print-fix", "--python", str(theirs), "--fail-on", "never")
+    assert f"\n'{theirs}/bin/python' -m pip install torch --index-url" in ended.out
+
+
 @pytest.mark.parametrize("path", ["/nowhere/python", "/etc/passwd", "/bin/true", "/"])
 def test_what_is_no_python_is_refused(cputune: Run, path: str) -> None:
     ended = cputune("doctor", "--python", path)

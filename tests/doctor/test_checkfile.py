@@ -693,3 +693,25 @@ class TestAround:
         text = script("python train.py --use_cpu --no_cuda")
         assert on(text) == {("file-flag-refused", "warning")}
         assert on(text.replace("train.py", "run_qa.py")) == {("file-flag-refused", "error")}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("OMP_NUM_THREADS", "$(nproc) + 1", None),
+        ("OMP_NUM_THREADS", "many", "threads-malformed"),
+        ("MKL_NUM_THREADS", "3", "threads-mkl"),
+        ("OMP_PROC_BIND", "close", "affinity-shrinks"),
+        ("LD_PRELOAD", "${CONDA_PREFIX}/lib/libtcmalloc.so", "preload-dead"),
+        ("LD_PRELOAD", "/usr/lib/libtcmalloc.so", None),
+    ],
+)
+def test_the_variables_of_a_pod_are_judged_wherever_it_runs(name, value, code):
+    threads = """                - name: OMP_NUM_THREADS
+                  value: "4"
+"""
+    assert threads in PYTORCHJOB
+    variable = threads.replace("OMP_NUM_THREADS", name).replace("4", value)
+    both = variable if name == "OMP_NUM_THREADS" else threads + variable
+    found = codes(PYTORCHJOB.replace(threads, both), "job.yaml")
+    assert found == ({code} if code else set())

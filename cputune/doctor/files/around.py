@@ -13,6 +13,7 @@ from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
 from cputune.doctor.reading.launches import Launch, value_of
 from cputune.facts import HostFacts
+from cputune.host import Host
 from cputune.probing.surroundings import dead_preloads
 
 LAUNCHER_MISSING = Check(
@@ -74,6 +75,17 @@ _VARIABLE_CHECKS = (
     rendezvous.interface_missing,
 )
 """Checks of the machine that variables alone decide."""
+_POD_CHECKS = (
+    threads.threads_malformed,
+    threads.threads_mkl,
+    threads.threads_limit,
+    binders.affinity_shrinks,
+    binders.affinity_gomp,
+    libraries.preload_dead,
+    libraries.openmp_two,
+    libraries.schedule_dynamic,
+)
+"""Those of them that hold on any machine."""
 
 
 def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -180,18 +192,34 @@ def _binding(launch: Launch, context: Context) -> Iterator[Finding]:
 def _variables(launch: Launch, context: Context) -> Iterator[Finding]:
     """What the machine's checks find with the file's variables, and do not find without."""
     variables = context.variables(launch)
-    preload = _expanded(variables.pop("LD_PRELOAD", ""), variables, context)
-    known_values = {name: text for name, text in variables.items() if "$" not in text}
+    preload = _expanded(variables.get("LD_PRELOAD", ""), variables, context)
+    set_here = {**variables, "LD_PRELOAD": preload}
+    for finding in _judged(set_here, context, _VARIABLE_CHECKS, context.host):
+        yield replace(finding, evidence=context.at(launch.line, finding.evidence))
+
+
+def judge_pod_variables(
+    variables: dict[str, str], line: int | None, context: Context
+) -> Iterator[Finding]:
+    """What is wrong with the variables of a container, wherever it runs."""
+    elsewhere = replace(context, facts=replace(context.facts, environment={}))
+    for finding in _judged(variables, elsewhere, _POD_CHECKS, Host()):
+        yield replace(finding, evidence=context.at(line, finding.evidence), command=None)
+
+
+def _judged(
+    variables: dict[str, str], context: Context, checks: tuple[Check, ...], host: Host
+) -> Iterator[Finding]:
+    preload = variables.get("LD_PRELOAD", "")
+    kept = {n: text for n, text in variables.items() if "$" not in text or n == "LD_PRELOAD"}
     inside = replace(
         context.facts,
-        environment={**known_values, "LD_PRELOAD": preload},
-        preload_missing=dead_preloads(preload, context.host, context.facts),
+        environment=kept,
+        preload_missing=dead_preloads(preload, host, context.facts),
     )
-    for check in _VARIABLE_CHECKS:
+    for check in checks:
         known = check(context.facts)
-        for finding in check(inside):
-            if finding not in known:
-                yield replace(finding, evidence=context.at(launch.line, finding.evidence))
+        yield from (finding for finding in check(inside) if finding not in known)
 
 
 def _expanded(preload: str, variables: dict[str, str], context: Context) -> str:

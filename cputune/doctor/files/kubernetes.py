@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cputune.doctor.files.accelerate import OVERSUBSCRIBED
+from cputune.doctor.files.around import judge_pod_variables
 from cputune.doctor.files.command import RANKS_AUTO, THREADS_UNSET, judge_launch
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
@@ -168,6 +169,7 @@ def _container(
             text = f'env {entry.get("name")}: {value!r} is no string; write "{value}"'
             yield FIELD.finding(context.at(document.line(*at, "env", number, "value"), text))
         variables[str(entry.get("name"))] = str(value)
+    yield from judge_pod_variables(variables, document.line(*at, "env"), context)
     yield from _threads(document, context, at, resources, ranks, variables)
     yield from _command(document, context, at, variables)
 
