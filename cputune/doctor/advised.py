@@ -37,8 +37,13 @@ def advised_threads(facts: HostFacts) -> int:
 
 
 def workers(facts: HostFacts) -> int:
-    """Workers of oneCCL that each rank will start: none where the bindings are not installed."""
-    return 0 if oneccl_absent(facts) else number(facts, "CCL_WORKER_COUNT") or 0
+    """Workers of oneCCL that each rank should start: as many as are asked for and fit.
+
+    None where the bindings are not installed, one where they would take every core.
+    """
+    asked = 0 if oneccl_absent(facts) else number(facts, "CCL_WORKER_COUNT") or 0
+    cores = cores_of_a_rank(facts)
+    return asked if asked < cores else min(1, cores - 1)
 
 
 def oneccl_absent(facts: HostFacts) -> bool:

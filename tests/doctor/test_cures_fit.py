@@ -84,6 +84,8 @@ def settings_of(script: str) -> dict[str, str | None]:
     """What the live lines of a script set, and (None) unset."""
     found: dict[str, str | None] = {}
     for line in script.splitlines():
+        if "sudo" in line or "|" in line:
+            continue
         word, *rest = shlex.split(line, comments=True) or [""]
         if word == "export":
             found.update((name, text) for name, _, text in (part.partition("=") for part in rest))
@@ -122,6 +124,19 @@ variables = st.fixed_dictionaries(
 def test_a_second_script_has_nothing_to_set(machine: HostFacts, variables: dict[str, str]) -> None:
     after = sourced(with_variables(machine, variables))
     assert settings_of(fix_script(diagnose(after))) == {}
+
+
+@settings(max_examples=200, deadline=None)
+@given(machines, variables)
+def test_no_two_findings_set_a_variable_differently(
+    machine: HostFacts, variables: dict[str, str]
+) -> None:
+    """Whoever pastes the commands one by one ends as one who sources the script."""
+    found: dict[str, set[str | None]] = {}
+    for finding in diagnose(with_variables(machine, variables)).findings:
+        for name, text in settings_of(finding.command or "").items():
+            found.setdefault(name, set()).add(text)
+    assert {name: texts for name, texts in found.items() if len(texts) > 1} == {}
 
 
 def bare(machine: str, stack: str) -> HostFacts:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.cores import usable_cores
-from cputune.doctor.advised import advised_ranks, cores_of_a_rank, oneccl_absent
+from cputune.doctor.advised import advised_ranks, advised_threads, oneccl_absent, workers
 from cputune.doctor.bound import ccl_worker_cpus
 from cputune.doctor.checks.launchers import has_mpirun, mpi_launchers
 from cputune.doctor.finding import Check, Finding, Severity, check
@@ -61,35 +61,34 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
     Cause: CCL_WORKER_COUNT worker threads need cores that no OpenMP thread uses.
     oneCCL refuses more workers than cores, and disables them where none is left.
     """
-    workers, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
+    asked, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
     ranks = local_ranks(facts) or 1
     cores = len(usable_cores(facts)) // ranks
-    if not workers or not cores:
+    if not asked or not cores:
         return
-    if workers + (threads or 1) > cores:
+    if asked + (threads or 1) > cores:
         yield ccl_workers.finding(
-            f"CCL_WORKER_COUNT={workers} and {threads or 'at least 1'} OpenMP "
+            f"CCL_WORKER_COUNT={asked} and {threads or 'at least 1'} OpenMP "
             f"thread{'s' if threads != 1 else ''} on {cores} usable core{'s' if cores > 1 else ''}"
             + (f" of each of {ranks} ranks" if ranks > 1 else ""),
             severity=(
                 Severity.ADVICE
                 if oneccl_absent(facts)
                 else Severity.WARNING
-                if workers < cores
+                if asked < cores
                 else None
             ),
-            command=_fewer_workers(facts, workers),
+            command=_fewer_workers(facts),
         )
 
 
-def _fewer_workers(facts: HostFacts, workers: int) -> str:
-    """Threads that leave the workers their cores, or one worker, or none that can be used."""
-    cores = 0 if oneccl_absent(facts) else cores_of_a_rank(facts)
-    if workers < cores:
-        return f"export OMP_NUM_THREADS={cores - workers}"
-    if cores > 1:
-        return f"export CCL_WORKER_COUNT=1 OMP_NUM_THREADS={cores - 1}"
-    return "unset CCL_WORKER_COUNT"
+def _fewer_workers(facts: HostFacts) -> str:
+    """Threads that leave the workers their cores, or fewer workers, or none."""
+    fitting = workers(facts)
+    if not fitting or _finds_no_mpi(facts):
+        return "unset CCL_WORKER_COUNT"
+    fewer = "" if fitting == number(facts, "CCL_WORKER_COUNT") else f"CCL_WORKER_COUNT={fitting} "
+    return f"export {fewer}OMP_NUM_THREADS={advised_threads(facts)}"
 
 
 @check(
@@ -108,16 +107,13 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
     bindings = facts.package("oneccl_bind_pt") or facts.package("torch_ccl")
     if bindings is None or under_mpi(facts):
         return
-    launched = world_size(facts) is not None or under_torchrun(facts)
-    workers = number(facts, "CCL_WORKER_COUNT")
-    process_launcher = (value(facts, "CCL_PROCESS_LAUNCHER") or "").lower()
-    if launched and workers and process_launcher not in ("none", "torchrun", "torch"):
+    if _finds_no_mpi(facts):
         yield ccl_without_mpi.finding(
-            f"CCL_WORKER_COUNT={workers} selects oneCCL, WORLD_SIZE="
+            f"CCL_WORKER_COUNT={value(facts, 'CCL_WORKER_COUNT')} selects oneCCL, WORLD_SIZE="
             f"{world_size(facts) or '(unset)'}, and no MPI variables (PMI_RANK) are there",
             command="unset CCL_WORKER_COUNT",
         )
-    elif launched and workers and process_launcher == "none" and _without_local_rank(facts):
+    elif _selected(facts) and _process_launcher(facts) == "none" and _without_local_rank(facts):
         yield ccl_without_mpi.finding(
             "CCL_PROCESS_LAUNCHER=none, and CCL_LOCAL_RANK and CCL_LOCAL_SIZE are unset",
             remedy="Set CCL_LOCAL_RANK and CCL_LOCAL_SIZE in every rank, or launch with mpirun.",
@@ -127,6 +123,22 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
             f"{bindings.name} {bindings.version} is installed, and no mpirun was found",
             severity=Severity.ADVICE,
         )
+
+
+def _selected(facts: HostFacts) -> bool:
+    """Whether ranks were started, and will speak oneCCL."""
+    started = world_size(facts) is not None or under_torchrun(facts)
+    return started and bool(number(facts, "CCL_WORKER_COUNT"))
+
+
+def _process_launcher(facts: HostFacts) -> str:
+    return (value(facts, "CCL_PROCESS_LAUNCHER") or "").lower()
+
+
+def _finds_no_mpi(facts: HostFacts) -> bool:
+    """Whether oneCCL will look for an MPI launcher that did not start these ranks."""
+    asks_mpi = _process_launcher(facts) not in ("none", "torchrun", "torch")
+    return _selected(facts) and asks_mpi and not under_mpi(facts)
 
 
 def _without_local_rank(facts: HostFacts) -> bool:

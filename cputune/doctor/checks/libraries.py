@@ -99,7 +99,7 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
     jemalloc keep them. What is gained depends on the model and on the machine.
     """
     loaded = preloaded(facts)
-    if any(
+    if facts.preload_missing or any(
         re.search(_PRELOADS[name], path) for name in ("tcmalloc", "jemalloc") for path in loaded
     ):
         return

@@ -61,8 +61,8 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-def _set_threads(facts: HostFacts, variable: str = "OMP_NUM_THREADS") -> str:
-    return f"export {variable}={advised_threads(facts)}"
+def _set_threads(facts: HostFacts) -> str:
+    return f"export OMP_NUM_THREADS={advised_threads(facts)}"
 
 
 def _per_rank(facts: HostFacts) -> str:
@@ -90,7 +90,8 @@ def threads_malformed(facts: HostFacts) -> Iterator[Finding]:
         text = value(facts, name)
         if text is None or re.fullmatch(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", text):
             continue
-        yield threads_malformed.finding(f"{name}={text!r}", command=f"unset {name}")
+        cure = _set_threads(facts) if name == "OMP_NUM_THREADS" else f"unset {name}"
+        yield threads_malformed.finding(f"{name}={text!r}", command=cure)
 
 
 @check(
@@ -113,7 +114,7 @@ def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
         if threads is not None and allowed and threads > len(allowed):
             yield threads_affinity.finding(
                 f"{name}={threads}, allowed CPUs: {len(allowed)} ({cpulist.render(allowed)})",
-                command=_set_threads(facts, name),
+                command=_set_threads(facts) if name.startswith("OMP") else f"unset {name}",
             )
 
 
