@@ -71,7 +71,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
 
     monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-    monkeypatch.setattr(cputune.probing, "probe", lambda: SMALL.facts)
+    monkeypatch.setattr(cputune.probing, "probe", lambda host=None: SMALL.facts)
     return Runner
 
 
@@ -185,7 +185,7 @@ class TestDryRun:
         assert "precision: fp32, bf16" in ended.out
         assert "precision=fp16: accelerate skips" in ended.out
         assert "first: 1 × 2 threads, fp32, as found" in ended.out
-        assert "python " in ended.out
+        assert "python3 " in ended.out
         assert list(Path().iterdir()) == []
         assert runner.opened == []
 
