@@ -7,6 +7,7 @@ machine: a person mends from the top.
 from __future__ import annotations
 
 from cputune.doctor.checks import (
+    affinity,
     binders,
     collectives,
     launchers,
@@ -32,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     *limits.CHECKS,
     *resources.CHECKS,
     *threads.CHECKS,
+    *affinity.CHECKS,
     *binders.CHECKS,
     *precision.CHECKS,
     *libraries.CHECKS,

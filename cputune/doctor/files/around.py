@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cputune import cpulist
-from cputune.doctor.checks import binders, collectives, libraries, precision, rendezvous, threads
+from cputune.doctor.checks import (
+    affinity,
+    binders,
+    collectives,
+    libraries,
+    precision,
+    rendezvous,
+    threads,
+)
 from cputune.doctor.checks.rendezvous import LOOPBACK
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
@@ -57,10 +65,10 @@ _VARIABLE_CHECKS = (
     threads.threads_mkl,
     threads.threads_limit,
     threads.threads_subset,
-    binders.affinity_shrinks,
-    binders.affinity_gomp,
+    affinity.affinity_shrinks,
+    affinity.affinity_gomp,
     binders.bound_twice,
-    binders.places_outside,
+    affinity.places_outside,
     collectives.ccl_affinity,
     collectives.ccl_transport,
     libraries.preload_dead,
@@ -79,8 +87,8 @@ _POD_CHECKS = (
     threads.threads_malformed,
     threads.threads_mkl,
     threads.threads_limit,
-    binders.affinity_shrinks,
-    binders.affinity_gomp,
+    affinity.affinity_shrinks,
+    affinity.affinity_gomp,
     libraries.preload_dead,
     libraries.openmp_two,
     libraries.schedule_dynamic,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cputune.cores import usable_cores
-from cputune.doctor.files import mpi
+from cputune.doctor.files import flags, mpi
 from cputune.doctor.files.accelerate import ONE_PROCESS, OVERSUBSCRIBED, PRECISION, USE_CPU
 from cputune.doctor.files.around import bound_cpus, judge_around
 from cputune.doctor.files.context import Context
@@ -14,32 +14,7 @@ from cputune.doctor.finding import Check, Finding, Severity
 from cputune.doctor.reading.launches import Launch
 from cputune.stack.fit import ipex_torch
 from cputune.stack.tables import load
-from cputune.stack.vocabulary import State, Word, vocabulary
 
-FLAG_REFUSED = Check(
-    code="file-flag-refused",
-    severity=Severity.ERROR,
-    title="A flag that the installed versions refuse",
-    remedy="Write what the evidence says instead.",
-    source="huggingface/transformers#40784, huggingface/transformers#42852, "
-    "huggingface/accelerate#3883",
-    story="""Symptom: "unrecognized arguments", "invalid choice", or an error about a flag.
-
-Cause: guides show --use_ipex (transformers 4.20 to 4.56), --no_cuda (to 4.57),
---xpu_backend (to 4.31) and --ddp_backend ccl (transformers to 5.0 with accelerate to
-1.12). ``cputune doctor --stack installed`` lists what these versions take.""",
-)
-FLAG_IGNORED = Check(
-    code="file-flag-ignored",
-    severity=Severity.WARNING,
-    title="A flag that does nothing here",
-    remedy="Take it out, or write what the evidence says instead.",
-    source="huggingface/transformers#40784",
-    story="""Symptom: the flag is given, and neither speed nor memory changes.
-
-Cause: --fp16 trains in fp32 on a CPU, without a word. --use_ipex is taken by
-transformers 4.53 to 4.56 and left to an accelerate that may not act on it.""",
-)
 THREADS_UNSET = Check(
     code="file-threads-unset",
     severity=Severity.WARNING,
@@ -87,7 +62,7 @@ Cause: ipexrun is part of IPEX, which must fit torch, and has no release for 2.9
 
 def judge_launch(launch: Launch, context: Context) -> Iterator[Finding]:
     """Every fault of one training command."""
-    yield from _words(launch, context)
+    yield from flags.judge_flags(launch, context)
     yield from _use_cpu(launch, context)
     yield from _precision(launch, context)
     yield from _threads(launch, context)
@@ -98,50 +73,6 @@ def judge_launch(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.launcher == "mpirun":
         yield from mpi.judge_mpirun(launch, context)
     yield from judge_around(launch, context)
-
-
-def _words(launch: Launch, context: Context) -> Iterator[Finding]:
-    for word in vocabulary(context.versions):
-        flag, _, choice = word.spelling.partition(" ")
-        if not flag.startswith("--") or word.state is State.ACCEPTED:
-            continue
-        given = launch.argument(flag)
-        if given is None or (choice and given != choice):
-            continue
-        parser = _parser(flag, launch, context)
-        if parser == "its own":
-            continue
-        off = not choice and not launch.switched_on(flag)
-        if word.state is State.IGNORED and not off:
-            yield FLAG_IGNORED.finding(context.at(launch.line, _said(word)))
-        elif word.state is State.REFUSED and not (off and word.spelling == "--use_ipex"):
-            unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
-            yield FLAG_REFUSED.finding(
-                context.at(launch.line, _said(word) + unsure),
-                severity=Severity.WARNING if unsure else None,
-                source=word.source,
-            )
-
-
-def _parser(flag: str, launch: Launch, context: Context) -> str:
-    """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
-    text = context.text_of(launch.script)
-    if text is not None:
-        if re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text):
-            return "its own"
-        return "trainer" if re.search("TrainingArguments|HfArgumentParser", text) else "its own"
-    example = re.fullmatch(r"run_\w+\.py", launch.script.rpartition("/")[2])
-    named = any(launch.argument(name) is not None for name in _TRAINER)
-    return "trainer" if example or named else "unknown"
-
-
-def _said(word: Word) -> str:
-    notes = "; ".join(note for note in (word.why, _instead(word)) if note)
-    return f"{word.spelling} is {word.state.value} by {word.reader}" + (notes and f": {notes}")
-
-
-def _instead(word: Word) -> str | None:
-    return f"write {word.instead}" if word.instead else None
 
 
 def _says_cpu(launch: Launch, context: Context) -> bool:
@@ -158,7 +89,7 @@ def _use_cpu(launch: Launch, context: Context) -> Iterator[Finding]:
     if context.has_gpu or _says_cpu(launch, context):
         return
     alone = load().accelerate.does("ranks-train-alone", context.accelerate)
-    trainer = any(launch.argument(name) is not None for name in _TRAINER)
+    trainer = any(launch.argument(name) is not None for name in flags.TRAINER)
     if launch.several and launch.launcher != "accelerate" and alone:
         reader = context.read_by("accelerate", context.accelerate)
         text = f"several ranks without --use_cpu or ACCELERATE_USE_CPU: with {reader} each "
@@ -171,9 +102,6 @@ def _use_cpu(launch: Launch, context: Context) -> Iterator[Finding]:
     elif launch.switched_on("--bf16"):
         text = "--bf16 without --use_cpu means bf16 on a GPU, and is refused"
         yield USE_CPU.finding(context.at(launch.line, text), remedy="Add --use_cpu.")
-
-
-_TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
 
 
 def _precision(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -293,7 +221,7 @@ def _accelerate_launch(launch: Launch, context: Context) -> Iterator[Finding]:
     for option in load().accelerate.options if version is not None else ():
         if launch.option(option.name) is not None and not option.covers(version):
             text = f"accelerate launch {option.name} is refused by accelerate {version}"
-            yield FLAG_REFUSED.finding(context.at(launch.line, text))
+            yield flags.FLAG_REFUSED.finding(context.at(launch.line, text))
 
 
 def _ipexrun(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -306,8 +234,7 @@ def _ipexrun(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    FLAG_REFUSED,
-    FLAG_IGNORED,
+    *flags.CHECKS,
     THREADS_UNSET,
     RANKS_AUTO,
     BACKEND,
