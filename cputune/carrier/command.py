@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cputune.carrier.environment import plan_variables
 from cputune.carrier.flags import batch_flags, training_flags
-from cputune.inside import recipe_script
+from cputune.inside import carry_script, recipe_script
 from cputune.inside.carry import Force
 from cputune.knobs import plan_arguments
 from cputune.plan import Plan
@@ -27,11 +27,23 @@ class Carried:
         flags: appended to the script's own words.
         force: what is set in the script's objects (``cputune.inside.carry``), for a script
             that takes no flags; None where the flags say it all.
+        world_size: ranks of the job.
     """
 
     variables: Mapping[str, str]
     flags: tuple[str, ...] = ()
     force: Force | None = None
+    world_size: int = 1
+
+    @property
+    def carry(self) -> str | None:
+        """What ``carry.py`` is told in front of a script; None where the script needs none of it.
+
+        It also ends the ranks of a script together.
+        """
+        if self.force is not None:
+            return self.force.to_json()
+        return "{}" if self.world_size > 1 else None
 
 
 def carried(
@@ -50,7 +62,8 @@ def carried(
         return Carried(variables=variables, flags=flags)
     never_run = workload.parses_arguments is None and workload.framework is None
     if workload.takes_flags or (by_flags and never_run):
-        return Carried(variables=variables, flags=training_flags(workload, plan, versions))
+        flags = training_flags(workload, plan, versions)
+        return Carried(variables=variables, flags=flags, world_size=plan.world_size)
     force = Force(
         world_size=plan.world_size,
         # fp16 beside bf16 is a ValueError, and means nothing on a CPU.
@@ -58,7 +71,19 @@ def carried(
         samples_per_rank=workload.samples_per_rank(plan.world_size),
         batch_per_rank=workload.batch_per_rank,
     )
-    return Carried(variables=variables, force=force)
+    return Carried(variables=variables, force=force, world_size=plan.world_size)
+
+
+def launch_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
+    """What python runs to train with a plan, nothing measured and nothing led elsewhere.
+
+    The ranks of a script end together (``carry.end_together``); a recipe's do by themselves.
+    """
+    if workload.recipe is not None:
+        recipe = json.dumps(workload.recipe.to_json(), ensure_ascii=False)
+        return (str(recipe_script()), recipe, "--output_dir", "out", *carried.flags)
+    words = (*workload.argv, *carried.flags)
+    return words if carried.carry is None else (str(carry_script()), carried.carry, *words)
 
 
 def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:

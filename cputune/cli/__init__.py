@@ -23,6 +23,7 @@ _SUBCOMMANDS = {
     "doctor": "Say what is wrong with this machine for training, and how to mend it.",
     "tune": "Measure plans on this machine and find the fastest.",
     "emit": "Write the launch files that reproduce the tuned plan.",
+    "run": "Train with the tuned plan here, now, in the foreground.",
     "verify": "Hand launch files to their real consumers and say what they did.",
     "recipes": "List the workloads that can be tuned on.",
     "completion": "Print the completion script for bash, zsh or fish.",

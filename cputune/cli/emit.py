@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cputune.cli._output import tell
+from cputune.cli._tuned import (
+    WithScript,
+    facts_of,
+    launched,
+    say,
+    script_of,
+    tuned,
+)
 from cputune.emitters import (
     FORMATS,
     MPI_DIALECTS,
+    PRINTED_FORMATS,
     Cluster,
     EmittedFile,
     Node,
@@ -21,30 +29,10 @@ from cputune.emitters import (
     parse_hostfile,
     parse_hosts,
 )
-from cputune.emitters.machine import machine_difference, missing_cpus
-from cputune.errors import CannotError, ResultError, UsageError
-from cputune.facts import HostFacts
+from cputune.errors import CannotError, UsageError
 from cputune.host import read_document, write_atomically
-from cputune.result import Result
-from cputune.workload import DEFAULT_RECIPE, Workload
 
-DEFAULT_RESULT = Path("cputune.json")
 DEFAULT_DIRECTORY = Path("launch")
-_SCRIPT = "cputune.script"
-
-
-class _WithScript(click.Command):
-    """Everything after ``--`` is the user's script, untouched."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            cut = args.index("--")
-            ctx.meta[_SCRIPT] = tuple(args[cut + 1 :])
-            args = args[:cut]
-        return super().parse_args(ctx, args)
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "[-- SCRIPT ARGS...]"]
 
 
 def _completing(
@@ -53,7 +41,7 @@ def _completing(
     return lambda _ctx, _parameter, typed: [name for name in names if name.startswith(typed)]
 
 
-@click.command(name="emit", cls=_WithScript)
+@click.command(name="emit", cls=WithScript)
 @click.argument("result", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--format",
@@ -61,10 +49,12 @@ def _completing(
     "format_",
     required=True,
     metavar="FORMAT",
-    shell_complete=_completing((*FORMATS, "all")),
-    help="One of: " + ", ".join((*FORMATS, "all")) + ".",
+    shell_complete=_completing((*FORMATS, *PRINTED_FORMATS, "all")),
+    help="One of: " + ", ".join((*FORMATS, *PRINTED_FORMATS, "all")) + ".",
 )
-@click.option("-o", "--output", help="Directory or file; - prints the main file. Default: launch/.")
+@click.option(
+    "-o", "--output", help="Directory or file; - prints the main file. Default: launch/, for env -."
+)
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
 @click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
@@ -106,18 +96,20 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     cputune emit --format all -o launch --nodes 2 --hosts node1,node2
     cputune emit --format torchrun -- run_qa.py --model_name_or_path bert-base-uncased
     """
-    script = ctx.meta.get(_SCRIPT)
+    script = script_of(ctx)
+    if options["output"] is None and options["format_"] in PRINTED_FORMATS:
+        options["output"] = "-"
     if options["verify"] and options["output"] == "-":
-        raise UsageError("--verify needs files", hint="give -o DIR in place of -o -")
+        raise UsageError("--verify needs files", hint="cputune emit -f mpirun -o DIR --verify")
     if options["verify"] and options["root"] is not None:
         raise UsageError("--verify starts ranks on this machine", hint="leave --root away")
-    facts = _facts(options["root"])
-    result = _result(options["result"], options["other_machine"], facts)
+    facts = facts_of(options["root"])
+    result = tuned(options["result"], facts, other_machine=options["other_machine"])
     files = emit(
         result,
         options["format_"],
         facts=facts,
-        workload=_workload(result, script, options["batch_per_rank"]),
+        workload=launched(result, script, options["batch_per_rank"]),
         nodes=options["nodes"],
         hosts=_hosts(options["hostfile"], options["hosts"]),
         mpi=options["mpi"],
@@ -130,63 +122,13 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         cluster=_cluster(options),
         carrier=not options["no_carrier"],
     )
-    if result is None:
-        _say(
-            "nothing was measured: this is the guides' default plan for this machine "
-            "(`cputune tune` measures)"
-        )
     for note in dict.fromkeys(note for file in files for note in file.notes):
-        _say(note)
+        say(note)
     written = _write(
         files, options["output"], options["force"], several=options["format_"] == "all"
     )
     if options["verify"]:
         _verify(ctx, written, options["result"])
-
-
-def _facts(root: str | None) -> HostFacts:
-    from cputune.host import RecordedHost
-    from cputune.probing import probe
-
-    return probe(None if root is None else RecordedHost(root))
-
-
-def _result(path: Path | None, other_machine: bool, facts: HostFacts) -> Result | None:
-    if path is None:
-        # What lies here was measured on this machine, and not on a recorded one.
-        if facts.recorded or not DEFAULT_RESULT.exists():
-            return None
-        path = DEFAULT_RESULT
-    result = Result.load(path)
-    difference = machine_difference(result.host, facts)
-    missing = missing_cpus(result.best.plan, facts)
-    if missing and not difference:
-        difference = f"its plan uses CPUs {missing}, which are not allowed here"
-    if difference and not other_machine:
-        raise ResultError(
-            f"{path} was measured on another machine: {difference}",
-            hint="tune here, or give --other-machine to emit it all the same",
-        )
-    if difference:
-        _say(f"the plan was measured on another machine: {difference}")
-    return result
-
-
-def _workload(
-    result: Result | None, script: tuple[str, ...] | None, batch_per_rank: int | None
-) -> Workload | None:
-    if script is not None:
-        tuned = result.workload if result is not None else None
-        workload = Workload.script(script)
-        if tuned is not None and tuned.program == workload.program:
-            workload = replace(tuned, argv=workload.argv)
-    elif result is not None:
-        workload = result.workload
-    else:
-        workload = Workload.from_recipe(DEFAULT_RECIPE)
-    if batch_per_rank is not None:
-        workload = replace(workload, batch_per_rank=batch_per_rank)
-    return workload
 
 
 def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:
@@ -217,10 +159,6 @@ def _cluster(options: dict[str, Any]) -> Cluster:
     return Cluster(node_selector=tuple(selector), **{name: options[name] for name in names})
 
 
-def _say(text: str) -> None:
-    tell(f"note: {text}")
-
-
 def _write(
     files: Sequence[EmittedFile], output: str | None, force: bool, *, several: bool
 ) -> tuple[Path, ...]:
@@ -228,7 +166,7 @@ def _write(
     if output == "-":
         sys.stdout.write(files[0].text)
         if len(files) > 1:
-            _say("it needs beside it: " + ", ".join(file.name for file in files[1:]))
+            say("it needs beside it: " + ", ".join(file.name for file in files[1:]))
         return ()
     targets = _targets(files, output, several=several)
     for path, file in targets:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cputune.emitters.accelerate import emit_accelerate
+from cputune.emitters.env import emit_env
 from cputune.emitters.hostfile import parse_hostfile, parse_hosts
 from cputune.emitters.interface import MPI_DIALECTS, Cluster, EmittedFile, Format, Job, Node
 from cputune.emitters.job import make_job
@@ -26,6 +27,7 @@ from cputune.workload import Workload
 __all__ = [
     "FORMATS",
     "MPI_DIALECTS",
+    "PRINTED_FORMATS",
     "Cluster",
     "EmittedFile",
     "Job",
@@ -46,6 +48,10 @@ FORMATS: dict[str, Format] = {
 }
 
 
+PRINTED_FORMATS: dict[str, Format] = {"env": emit_env}
+"""Formats that are read from the output, and are no files to launch: not part of ``all``."""
+
+
 def emit(
     result: Result | None,
     format: str,
@@ -64,7 +70,7 @@ def emit(
 
     Args:
         result: what was tuned; None for the guide's plan on ``facts``.
-        format: a name in ``FORMATS``, or "all".
+        format: a name in ``FORMATS`` or ``PRINTED_FORMATS``, or "all".
         facts: the machine: needed without a result, and tells which ``mpirun`` there is.
         workload: what to launch, where it is not what was tuned.
         nodes: machines to run on; by default as many as ``hosts``, else the plan's.
@@ -81,9 +87,10 @@ def emit(
     Raises:
         UsageError: for what cannot be written down as asked.
     """
-    if format != "all" and format not in FORMATS:
+    formats = {**FORMATS, **PRINTED_FORMATS}
+    if format != "all" and format not in formats:
         raise UsageError(
-            f"no format is called {format!r}", hint="formats: " + ", ".join((*FORMATS, "all"))
+            f"no format is called {format!r}", hint="formats: " + ", ".join((*formats, "all"))
         )
     job = make_job(
         result,
@@ -98,11 +105,12 @@ def emit(
         carrier=carrier,
     )
     names = tuple(FORMATS) if format == "all" else (format,)
+    notes = () if format in PRINTED_FORMATS else job.notes
     files: dict[str, EmittedFile] = {}
     for name in names:
-        main, *others = FORMATS[name](job)
-        for file in (replace(main, notes=(*job.notes, *main.notes)), *others):
+        main, *others = formats[name](job)
+        for file in (replace(main, notes=(*notes, *main.notes)), *others):
             files.setdefault(file.name, file)
-    for file in job.companions:
+    for file in job.companions if format not in PRINTED_FORMATS else ():
         files.setdefault(file.name, file)
     return tuple(files.values())

@@ -29,8 +29,11 @@ def training_command(
             hint=f"write ./{first}",
         )
     known = workload.parses_arguments is not None
+    words = (*_words(workload), *way.flags)
+    if carrier and way.carry is not None:
+        words = (Beside(CARRY_SCRIPT), way.carry, *words)
     if carrier and way.force is not None:
-        return (Beside(CARRY_SCRIPT), way.force.to_json(), *_words(workload)), (
+        return words, (
             *_secret_notes(workload),
             f"{workload.name} {'takes' if known else 'was not run yet: it may take'} no flags of "
             f"a plan, so {CARRY_SCRIPT} runs it, and sets batch, precision and backend in the "
@@ -41,7 +44,7 @@ def training_command(
         if known or not way.flags
         else (f"{workload.name} was not run yet: that it takes the flags of a plan is not known.",)
     )
-    return (*_words(workload), *way.flags), (*_secret_notes(workload), *notes)
+    return words, (*_secret_notes(workload), *notes)
 
 
 def _words(workload: Workload) -> tuple[Word, ...]:

@@ -130,11 +130,16 @@ def promise(plan: Plan, workload: Workload, result: Result | None) -> dict[str, 
     return said
 
 
+def rank_script() -> Path:
+    """What numbers and binds one rank; emitted beside launches as ``rank.py``."""
+    return Path(__file__).with_name("_rank.py")
+
+
 def companions(
     workload: Workload, command: tuple[Word, ...], said: tuple[str, ...]
 ) -> tuple[EmittedFile, ...]:
     """rank.py, and what of carry.py, train.py and recipe.json the command names."""
-    files = [_program(RANK_SCRIPT, Path(__file__).with_name("_rank.py"), said)]
+    files = [_program(RANK_SCRIPT, rank_script(), said)]
     if Beside(CARRY_SCRIPT) in command:
         files.append(_program(CARRY_SCRIPT, carry_script(), said))
     if workload.recipe is not None:

@@ -14,6 +14,9 @@ The script stays as it is. When it has loaded transformers or accelerate, this f
 and the first rank says in one line on stderr what it has changed. ``samples_per_rank`` are
 the samples of one rank in a step of the optimizer; without them the script's own batch is
 what all ranks take together. A batch that cannot be divided ends the job with exit status 3.
+Where PLAN is ``{}`` nothing is set.
+
+When the script has ended well, its ranks wait for each other, and leave together.
 
 It needs Python 3.9 and nothing else, and is made for transformers 4.38 to 5.x, accelerate
 0.26 to 1.x and torch 2.x. Trials of cputune are run with this very file.
@@ -22,6 +25,7 @@ It needs Python 3.9 and nothing else, and is made for transformers 4.38 to 5.x, 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
@@ -291,7 +295,33 @@ class _Loader:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run a script, or ``-m`` and a module, as ``python`` would."""
+    """Run a script, or ``-m`` and a module, as ``python`` would; its ranks end together."""
+    try:
+        _run(argv)
+    except SystemExit as exit_:
+        if exit_.code in (None, 0):
+            end_together()
+        raise
+    end_together()
+
+
+def end_together() -> None:
+    """Wait for the other ranks of a script that ended well, and take its process group down.
+
+    Ranks that leave at different times, with gloo's threads still at work, die now and then
+    at the very end: SIGABRT, exit status 134 (pytorch/pytorch#56297 and others like it). A
+    rank that failed does not come here: it ends the others' wait with an error.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    with contextlib.suppress(Exception):
+        distributed.barrier()
+    with contextlib.suppress(Exception):
+        distributed.destroy_process_group()
+
+
+def _run(argv: Sequence[str]) -> None:
     safe_path = getattr(sys.flags, "safe_path", False)  # 3.11 and later
     script = os.path.abspath(argv[0])
     if argv[0] == "-m":
@@ -328,7 +358,9 @@ def main() -> None:
 
     if len(sys.argv) < 3:
         sys.exit("usage: carry.py PLAN SCRIPT ARGUMENTS...")
-    watch(Carrier(Force(**json.loads(sys.argv[1])), refuse, say).patches())
+    plan = json.loads(sys.argv[1])
+    if plan:
+        watch(Carrier(Force(**plan), refuse, say).patches())
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the directory of this file, which the script would not search
     run(sys.argv[2:])

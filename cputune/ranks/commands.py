@@ -50,18 +50,20 @@ def trial_variables(
 
 def local_ranks(
     plan: Plan,
-    argv: Sequence[str],
+    command: Sequence[str],
     base: Mapping[str, str],
     variables: Mapping[str, str],
     *,
-    fork: bool,
+    fork: bool = False,
     port: int,
 ) -> list[RankCommand]:
-    """One message per rank; each is bound before anything of it is loaded."""
-    command = list(argv) if fork else python_command(argv)
+    """One message per rank; each is bound before anything of it is loaded.
+
+    ``command``: of a fork, the script and its arguments; else what is started.
+    """
     return [
         {
-            "argv": command,
+            "argv": list(command),
             "env": {**base, **rank_numbers(plan, rank, port), **variables},
             "cwd": os.getcwd(),
             "cpus": None if plan.as_found else list(plan.cpus[rank]),
@@ -72,9 +74,22 @@ def local_ranks(
 
 
 def python_command(argv: Sequence[str]) -> list[str]:
-    """``python SCRIPT ARGS``, with the hooks set before."""
+    """``python SCRIPT ARGS``, measured: with the hooks set before."""
     code = bootstrap("cputune.inside.run", "sys.exit(run_script(sys.argv[1:]))")
     return [sys.executable, "-c", code, *argv]
+
+
+def as_activated(words: Sequence[str], environment: Mapping[str, str]) -> RankCommand:
+    """A command as it was typed, where the environment of this very Python is activated."""
+    beside = os.path.dirname(sys.executable)
+    path = f"{beside}:{environment.get('PATH', os.defpath)}"
+    return {
+        "argv": list(words),
+        "env": {**environment, "PATH": path},
+        "cwd": os.getcwd(),
+        "cpus": None,
+        "fork": False,
+    }
 
 
 def typed_launch(
@@ -82,21 +97,9 @@ def typed_launch(
 ) -> list[RankCommand]:
     """One message for the launcher that the user has typed, which starts the ranks as it does.
 
-    Its ranks report by their environment alone. ``python`` and the launchers of this Python
-    are found first, as where its environment is activated.
+    Its ranks report by their environment alone.
     """
-    beside = os.path.dirname(sys.executable)
-    environment = {**base, **variables}
-    environment["PATH"] = f"{beside}:{environment.get('PATH', os.defpath)}"
-    return [
-        {
-            "argv": list(words),
-            "env": on_python_path(environment),
-            "cwd": os.getcwd(),
-            "cpus": None,
-            "fork": False,
-        }
-    ]
+    return [as_activated(words, on_python_path({**base, **variables}))]
 
 
 def on_python_path(environment: Mapping[str, str]) -> dict[str, str]:
@@ -108,14 +111,16 @@ def on_python_path(environment: Mapping[str, str]) -> dict[str, str]:
 
 def mpi_ranks(
     plan: Plan,
-    argv: Sequence[str],
+    command: Sequence[str],
     base: Mapping[str, str],
     variables: Mapping[str, str],
     facts: HostFacts,
     *,
     port: int,
 ) -> list[RankCommand]:
-    """One message for ``mpirun``, which starts all ranks: oneCCL wants an MPI launcher.
+    """One message for ``mpirun``, which starts ``command`` as every rank.
+
+    oneCCL wants an MPI launcher.
 
     The environment is that of oneCCL's ``setvars.sh``, which brings oneCCL and Intel MPI.
     Raises Infeasible where there are no bindings or no Intel MPI.
@@ -135,7 +140,7 @@ def mpi_ranks(
     ranks = str(plan.processes_per_node)
     return [
         {
-            "argv": [mpirun, "-n", ranks, "-ppn", ranks, *python_command(argv)],
+            "argv": [mpirun, "-n", ranks, "-ppn", ranks, *command],
             "env": environment,
             "cwd": os.getcwd(),
             "cpus": None,

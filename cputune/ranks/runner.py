@@ -150,7 +150,9 @@ class ProcessRunner:
             **way.variables,
             **commands.trial_variables(self._post.path, self._empty_scratch(), way.force, cpus),
         }
-        argv = self.workload.filled(trial_command(self.workload, way), os.environ)
+        command = self.workload.filled(trial_command(self.workload, way), os.environ)
+        if not supervisor.fork:
+            command = commands.python_command(command)
         job = Job(
             supervisor,
             self._post,
@@ -163,10 +165,10 @@ class ProcessRunner:
             job.start(
                 commands.typed_launch(typed, base, variables)
                 if typed
-                else commands.mpi_ranks(plan, argv, base, variables, self._facts, port=port)
+                else commands.mpi_ranks(plan, command, base, variables, self._facts, port=port)
                 if with_mpi
                 else commands.local_ranks(
-                    plan, argv, base, variables, fork=supervisor.fork, port=port
+                    plan, command, base, variables, fork=supervisor.fork, port=port
                 )
             )
         return job

@@ -33,7 +33,7 @@ def test_a_script_of_the_user_comes_with_its_directory() -> None:
     case = one_socket()
     text = named(emit(case.result, "trainjob", workload=script_workload()), "Dockerfile")
     assert "WORKDIR /workspace/project\nCOPY . .\n" in text
-    assert "COPY --from=launch rank.py /workspace/\n" in text
+    assert "COPY --from=launch rank.py carry.py /workspace/\n" in text
 
 
 def test_the_ipex_era_and_before() -> None:

@@ -172,7 +172,9 @@ def container_words(text: str) -> list[str]:
 
 
 def training_words(words: list[str]) -> list[str]:
-    return words[words.index("--") + 1 :]
+    """What is trained; without carry.py where that does nothing but end the ranks together."""
+    words = words[words.index("--") + 1 :]
+    return words[2:] if words[1] == "{}" and words[0].endswith("carry.py") else words
 
 
 class TestHostileArguments:
@@ -381,6 +383,14 @@ class TestPlan:
             *("--ddp_backend", "gloo"),
             *("--per_device_train_batch_size", "48"),
         ]
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_several_ranks_of_a_script_end_together(self, format: str, launch: Launch) -> None:
+        files = files_for(format)
+        words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
+        carry, nothing, script, *_ = words[words.index("--") + 1 :]
+        assert carry.endswith("/carry.py")
+        assert (nothing, script) == ("{}", "run_qa.py")
 
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("parses", [False, None])

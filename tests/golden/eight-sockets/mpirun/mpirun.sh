@@ -58,6 +58,8 @@ esac
 # What is trained; further arguments of this script are appended.
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
 train=(
+  "$here/carry.py"
+  '{}'
   run_qa.py
   --do_train
   --output_dir '/data/my runs/$USER'
@@ -66,8 +68,8 @@ train=(
   --ddp_backend gloo
   --per_device_train_batch_size 12
 )
-[[ -f ${train[0]} ]] ||
-  fail "${train[0]} is not here" "start this from the directory that it was tuned in"
+[[ -f ${train[2]} ]] ||
+  fail "${train[2]} is not here" "start this from the directory that it was tuned in"
 for word in "$@"; do
   [[ $word != : ]] ||
     fail "a lone colon would start another program here" "write the argument otherwise"

@@ -43,6 +43,8 @@ unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
 # What is trained; further arguments of this script are appended.
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
 train=(
+  "$here/carry.py"
+  '{}'
   run_qa.py
   --do_train
   --output_dir '/data/my runs/$USER'
@@ -51,8 +53,8 @@ train=(
   --ddp_backend gloo
   --per_device_train_batch_size 12
 )
-[[ -f ${train[0]} ]] ||
-  fail "${train[0]} is not here" "start this from the directory that it was tuned in"
+[[ -f ${train[2]} ]] ||
+  fail "${train[2]} is not here" "start this from the directory that it was tuned in"
 
 export ACCELERATE_USE_CPU=true
 export OMP_NUM_THREADS=28

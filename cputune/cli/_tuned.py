@@ -1,0 +1,111 @@
+"""What ``emit`` and ``run`` launch: a tuned result, and a script after ``--``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from cputune.cli._output import tell
+from cputune.emitters.machine import machine_difference, missing_cpus
+from cputune.errors import ResultError
+from cputune.facts import HostFacts
+from cputune.result import Result
+from cputune.script import read_typed, require_trainable
+from cputune.workload import DEFAULT_RECIPE, Workload
+
+DEFAULT_RESULT = Path("cputune.json")
+_SCRIPT = "cputune.script"
+
+
+class WithScript(click.Command):
+    """Everything after ``--`` is the user's script, untouched."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            cut = args.index("--")
+            ctx.meta[_SCRIPT] = tuple(args[cut + 1 :])
+            args = args[:cut]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- SCRIPT ARGS...]"]
+
+
+def script_of(ctx: click.Context) -> tuple[str, ...] | None:
+    """The words after ``--``; None where there was none."""
+    words: tuple[str, ...] | None = ctx.meta.get(_SCRIPT)
+    return words
+
+
+def say(text: str) -> None:
+    """A note on stderr."""
+    tell(f"note: {text}")
+
+
+def facts_of(root: str | None = None) -> HostFacts:
+    """The facts of this machine, or of a recorded one."""
+    from cputune.host import RecordedHost
+    from cputune.probing import probe
+
+    return probe(None if root is None else RecordedHost(root))
+
+
+def tuned(path: Path | None, facts: HostFacts, *, other_machine: bool) -> Result | None:
+    """The result to launch, of this machine; None, and a note, where nothing was tuned yet."""
+    if path is None:
+        # What lies here was measured on this machine, and not on a recorded one.
+        if facts.recorded or not DEFAULT_RESULT.exists():
+            say(
+                "nothing was measured: this is the guides' default plan for this machine "
+                "(`cputune tune` measures)"
+            )
+            return None
+        path = DEFAULT_RESULT
+    result = Result.load(path)
+    difference = machine_difference(result.host, facts)
+    missing = missing_cpus(result.best.plan, facts)
+    if missing and not difference:
+        difference = f"its plan uses CPUs {missing}, which are not allowed here"
+    if difference and not other_machine:
+        raise ResultError(
+            f"{path} was measured on another machine: {difference}",
+            hint="tune here, or give --other-machine to take it all the same",
+        )
+    if difference:
+        say(f"the plan was measured on another machine: {difference}")
+    return result
+
+
+def launched(
+    result: Result | None, script: tuple[str, ...] | None, batch_per_rank: int | None = None
+) -> Workload:
+    """What is launched: the words after ``--``, else what was tuned, else the default recipe.
+
+    Of a script that was tuned it is known what the trials have shown, whatever its arguments.
+    """
+    if script is not None:
+        known = result.workload if result is not None else None
+        for note in read_typed(script).notes:
+            say(note)
+        workload = Workload.script(script)
+        if os.path.exists(workload.argv[0]):  # what is launched may lie on another machine
+            require_trainable(workload.argv)
+        if known is not None and known.program == workload.program:
+            workload = replace(
+                known,
+                argv=workload.argv,
+                secrets=workload.secrets,
+                launch=workload.launch,
+                launch_ranks=workload.launch_ranks,
+                variables=workload.variables,
+            )
+    elif result is not None:
+        workload = result.workload
+    else:
+        workload = Workload.from_recipe(DEFAULT_RECIPE)
+    if batch_per_rank is not None:
+        workload = replace(workload, batch_per_rank=batch_per_rank)
+    return workload

@@ -1,0 +1,83 @@
+"""``cputune run``: train with a tuned plan on this machine, now, in the foreground."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from cputune.cli._tuned import (
+    WithScript,
+    facts_of,
+    launched,
+    say,
+    script_of,
+    tuned,
+)
+from cputune.emitters.job import rank_script
+from cputune.errors import CannotError, UsageError
+from cputune.layout import baseline_plan, guide_plan
+from cputune.plan import Plan
+from cputune.result import Result
+
+
+@click.command(name="run", cls=WithScript)
+@click.argument("result", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--plan",
+    metavar="PLAN",
+    default="best",
+    show_default=True,
+    help="best, baseline, or the number of a trial.",
+)
+@click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@click.pass_context
+def command(ctx: click.Context, result: Path | None, plan: str, other_machine: bool) -> None:
+    """Train with the best plan on this machine, now, in the foreground.
+
+    RESULT is what `cputune tune` wrote (cputune.json). Output, signals and exit code are
+    those of the training; nothing is measured and nothing is written beside it.
+
+    \b
+    cputune run
+    cputune run --plan 3
+    cputune run -- run_qa.py --model_name_or_path bert-base-uncased --do_train
+    """
+    from cputune.ranks import foreground
+    from cputune.steps import Infeasible
+
+    facts = facts_of()
+    found = tuned(result, facts, other_machine=other_machine)
+    workload = launched(found, script_of(ctx))
+    if found is None:
+        chosen = baseline_plan(facts) if plan == "baseline" else guide_plan(facts)
+        if plan not in ("best", "baseline"):
+            raise UsageError(f"there is no trial {plan}: nothing was tuned", hint="cputune tune")
+    else:
+        chosen = _chosen(found, plan)
+    if chosen.as_found:
+        chosen = replace(chosen, processes_per_node=1, cpus=chosen.cpus[:1])
+    say(f"training with {chosen.describe()}")
+    try:
+        code = foreground.run(workload, chosen, facts, rank_script=rank_script())
+    except ValueError as error:
+        raise UsageError(str(error), hint="--plan takes the number of another trial") from error
+    except (Infeasible, OSError) as error:
+        raise CannotError(
+            f"the plan cannot run here: {error}", hint="`cputune doctor` looks the machine over"
+        ) from error
+    ctx.exit(code)
+
+
+def _chosen(result: Result, plan: str) -> Plan:
+    if plan in ("best", "baseline"):
+        return result.best.plan if plan == "best" else result.baseline.plan
+    numbers = [trial.number for trial in result.trials]
+    if not re.fullmatch(r"[0-9]{1,6}", plan) or int(plan) not in numbers:
+        raise UsageError(
+            f"there is no trial {plan!r}",
+            hint=f"best, baseline, or a number up to {max(numbers, default=0)}",
+        )
+    return next(trial.plan for trial in result.trials if trial.number == int(plan))

@@ -1,0 +1,154 @@
+"""A job in the foreground: its output is the user's, its signals and its exit code too.
+
+Nothing is measured and nothing is led elsewhere. A lone process takes the place of ours
+(exec). Several ranks are our children, in our process group; what the terminal tells the
+group they hear by themselves, what is sent to us alone is passed on to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from cputune.carrier.command import carried, launch_command
+from cputune.carrier.environment import base_environment
+from cputune.cpulist import render
+from cputune.facts import HostFacts
+from cputune.host.children import below, end
+from cputune.plan import Plan
+from cputune.ranks import commands
+from cputune.ranks.messages import RankCommand
+from cputune.ranks.rank_process import PR_SET_PDEATHSIG
+from cputune.workload import Workload
+
+if TYPE_CHECKING:
+    import psutil
+
+GRACE_SECONDS = 10.0
+"""After one rank has failed, each of SIGINT and SIGTERM leaves the others so much time."""
+
+PASSED_ON = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
+_WAITED_FOR = (*PASSED_ON, signal.SIGCHLD)
+_LIBC = ctypes.CDLL(None)
+
+
+def run(workload: Workload, plan: Plan, facts: HostFacts, *, rank_script: Path) -> int:
+    """Train with a plan, to the end of the script; its exit code, 128 + N for signal N.
+
+    ``rank_script`` numbers and binds ranks that an MPI starts, as in emitted files. A plan
+    that is run as found is the launch that was typed. Does not return where there is but one
+    process. Raises ValueError where the batch cannot be divided over the ranks, Infeasible
+    where a plan of oneCCL has no Intel MPI.
+    """
+    versions = {p.name: p.version for p in facts.packages if p.version}
+    way = carried(workload, plan, versions)
+    base = base_environment(os.environ, plan, way.variables, offline=False)
+    if plan.as_found and workload.launch:
+        become(commands.as_activated(workload.filled(workload.launch, os.environ), base))
+    words = workload.filled(launch_command(workload, way), os.environ)
+    command = [sys.executable, *words]
+    with commands.held_port() as holder:
+        port = holder.getsockname()[1]
+        if plan.backend == "ccl" and plan.world_size > 1:
+            shares = "/".join(render(cpus) for cpus in plan.cpus)
+            rank = [str(rank_script), "--launcher", "mpi", "--cpus", shares, "--", *words]
+            return supervise(
+                commands.mpi_ranks(
+                    plan, [sys.executable, *rank], base, way.variables, facts, port=port
+                )
+            )
+        ranks = commands.local_ranks(plan, command, base, way.variables, port=port)
+        if len(ranks) == 1:
+            become(ranks[0])
+        return supervise(ranks)
+
+
+def become(command: RankCommand) -> NoReturn:
+    """Replace this process by the command."""
+    if command["cpus"] is not None:
+        os.sched_setaffinity(0, command["cpus"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(command["argv"][0], command["argv"], command["env"])
+
+
+def supervise(ranks: Sequence[RankCommand]) -> int:
+    """Start the ranks and wait; the first exit status that is not 0, else 0.
+
+    When one fails, the others are ended: they would wait for it.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    try:
+        running = {_start(rank) for rank in ranks}
+        status = 0
+        while running:
+            told = signal.sigwaitinfo(_WAITED_FOR)
+            if told.si_signo != signal.SIGCHLD:
+                # SI_KERNEL (above 0) is the terminal, which has told all of the group.
+                if told.si_code <= 0:
+                    _pass_on(told.si_signo)
+                continue
+            for ended in _reap(running):
+                status = status or ended
+            if status and running:
+                end(_others, grace_seconds=GRACE_SECONDS, pause=lambda s: _wait(running, s))
+                _reap(running)
+                break
+        return status
+    finally:
+        end(_others, grace_seconds=0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
+
+
+def _start(rank: RankCommand) -> int:
+    parent = os.getpid()
+
+    def prepare() -> None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
+        if rank["cpus"] is not None:
+            os.sched_setaffinity(0, rank["cpus"])
+
+    child = subprocess.Popen(rank["argv"], env=rank["env"], cwd=rank["cwd"], preexec_fn=prepare)
+    child.returncode = 0  # reaped by us, not by subprocess
+    return child.pid
+
+
+def _reap(running: set[int]) -> list[int]:
+    """Exit statuses of those that have ended, as a shell gives them."""
+    statuses = []
+    for pid in sorted(running):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            running.discard(pid)
+            code = os.waitstatus_to_exitcode(status)
+            statuses.append(code if code >= 0 else 128 - code)
+    return statuses
+
+
+def _wait(running: set[int], seconds: float) -> None:
+    time.sleep(seconds)
+    _reap(running)
+
+
+def _others() -> list[psutil.Process]:
+    return below(os.getpid())
+
+
+def _pass_on(number: int) -> None:
+    """To everything below: Intel MPI's ``mpirun`` is a shell script that passes nothing on."""
+    for process in below(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)

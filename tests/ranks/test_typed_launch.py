@@ -1,0 +1,64 @@
+"""The baseline of a script that a launcher starts is that launch, as it was typed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import cputune
+from cputune.layout import baseline_plan
+from cputune.ranks.commands import typed_launch
+from cputune.ranks.runner import ProcessRunner
+from cputune.workload import Workload
+
+FAULTS = Path(__file__).parent.parent / "faults"
+
+
+def test_this_pythons_launchers_are_found_first() -> None:
+    (command,) = typed_launch(["torchrun", "train.py"], {"PATH": "/usr/bin"}, {"A": "1"})
+    assert command["argv"] == ["torchrun", "train.py"]
+    assert command["env"]["PATH"] == f"{os.path.dirname(sys.executable)}:/usr/bin"
+    assert command["env"]["A"] == "1"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("launcher", "threads", "dtype"),
+    [
+        ("torchrun --nproc-per-node 2", 1, "float32"),
+        ("python -m torch.distributed.run --standalone --nproc-per-node 1", None, "float32"),
+        ("accelerate launch --cpu --mixed_precision bf16 --num_cpu_threads_per_process 1", 1,
+         "bfloat16"),
+    ],
+)  # fmt: skip
+def test_the_launch_runs_as_typed(
+    launcher: str,
+    threads: int | None,
+    dtype: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = "accelerate_script.py" if launcher.startswith("accelerate") else "trainer_script.py"
+    own = [] if launcher.startswith("accelerate") else ["--use_cpu"]
+    words = [*launcher.split(), str(FAULTS / script), "--output_dir", "out", *own]
+    job = Workload.script(words)
+    facts = cputune.probe()
+    with ProcessRunner(job, facts) as runner:
+        runner._offline = True
+        plan = baseline_plan(facts, ranks=job.launch_ranks)
+        with closing(runner.steps(plan)) as steps:  # type: ignore[type-var]
+            taken = list(islice(steps, 3))
+        ranks = runner.observed()
+    assert len(ranks) == job.launch_ranks
+    assert {step.samples for step in taken} == {8 * job.launch_ranks}
+    assert runner.workload.global_batch_size == 8 * job.launch_ranks
+    assert {rank["dtype"] for rank in ranks} == {dtype}
+    if threads is not None:
+        assert {rank["threads"] for rank in ranks} == {threads}
+    assert os.listdir(tmp_path) == []
