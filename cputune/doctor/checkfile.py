@@ -8,7 +8,9 @@ packages, or by the packages of a stack that is only named: give the facts that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cputune.doctor.files import accelerate, around, command, kubernetes
 from cputune.doctor.files.context import Context
@@ -74,6 +76,8 @@ def _judge_script(text: str, context: Context) -> Iterator[Finding]:
     launches = read_launches(read_commands(text, context.name))
     if not launches:
         raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
+    asked = re.findall(r"^#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text, re.MULTILINE)
+    context = replace(context, batch_nodes=int(asked[-1]) if asked else 1)
     for launch in launches:
         yield from command.judge_launch(launch, context)
 

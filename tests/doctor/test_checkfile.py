@@ -575,6 +575,10 @@ class TestAround:
             f"mpirun -hosts a,b -n 2 {RANKS}",
             f"mpirun -n 4 -ppn 2 {RANKS}",
             f"mpirun -n 4 -f hosts.txt {RANKS}",
+            f"mpirun -hosts a,b {RANKS}",
+            f"#SBATCH --nodes=2\nsrun {RANKS}",
+            f"srun -N 2 {RANKS}",
+            f"#SBATCH -N 2\nmpirun -n 4 {RANKS}",
             "torchrun --nnodes 2 --nproc-per-node 2 --master-addr localhost train.py --use_cpu",
             "torchrun --nnodes 2 --nproc-per-node 2 train.py --use_cpu",
         ],
@@ -594,6 +598,18 @@ class TestAround:
     def test_the_address_that_is_advised_is_the_first_machine(self, options, command):
         text = script(f"mpirun {options} {RANKS}", before="export OMP_NUM_THREADS=1")
         assert only(text, "run.sh").command == command
+
+    @pytest.mark.parametrize(
+        "launch",
+        [
+            f"mpirun -hosts a -n 2 {RANKS}",
+            f"#SBATCH --nodes=1\nsrun {RANKS}",
+            "torchrun --nnodes 2 --rdzv-endpoint $HEAD:29500 train.py --use_cpu",
+            f"#SBATCH -N 2\n{RANKS}",
+        ],
+    )
+    def test_loopback_is_an_address_on_one_machine(self, launch):
+        assert "file-master-addr" not in codes(script(launch), "run.sh")
 
     def test_ranks_that_are_numbered_by_hand_need_an_address(self):
         text = script(f"RANK=0 WORLD_SIZE=2 {RANKS}", before="true")

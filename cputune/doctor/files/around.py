@@ -141,28 +141,31 @@ def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
 
 def _address(launch: Launch, context: Context) -> Iterator[Finding]:
     variables = context.variables(launch)
-    address, several_machines = variables.get("MASTER_ADDR"), launch.machines > 1
+    address, by_hand = variables.get("MASTER_ADDR"), _numbered_by_hand(variables)
     hosts = launch.hosts or _host_file(launch, context)
-    if launch.launcher == "mpirun":
-        several_machines |= len(hosts or ()) > 1
-    elif launch.launcher == "torchrun":
+    machines = launch.machines
+    if launch.launcher == "mpirun" or launch.part:
+        machines = max(machines, len(hosts or ()), context.batch_nodes)
+    if launch.launcher == "torchrun":
         # It sets MASTER_ADDR itself, from these.
-        address = launch.option("--rdzv_endpoint", "--master_addr") or "127.0.0.1"
+        asked = launch.option("--rdzv_endpoint", "--master_addr")
+        asked = asked or variables.get("PET_RDZV_ENDPOINT") or variables.get("PET_MASTER_ADDR")
+        address = asked or "127.0.0.1"
     elif launch.launcher == "accelerate":
+        if launch.option("--config_file") is not None:
+            return
         address = launch.option("--main_process_ip") or "127.0.0.1"
-        several_machines &= launch.option("--config_file") is None
-    elif not _numbered_by_hand(variables):
+    elif launch.launcher == "python" and not (by_hand or launch.part):
         return
-    if not address and (launch.several or launch.launcher == "python"):
+    if not address and (by_hand or (launch.launcher == "mpirun" and launch.several)):
         known = launch.host_file is None or hosts is not None
-        first = (hosts or ("",))[0] if several_machines else "127.0.0.1"
+        first = (hosts or ("",))[0] if machines > 1 else "127.0.0.1"
         yield ADDRESS.finding(
             context.at(launch.line, "several ranks and no MASTER_ADDR"),
             command=f"export MASTER_ADDR={first} MASTER_PORT=29500" if known and first else None,
         )
-    elif address and several_machines and address.startswith(LOOPBACK):
-        count = max(launch.machines, len(hosts or ()))
-        text = f"{count} machines are to meet at {address}, which is each machine itself"
+    elif address and machines > 1 and address.startswith(LOOPBACK):
+        text = f"{machines} machines are to meet at {address}, which is each machine itself"
         yield ADDRESS.finding(
             context.at(launch.line, text),
             severity=Severity.ERROR,

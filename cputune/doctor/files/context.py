@@ -22,7 +22,8 @@ class Context:
     """One file before one machine and one stack.
 
     ``here`` is whether what the file starts will run on this machine: a pod will not.
-    ``host`` is asked for the files that it names.
+    ``host`` is asked for the files that it names. ``batch_nodes`` are the machines that the
+    ``#SBATCH`` lines of a script ask for.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Context:
     versions: Versions
     host: Host
     here: bool = True
+    batch_nodes: int = 1
 
     @classmethod
     def of(cls, name: str, facts: HostFacts, host: Host) -> Context:

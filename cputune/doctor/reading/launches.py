@@ -118,7 +118,7 @@ class Launch:
     @property
     def several(self) -> bool:
         """Whether more than one rank takes part, on this machine or on several."""
-        if self.part:
+        if self.part or self.machines > 1:
             return True
         total = self.option(*_VALUE_OPTIONS.get(self.launcher, ()))
         nodes = self.option("--nnodes", "--num_machines") or "1"
