@@ -17,6 +17,7 @@ from cputune.documents import Amount, Count, parse, plain, record_of
 from cputune.errors import ResultError
 from cputune.facts import HostFacts
 from cputune.host import read_document, write_atomically
+from cputune.knobs import LeftOut
 from cputune.plan import Plan
 from cputune.steps import FailureKind
 from cputune.workload import Workload
@@ -142,7 +143,7 @@ class Result:
     seed: int | None = None
     sampler: str | None = None
     seconds: Amount | None = None
-    left_out: tuple[Mapping[str, str], ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     confirmation: tuple[ConfirmRun, ...] = ()
     trials: tuple[Trial, ...]
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from cputune import __version__
-from cputune.cli._output import report_error, set_color
+from cputune.cli._output import print_traceback, report_error, set_color
 from cputune.cli._streams import OutputError, drop_output, guard_streams
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
@@ -107,9 +107,7 @@ def main() -> None:
     except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt, OSError) as error:
         verbose, as_json = _manner(sys.argv[1:])
         if verbose >= 2:
-            import traceback
-
-            traceback.print_exception(error)
+            print_traceback(error)
         code = report_error(_of_ours(error), as_json=as_json)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -90,6 +90,15 @@ def json_text(document: Any, *, encoding: str | None = "utf-8") -> str:
     return text
 
 
+def print_traceback(error: BaseException) -> None:
+    """The traceback on stderr, line by line: an error may quote what comes from outside."""
+    import traceback
+
+    for part in traceback.format_exception(error):
+        for line in part.rstrip("\n").split("\n"):
+            tell("  " + line)  # indented: no line of it passes for one of ours
+
+
 def report_error(error: CputuneError, *, as_json: bool = False) -> int:
     """``error:`` and ``hint:`` on stderr; with ``--json`` a document on stdout too.
 

@@ -15,6 +15,7 @@ import click
 
 from cputune.cli._output import console, print_json, tell
 from cputune.cli._signals import interrupted_by_any_signal, stop_if_interrupted
+from cputune.documents import plain
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
 from cputune.hidden import hide_arguments
 from cputune.script import read_typed, require_trainable
@@ -287,7 +288,7 @@ def _dry_run(space: SearchSpace, *, as_json: bool) -> None:
                 "schema": "cputune.space/1",
                 "plans": [plan.to_json() for plan in space.plans()],
                 "knobs": {knob.name: list(knob.values) for knob in space.knobs},
-                "left_out": [out.to_json() for out in space.left_out],
+                "left_out": plain(space.left_out),
                 "first_command": words,
             }
         )

@@ -34,10 +34,6 @@ class LeftOut:
     what: str
     why: str
 
-    def to_json(self) -> dict[str, str]:
-        """A mapping of plain JSON values."""
-        return {"what": self.what, "why": self.why}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:

@@ -97,7 +97,7 @@ def conclude(
         budget=budget,
         sampler=SAMPLER,
         data=findings.data,
-        left_out=() if space is None else tuple(out.to_json() for out in space.left_out),
+        left_out=() if space is None else space.left_out,
         notes=(*findings.notes, *_study_notes(findings, space), *advice.notes),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),

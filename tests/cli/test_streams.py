@@ -70,3 +70,25 @@ def test_an_interrupt_while_python_imports_ends_quietly(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     code, out, err = shell(f"{PROGRAM} recipes", PYTHONPATH=str(tmp_path))
     assert (code, out, err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "doctor --check-file pipe",
+        "tune --recipe pipe.toml",
+        "tune --study pipe --budget 1",
+        "tune -- pipe",
+        "emit --format mpirun pipe",
+        "emit --format mpirun --hostfile pipe",
+        "verify pipe",
+        "verify . --result pipe",
+    ],
+)
+def test_nothing_waits_for_a_fifo(tmp_path: Path, command: str) -> None:
+    for name in ("pipe", "pipe.toml"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "x.sh").write_text("#!/bin/bash\ntorchrun x.py\n")
+    code, _, err = shell(f"cd {tmp_path} && timeout 60 {PROGRAM} {command} </dev/null")
+    assert code in (2, 3)
+    assert "error:" in err

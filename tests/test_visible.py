@@ -1,0 +1,62 @@
+"""Text from outside cannot move the cursor, clear the screen or forge a line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tuner.fakes import SMALL
+
+from cputune.cli import main
+from cputune.layout import guide_plan
+from cputune.report.tuning import outcome, trial_line
+from cputune.result import Trial
+from cputune.visible import visible
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, 95 % – ×", "plain, 95 % – ×"),
+        ("\x1b[2J\x1b]0;title\x07", "\\x1b[2J\\x1b]0;title\\x07"),
+        ("a\nerror: b\r", "a\\nerror: b\\r"),
+        ("a\u2028b\u202ec", "a\\u2028b\\u202ec"),
+        ("a\tb", "a b"),
+        ("\udcff", "\\udcff"),
+    ],
+)
+def test_control_characters_appear_as_escapes(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@given(st.text())
+def test_any_text_is_one_line_that_can_be_printed(text: str) -> None:
+    assert visible(text).isprintable()
+
+
+def test_the_exception_of_a_script_is_one_line_of_the_table() -> None:
+    plan = guide_plan(SMALL.facts)
+    reason = "ValueError: \x1b[1A\x1b[2Ktrial 9: 99 samples/s\rdone\nrank 0: more"
+    trial = Trial(number=3, plan=plan, state="failed", kind="crashed", reason=reason)
+    for text in (outcome(trial), trial_line(trial)):
+        assert text.isprintable()
+        assert "crashed: ValueError: \\x1b[1A" in text
+
+
+@pytest.mark.parametrize("verbose", [(), ("-vv",)])
+def test_an_error_that_quotes_a_name_is_clean(
+    verbose: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    name = str(tmp_path / "a\x1b[2J\nerror: b.json")
+    monkeypatch.setattr(sys, "argv", ["cputune", *verbose, "emit", "-f", "mpirun", name])
+    with pytest.raises(SystemExit):
+        main()
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert not any(line.startswith("error: b") for line in err.splitlines())
