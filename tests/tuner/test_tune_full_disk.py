@@ -1,4 +1,4 @@
-"""A disk that fills while a study runs: an error in words, and nothing that was measured is lost."""
+"""A disk that fills while a study runs: an error in words, and no trial is lost."""
 
 from __future__ import annotations
 
