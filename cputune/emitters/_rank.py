@@ -15,6 +15,7 @@ of all of them. It needs Python 3.7 and nothing else, and replaces itself (exec)
             pod=N:   CPU numbers mean nothing in a container: where it has CPUs of its own
                      (no more than the N it asked for) cut them into one share per rank,
                      else leave it to the kernel.
+--look      only look whether the CPUs of all local ranks can be had here, and start nothing.
 --set K=V   set a variable that the launcher overwrites; --unset K removes one.
 """
 
@@ -52,6 +53,7 @@ class Options:
     launcher = "torch"
     cpus = ""
     bind = "exact"
+    look = False
 
     def __init__(self, words: list[str]) -> None:
         self.changes: list[tuple[str, str | None]] = []
@@ -60,6 +62,9 @@ class Options:
             word = words.pop(0)
             if word == "--":
                 self.command = words
+                return
+            if word == "--look":
+                self.look = True
                 return
             if not words:
                 break
@@ -136,6 +141,19 @@ def bind(cpus: str, local_rank: int, exact: bool) -> None:
     sys.stderr.write(f"note: {what}; it keeps those\n")
 
 
+def look(shares: list[str]) -> None:
+    """Whether every local rank can have its CPUs, said before a launcher binds anything."""
+    before = os.sched_getaffinity(0)
+    for local_rank, cpus in enumerate(shares):
+        bind(cpus, local_rank, True)
+    wanted = set().union(*map(parse, shares))
+    if not wanted <= before:
+        sys.stderr.write(
+            f"note: this launch was bound to CPUs {render(before)} (taskset, numactl); its ranks "
+            f"leave those for the plan's, {render(wanted)}\n"
+        )
+
+
 def siblings(cpu: int) -> set[int]:
     try:
         path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
@@ -172,6 +190,9 @@ def main() -> None:
     shares = options.cpus.split("/")
     if not pod and options.bind not in ("exact", "offered"):
         raise RankError(f"--bind is exact, offered or pod=N, not {options.bind!r}", EXAMPLE)
+    if options.look:
+        look(shares)
+        return
     local_size = variable("LOCAL_WORLD_SIZE", "1") if pod else len(shares)
     local_rank = number_ranks(options.launcher, local_size)
     if local_rank >= local_size:

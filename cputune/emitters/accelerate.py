@@ -63,8 +63,13 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
         text += NO_COLON + shell.FREE_PORT
         launch += ['--mpirun_hostfile "$hosts"', '--main_process_port "$port"']
     text += shell.lines_array("launch", launch)
-    text += shell.rank(job, "mpi" if several else "torch", more=_carried(job, variables))
-    text += 'exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"\n'
+    text += shell.rank(
+        job,
+        "mpi" if several else "torch",
+        here=job.plan.nodes == 1,
+        more=_carried(job, variables),
+    )
+    text += shell.start('"${rank[@]}" -- "${train[@]}"', watched=True)
     config = yamltext.document(configuration(job), job.header)
     hosts = host_files(job, dialects_of(job), always=True) if several else ()
     return (

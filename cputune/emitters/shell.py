@@ -15,7 +15,9 @@ from cputune.emitters.interface import Beside, EmittedFile, Job, Output, Secret,
 from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
 
-STRICT = r"""set -euo pipefail
+STRICT = r"""# Started as `sh FILE`, it goes on in bash.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+set -euo pipefail
 
 fail() {
   printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
@@ -23,7 +25,10 @@ fail() {
 }
 """
 
-HERE = """here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+HERE = """# The files beside this one, also where it is started through a symbolic link.
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
+[[ -f $here/rank.py ]] ||
+  fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
 """
 
 
@@ -155,13 +160,57 @@ def interface_variables(job: Job) -> dict[str, str]:
     return variables
 
 
-def rank(job: Job, launcher: str, *, binding: str = "exact", more: Iterable[str] = ()) -> str:
-    """rank.py and its options as the array ``rank``; ``more`` are lines of bash."""
+def rank(
+    job: Job, launcher: str, *, binding: str = "exact", here: bool = False, more: Iterable[str] = ()
+) -> str:
+    """rank.py and its options as the array ``rank``; ``more`` are lines of bash.
+
+    ``here``: the ranks run on the machine that runs the script, which can thus look whether
+    they can have their CPUs before a launcher binds them: hydra's own message for CPUs that
+    are not there is ``hwloc_set_cpubind failed``.
+    """
     shares = "/".join(cpulist.render(cpus) for cpus in job.plan.cpus)
     lines = ['"$here/rank.py"', f"--launcher {launcher}", f"--cpus {quote(shares)}"]
     if binding != "exact":
         lines.append(f"--bind {binding}")
-    return lines_array("rank", [*lines, *more])
+    text = lines_array("rank", [*lines, *more])
+    return text + LOOK if here else text
+
+
+LOOK = """"$python" "${rank[@]}" --look
+"""
+
+WATCHED = """
+# accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
+# signal to this script goes to all that it has started.
+[[ ! -t 0 ]] || exec </dev/null
+set -m
+"${launch[@]}" "$@" &
+started=$!
+for signal in HUP INT QUIT TERM; do
+  # shellcheck disable=SC2064 # each trap its own signal
+  trap "kill -s $signal -- -$started 2>/dev/null || true" "$signal"
+done
+status=0
+while kill -0 "$started" 2>/dev/null; do
+  status=0
+  wait "$started" || status=$?
+done
+# Whatever the launcher has left behind, however it ended.
+kill -s TERM -- "-$started" 2>/dev/null || true
+exit "$status"
+"""
+"""The end of a script whose launcher does not end its ranks; elsewhere it becomes the launcher.
+
+A launcher that is replaced (exec) keeps the terminal; one that is watched does not read it.
+"""
+
+
+def start(words: str, *, watched: bool) -> str:
+    """The last lines: the launch, with the further arguments of the script."""
+    if watched:
+        return f"launch+=({words})\n{WATCHED}"
+    return f'exec "${{launch[@]}}" {words} "$@"\n'
 
 
 FIND_SETVARS = """import importlib.util, os

@@ -25,8 +25,16 @@ UNPROMISED = (
 FIND_COMPANIONS = r"""
 # Slurm runs a copy of this script; its companions lie where it was submitted.
 command=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
+# Its arguments stand in that line too: the script is the first part that is a file.
+read -ra words <<<"${command:-.}"
+script=""
+for word in "${words[@]}"; do
+  script+=${script:+ }$word
+  [[ ! -f $script ]] || break
+done
+beside=$(dirname -- "$(readlink -f -- "$script" || echo .)")
 submitted=${SLURM_SUBMIT_DIR:-$PWD}
-for here in "${LAUNCH_DIR:-}" "$(dirname -- "${command:-.}")" "$submitted" "$submitted/launch"; do
+for here in "${LAUNCH_DIR:-}" "$beside" "$submitted" "$submitted/launch"; do
   [[ ! -f $here/rank.py ]] || break
 done
 [[ -f $here/rank.py ]] ||
@@ -58,7 +66,7 @@ def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
         "--cpu-bind=cores --distribution=block:block --export=ALL",
     ]
     text += shell.lines_array("launch", launch) + shell.rank(job, "slurm", binding="offered")
-    text += 'exec "${launch[@]}" "$python" "${rank[@]}" -- "${train[@]}" "$@"\n'
+    text += shell.start('"$python" "${rank[@]}" -- "${train[@]}"', watched=False)
     return (EmittedFile(name="slurm.sh", text=text, executable=True, notes=(UNPROMISED,)),)
 
 

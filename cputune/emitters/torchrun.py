@@ -49,6 +49,6 @@ def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
         f"--nproc-per-node {plan.processes_per_node}",
         f'--master-addr {shell.quote(address)} --master-port "$port"',
     ]
-    text += shell.lines_array("launch", launch) + shell.rank(job, "torch")
-    text += 'exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"\n'
+    text += shell.lines_array("launch", launch) + shell.rank(job, "torch", here=True)
+    text += shell.start('"${rank[@]}" -- "${train[@]}"', watched=False)
     return (shell.script("torchrun.sh", text),)

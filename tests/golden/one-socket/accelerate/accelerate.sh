@@ -11,13 +11,18 @@
 # Note: accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back,
 # and binds each rank, whatever mpirun has done.
 # cputune-plan: {"format":"accelerate","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+# Started as `sh FILE`, it goes on in bash.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 
 fail() {
   printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
   exit 3
 }
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+# The files beside this one, also where it is started through a symbolic link.
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
+[[ -f $here/rank.py ]] ||
+  fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
 python=${PYTHON:-python3}
 command -v -- "$python" >/dev/null ||
   fail "there is no $python" "set PYTHON to the interpreter that trains"
@@ -59,6 +64,10 @@ export ACCELERATE_MIXED_PRECISION=bf16
 export LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
 export I_MPI_PIN_DOMAIN='[0xf,0xf0]'
 
+# An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
+beside=$(dirname -- "$(command -v -- "$python")")
+command -v mpirun >/dev/null || [[ ! -x $beside/mpirun ]] || PATH=$PATH:$beside
+
 # Which dialect this mpirun speaks; its name does not say.
 mpirun=mpirun
 command -v -- "$mpirun" >/dev/null || fail "there is no $mpirun" "install Open MPI 5, or mend PATH"
@@ -66,8 +75,8 @@ version=$("$mpirun" --version 2>&1 || true)
 case $version in
   *"Intel(R) MPI"*) dialect=intelmpi ;;
   *HYDRA*) dialect=mpich ;;
-  *"(Open MPI) 4."*) dialect=openmpi4 ;;
-  *"(Open MPI) "*) dialect=openmpi5 ;;
+  *"(Open MPI) 4."* | *"(OpenRTE) 4."*) dialect=openmpi4 ;;
+  *"(Open MPI) "* | *"(OpenRTE) "*) dialect=openmpi5 ;;
   *) dialect=unknown ;;
 esac
 
@@ -111,4 +120,24 @@ rank=(
   --unset KMP_AFFINITY
   --unset KMP_BLOCKTIME
 )
-exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"
+"$python" "${rank[@]}" --look
+launch+=("${rank[@]}" -- "${train[@]}")
+
+# accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
+# signal to this script goes to all that it has started.
+[[ ! -t 0 ]] || exec </dev/null
+set -m
+"${launch[@]}" "$@" &
+started=$!
+for signal in HUP INT QUIT TERM; do
+  # shellcheck disable=SC2064 # each trap its own signal
+  trap "kill -s $signal -- -$started 2>/dev/null || true" "$signal"
+done
+status=0
+while kill -0 "$started" 2>/dev/null; do
+  status=0
+  wait "$started" || status=$?
+done
+# Whatever the launcher has left behind, however it ended.
+kill -s TERM -- "-$started" 2>/dev/null || true
+exit "$status"

@@ -20,6 +20,8 @@
 #SBATCH --time=24:00:00
 #SBATCH --output=%x-%j.out
 # Unless the cluster has a default: #SBATCH --partition=<your-partition>
+# Started as `sh FILE`, it goes on in bash.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 
 fail() {
@@ -29,8 +31,16 @@ fail() {
 
 # Slurm runs a copy of this script; its companions lie where it was submitted.
 command=$(scontrol show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n 's/^ *Command=//p' || true)
+# Its arguments stand in that line too: the script is the first part that is a file.
+read -ra words <<<"${command:-.}"
+script=""
+for word in "${words[@]}"; do
+  script+=${script:+ }$word
+  [[ ! -f $script ]] || break
+done
+beside=$(dirname -- "$(readlink -f -- "$script" || echo .)")
 submitted=${SLURM_SUBMIT_DIR:-$PWD}
-for here in "${LAUNCH_DIR:-}" "$(dirname -- "${command:-.}")" "$submitted" "$submitted/launch"; do
+for here in "${LAUNCH_DIR:-}" "$beside" "$submitted" "$submitted/launch"; do
   [[ ! -f $here/rank.py ]] || break
 done
 [[ -f $here/rank.py ]] ||

@@ -9,13 +9,18 @@
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 # Data: synthetic tokens.
 # cputune-plan: {"format":"torchrun","plan":{"nodes":1,"processes_per_node":2,"threads_per_process":4,"ccl_workers":0,"backend":"gloo","precision":"bf16","ipex":false,"allocator":"tcmalloc","openmp":"default","preload":["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"],"cpus":[[0,1,2,3],[4,5,6,7]],"ccl_cpus":[],"as_found":false,"settings":{}},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+# Started as `sh FILE`, it goes on in bash.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 
 fail() {
   printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
   exit 3
 }
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+# The files beside this one, also where it is started through a symbolic link.
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
+[[ -f $here/rank.py ]] ||
+  fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
 python=${PYTHON:-python3}
 command -v -- "$python" >/dev/null ||
   fail "there is no $python" "set PYTHON to the interpreter that trains"
@@ -76,4 +81,5 @@ rank=(
   --launcher torch
   --cpus 0-3/4-7
 )
+"$python" "${rank[@]}" --look
 exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"

@@ -11,13 +11,18 @@
 # oneccl_bind_pt 2.8.0+cpu.
 # Data: synthetic tokens.
 # cputune-plan: {"format":"torchrun","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"as_found":false,"settings":{}},"samples_per_second":{"median":31.4,"low":31.1,"high":31.8},"global_batch_size":12}
+# Started as `sh FILE`, it goes on in bash.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 
 fail() {
   printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
   exit 3
 }
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+# The files beside this one, also where it is started through a symbolic link.
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
+[[ -f $here/rank.py ]] ||
+  fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
 node_rank=${NODE_RANK:-}
 python=${PYTHON:-python3}
 command -v -- "$python" >/dev/null ||
@@ -103,4 +108,5 @@ rank=(
   --launcher torch
   --cpus 4-27/32-55
 )
+"$python" "${rank[@]}" --look
 exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"

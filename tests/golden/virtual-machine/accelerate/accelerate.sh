@@ -9,13 +9,18 @@
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 # Data: synthetic tokens.
 # cputune-plan: {"format":"accelerate","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"as_found":false,"settings":{}},"samples_per_second":{"median":20.0,"low":19.7,"high":20.4},"global_batch_size":8}
+# Started as `sh FILE`, it goes on in bash.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 
 fail() {
   printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
   exit 3
 }
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+# The files beside this one, also where it is started through a symbolic link.
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
+[[ -f $here/rank.py ]] ||
+  fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
 python=${PYTHON:-python3}
 command -v -- "$python" >/dev/null ||
   fail "there is no $python" "set PYTHON to the interpreter that trains"
@@ -66,4 +71,24 @@ rank=(
   --unset KMP_AFFINITY
   --unset KMP_BLOCKTIME
 )
-exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"
+"$python" "${rank[@]}" --look
+launch+=("${rank[@]}" -- "${train[@]}")
+
+# accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
+# signal to this script goes to all that it has started.
+[[ ! -t 0 ]] || exec </dev/null
+set -m
+"${launch[@]}" "$@" &
+started=$!
+for signal in HUP INT QUIT TERM; do
+  # shellcheck disable=SC2064 # each trap its own signal
+  trap "kill -s $signal -- -$started 2>/dev/null || true" "$signal"
+done
+status=0
+while kill -0 "$started" 2>/dev/null; do
+  status=0
+  wait "$started" || status=$?
+done
+# Whatever the launcher has left behind, however it ended.
+kill -s TERM -- "-$started" 2>/dev/null || true
+exit "$status"

@@ -9,13 +9,18 @@
 # With torch 2.13.0, transformers 5.23.0, accelerate 1.15.0.
 # Data: synthetic tokens.
 # cputune-plan: {"format":"torchrun","plan":{"nodes":1,"processes_per_node":1,"threads_per_process":2,"ccl_workers":0,"backend":"gloo","precision":"fp32","ipex":false,"allocator":"default","openmp":"default","preload":[],"cpus":[[0,1]],"ccl_cpus":[],"as_found":false,"settings":{}},"samples_per_second":{"median":20.0,"low":19.7,"high":20.4},"global_batch_size":8}
+# Started as `sh FILE`, it goes on in bash.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 
 fail() {
   printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
   exit 3
 }
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+# The files beside this one, also where it is started through a symbolic link.
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]:-$0}")")
+[[ -f $here/rank.py ]] ||
+  fail "rank.py is not beside ${0##*/}" "keep the files that were emitted together in one directory"
 python=${PYTHON:-python3}
 command -v -- "$python" >/dev/null ||
   fail "there is no $python" "set PYTHON to the interpreter that trains"
@@ -72,4 +77,5 @@ rank=(
   --launcher torch
   --cpus 0-1
 )
+"$python" "${rank[@]}" --look
 exec "${launch[@]}" "${rank[@]}" -- "${train[@]}" "$@"

@@ -1,0 +1,227 @@
+"""How people really start an emitted script: by a link, by ``sh``, from a bound shell; and end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from emit_machines import one_socket, script_workload
+from test_emit_contract import SHELL_FORMATS, VERSION_TEXTS
+
+from cputune.emitters import emit
+
+ALLOWED = tuple(sorted(os.sched_getaffinity(0)))
+MPIRUN = """#!/bin/sh
+[ "$1" != --version ] || { printf '%s\\n' "$MPI_SAYS"; exit; }
+printf '%s\\n' "$0" "$@" > "$DUMP"
+"""
+PYTHON = f"""#!/bin/sh
+case "$*" in
+  *--look) exec {sys.executable} "$@" ;;
+  -c*) echo 12345; exit ;;
+esac
+printf '%s\\n' "$0" "$@" > "$DUMP"
+"""
+LEAVES_RANKS = """#!/bin/sh
+[ "$1" != --version ] || { printf '%s\\n' "$MPI_SAYS"; exit; }
+sleep 1000 &
+echo $! > "$DUMP"
+wait
+"""
+
+
+class Place:
+    """A directory of programs, one of launch files, and an environment in which they meet."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.bin, self.launch = root, root / "bin", root / "launch files"
+        self.dump = root / "dump"
+        for directory in (self.bin, self.launch):
+            directory.mkdir()
+        for name in ("srun", "mpirun"):
+            self.program(name, MPIRUN)
+        self.program("python3", PYTHON)
+        self.program("scontrol", "#!/bin/sh\necho node1\n")
+        (root / "run_qa.py").touch()
+        self.environment = {
+            **os.environ,
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "DUMP": str(self.dump),
+            "MPI_SAYS": VERSION_TEXTS["openmpi5"],
+            "SLURM_JOB_NODELIST": "node1",
+        }
+
+    def program(self, name: str, text: str) -> None:
+        path = self.bin / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def emit(self, format: str, cpus: tuple[int, ...] = ALLOWED[:1], **options: object) -> Path:
+        """Write the files for a plan of one rank on these CPUs; the path of the script."""
+        result = one_socket().result
+        plan = replace(
+            result.best.plan,
+            processes_per_node=1,
+            cpus=(cpus,),
+            threads_per_process=1,
+            preload=(),
+            allocator="default",
+        )
+        result = replace(result, best=replace(result.best, plan=plan))
+        files = emit(result, format, workload=script_workload(), **options)  # type: ignore[arg-type]
+        for file in files:
+            path = self.launch / file.name
+            path.write_text(file.text, encoding="utf-8")
+            path.chmod(0o755)
+        return self.launch / files[0].name
+
+    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words,
+            cwd=self.root,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    @property
+    def started(self) -> list[str]:
+        return self.dump.read_text().splitlines() if self.dump.exists() else []
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize("format", ["mpirun", "torchrun", "accelerate"])
+class TestStarted:
+    def test_with_an_exported_cdpath(self, format: str, place: Place) -> None:
+        script = place.emit(format)
+        answer = place.run(
+            "bash", str(script.relative_to(place.root)), CDPATH=f".:{place.root}", PYTHON="python3"
+        )
+        assert answer.returncode == 0, answer.stderr
+        assert str(place.launch / "rank.py") in place.started
+
+    def test_through_a_symbolic_link(self, format: str, place: Place) -> None:
+        link = place.root / "go"
+        link.symlink_to(place.emit(format))
+        answer = place.run(str(link))
+        assert answer.returncode == 0, answer.stderr
+        assert str(place.launch / "rank.py") in place.started
+
+    def test_by_sh(self, format: str, place: Place) -> None:
+        answer = place.run("sh", str(place.emit(format)))
+        assert answer.returncode == 0, answer.stderr
+        assert str(place.launch / "rank.py") in place.started
+
+    def test_alone_says_what_it_misses(self, format: str, place: Place) -> None:
+        script = place.emit(format)
+        (place.launch / "rank.py").unlink()
+        answer = place.run(str(script))
+        assert answer.returncode == 3
+        assert "error: rank.py is not beside" in answer.stderr
+
+    def test_out_of_a_bound_shell_it_says_that_it_leaves_those_cpus(
+        self, format: str, place: Place
+    ) -> None:
+        if len(ALLOWED) < 2:
+            pytest.skip("needs two CPUs")
+        script = place.emit(format, cpus=ALLOWED[1:2])
+        answer = place.run("taskset", "-c", str(ALLOWED[0]), str(script))
+        assert answer.returncode == 0, answer.stderr
+        assert f"note: this launch was bound to CPUs {ALLOWED[0]} (taskset" in answer.stderr
+        assert "note: this launch" not in place.run(str(script)).stderr
+
+
+@pytest.mark.parametrize("says", VERSION_TEXTS.values(), ids=VERSION_TEXTS)
+@pytest.mark.parametrize("format", ["mpirun", "accelerate", "torchrun"])
+def test_cpus_that_are_not_here_are_our_message_before_any_launcher(
+    format: str, says: str, place: Place
+) -> None:
+    answer = place.run(str(place.emit(format, cpus=(4000,))), MPI_SAYS=says)
+    assert answer.returncode == 3
+    assert "error: rank 0 cannot have CPUs 4000, it may use" in answer.stderr
+    assert "\nhint: " in answer.stderr
+    assert place.started == []
+
+
+@pytest.mark.parametrize("mpi", [None, "openmpi4"])
+def test_debians_name_for_open_mpi_4(mpi: str | None, place: Place) -> None:
+    script = place.emit("mpirun", mpi=mpi)
+    answer = place.run(str(script), MPI_SAYS="mpirun.openmpi (OpenRTE) 4.1.4")
+    assert answer.returncode == 0, answer.stderr
+    assert "--map-by" in place.started
+
+
+def test_the_mpirun_beside_the_interpreter_that_is_not_on_path(place: Place) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": str(place.bin / "python3")}
+    answer = place.run(str(place.emit("mpirun")), **environment)
+    assert answer.returncode == 0, answer.stderr
+    assert place.started[0] == str(place.bin / "mpirun")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("mpi", ["intelmpi", None])
+def test_a_signal_to_the_script_ends_ranks_that_the_launcher_leaves(
+    mpi: str | None, sent: signal.Signals, place: Place
+) -> None:
+    place.program("mpirun", LEAVES_RANKS)
+    script = place.emit("mpirun", mpi=mpi)
+    environment = {**place.environment, "MPI_SAYS": VERSION_TEXTS["intelmpi"]}
+    with subprocess.Popen([str(script)], cwd=place.root, env=environment) as process:
+        try:
+            _until(lambda: bool(place.started))
+            process.send_signal(sent)
+            assert process.wait(20) == 128 + sent
+        finally:
+            process.kill()
+    (rank,) = place.started
+    _until(lambda: not _runs(int(rank)))
+
+
+def test_the_exit_code_is_the_launchers(place: Place) -> None:
+    place.program("mpirun", MPIRUN + "exit 7\n")
+    script = place.emit("mpirun", mpi="intelmpi")
+    assert place.run(str(script), MPI_SAYS=VERSION_TEXTS["intelmpi"]).returncode == 7
+
+
+def test_slurm_finds_its_companions_whatever_the_arguments_of_the_job(place: Place) -> None:
+    script = place.emit("slurm")
+    copy = place.root / "spool" / "slurm_script"
+    copy.parent.mkdir()
+    copy.write_text(script.read_text())
+    place.program("scontrol", f"#!/bin/sh\necho '   Command={script} --data /some/where a/b'\n")
+    answer = place.run("bash", str(copy), "--data", "/some/where", "a/b")
+    assert answer.returncode == 0, answer.stderr
+    assert str(place.launch / "rank.py") in place.started
+
+
+def test_every_script_can_be_read_by_sh_as_far_as_it_hands_over() -> None:
+    for format in SHELL_FORMATS:
+        lines = emit(one_socket().result, format, workload=script_workload())[0].text.splitlines()
+        code = next(line for line in lines if not line.startswith("#"))
+        assert code.startswith('[ -n "${BASH_VERSION:-}" ] || exec bash')
+
+
+def _until(true: object) -> None:
+    deadline = time.monotonic() + 20
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
