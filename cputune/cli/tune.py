@@ -151,7 +151,7 @@ def command(
         ) from None
     if destination is not None:
         result.save(destination, force=True)
-    _show(result, destination, as_json=as_json or destination is None)
+    _show(result, destination, facts, as_json=as_json or destination is None)
 
 
 def _job(
@@ -348,7 +348,8 @@ def _progress() -> OnEvent:
     return show
 
 
-def _show(result: Result, destination: Path | None, *, as_json: bool) -> None:
+def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:
+    from cputune.emitters.job import usual_format
     from cputune.report.tuning import measured_lines, result_table, sentence
 
     if as_json:
@@ -362,7 +363,10 @@ def _show(result: Result, destination: Path | None, *, as_json: bool) -> None:
     out.print(sentence(result), style="bold")
     for note in result.notes:
         out.print(visible(f"note: {note}"))
-    out.print(f"The result is in {destination}. Next: cputune emit --format mpirun {destination}")
+    out.print(
+        f"The result is in {destination}. "
+        f"Next: cputune emit --format {usual_format(facts)} {destination}"
+    )
 
 
 def _again(job: Workload, script: Sequence[str], *, resumed: bool) -> str:

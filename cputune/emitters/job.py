@@ -185,6 +185,11 @@ def mpi_of(facts: HostFacts | None) -> str | None:
     return next((one.dialect for one in launchers if one.dialect in MPI_DIALECTS), None)
 
 
+def usual_format(facts: HostFacts) -> str:
+    """The format of a launch that this machine can run: torchrun comes with torch."""
+    return "torchrun" if mpi_of(facts) is None else "mpirun"
+
+
 def threads_per_core(host: Mapping[str, Any], facts: HostFacts | None) -> int:
     """SMT siblings of a core on the machine that was measured; 1 where that is not known."""
     count = _count(host, "threads_per_core")

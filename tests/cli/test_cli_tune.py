@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +18,7 @@ from machines import Model, machine, simulated
 
 from cputune import cpulist
 from cputune.cli import main
+from cputune.facts import Launcher
 from cputune.host import locks
 from cputune.plan import Plan
 from cputune.result import Result
@@ -137,9 +139,17 @@ class TestGoodRun:
         result = Result.load(Path("cputune.json"))
         assert result.best.plan.precision == "bf16"
         assert "times faster than what you have today (95 % interval" in ended.out
-        assert "cputune emit --format mpirun cputune.json" in ended.out
+        assert "cputune emit --format torchrun cputune.json" in ended.out
         assert len([line for line in ended.err.splitlines() if line.startswith("trial ")]) == 7
         assert Path("cputune.db").is_file()
+
+    def test_the_next_step_is_mpirun_where_there_is_one(
+        self, cputune: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mpirun = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="mpich", version="4.0")
+        facts = replace(SMALL.facts, launchers=(mpirun,))
+        monkeypatch.setattr("cputune.probing.probe", lambda host=None: facts)
+        assert "cputune emit --format mpirun cputune.json" in cputune("tune").out
 
     def test_json_is_the_document_and_nothing_more(self, cputune: Run) -> None:
         ended = cputune("tune", "--json", "--budget", "3")
