@@ -1,4 +1,4 @@
-"""How people really start an emitted script: by a link, by ``sh``, from a bound shell; and end it."""
+"""How people start an emitted script (a link, ``sh``, a bound shell), and how they end it."""
 
 from __future__ import annotations
 
