@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 from clean_machine import CLEAN, IPEX_ERA, TCMALLOC, changed, topology
+from hosts.builder import Cgroup, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stacks import TODAY
 
 from cputune.doctor import diagnose
 from cputune.doctor.advised import advised_ranks, advised_threads
 from cputune.doctor.checkfile import check_file
 from cputune.facts import HostFacts, Launcher
+from cputune.probing import probe
 from cputune.report.fixes import fix_script
 
 INTEL_MPI = Launcher(name="mpirun", path="/opt/mpirun", dialect="intelmpi", version="2021.18")
@@ -159,6 +162,33 @@ def test_threads_are_those_of_a_rank(machine: str, threads: str) -> None:
     facts = bare(machine, "today")
     assert settings_of(fix_script(diagnose(facts)))["OMP_NUM_THREADS"] == threads
     assert advised_ranks(facts) * advised_threads(facts) <= facts.topology.physical_cores
+
+
+RECORDED: tuple[dict[str, Any], ...] = (
+    {"sockets": 2, "cores": 28, "smt": 2},
+    {"sockets": 2, "cores": 32, "smt": 2, "siblings": "together", "nodes": 8},
+    {"sockets": 8, "cores": 18, "smt": 2},
+    {"sockets": 4, "cores": [2, 2, 2, 1]},
+    {"sockets": 16, "cores": 1, "nodes": 1},
+    {"cores": 14, "smt": 2, "e_cores": 8},
+    {"sockets": 2, "cores": 28, "offline": "0-5"},
+    {"sockets": 2, "cores": 28, "memoryless_nodes": (1,), "memory_only_nodes": 1},
+    {"sockets": 2, "cores": 28, "smt": 2, "cgroup": Cgroup(quota=40)},
+    {"sockets": 2, "cores": 28, "cgroup": Cgroup(cpuset="28-55", quota=2.5)},
+    {"sockets": 2, "cores": 20, "kernel": "old", "like": "broadwell"},
+    {"cores": 1},
+)
+
+
+@pytest.mark.parametrize("packages", [TODAY, IPEX_ERA, {}], ids=["today", "IPEX era", "none"])
+@pytest.mark.parametrize("shape", RECORDED, ids=str)
+def test_recorded_machines_end_clean(shape: dict[str, Any], packages: dict[str, str]) -> None:
+    facts = probe(machine(None, **shape, record={"packages": packages}))
+    after = sourced(facts)
+    assert settings_of(fix_script(diagnose(after))) == {}
+    launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised_ranks(after)} python train.py --use_cpu"
+    condemned = {finding.code for finding in check_file(launch, "run.sh", after)}
+    assert "file-oversubscribed" not in condemned
 
 
 def test_what_no_variable_cures_is_said() -> None:

@@ -41,6 +41,13 @@ class FakeHost(Host):
         return outcome(capped) if callable(outcome) else outcome
 
 
+def test_children_run_in_the_python_that_is_examined():
+    host = FakeHost(process=process(), product=product())
+    host.executable = "/their/python"
+    deep_findings(machine(TODAY), host)
+    assert {command.argv[0] for command in host.commands} == {"/their/python"}
+
+
 def ended(code=0, out="", err="", seconds=1.0):
     return Completed(returncode=code, stdout=out, stderr=err, seconds=seconds)
 

@@ -66,11 +66,10 @@ def _set_threads(facts: HostFacts) -> str:
 
 
 def _per_rank(facts: HostFacts) -> str:
-    """``56 fit each of 2 ranks, one per socket``: which launch the advised count is meant for."""
+    """``28 threads fit each of 2 ranks``: which launch the advised count is meant for."""
     ranks = advised_ranks(facts)
-    return f"{advised_threads(facts)} fit " + (
-        "one rank" if ranks == 1 else f"each of {ranks} ranks"
-    )
+    whom = "one rank" if ranks == 1 else f"each of {ranks} ranks"
+    return f"{advised_threads(facts)} threads fit {whom}"
 
 
 @check(
