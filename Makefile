@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-ipex lint type doc dist bench clean
+.PHONY: help tune test test-fast test-consumers test-ipex faults lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -54,6 +54,9 @@ test-ipex: .venv-ipex/.installed  ## build the IPEX-era environment and tune the
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
 	$(BIN)/python tests/consumers/install.py --all
 	$(BIN)/python -m pytest -m consumer
+
+faults: $(VENV)/.dev  ## every fault, tried often, as a table; under 15 minutes on a quiet machine
+	PYTHONPATH=tests $(BIN)/python -m faults
 
 lint: $(VENV)/.lint  ## ruff, the one-way imports, the workflows (installs no torch)
 	$(BIN)/ruff check .

@@ -5,15 +5,24 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from cputune.errors import CannotError
+
 PREFIX = "cputune-"
 OWNER = "owner.lock"
 """Locked (flock(2)) for as long as the run lives; the kernel unlocks it when that dies."""
+
+_NEW = "owner.new"
+_MADE = re.compile(re.escape(PREFIX) + r"[a-z0-9_]{8}")
+"""What tempfile.mkdtemp makes of the prefix."""
+
+_MOST_TRIES = 100
 
 LONGEST_SOCKET_PATH = 100
 """A Unix socket's path has 108 bytes (unix(7)); somebody's TMPDIR may be longer."""
@@ -48,13 +57,18 @@ class WorkFolder:
             os.close(self._owners.pop())
 
     def _make(self, where: Path) -> Path:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
-        new = folder / "owner.new"
-        owner = _lock(new, os.O_CREAT)
-        if owner is not None:
-            self._owners.append(owner)
-            new.rename(folder / OWNER)  # nobody sees it before it is locked
-        return folder
+        for _ in range(_MOST_TRIES):
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+            try:
+                owner = _lock(folder / _NEW, os.O_CREAT)
+                # Nobody takes it for one that was left, now that it is locked.
+                (folder / _NEW).rename(folder / OWNER)
+            except (FileNotFoundError, BlockingIOError):
+                continue  # another run took it for one that was left; it holds nothing yet
+            if owner is not None:
+                self._owners.append(owner)
+            return folder
+        raise CannotError(f"cannot keep a folder in {where}", hint="TMPDIR names another place")
 
     def __enter__(self) -> WorkFolder:
         return self
@@ -66,11 +80,15 @@ class WorkFolder:
 def remove_orphans(place: Path) -> None:
     """Remove what runs of this user have left in ``place`` that were killed."""
     for folder in _own_folders(place):
-        with contextlib.suppress(OSError):
-            owner = _lock(folder / OWNER)
-            if owner is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                os.close(owner)
+        for name in (OWNER, _NEW):
+            with contextlib.suppress(OSError):
+                owner = _lock(folder / name)
+                if owner is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    os.close(owner)
+        if _MADE.fullmatch(folder.name):
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # killed before it had an owner, so it is empty
 
 
 def _own_folders(place: Path) -> Iterator[Path]:
@@ -85,11 +103,16 @@ def _own_folders(place: Path) -> Iterator[Path]:
 
 
 def _lock(path: Path, flags: int = 0) -> int | None:
-    """The descriptor of a file that is now locked; None where that cannot be had."""
+    """The descriptor of a file that is now locked; None where nothing can be locked.
+
+    Raises BlockingIOError where somebody else holds the lock.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
         return None
     return descriptor

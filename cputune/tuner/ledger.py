@@ -29,7 +29,7 @@ from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import distributions
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.studyfile import STUDY_NAME, connect, holds_study, no_study
+from cputune.tuner.studyfile import STUDY_NAME, connect, holds_study, no_study, whole
 from cputune.workload import Workload
 
 _IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
@@ -67,15 +67,14 @@ class Ledger:
                 hint="--resume goes on with it, --force starts over",
             )
         with self._reading():
-            if path is not None and private:
-                path.touch(mode=0o600)
+            if path is not None and self._is_new:
+                with whole(path, private=private) as half:
+                    storage = _storage(half)
+                    _create(storage)
+                    storage.engine.dispose()
+            elif path is not None and private:
                 path.chmod(0o600)
-            self._study = optuna.create_study(
-                study_name=STUDY_NAME,
-                storage=None if path is None else _storage(path),
-                direction="minimize",
-                load_if_exists=resume,
-            )
+            self._study = _create(None if path is None else _storage(path))
         self._running: OptunaTrial | None = None
 
     @contextmanager
@@ -208,6 +207,13 @@ class Ledger:
             with suppress(Exception):
                 self._study.tell(self._running, state=TrialState.FAIL)
             self._running = None
+
+
+def _create(storage: RDBStorage | None) -> optuna.Study:
+    """The study of this storage, which is begun where there is none."""
+    return optuna.create_study(
+        study_name=STUDY_NAME, storage=storage, direction="minimize", load_if_exists=True
+    )
 
 
 def _storage(path: Path) -> RDBStorage:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from cputune.errors import CannotError
 
 STUDY_NAME = "cputune"
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
+"""Not what somebody has planted there meanwhile."""
 
 TABLES = {"studies", "trials", "study_user_attributes", "trial_user_attributes"}
 """Tables of Optuna's that a study cannot be gone on with without."""
@@ -43,6 +48,25 @@ def holds_study(path: Path) -> bool:
     except sqlite3.Error as error:
         raise no_study(path, str(error)) from error
     raise no_study(path, "it is the database of something else, or tables of it are missing")
+
+
+@contextmanager
+def whole(path: Path, *, private: bool) -> Iterator[Path]:
+    """A file beside ``path`` to make a study in; it becomes ``path`` when the block is over.
+
+    So a study is there with all its tables and indices, or not at all: one that is killed
+    while Optuna makes them could be neither gone on with nor begun. Where it is private,
+    only its owner may read it.
+    """
+    path = path.resolve()
+    half = path.with_name(f".{path.name}.new")
+    half.unlink(missing_ok=True)
+    os.close(os.open(half, _NEW, 0o600 if private else 0o666))
+    try:
+        yield half
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
 
 
 def no_study(path: Path | None, why: str) -> CannotError:

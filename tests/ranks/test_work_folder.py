@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cputune.ranks.work_folder import WorkFolder
 
 
@@ -32,6 +34,18 @@ def test_what_a_killed_run_has_left_goes_at_the_next_start(tmp_path: Path) -> No
     with WorkFolder(tmp_path):
         assert not left.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("files", [(), ("owner.new",)])
+def test_so_does_what_was_killed_before_it_had_an_owner(
+    tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    left = tmp_path / "cputune-a1b2c3d_"
+    left.mkdir()
+    for name in files:
+        (left / name).touch()
+    with WorkFolder(tmp_path):
+        assert not left.exists()
 
 
 def test_the_folder_of_a_run_that_lives_stays(tmp_path: Path) -> None:

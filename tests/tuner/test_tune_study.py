@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
 from machines import MACHINES, Machine, SimulatedRunner
 from tuner.fakes import BY_NAME, SMALL, FakeRunner, Script, steady, truthful
@@ -21,6 +22,7 @@ from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
 from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded, TrialRepeated
+from cputune.tuner.ledger import Ledger
 
 
 def tune(of: Machine, runner: object, **options: object) -> Result:
@@ -428,6 +430,20 @@ class TestInterrupt:
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
         with pytest.raises(CannotError, match="holds a study already"):
             tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
+
+    def test_a_study_is_made_whole_or_not_at_all(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def killed(*arguments: object, **options: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(optuna, "create_study", killed)
+            with pytest.raises(KeyboardInterrupt):
+                Ledger(tmp_path / "s.db", resume=False)
+        assert list(tmp_path.iterdir()) == []
+        Ledger(tmp_path / "s.db", resume=False, private=True)
+        assert (tmp_path / "s.db").stat().st_mode & 0o777 == 0o600
 
     def test_a_file_that_is_no_study_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "s.db").write_text("not a database, for certain, whatever it is called")

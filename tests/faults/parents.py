@@ -1,0 +1,106 @@
+"""The parent is ended by a signal at a random moment, and gone on with, in a chain."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from faults.outcome import Outcome
+from faults.watched import HERE, TUNE, Watched, on_record, told, traceback_in
+
+LIGHT = (str(HERE / "light.py"),)
+TORCH = (str(HERE / "accelerate_script.py"),)
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+SLOW_SECONDS = 60.0
+
+
+@dataclass
+class Chain:
+    """One study after another, each ended and resumed until it is finished.
+
+    Attributes:
+        place: an empty folder; each study has one of its own below it.
+        longest_seconds: the latest moment of a signal.
+        warm: whether it begins as a fork (see ``faults.warm``).
+    """
+
+    place: Path
+    script: tuple[str, ...]
+    number: signal.Signals
+    dice: Random
+    longest_seconds: float
+    warm: bool = False
+    _studies: int = 0
+    _told: set[int] = field(default_factory=set)
+    _folders: set[Path] = field(default_factory=set)
+
+    def tries(self) -> Iterator[Outcome]:
+        """For ever: a signal, and what became of it."""
+        while True:
+            self._studies += 1
+            folder = self.place / f"study-{self._studies}"
+            folder.mkdir(parents=True)
+            self._told, self._folders = set(), set()
+            while (outcome := self._try(folder)) is not None:
+                yield outcome
+                if not outcome.survived:
+                    break  # what follows would tell of the same again
+
+    def _try(self, folder: Path) -> Outcome | None:
+        """Start or resume, and send the signal; None where a study came to its own end."""
+        again = ("--resume",) if (folder / "cputune.db").exists() else ()
+        words = (*TUNE, "--budget", "12", *again, "--force", "--", *self.script)
+        watched = Watched(folder, words, warm=self.warm)
+        ended = watched.wait(self.dice.uniform(0.0, self.longest_seconds))
+        signalled = ended is None
+        if signalled:
+            watched.tell(self.number)
+            ended = watched.wait(SLOW_SECONDS)
+        said = watched.said
+        self._told |= told(said)
+        if ended is None:
+            watched.end()
+        left = [*watched.left_behind(), *self._stale_folders(watched)]
+        lost = self._lost(folder / "cputune.db")
+        why = self._complaint(ended, said, folder)
+        if not (signalled or left or lost or why):
+            return None
+        return Outcome(survived=not why, lost=lost, left=len(left), why=why or ", ".join(left))
+
+    def _complaint(self, ended: int | None, said: str, folder: Path) -> str:
+        """What is not as documented, or nothing."""
+        if ended is None:
+            return "still runs"
+        if traceback_in(said):
+            return said[-2000:]
+        if ended == 0:
+            return ""  # the signal came after the end of the study
+        if self.number == signal.SIGKILL:
+            return "" if ended == -signal.SIGKILL else f"ended with {ended}: {said[-500:]}"
+        if ended == -self.number and not said:
+            return ""  # it came before Python had begun
+        # An interrupt inside an exec() (dataclasses are made so) lets CPython end itself by
+        # SIGINT after we have handled it; for a shell that is 130 as well.
+        if ended != 130 and (ended, self.number) != (-signal.SIGINT, signal.SIGINT):
+            return f"ended with {ended}: {said[-500:]}"
+        if told(said) and "--resume" not in said:
+            return f"says not how to go on: {said[-500:]}"
+        if told(said) and not (folder / "cputune.json").exists():
+            return "wrote no cputune.json"
+        return ""
+
+    def _stale_folders(self, watched: Watched) -> list[str]:
+        """Temporary folders that are still there when a second run after them has ended."""
+        now = watched.folders()
+        stale = now & self._folders
+        self._folders = now - stale
+        return [str(path) for path in stale]
+
+    def _lost(self, study: Path) -> int:
+        """Trials that were told of and are not on record, and those that are there twice."""
+        record = on_record(study)
+        return len(self._told - set(record)) + len(record) - len(set(record))

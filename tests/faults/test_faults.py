@@ -1,0 +1,53 @@
+"""A few of the tries of ``make faults``: nothing is lost, nothing is left."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from pathlib import Path
+from random import Random
+
+import pytest
+from faults.machine import clock_jumps
+from faults.outcome import HEAD, Outcome, row
+from faults.parents import LIGHT, SIGNALS, Chain
+from faults.ranks import strike
+from faults.storage import damaged, full_for_the_result
+
+pytestmark = [pytest.mark.slow]
+
+
+def is_fine(outcome: Outcome) -> bool:
+    """Whether nothing was wrong; what was is shown by the assertion's message."""
+    assert (outcome.why, outcome.lost, outcome.left) == ("", 0, 0)
+    return outcome.survived
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_parent_ended_at_any_moment_is_gone_on_with(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    chain = Chain(tmp_path, LIGHT, number, Random(number), longest_seconds=6.0)
+    assert all(is_fine(outcome) for outcome in itertools.islice(chain.tries(), 3))
+
+
+@pytest.mark.parametrize("fault", ["segfault", "daemons"])
+def test_a_rank_that_goes_wrong_fails_its_trial_alone(fault: str, tmp_path: Path) -> None:
+    assert is_fine(strike(fault, tmp_path / "study"))
+
+
+@pytest.mark.parametrize("storage", [full_for_the_result, damaged])
+def test_storage_that_fails_loses_nothing(storage: object, tmp_path: Path) -> None:
+    assert callable(storage)
+    assert is_fine(storage(tmp_path / "study", Random(1)))
+
+
+def test_a_clock_that_jumps(tmp_path: Path) -> None:
+    assert is_fine(clock_jumps(tmp_path / "study", Random(1)))
+
+
+def test_the_table_counts() -> None:
+    outcomes = [Outcome(), Outcome(survived=False, lost=2), Outcome(left=1), Outcome(tried=False)]
+    assert row("a fault", outcomes).split()[-4:] == ["3", "2", "2", "1"]
+    assert row("another", [Outcome(tried=False)]).endswith("cannot be tried here")
+    assert len(row("a fault", outcomes)) == len(HEAD)

@@ -1,0 +1,172 @@
+"""A real ``cputune``, watched from outside: how it ends, what it says, what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import psutil
+from faults.warm import Forked
+
+Process = subprocess.Popen[bytes] | Forked
+
+HERE = Path(__file__).resolve().parent
+MARK = "CPUTUNE_WATCHED"
+TUNE = ("tune", "--share-machine")
+"""Several studies run beside each other here, and their figures do not count."""
+
+GONE_SECONDS = 8.0
+"""So long may what was started outlive a parent that was killed."""
+
+TIDY = {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
+
+
+@dataclass
+class Watched:
+    """One process of ``cputune``, in a session of its own, its words in files.
+
+    Attributes:
+        place: the working folder; TMPDIR is ``tmp`` below it.
+        environment: variables beside those of this process.
+        limit: called in the new process before it begins.
+        warm: a fork of this process, see ``faults.warm``.
+    """
+
+    place: Path
+    words: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    limit: Callable[[], None] | None = None
+    warm: bool = False
+
+    def __post_init__(self) -> None:
+        (self.place / "tmp").mkdir(parents=True, exist_ok=True)
+        self.mark = f"{self.place}-{time.monotonic_ns()}"
+        outer = {**os.environ, **TIDY, **self.environment}
+        env = {**outer, MARK: self.mark, "TMPDIR": str(self.place / "tmp")}
+        with self._file("out").open("wb") as out, self._file("err").open("wb") as err:
+            self.process = (self._fork if self.warm else self._start)(env, out, err)
+
+    def _start(self, env: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Process:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cputune", *self.words],
+            cwd=self.place,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=self.limit,
+        )
+
+    def _fork(self, env: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Process:
+        return Forked(
+            self.words,
+            cwd=self.place,
+            env=env,
+            out=out.fileno(),
+            err=err.fileno(),
+            limit=self.limit,
+        )
+
+    def _file(self, name: str) -> Path:
+        return self.place / f"std{name}"
+
+    @property
+    def said(self) -> str:
+        """What it has written to stderr so far."""
+        return self._file("err").read_text(errors="replace")
+
+    def until(self, text: str, seconds: float = 120.0) -> bool:
+        """Wait until it has said this; False where it has ended without, or time is up."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if text in self.said:
+                return True
+            if self.process.poll() is not None:
+                return text in self.said
+            time.sleep(0.01)
+        return False
+
+    def wait(self, seconds: float) -> int | None:
+        """How it ended; None where it still runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
+
+    def tell(self, number: int) -> None:
+        """Send it a signal, and it alone."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def alive(self) -> list[psutil.Process]:
+        """What it started and still runs, itself included."""
+        return [p for p in psutil.process_iter() if self._is_ours(p)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                return False
+            return process.pid == self.process.pid or process.environ().get(MARK) == self.mark
+        return False
+
+    def left_behind(self) -> list[str]:
+        """The processes that outlive it, by their commands; they are then ended."""
+        deadline = time.monotonic() + GONE_SECONDS
+        while (alive := self.alive()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        left = []
+        for process in alive:
+            with contextlib.suppress(psutil.Error, OSError):
+                left.append(" ".join(process.cmdline())[-200:])
+                process.send_signal(signal.SIGKILL)
+        return left
+
+    def folders(self) -> set[Path]:
+        """What of its temporary files is there; the next run removes what a killed one left."""
+        deadline = time.monotonic() + GONE_SECONDS
+        while (found := set((self.place / "tmp").glob("*"))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+    def end(self) -> None:
+        """End it and all of it, whatever it does."""
+        for process in self.alive():
+            with contextlib.suppress(psutil.Error, OSError):
+                process.kill()
+        self.process.wait()
+
+
+def told(said: str) -> set[int]:
+    """The numbers of the trials that it has told of as ended."""
+    return {int(number) for number in re.findall(r"^trial (\d+): ", said, re.MULTILINE)}
+
+
+def on_record(study: Path) -> list[int]:
+    """The numbers of the trials in a study's file, in order."""
+    if not study.exists():
+        return []
+    query = "select value_json from trial_user_attributes where key = 'cputune.trial'"
+    with contextlib.closing(sqlite3.connect(study, timeout=30)) as book:
+        try:
+            rows = book.execute(query).fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return []
+            raise
+    return sorted(json.loads(text)["number"] for (text,) in rows)
+
+
+def traceback_in(said: str) -> bool:
+    """Whether a traceback of ours was shown; a rank's own stands behind its reason."""
+    return "Traceback (most recent call last)" in said
