@@ -153,7 +153,7 @@ def one_core(facts: HostFacts) -> Iterator[Finding]:
     "memory-limit",
     Severity.ADVICE,
     title="The memory limit is too small for some workloads",
-    remedy="Raise the limit, or train a smaller model; every rank needs this much of its own.",
+    remedy="Raise the limit, or train a smaller model; each rank has its own weights and moments.",
     source="kubeflow/trainer#2407, https://huggingface.co/docs/transformers/perf_train_cpu",
 )
 def memory_limit(facts: HostFacts) -> Iterator[Finding]:

@@ -182,7 +182,9 @@ def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
     if facts.topology.sockets_known and len(nodes) > len(sockets):
         yield numa_in_socket.finding(
             f"{len(sockets)} socket{'s' if len(sockets) > 1 else ''}, {len(nodes)} NUMA nodes "
-            "with usable cores"
+            "with usable cores",
+            command=f"OMP_NUM_THREADS={max(1, len(cores) // len(nodes))} "
+            f"mpirun -n {len(nodes)} python train.py",
         )
 
 
