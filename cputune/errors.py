@@ -18,14 +18,18 @@ class CputuneError(Exception):
     """An error with a hint.
 
     ``str(error)`` is one line that says what is wrong; ``hint`` is one line that
-    says what to do about it, or None where there is nothing to say.
+    says what to do about it, or None where there is nothing to say. ``details`` are further
+    lines that show the cause: the last words of a script.
     """
 
     exit_code: int = 3
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, details: str | None = None
+    ) -> None:
         super().__init__(message)
         self.hint = hint
+        self.details = details
 
 
 class UsageError(CputuneError):

@@ -98,13 +98,21 @@ FailureKind = Literal[
 
 
 class TrialError(Exception):
-    """A trial that gives no number, and why."""
+    """A trial that gives no number, and why.
+
+    Attributes:
+        details: the last lines of what the script wrote.
+        hopeless: the script is the cause, and no plan will change that.
+    """
 
     kind: FailureKind = "failed"
 
-    def __init__(self, reason: str, *, details: str | None = None, **context: Any) -> None:
+    def __init__(
+        self, reason: str, *, details: str | None = None, hopeless: bool = False, **context: Any
+    ) -> None:
         super().__init__(reason)
         self.details = details
+        self.hopeless = hopeless
         self.context = context
 
     def cleaned(self, clean: Callable[[str], str]) -> None:

@@ -111,6 +111,7 @@ def report_error(error: CputuneError, *, as_json: bool = False) -> int:
                 "error": {
                     "message": str(error),
                     "hint": error.hint,
+                    **({"details": error.details} if error.details else {}),
                     "exit_code": error.exit_code,
                 },
             }
@@ -119,6 +120,8 @@ def report_error(error: CputuneError, *, as_json: bool = False) -> int:
         ("\x1b[31m", "\x1b[33m", "\x1b[0m") if wants_color(sys.stderr) else ("", "", "")
     )
     sys.stderr.write(f"{red}error:{plain} {visible(str(error))}\n")
+    for line in (error.details or "").splitlines():
+        sys.stderr.write(f"  {visible(line)}\n")
     if error.hint:
         sys.stderr.write(f"{yellow}hint:{plain} {visible(error.hint)}\n")
     return error.exit_code

@@ -10,7 +10,13 @@ import os
 from types import ModuleType
 from typing import Any
 
-from cputune.inside import FORCE_VARIABLE, SCRATCH_VARIABLE, accelerate_hooks, trainer_hooks
+from cputune.inside import (
+    FORCE_VARIABLE,
+    SCRATCH_VARIABLE,
+    accelerate_hooks,
+    loop_hooks,
+    trainer_hooks,
+)
 from cputune.inside.carry import Carrier, Force, Patch, watch
 from cputune.inside.meter import Meter
 from cputune.inside.speak import Speaker
@@ -46,6 +52,7 @@ def install() -> Meter:
             *carried,
             *trainer_hooks.patches(meter, scratch),
             *accelerate_hooks.patches(meter, scratch),
+            *loop_hooks.patches(meter),
             ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),
         ]
     )

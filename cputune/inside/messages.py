@@ -97,10 +97,11 @@ class StepTaken(TypedDict):
 
 
 class Refused(TypedDict):
-    """The script cannot run as the plan asks; the rank ends."""
+    """The script cannot run as the plan asks, or (``hopeless``) with any plan; the rank ends."""
 
     event: Literal["refused"]
     reason: str
+    hopeless: bool
 
 
 class Raised(TypedDict):

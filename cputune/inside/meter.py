@@ -111,9 +111,12 @@ class Meter:
             self._delay.lap()
         self._mark = time.perf_counter()
 
-    def refuse(self, reason: str) -> NoReturn:
-        """The script cannot be run as the plan asks: say why, and end this process."""
-        self.speaker.say({"event": "refused", "reason": reason})
+    def refuse(self, reason: str, *, hopeless: bool = False) -> NoReturn:
+        """The script cannot be run as the plan asks: say why, and end this process.
+
+        ``hopeless``: nor as any other plan asks.
+        """
+        self.speaker.say({"event": "refused", "reason": reason, "hopeless": hopeless})
         self.leave(3)
 
     def end(self) -> None:

@@ -43,7 +43,7 @@ def failure(
     for error in () if died else errors:
         raised = _raised(error, after, script)
         if raised is not None:
-            return raised[0](raised[1], details=tail)
+            return raised[0](raised[1], details=tail, hopeless=raised[2])
     if first is None and errors:  # torch takes its time to leave
         return Crashed(f"{script} ended{after} with {errors[0]['text']}")
     if first is None or first["status"] == 0:
@@ -60,26 +60,59 @@ def failure(
     return Crashed(f"{script} ended{after} with exit status {status}", details=tail)
 
 
-def _raised(error: Raised, after: str, script: str) -> tuple[Callable[..., TrialError], str] | None:
+def _raised(
+    error: Raised, after: str, script: str
+) -> tuple[Callable[..., TrialError], str, bool] | None:
+    """What to raise for an exception of the script, the words, and whether it is hopeless."""
     kind, text = str(error.get("kind")), str(error.get("text", ""))
     line = text.strip().splitlines()[0][:200] if text.strip() else ""
     if kind == "SystemExit":
         return None
     if kind == "EOFError" and "reading a line" in text:
-        return Crashed, f"{script} asks for input, and a trial has nobody to answer"
+        return Crashed, f"{script} asks for input, and a trial has nobody to answer", True
     if kind == "MemoryError" or _NO_MEMORY.search(text):
-        return OutOfMemory, f"a rank could not have memory{after}: {line or kind}"
-    return Crashed, f"{script} failed{after}: {kind}: {line}" if line else f"{script}: {kind}"
+        return OutOfMemory, f"a rank could not have memory{after}: {line or kind}", False
+    for pattern, why in _CAUSES:
+        if pattern.search(text):
+            return Crashed, f"{script} {why} ({kind}: {line})", True
+    return (
+        Crashed,
+        f"{script} failed{after}: {kind}: {line}" if line else f"{script}: {kind}",
+        False,
+    )
+
+
+_CAUSES = (
+    (
+        re.compile(
+            r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda\.is_available"
+        ),
+        "needs a GPU: let the Trainer or the Accelerator choose the device, or take 'cpu'",
+    ),
+    (
+        re.compile(r"relative import with no known parent package"),
+        "is part of a package: start it as a module, -m package.module",
+    ),
+    (
+        re.compile(r"(?i)deepspeed.* not (?:available|installed)|install.*deepspeed"),
+        "uses DeepSpeed, which divides a model over accelerators: leave it out",
+    ),
+)
+"""Causes that lie in the script, whatever the plan, and the way out."""
 
 
 def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
     """A script that ended well, but too soon to be measured."""
     if steps:
-        return NoMeasurement(f"{script} ended by itself after {steps} steps: too few to measure")
+        return NoMeasurement(
+            f"{script} ended by itself after {steps} {'step' if steps == 1 else 'steps'}: too few "
+            "to measure; let it train longer (more epochs, more data, a larger --max_steps)"
+        )
     if not seen:
         return Infeasible(
             f"no Trainer and no Accelerator was seen in {script}: cputune measures scripts "
-            "built on transformers.Trainer or accelerate.Accelerator"
+            "built on transformers.Trainer or accelerate.Accelerator",
+            hopeless=True,
         )
     what, why = (
         ("a Trainer", "is --do_train missing?")

@@ -71,6 +71,7 @@ class Job:
         self._gather = Gather(ranks)
         self._started = 0
         self._ended = False
+        self._hopeless = False
         self._slowest = 0.0
         self._memory_kills = memory_kills()
         self.states: dict[int, RankState] = {}
@@ -137,7 +138,7 @@ class Job:
                 self._slowest = max(self._slowest, step.seconds)
                 waited_since = time.monotonic()
             for refusal in self.refusals.values():
-                raise Infeasible(refusal)
+                raise Infeasible(refusal, hopeless=self._hopeless)
             if not checked and len(self.states) == self._world:
                 check(self.observed)
                 checked = True
@@ -189,6 +190,7 @@ class Job:
             self.states[rank] = message
         elif message["event"] == "refused":
             self.refusals[rank] = str(message["reason"])
+            self._hopeless = self._hopeless or bool(message.get("hopeless"))
         elif message["event"] == "note":
             self._on_note(str(message["text"]))
         elif message["event"] == "error":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cputune import __version__
@@ -20,6 +22,7 @@ from cputune.result import (
     Trial,
     host_fingerprint,
 )
+from cputune.steps import Contended
 from cputune.tuner.confirm import SLOWER, Contender, Gain, gain_of, throughput_of
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
@@ -224,6 +227,36 @@ def _nothing_valid(findings: Findings) -> NoValidTrialError:
         f"not one of {len(findings.trials)} trials gave a number ({listed})",
         hint=f"the first failed so: {_first_line(first.reason)}; `cputune doctor` may know why",
     )
+
+
+LAST_LINES = 12
+
+
+def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError | None:
+    """Why no further plan need be tried; None where one may work.
+
+    Where the last failure was ``hopeless``, or the baseline and the next plan have failed in
+    the same way, the script is the cause, and each further trial would run it in vain.
+    """
+    if not trials or any(trial.state != FAILED for trial in trials[:2]):
+        return None
+    again = [_way_of(trial) for trial in trials[:2]]
+    same = len(trials) == 2 and again[0] == again[1] and trials[0].kind != Contended.kind
+    if not same and not (hopeless and len(trials) == 1):
+        return None
+    reason, _, details = (trials[0].reason or "no reason given").partition("\n")
+    return NoValidTrialError(
+        reason,
+        details="\n".join(details.rstrip().splitlines()[-LAST_LINES:]) or None,
+        hint="no plan changes that, so no other was tried"
+        if len(trials) == 1
+        else "today's launch and the next plan fail alike, so no other was tried",
+    )
+
+
+def _way_of(trial: Trial) -> tuple[str | None, str]:
+    """How a trial failed, without the numbers in its words."""
+    return trial.kind, re.sub(r"[0-9]+", "N", _first_line(trial.reason))
 
 
 def _first_line(text: str | None) -> str:

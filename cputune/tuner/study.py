@@ -22,7 +22,7 @@ from cputune.result import (
     Trial,
 )
 from cputune.steps import Contended, DataRunner, LearningRunner, Runner
-from cputune.tuner.conclusion import Findings, conclude
+from cputune.tuner.conclusion import Findings, cannot_work, conclude
 from cputune.tuner.events import (
     OnEvent,
     StudyEnded,
@@ -78,6 +78,7 @@ class TuningStudy:
             timer=self._timer,
             on_event=self._on_event,
         )
+        self._hopeless = False
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
         self._ledger = Ledger(options.study, resume=options.resume, private=bool(workload.argv))
@@ -175,6 +176,7 @@ class TuningStudy:
             self._ledger.begin_baseline()
             today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
             self._trial(runner, today, "baseline")
+            self._end_what_cannot_work()
             self._workload = self._observed_workload(runner)
             self._ledger.remember(self._workload)
         space = self._open_space(resumed)
@@ -195,6 +197,13 @@ class TuningStudy:
                 self._findings.exhausted = True
                 return
             self._trial(runner, plan, origin)
+            self._end_what_cannot_work()
+
+    def _end_what_cannot_work(self) -> None:
+        error = cannot_work(self._findings.trials, hopeless=self._hopeless)
+        if error is not None:
+            self._ledger.discard()
+            raise error
 
     def _open_space(self, resumed: int) -> SearchSpace:
         """The space, now that the baseline has shown what the script trains."""
@@ -223,6 +232,7 @@ class TuningStudy:
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
         run, spent = self._measuring.quiet_run(runner, plan, number)
+        self._hopeless = run.failure is not None and run.failure.hopeless
         seen = observed(runner)
         if plan.as_found and seen:
             plan = as_seen(plan, seen)

@@ -231,12 +231,31 @@ class TestFailures:
 
     def test_without_one_valid_trial_there_is_no_result(self) -> None:
         def script(plan: Plan, before: int) -> Iterable[Step]:
-            raise Crashed("no module named torch")
+            raise Crashed("not today" if plan.as_found else f"not with {plan.precision}")
 
         with pytest.raises(NoValidTrialError, match="7 crashed") as caught:
             tune(SMALL, FakeRunner(script))
         assert caught.value.exit_code == 4
-        assert "no module named torch" in str(caught.value.hint)
+        assert "the first failed so: not today" in str(caught.value.hint)
+
+    def test_what_fails_alike_twice_is_not_tried_again(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            raise Crashed(f"died as process {id(plan)}", details="NameError: x")
+
+        runner = FakeRunner(script)
+        with pytest.raises(NoValidTrialError, match="died as process") as caught:
+            tune(SMALL, runner)
+        assert len(runner.started) == 2
+        assert caught.value.details == "NameError: x"
+
+    def test_what_is_hopeless_is_tried_once(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            raise Infeasible("it has no Trainer", hopeless=True)
+
+        runner = FakeRunner(script)
+        with pytest.raises(NoValidTrialError, match="it has no Trainer"):
+            tune(SMALL, runner)
+        assert len(runner.started) == 1
 
     def test_a_runner_that_cannot_even_start(self) -> None:
         class FakeBroken:

@@ -1,0 +1,85 @@
+"""How often ranks of a script abort or hang at their very end, with and without carry.py.
+
+    python benchmarks/clean_end.py --launches 100
+
+Two ranks train a little with DistributedDataParallel over gloo, leave a collective at work as
+``async_op`` does, and end without a word about their process group, as most scripts do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from cputune.inside import carry_script
+from cputune.ranks.commands import held_port
+
+SCRIPT = """
+import torch
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(5):
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+work = torch.distributed.all_reduce(torch.ones(1 << 20), async_op=True)
+"""
+RANKS = 2
+MOST_SECONDS = 180.0
+
+
+def launch(command: Sequence[str]) -> str:
+    """How one launch ended, in a word."""
+    with held_port() as holder:
+        port = str(holder.getsockname()[1])
+        world = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
+        world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [
+            subprocess.Popen(
+                command,
+                env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for rank in range(RANKS)
+        ]
+        try:
+            codes = [rank.wait(timeout=MOST_SECONDS) for rank in ranks]
+        except subprocess.TimeoutExpired:
+            return "hung"
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+    return "ended well" if not any(codes) else f"ended with {codes}"
+
+
+def count(command: Sequence[str], launches: int) -> Counter[str]:
+    """How many launches ended how."""
+    return Counter(launch(command) for _ in range(launches))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--launches", type=int, default=100)
+    parser.add_argument("--plain", action="store_true", help="without carry.py, to compare")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        script = Path(place) / "train.py"
+        script.write_text(SCRIPT)
+        carry = [] if arguments.plain else [str(carry_script()), "{}"]
+        ends = count([sys.executable, *carry, str(script)], arguments.launches)
+    print(f"{arguments.launches} launches of {RANKS} ranks {'plain' if arguments.plain else ''}")
+    for how, times in ends.most_common():
+        print(f"  {times:4} {how}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Scripts that no plan can train are told at the first look, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cputune
+from cputune.errors import NoValidTrialError
+from cputune.inside.messages import Raised
+from cputune.ranks.failure import failure
+from cputune.steps import TrialError
+from cputune.workload import Workload
+
+LIGHTNING = """
+class Trainer:
+    def fit(self, model):
+        open("checkpoint.ckpt", "w").write("trained")
+"""
+
+
+def raised(kind: str, text: str) -> TrialError:
+    error: Raised = {"event": "error", "kind": kind, "text": text}
+    return failure([], [error], memory_kills=None, steps=0, script="train.py")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("AssertionError", "Torch not compiled with CUDA enabled", "needs a GPU: let the Trainer"),
+        ("RuntimeError", "Found no NVIDIA driver on your system.", "needs a GPU"),
+        ("EOFError", "EOF when reading a line", "asks for input"),
+        (
+            "ImportError",
+            "attempted relative import with no known parent package",
+            "start it as a module, -m package.module",
+        ),
+        ("ImportError", "DeepSpeed is not available => install it using `pip`", "uses DeepSpeed"),
+    ],
+)
+def test_a_cause_in_the_script_is_told_with_the_way_out(kind: str, text: str, said: str) -> None:
+    error = raised(kind, text)
+    assert error.hopeless
+    assert said in str(error)
+
+
+def test_another_exception_may_be_the_plans() -> None:
+    assert not raised("RuntimeError", "shapes do not match").hopeless
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory that nobody may write into, where permissions are heeded."""
+    place = tmp_path / "users"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    yield place
+    place.chmod(0o755)
+
+
+def tuned_in_vain(folder: Path, *words: str) -> NoValidTrialError:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    folder.chmod(0o555)
+    with pytest.raises(NoValidTrialError) as caught:
+        cputune.tune(Workload.script(words), budget=7)
+    after = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert after == before, "nothing of the user's is written"
+    return caught.value
+
+
+def test_lightning_is_told_before_it_trains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = folder / "lightning" / "pytorch" / "trainer"
+    place.mkdir(parents=True)
+    for package in (place, place.parent, place.parent.parent):
+        (package / "__init__.py").write_text("")
+    (place / "trainer.py").write_text(LIGHTNING)
+    (folder / "train.py").write_text(
+        "from lightning.pytorch.trainer.trainer import Trainer\nTrainer().fit(None)\n"
+    )
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    error = tuned_in_vain(folder, "train.py")
+    assert "it trains with Lightning" in str(error)
+    assert "no other was tried" in str(error.hint)
+
+
+def test_a_typo_ends_the_study_with_its_last_lines(folder: Path) -> None:
+    (folder / "train.py").write_text("import os\nprint('about to fail')\nos.enviro\n")
+    error = tuned_in_vain(folder, "train.py")
+    assert "AttributeError: module 'os' has no attribute 'enviro'" in str(error)
+    assert error.details is not None
+    assert "about to fail" in error.details
+    assert "line 3" in error.details
+    assert "the next plan fail alike" in str(error.hint)
+
+
+def test_the_command_line_shows_the_last_lines(folder: Path) -> None:
+    (folder / "train.py").write_text("1 / 0\n")
+    answer = subprocess.run(
+        [sys.executable, "-m", "cputune", "tune", "--budget", "7", "--", "python", "train.py"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert answer.returncode == 4
+    told = answer.stderr[answer.stderr.index("error: ") :]
+    assert told.startswith("error: train.py failed before its first step: ZeroDivisionError")
+    assert "\n  ZeroDivisionError: division by zero\nhint: today's launch" in told
+    assert answer.stderr.count("\ntrial ") + answer.stderr.startswith("trial ") <= 2
+    assert os.listdir(folder) == ["train.py"]
+
+
+@pytest.mark.torch
+def test_a_loop_of_its_own_ends_at_its_first_step(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(1000):\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "torch.save(model, 'model.pt')\n"
+    )
+    error = tuned_in_vain(folder, "train.py")
+    assert "it trains by a loop of its own" in str(error)
