@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-ipex faults lint type doc dist bench clean
+.PHONY: help tune test test-fast test-consumers test-ipex test-vm faults lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -50,6 +50,11 @@ test-fast: $(VENV)/.dev  ## the part of the suite that starts no training proces
 
 test-ipex: .venv-ipex/.installed  ## build the IPEX-era environment and tune there for real
 	.venv-ipex/bin/python -m pytest -m ipex
+
+# Root and the network are needed once, to build the guest's disk; it is kept in the cache.
+test-vm: $(VENV)/.dev  ## a guest of two sockets in qemu: the doctor and launches on a real kernel
+	$(BIN)/python tests/vm/image.py
+	$(BIN)/python -m pytest -m vm tests/vm
 
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
 	$(BIN)/python tests/consumers/install.py --all
