@@ -130,7 +130,7 @@ def verdict(diagnosis: Diagnosis) -> str:
     shown, hidden = _counts(diagnosis.findings), _counts(diagnosis.hidden)
     if not hidden:
         return shown or "nothing is wrong, and there is nothing to advise"
-    return f"{shown or 'nothing of what was asked for'}; not shown: {hidden}"
+    return f"{shown or 'nothing found'}; left out by --only or --ignore: {hidden}"
 
 
 def _counts(findings: tuple[Finding, ...]) -> str:

@@ -314,7 +314,7 @@ def test_only_takes_a_list(cputune: Run, busy: str) -> None:
 def test_what_is_not_shown_is_counted(cputune: Run, busy: str) -> None:
     """It said "nothing is wrong" under --only error while there were warnings."""
     text = cputune("doctor", "--root", busy, "--only", "error").out
-    assert text.startswith("nothing of what was asked for; not shown: 1 warning, 1 advice\n")
+    assert text.startswith("nothing found; left out by --only or --ignore: 1 warning, 1 advice\n")
     assert "nothing is wrong" not in text
 
 
