@@ -170,7 +170,7 @@ def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
 def threads_limit(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: fewer cores are busy than torch.get_num_threads() says.
 
-    Cause: OMP_THREAD_LIMIT caps every team without a word.
+    Cause: OMP_THREAD_LIMIT caps every team without a message.
     """
     limit, threads = number(facts, "OMP_THREAD_LIMIT"), number(facts, "OMP_NUM_THREADS")
     wanted = threads or len(usable_cores(facts))

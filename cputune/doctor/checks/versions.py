@@ -34,7 +34,7 @@ def ipex_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: ``undefined symbol: …autograd4Node4name…``, or the interpreter just ends.
 
     Cause: intel_extension_for_pytorch x.y works with torch x.y alone. Its wheels do not
-    declare torch, so that ``pip install -U torch`` swaps torch without a word. Importing
+    declare torch, so that ``pip install -U torch`` swaps torch without a message. Importing
     the pair prints an ERROR and then exits with 127 (1.12 to 2.5) or fails with an
     AttributeError (2.6 to 2.8).
     """

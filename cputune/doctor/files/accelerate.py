@@ -82,7 +82,7 @@ PRECISION = Check(
     source="pytorch/pytorch#86270, pytorch/pytorch#118499, intel/intel-extension-for-pytorch#178",
     story="""Symptom: fp16 is as fast as fp32; bf16 is three to four times slower.
 
-Cause: on a CPU accelerate skips fp16 without a word and trains in fp32. bf16 on a CPU
+Cause: on a CPU accelerate skips fp16 without a message and trains in fp32. bf16 on a CPU
 without avx512_bf16, AMX or Arm's bf16 is converted to fp32 and back for every product.""",
 )
 NO_GPU = Check(

@@ -34,7 +34,7 @@ FLAG_IGNORED = Check(
     source="huggingface/transformers#40784",
     story="""Symptom: the flag is given, and neither speed nor memory changes.
 
-Cause: --fp16 trains in fp32 on a CPU, without a word. --use_ipex is taken by
+Cause: --fp16 trains in fp32 on a CPU, without a message. --use_ipex is taken by
 transformers 4.53 to 4.56 and left to an accelerate that may not act on it.""",
 )
 
