@@ -179,14 +179,14 @@ class RecordedHost(Host):
         found = []
         for process in told:
             values = process if isinstance(process, dict) else {}
-            pid, share = _number(values.get("pid")), values.get("cpu_share")
+            pid = _number(values.get("pid"))
             if pid is not None:
                 found.append(
                     Process(
                         pid=pid,
                         name=_text(values.get("name")) or "",
                         cpus=_cpus(values.get("cpus")),
-                        cpu_share=float(share) if isinstance(share, int | float) else None,
+                        cpu_share=_share(values.get("cpu_share")),
                     )
                 )
         return tuple(found)
@@ -287,6 +287,13 @@ def _text(value: object) -> str | None:
 
 def _texts(value: object) -> tuple[str, ...]:
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
+
+
+def _share(value: object) -> float | None:
+    """CPUs that a process used; no machine has a million, and NaN is less than nothing."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < 1e6 else None
 
 
 def _number(value: object) -> int | None:

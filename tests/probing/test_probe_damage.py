@@ -148,10 +148,20 @@ def test_a_damaged_record_is_said(tmp_path: Path, text: str) -> None:
 def test_a_record_with_values_of_the_wrong_kind(tmp_path: Path, value: object) -> None:
     keys = (
         "python affinity environment packages launchers limits disk_bytes cpuid unreadable files "
-        "directories real_paths paths"
+        "directories real_paths paths processes disk_free_bytes cpu_info"
     )
 
     facts = probe(machine(tmp_path, cores=2, record=dict.fromkeys(keys.split(), value)))
 
     assert facts.topology.physical_cores == 2
+    json.dumps(host_document(facts), allow_nan=False)
+
+
+@pytest.mark.parametrize("share", ["NaN", "Infinity", "-1", "1e999", "9" * 400, "true", '"1"'])
+def test_a_share_that_no_process_can_have_is_none(tmp_path: Path, share: str) -> None:
+    text = f'{{"processes": [{{"pid": 5, "name": "x", "cpus": "0", "cpu_share": {share}}}]}}'
+
+    facts = probe(machine(tmp_path, cores=2, files={"record.json": text}))
+
+    assert facts.load.busy == ()
     json.dumps(host_document(facts), allow_nan=False)
