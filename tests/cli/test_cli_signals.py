@@ -140,3 +140,18 @@ def test_a_signal_that_python_drops_is_not_forgotten() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stdout == "dropped\n"
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_the_exit_code_is_ours_whatever_python_was_doing(number: signal.Signals) -> None:
+    """Python ends by SIGINT where KeyboardInterrupt was raised in a text that it runs."""
+    code = (
+        "import signal, sys\n"
+        "from cputune.cli._signals import interrupted_by_any_signal\n"
+        "try:\n"
+        "    with interrupted_by_any_signal():\n"
+        f"        exec('signal.raise_signal({int(number)})')\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit(130)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 130
