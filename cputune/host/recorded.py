@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import posixpath
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +13,10 @@ from cputune.documents import parse
 from cputune.errors import HostError
 from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.files import read_file
+from cputune.host.tree import Tree
 
 RECORD_FILE = "record.json"
 RECORD_SCHEMA = "cputune.record/1"
-_PATH_MAX = 4096
 _MOST_PROCESSES = 4096
 
 
@@ -53,7 +51,7 @@ class RecordedHost(Host):
 
     root: str | os.PathLike[str]
     _record: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _real: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _tree: Tree = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         base = os.path.realpath(self.root)
@@ -62,7 +60,7 @@ class RecordedHost(Host):
                 f"no recorded machine lies at {os.fspath(self.root)!r}",
                 hint="give the directory that holds proc/ and sys/",
             )
-        self._real[""] = base
+        object.__setattr__(self, "_tree", Tree(base))  # as a frozen record sets its fields
         try:
             record = parse(read_file(os.path.join(base, RECORD_FILE)))
         except FileNotFoundError:
@@ -86,13 +84,13 @@ class RecordedHost(Host):
         if isinstance(number, int):
             raise OSError(number, os.strerror(number), path)
         kept = self._mapping("files").get(path)
-        return kept if isinstance(kept, str) else read_file(self._inside(path))
+        return kept if isinstance(kept, str) else read_file(self._tree.inside(path))
 
     def list_dir(self, path: str) -> tuple[str, ...]:
         kept = self._mapping("directories").get(path)
         if isinstance(kept, list):
             return tuple(sorted(name for name in kept if isinstance(name, str)))
-        return tuple(sorted(os.listdir(self._inside(path))))
+        return tuple(sorted(os.listdir(self._tree.inside(path))))
 
     def exists(self, path: str) -> bool:
         if path in self._mapping("files") or path in self._mapping("directories"):
@@ -101,7 +99,7 @@ class RecordedHost(Host):
         if isinstance(kept, bool):
             return kept
         try:
-            return os.path.exists(self._inside(path))
+            return os.path.exists(self._tree.inside(path))
         except (OSError, ValueError):
             return False
 
@@ -229,44 +227,6 @@ class RecordedHost(Host):
     def _launcher(self, name: str) -> Mapping[str, Any]:
         value = self._mapping("launchers").get(name)
         return value if isinstance(value, dict) else {}
-
-    def _inside(self, path: str) -> str:
-        """Map a path of the machine below the root. Raises OSError where it leads out.
-
-        Links of the recorded tree are followed, but not out of it: the real path of
-        each directory is found once and kept, so that 4096 CPUs are read quickly.
-        """
-        if len(path) > _PATH_MAX:
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path[:80])
-        directory, name = posixpath.split(posixpath.normpath("/" + path))
-        target = os.path.join(self._real_directory(directory.strip("/")), name)
-        try:
-            if stat.S_ISLNK(os.lstat(target).st_mode):
-                return self._checked(os.path.realpath(target))
-        except ValueError as error:  # a NUL in the path
-            raise FileNotFoundError(errno.ENOENT, str(error)) from error
-        return target
-
-    def _real_directory(self, directory: str) -> str:
-        known = directory
-        while known not in self._real:
-            known = known.rpartition("/")[0]
-        real = self._real[known]
-        for name in (
-            directory.removeprefix(known).strip("/").split("/") if known != directory else ()
-        ):
-            known = f"{known}/{name}".lstrip("/")
-            target = os.path.join(real, name)
-            if os.path.islink(target):
-                target = self._checked(os.path.realpath(target))
-            real = self._real[known] = target
-        return real
-
-    def _checked(self, real: str) -> str:
-        base = self._real[""]
-        if real != base and not real.startswith(base.rstrip("/") + "/"):
-            raise FileNotFoundError(errno.ENOENT, "leads out of the recording", real)
-        return real
 
 
 def _is_pid(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from cputune.probing._look import Look, whole_number
@@ -71,3 +72,37 @@ def _whole_lines(look: Look) -> list[str]:
     if lines[-1] and len(lines) > 60:
         lines.pop()
     return lines
+
+
+def packages_told(info: CpuInfo) -> dict[int, int]:
+    """The ``physical id`` of each CPU that has one."""
+    ids = {cpu: whole_number(block.get("physical id")) for cpu, block in info.processors.items()}
+    return {cpu: number for cpu, number in ids.items() if number is not None}
+
+
+def cores_told(info: CpuInfo) -> dict[int, Hashable]:
+    """A key for the core of each CPU: by the counts where they leave no choice, else by its ids.
+
+    Packages of two dies (AMD Magny-Cours and Interlagos) count their core ids twice: there
+    the ids of a whole package are fewer than its ``cpu cores``, and tell nothing.
+    """
+    packages = packages_told(info)
+    members: dict[int, list[int | None]] = {}
+    for cpu, package in packages.items():
+        core = whole_number(info.processors[cpu].get("core id"))
+        members.setdefault(package, []).append(core)
+    distinct = {package: len(set(ids)) for package, ids in members.items()}
+    found: dict[int, Hashable] = {}
+    for cpu, package in packages.items():
+        block = info.processors[cpu]
+        core, siblings, cores = (
+            whole_number(block.get(key)) for key in ("core id", "siblings", "cpu cores")
+        )
+        repeated = siblings == len(members[package]) and distinct[package] < (cores or 0)
+        if cores is not None and cores == siblings:
+            found[cpu] = (package, "alone", cpu)
+        elif cores == 1:
+            found[cpu] = (package, 0)
+        elif core is not None and not repeated:
+            found[cpu] = (package, core)
+    return found

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 
 from cputune.facts import Core, NumaNode, Topology
-from cputune.probing._cpuinfo import CpuInfo
-from cputune.probing._look import CPU_DIR, Look, fields, whole_number
+from cputune.probing._cpuinfo import CpuInfo, cores_told, packages_told
+from cputune.probing._look import CPU_DIR, Look, fields
 from cputune.probing.numa import read_numa_nodes
 
 CORE_SETS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
@@ -30,10 +30,8 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     for fact in ("online", "logical_cpus", "allowed") if not online else ():
         look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
     nodes = read_numa_nodes(look, frozenset(online))
-    cores = _group(look, "cores", CORE_SETS, online, _core_ids(look), _cpuinfo_cores(info))
-    sockets = _group(
-        look, "sockets", SOCKET_SETS, online, _package_ids(look), _cpuinfo_packages(info)
-    )
+    cores = _group(look, "cores", CORE_SETS, online, _core_ids(look), cores_told(info))
+    sockets = _group(look, "sockets", SOCKET_SETS, online, _package_ids(look), packages_told(info))
     for fact in ("physical_cores", "threads_per_core", "cores_per_socket"):
         if cores is None:
             look.not_known(f"topology.{fact}", _UNTOLD.format("cores"))
@@ -155,38 +153,6 @@ def _core_ids(look: Look) -> Callable[[int], Hashable | None]:
         return (socket, die, cluster, number)
 
     return core
-
-
-def _cpuinfo_packages(info: CpuInfo) -> Groups:
-    ids = {cpu: whole_number(block.get("physical id")) for cpu, block in info.processors.items()}
-    return {cpu: number for cpu, number in ids.items() if number is not None}
-
-
-def _cpuinfo_cores(info: CpuInfo) -> Groups:
-    """Cores by the counts where those leave no choice, else by ``physical id`` and ``core id``.
-
-    Packages of two dies (AMD Magny-Cours and Interlagos) count their core ids twice: there
-    the ids of a whole package are fewer than its ``cpu cores``, and tell nothing.
-    """
-    packages = _cpuinfo_packages(info)
-    ids = {cpu: whole_number(info.processors[cpu].get("core id")) for cpu in packages}
-    members: dict[Hashable, set[int]] = {}
-    for cpu, socket in packages.items():
-        members.setdefault(socket, set()).add(cpu)
-    found: dict[int, Hashable] = {}
-    for cpu, socket in packages.items():
-        block, core = info.processors[cpu], ids[cpu]
-        siblings, cores = (whole_number(block.get(key)) for key in ("siblings", "cpu cores"))
-        whole = siblings == len(members[socket])
-        if cores is not None and cores == siblings:
-            found[cpu] = (socket, "alone", cpu)
-        elif cores == 1:
-            found[cpu] = (socket, 0)
-        elif core is not None and not (
-            whole and cores is not None and len({ids[other] for other in members[socket]}) < cores
-        ):
-            found[cpu] = (socket, core)
-    return found
 
 
 def _cores(
