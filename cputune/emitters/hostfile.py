@@ -36,7 +36,7 @@ def parse_hostfile(text: str, *, where: str = "the host file") -> tuple[Node, ..
                     f"{place}: cannot read {word!r}", hint="write `host slots=N` or `host:N`"
                 )
             if match[1] in ("slots", "cpu", "count"):
-                slots = int(match[2])
+                slots = _slots(match[2], place)
         if slots == 0:
             raise UsageError(f"{place}: {name} has no slots", hint="leave the line out")
         _add(found, name, slots)
@@ -126,7 +126,15 @@ def _host(word: str, place: str) -> tuple[str, int | None]:
         raise UsageError(
             f"{place}: {slots!r} is not a number of slots", hint="write `host:2` or `host slots=2`"
         )
-    return name, int(slots) if slots else None
+    return name, _slots(slots, place) if slots else None
+
+
+def _slots(digits: str, place: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise UsageError(
+            f"{place}: no machine has {digits[:_MOST_DIGITS]}… slots", hint="write `host:2`"
+        )
+    return int(digits)
 
 
 def _no_host(word: str, place: str) -> UsageError:

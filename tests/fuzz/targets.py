@@ -1,0 +1,216 @@
+"""What reads from outside, and what must hold whatever it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from emitters.emit_machines import MACHINES, one_socket, script_workload
+from fuzz.inputs import near, words
+from hosts.builder import Cgroup, FakeTree, machine
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from cputune import cpulist
+from cputune.doctor import diagnose
+from cputune.doctor.checkfile import check_file
+from cputune.emitters import FORMATS, emit, parse_hostfile, parse_hosts
+from cputune.errors import CputuneError
+from cputune.host.files import read_document
+from cputune.probing import probe
+from cputune.report.diagnosis import document, markdown
+from cputune.result import Result
+from cputune.verifier import artefact
+from cputune.workload import Workload, recipes_dir
+
+refused = contextlib.suppress(CputuneError)
+"""An error of ours, with its sentence and its hint, is a right answer to wrong input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One thing that reads: strategies of its input, and a check that raises where it errs."""
+
+    name: str
+    inputs: st.SearchStrategy[Any]
+    check: Callable[[Any, Path], None]
+
+
+def _cpulist(text: str, place: Path) -> None:
+    with contextlib.suppress(ValueError):
+        cpus = cpulist.parse(text)
+        assert cpulist.parse(cpulist.render(cpus)) == cpus
+
+
+def _mask(text: str, place: Path) -> None:
+    with contextlib.suppress(ValueError):
+        cpus = cpulist.parse_mask(text)
+        assert cpulist.parse_mask(cpulist.render_mask(cpus)) == cpus
+
+
+def _hostfile(text: str, place: Path) -> None:
+    with refused:
+        parse_hostfile(text)
+    with refused:
+        parse_hosts(text)
+
+
+def _machine(changes: dict[str, str | None], place: Path) -> None:
+    """Facts, findings and both reports come out, whatever files say."""
+    tree = _tree()
+    for path, text in changes.items():
+        tree.files.pop(path)  # its folder still names it: it is gone between two looks
+        if text is not None:
+            tree.files[path] = text
+    found = diagnose(probe(tree))
+    json.dumps(document(found), allow_nan=False)
+    assert markdown(found)
+
+
+def _tree() -> FakeTree:
+    tree = machine(None, sockets=2, cores=2, smt=2, cgroup=Cgroup(quota=2.5))
+    assert isinstance(tree, FakeTree)
+    return tree
+
+
+def _recipe(text: str, place: Path) -> None:
+    file = place / "recipe.toml"
+    file.write_text(text, encoding="utf-8")
+    with refused:
+        Workload.from_recipe(str(file))
+
+
+def _result(text: str, place: Path) -> None:
+    file = place / "cputune.json"
+    file.write_text(text, encoding="utf-8")
+    with refused:
+        result = Result.load(file)
+        for format in FORMATS:
+            with refused:
+                emit(result, format)
+        again = place / "again.json"
+        result.save(again, force=True)
+        assert Result.load(again).to_json() == result.to_json()
+
+
+def _launch_file(text: str, place: Path) -> None:
+    for name in ("launch.sh", "launch.yaml"):
+        file = place / name
+        file.write_text(text, encoding="utf-8")
+        with refused:
+            check_file(read_document(file), name, _facts())
+        with refused:
+            artefact.promise(text)
+            artefact.read(file)
+
+
+@cache
+def _facts() -> Any:
+    return probe(machine(None, sockets=2, cores=2))
+
+
+def _arguments(arguments: list[str], place: Path) -> None:
+    """Through every format that is bash or YAML, each word comes out as it went in."""
+    case = one_socket()
+    workload = script_workload(*arguments)
+    if workload.argv[1:] != tuple(arguments):
+        return  # something that looks like a secret is carried by a variable
+    for format in FORMATS:
+        with refused:
+            text = emit(case.result, format, workload=workload, mpi="openmpi5")[0].text
+            if text.startswith("#!"):
+                assert _holds(_train(text, place), arguments), format
+            else:
+                assert _holds(_container(text), [w.replace("$", "$$") for w in arguments]), format
+
+
+def _train(script: str, place: Path) -> list[str]:
+    """The array ``train`` of a script, as bash reads it."""
+    begin = script.index("\ntrain=(") + 1
+    end = script.index("\n)\n", begin) + 3 if "\n)\n" in script[begin:] else len(script)
+    (place / "train.sh").write_text(
+        script[begin:end] + 'printf "%s\\0" "${train[@]}"\n', encoding="utf-8"
+    )
+    answer = subprocess.run(
+        ["bash", "--norc", str(place / "train.sh")], capture_output=True, cwd=place, check=True
+    )
+    return answer.stdout.decode().split("\0")[:-1]
+
+
+def _container(text: str) -> list[str]:
+    """The words of a document's container; YAML 1.1 and 1.2 read the same in it."""
+    old, new = yaml.safe_load(text), YAML(typ="safe", pure=True).load(text)
+    assert old == new
+    spec = old["spec"]
+    if old["kind"] == "TrainJob":
+        return [*spec["trainer"]["command"], *spec["trainer"]["args"]]
+    container = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    return [*container["command"], *container["args"]]
+
+
+def _holds(carried: list[str], arguments: list[str]) -> bool:
+    """Whether the arguments stand in these words, one behind the other."""
+    count = len(arguments)
+    return any(carried[at : at + count] == arguments for at in range(len(carried) - count + 1))
+
+
+def _yaml(text: str, place: Path) -> None:
+    """What the doctor takes for a document is read without a traceback; so is YAML 1.2."""
+    with refused:
+        check_file(text, "config.yaml", _facts())
+    with contextlib.suppress(YAMLError, ValueError, RecursionError):
+        YAML(typ="safe", pure=True).load(text)
+
+
+def _emitted(name: str) -> list[str]:
+    case = MACHINES[name]()
+    return [
+        file.text
+        for format in FORMATS
+        for file in emit(case.result, format, facts=case.facts, **case.options)[:2]
+    ]
+
+
+def _trees() -> st.SearchStrategy[dict[str, str | None]]:
+    """Changes to the files of a machine, limits and control groups among them."""
+    sound = _tree().files
+    one = st.sampled_from(sorted(sound)).flatmap(
+        lambda path: st.tuples(st.just(path), st.none() | near(sound[path]))
+    )
+    return st.lists(one, min_size=1, max_size=5).map(dict)
+
+
+_RESULT = json.dumps(one_socket().result.to_json())
+_SCRIPTS = [text for text in _emitted("two-sockets-smt") if text.startswith("#")]
+
+TARGETS = (
+    Target(name="cpulist", inputs=near("0-3,8,16-30:2/4", "0", "0-27,56-83"), check=_cpulist),
+    Target(name="mask", inputs=near("0xff", "ff00ff00,00000001", "0"), check=_mask),
+    Target(
+        name="hostfile",
+        inputs=near("a slots=2\nb:3\n# none\n[fd00::1]:4\n", "node1,node2:2"),
+        check=_hostfile,
+    ),
+    Target(name="machine", inputs=_trees(), check=_machine),
+    Target(
+        name="recipe",
+        inputs=near(*(file.read_text() for file in sorted(recipes_dir().glob("*.toml")))),
+        check=_recipe,
+    ),
+    Target(name="result", inputs=near(_RESULT), check=_result),
+    Target(name="launch_file", inputs=near(*_SCRIPTS), check=_launch_file),
+    Target(name="arguments", inputs=st.lists(words, min_size=1, max_size=6), check=_arguments),
+    Target(
+        name="yaml",
+        inputs=near(*(text for text in _emitted("one-socket") if "kind:" in text)),
+        check=_yaml,
+    ),
+)
