@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-ipex test-vm faults lint type doc dist bench clean
+.PHONY: help tune test test-fast test-consumers test-ipex test-vm faults fuzz audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -62,6 +62,19 @@ test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, I
 
 faults: $(VENV)/.dev  ## every fault, tried often, as a table; under 15 minutes on a quiet machine
 	PYTHONPATH=tests $(BIN)/python -m faults
+
+SECONDS ?= 60
+fuzz: $(VENV)/.dev  ## look SECONDS for input that is neither read nor refused, for each reader
+	FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz
+
+$(VENV)/.audit: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group audit
+	@touch $@
+
+# Strict: what could not be looked up is a failure, and not a clean bill.
+audit: $(VENV)/.dev $(VENV)/.audit  ## known vulnerabilities of all that is installed (needs PyPI)
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > $(VENV)/frozen.txt
+	$(BIN)/pip-audit --strict --disable-pip --no-deps -r $(VENV)/frozen.txt
 
 lint: $(VENV)/.lint  ## ruff, the one-way imports, the workflows (installs no torch)
 	$(BIN)/ruff check .

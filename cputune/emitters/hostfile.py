@@ -18,6 +18,8 @@ from cputune.errors import UsageError
 
 _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
 _SLOTS = re.compile(r"(slots|max_slots|max-slots|cpu|count)\s*=\s*([0-9]+)\Z")
+_MOST_DIGITS = 9
+"""Python refuses to read a number of thousands of digits."""
 
 
 def parse_hostfile(text: str, *, where: str = "the host file") -> tuple[Node, ...]:
