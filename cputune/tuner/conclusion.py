@@ -260,7 +260,7 @@ def _way_of(trial: Trial) -> tuple[str | None, str]:
 
 
 def _first_line(text: str | None) -> str:
-    return (text or "no reason given").strip().split("\n")[0]
+    return (text or "no reason given").strip().split("\n")[0][:500]
 
 
 def _versions(facts: HostFacts) -> dict[str, str]:

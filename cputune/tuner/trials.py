@@ -13,6 +13,17 @@ from cputune.tuner.measuring import speed
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 
+MOST_CHARACTERS = 16_384
+"""Of a reason: its first line and the last lines of a stderr; a result is read by people."""
+
+
+def shortened(text: str, most: int) -> str:
+    """The beginning and the end of a text that is too long."""
+    if len(text) <= most:
+        return text
+    half = most // 2 - 10
+    return f"{text[:half]}\n[…]\n{text[-half:]}"
+
 
 def trial_of(
     run: Run,
@@ -41,7 +52,9 @@ def trial_of(
     if run.failure is not None:
         details = run.failure.details
         reason = str(run.failure) + (f"\n{details}" if details else "")
-        return replace(trial, state=FAILED, kind=run.failure.kind, reason=reason)
+        return replace(
+            trial, state=FAILED, kind=run.failure.kind, reason=shortened(reason, MOST_CHARACTERS)
+        )
     if not run.logs:
         return replace(trial, state=FAILED, kind="no measurement", reason="the time given was up")
     now = race.estimate(run.logs)

@@ -549,6 +549,15 @@ class TestDamagedStudies:
             tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
 
 
+class TestLongReasons:
+    def test_a_result_whose_trials_failed_at_length_is_read_back(self, tmp_path: Path) -> None:
+        long = Crashed("x" * 300_000, details="\n".join(["y" * 1000] * 300))
+        result = tune(SMALL, FakeRunner(failing(long, when="fp32")), study=tmp_path / "s.db")
+        result.save(tmp_path / "cputune.json")
+        assert Result.load(tmp_path / "cputune.json") == result
+        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True)
+
+
 class TestStorage:
     def test_optuna_reads_the_trials_with_their_states(self, tmp_path: Path) -> None:
         import optuna
