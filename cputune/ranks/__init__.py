@@ -5,7 +5,8 @@ Used by whatever runs a plan: trials (``runner``) and the launches that ``verify
 
 - ``commands``: the commands that start the ranks of a plan;
 - ``supervisor``: our end of a process that starts ranks and ends them, even where we are
-  killed; ``supervisor_main`` is that process, ``supervisors`` keeps some of them;
+  killed; ``supervisor_main`` is that process (with ``rank_process`` and ``tuner_watch``),
+  ``supervisors`` keeps some of them;
 - ``listen``: the socket on which the ranks speak;
 - ``job``: one launch from start to end, with ``gather`` (steps of ranks to steps of the job),
   ``idle`` (does it still compute, or does it hang) and ``failure`` (why it ended);

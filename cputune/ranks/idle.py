@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 
 from cputune.host.children import below
 
@@ -11,6 +12,21 @@ LOOK_EVERY_SECONDS = 20.0
 IDLE_SHARE = 0.002
 """A process that uses less than this share of one CPU waits for nothing to come; a download
 of half a megabyte per second uses several times as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long is waited for the steps of a job, in seconds.
+
+    Attributes:
+        startup: for the first step; a script may download and tokenize before it trains.
+        idle: for the first step while nothing is computed.
+        step: for each later step; None adapts it to the slowest so far.
+    """
+
+    startup: float = 1800.0
+    idle: float = 180.0
+    step: float | None = None
 
 
 class IdleWatch:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from cputune.inside.messages import Ended, Raised, RankMessage, RankState
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.gather import Gather, of_rank
-from cputune.ranks.idle import IdleWatch
+from cputune.ranks.idle import IdleWatch, Patience
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import Exit, RankCommand
 from cputune.ranks.supervisor import Supervisor
@@ -21,25 +20,13 @@ LAST_WORDS_SECONDS = 1.0
 """When one rank has failed, the others soon fail too, because it is gone. The job is heard so
 much longer before it is judged, so that the rank that failed first is among those heard."""
 
+TRACEBACK_SECONDS = 10.0
+"""A rank that has raised still writes its traceback and ends; on a busy machine that takes time."""
+
 SMALLEST_STEP_TIMEOUT = 60.0
 SLOWER_THAN_BEFORE = 20.0
 """A step may take so many times as long as the slowest one before it; one busy neighbour
 alone makes it 9 times as long."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long is waited for the steps of a job, in seconds.
-
-    Attributes:
-        startup: for the first step; a script may download and tokenize before it trains.
-        idle: for the first step while nothing is computed.
-        step: for each later step; None adapts it to the slowest so far.
-    """
-
-    startup: float = 1800.0
-    idle: float = 180.0
-    step: float | None = None
 
 
 class Job:
@@ -146,7 +133,7 @@ class Job:
                 yield held.pop(0)
                 waited_since = time.monotonic()
             if self.exits or self.errors or self.ends:
-                self.hear_out(LAST_WORDS_SECONDS)
+                self._hear_last_words()
                 raise self._over(script)
 
     @property
@@ -198,6 +185,12 @@ class Job:
         elif message["event"] == "end":
             self.ends.append(message)
         return None
+
+    def _hear_last_words(self) -> None:
+        deadline = time.monotonic() + TRACEBACK_SECONDS
+        while self.errors and not self.exits and (left := deadline - time.monotonic()) > 0:
+            self.hear(left)
+        self.hear_out(LAST_WORDS_SECONDS)
 
     def _longest(self, patience: Patience) -> float:
         if self._gather.count == 0:

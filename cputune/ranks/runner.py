@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +21,10 @@ from cputune.facts import HostFacts
 from cputune.inside.messages import RankState
 from cputune.plan import Plan
 from cputune.ranks import commands, compare
-from cputune.ranks.job import Job, Patience
+from cputune.ranks.idle import Patience
+from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
-from cputune.ranks.supervisors import Supervisors
+from cputune.ranks.supervisors import Supervisors, modules_of
 from cputune.ranks.work_folder import WorkFolder
 from cputune.script import require_trainable, script_text
 from cputune.steps import Infeasible, Step, TrialError
@@ -221,32 +221,6 @@ class ProcessRunner:
         if self._job is not None:
             self._job.end()
             self._job = None
-
-
-def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:
-    """What the parent of forks imports; nothing where ranks must be new processes.
-
-    A script (its text is ``source``) that sets variables itself may mean some that are
-    read at import. libgomp counts the CPUs that it may use when it is loaded, and waits
-    differently with more threads than that (gomp_init_num_threads), so such plans are not
-    forked either.
-    """
-    if plan.oversubscribed:
-        return ()
-    ipex = ("intel_extension_for_pytorch",) if plan.ipex else ()
-    recipe = workload.recipe
-    if recipe is not None:
-        kind = recipe.model["model_type"].replace("-", "_")
-        family = f"transformers.models.{kind}.modeling_{kind}"
-        return ("torch", *ipex, "transformers.trainer", "transformers.hf_argparser", family)
-    if re.search(r"\benviron\b|\bputenv\b", source):
-        return ()
-    found = ["torch", *ipex]
-    found += ["transformers.trainer"] if "Trainer" in source else []
-    for name in ("accelerate", "transformers", "datasets", "evaluate"):
-        if re.search(rf"\b{name}\b", source):
-            found.append(name)
-    return tuple(found)
 
 
 def _script_text(workload: Workload) -> str:

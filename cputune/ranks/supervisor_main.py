@@ -22,17 +22,15 @@ import importlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from select import POLLHUP, POLLIN, POLLRDHUP, poll
+from collections.abc import Iterator
 
 from cputune.ranks.messages import Answer, RankCommand, Request
 from cputune.ranks.rank_process import fork, spawn
+from cputune.ranks.tuner_watch import ended_with_the_tuner, leave
 
 TAIL_BYTES = 16 << 10
 PR_SET_CHILD_SUBREAPER = 36
@@ -188,44 +186,6 @@ class Children:
             self._control.sendall(json.dumps(answer).encode() + b"\n")
 
 
-@contextlib.contextmanager
-def _ended_with_the_tuner(control: socket.socket, work: Sequence[str]) -> Iterator[None]:
-    """While modules are imported, a thread ends this process where the tuner goes away.
-
-    The thread is gone when the block is over: ranks can only be forked without threads.
-    """
-    stop_read, stop_write = os.pipe2(os.O_CLOEXEC)
-
-    def watch() -> None:
-        waiting = poll()
-        waiting.register(control, POLLRDHUP | POLLHUP)
-        waiting.register(stop_read, POLLIN)
-        if any(descriptor == control.fileno() for descriptor, _ in waiting.poll()):
-            _leave(work, goodbye=_said_goodbye(control))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    yield
-    os.write(stop_write, b"x")
-    watcher.join()
-    os.close(stop_read)
-    os.close(stop_write)
-
-
-def _said_goodbye(control: socket.socket) -> bool:
-    with contextlib.suppress(OSError):
-        return bool(control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    return False
-
-
-def _leave(work: Sequence[str], *, goodbye: bool) -> None:
-    """End this process; a tuner that has not said goodbye was killed, so its files go too."""
-    if not goodbye:
-        for directory in work:
-            shutil.rmtree(directory, ignore_errors=True)
-    os._exit(0)
-
-
 def main() -> None:
     """``supervisor DESCRIPTOR WORK_DIRECTORIES [MODULE...]``; the directories are JSON."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -233,7 +193,7 @@ def main() -> None:
     work: list[str] = json.loads(sys.argv[2])
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     missing = {}
-    with _ended_with_the_tuner(control, work):
+    with ended_with_the_tuner(control, work):
         for name in sys.argv[3:]:
             try:
                 importlib.import_module(name)
@@ -249,7 +209,7 @@ def main() -> None:
     finally:
         children.end(0)
         sys.stderr.flush()
-        _leave(work, goodbye=goodbye)
+        leave(work, goodbye=goodbye)
 
 
 def _other_threads() -> Iterator[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
+from cputune.plan import Plan
 from cputune.ranks.listen import Post
 from cputune.ranks.supervisor import Supervisor
 from cputune.ranks.work_folder import WorkFolder
+from cputune.workload import Workload
 
 MOST = 6
 """So many are kept, those used last; one that has imported torch takes about 300 MB."""
@@ -58,3 +61,29 @@ class Supervisors:
                 "threads (" + ", ".join(supervisor.unsafe_threads) + ")"
             )
         return supervisor
+
+
+def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:
+    """What the parent of forks imports; nothing where ranks must be new processes.
+
+    A script (its text is ``source``) that sets variables itself may mean some that are
+    read at import. libgomp counts the CPUs that it may use when it is loaded, and waits
+    differently with more threads than that (gomp_init_num_threads), so such plans are not
+    forked either.
+    """
+    if plan.oversubscribed:
+        return ()
+    ipex = ("intel_extension_for_pytorch",) if plan.ipex else ()
+    recipe = workload.recipe
+    if recipe is not None:
+        kind = recipe.model["model_type"].replace("-", "_")
+        family = f"transformers.models.{kind}.modeling_{kind}"
+        return ("torch", *ipex, "transformers.trainer", "transformers.hf_argparser", family)
+    if re.search(r"\benviron\b|\bputenv\b", source):
+        return ()
+    found = ["torch", *ipex]
+    found += ["transformers.trainer"] if "Trainer" in source else []
+    for name in ("accelerate", "transformers", "datasets", "evaluate"):
+        if re.search(rf"\b{name}\b", source):
+            found.append(name)
+    return tuple(found)
