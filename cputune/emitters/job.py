@@ -32,6 +32,7 @@ from cputune.emitters.interface import (
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.inside import carry_script, recipe_script
+from cputune.inside.state import digest
 from cputune.layout import guide_plan
 from cputune.plan import Plan
 from cputune.result import Result, host_fingerprint
@@ -108,7 +109,7 @@ def make_job(
         environment=way.variables,
         companions=companions(workload, command, said),
         header=said,
-        promise=promise(plan, workload, result),
+        promise=promise(plan, workload, result, way.variables, command),
         notes=notes,
         threads_per_core=threads_per_core(host, facts),
         physical_cores=_count(host, "physical_cores"),
@@ -120,13 +121,43 @@ def make_job(
     )
 
 
-def promise(plan: Plan, workload: Workload, result: Result | None) -> dict[str, Any]:
+def promise(
+    plan: Plan,
+    workload: Workload,
+    result: Result | None,
+    variables: Mapping[str, str],
+    command: tuple[Word, ...],
+) -> dict[str, Any]:
     """What `cputune verify` holds an artefact against, beside its format."""
-    said: dict[str, Any] = {"plan": plan.to_json()}
+    said: dict[str, Any] = {"plan": plan.to_json(), "environment": dict(variables)}
     if result is not None:
         said["samples_per_second"] = asdict(result.best.samples_per_second)
-    if workload.global_batch_size is not None and workload.batch_per_rank is None:
-        said["global_batch_size"] = workload.global_batch_size
+    samples = workload.samples_per_rank(plan.world_size)
+    if samples is not None:
+        said["global_batch_size"] = samples * plan.world_size
+    if workload.recipe is not None:
+        said["sequence_length"] = workload.recipe.sequence_length
+    said["words"] = promised_words(workload, command)
+    return said
+
+
+def promised_words(workload: Workload, command: tuple[Word, ...]) -> list[str | None]:
+    """The command line of a rank as digests (``cputune.inside.state``), the script first.
+
+    ``file:`` stands before the digest of what a file of the artefact holds. None is any
+    word: the user's own script by whatever path, a place for output, a secret.
+    """
+    texts = {file.name: file.text for file in companions(workload, command, ())}
+    if Beside(CARRY_SCRIPT) in command:
+        command = command[2:]  # carry.py takes itself and its first word away
+    if workload.recipe is None:
+        command = command[len(workload.program) :]
+    said: list[str | None] = [] if workload.recipe is not None else [None]
+    for word in command:
+        if isinstance(word, Beside):
+            said.append("file:" + digest(texts[word.name].encode()))
+        else:
+            said.append(digest(word.encode()) if isinstance(word, str) else None)
     return said
 
 

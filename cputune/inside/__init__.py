@@ -13,6 +13,7 @@ Two variables, and one of two ways in::
     CPUTUNE_TRIAL_SCRATCH  directory that takes what the script would have written
     CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script; see ``carry.Force``.
                            Without it nothing of the plan is set: the launch is only observed
+    CPUTUNE_TRIAL_SHOW     names of further variables that the rank shall show, with commas
     CPUTUNE_TRIAL_CPUS     JSON, the CPUs of each local rank, where the ranks bind themselves
 
 - ``python -m cputune.inside SCRIPT ARGS...`` in place of ``python SCRIPT ARGS...``; also
@@ -32,6 +33,7 @@ SOCKET_VARIABLE = "CPUTUNE_TRIAL_SOCKET"
 SCRATCH_VARIABLE = "CPUTUNE_TRIAL_SCRATCH"
 FORCE_VARIABLE = "CPUTUNE_TRIAL_FORCE"
 CPUS_VARIABLE = "CPUTUNE_TRIAL_CPUS"
+SHOW_VARIABLE = "CPUTUNE_TRIAL_SHOW"
 
 
 def recipe_script() -> Path:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from cputune.inside.carry import Patch
-from cputune.inside.meter import Meter, samples_in
+from cputune.inside.meter import Meter
 
 _SILENT_METHODS = ("save", "save_state", "save_model", "init_trackers", "log")
 
@@ -54,7 +54,7 @@ class _Loop:
             while True:
                 before = self.meter.backwards
                 for batch in iterate():
-                    self.samples = samples_in(batch)
+                    self.samples = self.meter.see_batch(batch)
                     yield batch
                 if self.meter.backwards == before:
                     return

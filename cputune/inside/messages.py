@@ -39,6 +39,10 @@ class RankState(TypedDict, total=False):
             where they cannot be told from other threads.
         ccl_workers_unknown: why they cannot.
         ipex: whether ``intel_extension_for_pytorch.optimize`` was called.
+        executable: path of the interpreter.
+        words: of the command line, the script first: for each the digest of the word, and
+            that of its content where it names a small file. Words may hold secrets.
+        sequence_length: tokens of a sample of the first batch, for batches of tokens.
         samples: of the first optimizer step, of this rank.
         batch: samples of one forward pass, as the framework was told.
         accumulation: forward passes of one optimizer step, as the framework was told.
@@ -64,6 +68,9 @@ class RankState(TypedDict, total=False):
     ccl_workers_unknown: str
     versions: dict[str, str]
     python: str
+    executable: str
+    words: list[tuple[str, str | None]]
+    sequence_length: int
     framework: Framework | None
     samples: int
     ipex: bool

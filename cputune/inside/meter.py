@@ -52,6 +52,12 @@ class Meter:
         if self.steps == 0:
             self._dtype.attach(model)
 
+    def see_batch(self, batch: Any) -> int:
+        """How many samples a batch holds; of the first one also how long they are."""
+        if self.steps == 0 and (length := length_in(batch)) is not None:
+            self.facts["sequence_length"] = length
+        return samples_in(batch)
+
     def micro_step(self, samples: int, loss: Any) -> None:
         """A batch went forward and backward; ``loss`` is a number or a tensor of one."""
         self.backwards += 1
@@ -143,6 +149,13 @@ def samples_in(batch: Any) -> int:
         if count:
             return count
     return 0
+
+
+def length_in(batch: Any) -> int | None:
+    """Tokens of a sample in a batch of tokens; None for another batch."""
+    tokens: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    shape: Any = getattr(tokens, "shape", ())
+    return int(shape[-1]) if len(shape) > 1 else None
 
 
 def _number(loss: Any) -> float | None:

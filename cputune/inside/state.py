@@ -7,7 +7,7 @@ import re
 import sys
 from typing import Any
 
-from cputune.inside import oneccl
+from cputune.inside import SHOW_VARIABLE, oneccl
 from cputune.inside.messages import RankState
 
 _LIBRARIES = (
@@ -28,6 +28,8 @@ _VARIABLES = re.compile(
 )
 """What native libraries read once and then do not show otherwise."""
 
+LARGEST_FILE_BYTES = 1 << 20
+
 _PACKAGES = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
 
 
@@ -41,7 +43,12 @@ def read() -> RankState:
     mapped = mapped_libraries()
     found = [name for name, pattern in _LIBRARIES if any(map(pattern.search, mapped))]
     preloaded = os.environ.get("LD_PRELOAD", "")
-    environment = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
+    asked = os.environ.get(SHOW_VARIABLE, "").split(",")
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if _VARIABLES.fullmatch(name) or name in asked
+    }
     state: RankState = {
         "pid": os.getpid(),
         "rank": distributed.get_rank() if grouped and distributed else 0,
@@ -59,11 +66,31 @@ def read() -> RankState:
             if name in sys.modules
         },
         "python": sys.version.split()[0],
+        "executable": sys.executable,
+        "words": [(digest(word.encode(errors="replace")), content(word)) for word in sys.argv],
         "environment": environment,
     }
     if state["backend"] == "ccl":
         state["ccl_workers"], state["ccl_workers_unknown"] = oneccl.workers(environment)
     return state
+
+
+def digest(data: bytes) -> str:
+    """Enough of a SHA-256 to tell one text from another."""
+    import hashlib  # torch has loaded it
+
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def content(word: str) -> str | None:
+    """The digest of the small file that a word names; None where it names none."""
+    try:
+        if not os.path.isfile(word) or os.path.getsize(word) > LARGEST_FILE_BYTES:
+            return None
+        with open(word, "rb") as file:
+            return digest(file.read())
+    except (OSError, ValueError):
+        return None
 
 
 def optimizer(stepped: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from cputune.inside.carry import Patch
-from cputune.inside.meter import Meter, samples_in
+from cputune.inside.meter import Meter
 
 ENDLESS = 1_000_000
 """Steps that a trial would train for; whoever measures ends it long before."""
@@ -130,7 +130,7 @@ def _watch_training_step(trainer: Any, meter: Meter) -> None:
 
     def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         meter.watch(model)
-        samples = samples_in(inputs)
+        samples = meter.see_batch(inputs)
         loss = original(model, inputs, *args, **kwargs)
         meter.micro_step(samples, loss / scale.of(loss))
         return loss

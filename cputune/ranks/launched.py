@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cputune.host import Command
-from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
+from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.messages import RankState
 from cputune.ranks.commands import on_python_path
 from cputune.ranks.job import Job
@@ -66,11 +66,13 @@ def observe(
     steps: int,
     timeout_seconds: float,
     logs: Sequence[Path] = (),
+    show: Iterable[str] = (),
 ) -> Launched:
     """Start the commands together and listen until every rank has made its steps.
 
     ``ranks`` are awaited in all; a launch that starts fewer is listened to until it ends
-    by itself, or until the time is up. ``logs`` are further files that hold its output.
+    by itself, or until the time is up. ``logs`` are further files that hold its output,
+    ``show`` the names of variables that the ranks shall show beside those that they always do.
     Raises TrialError where it cannot be watched over.
     """
     with (
@@ -85,7 +87,7 @@ def observe(
         deadline = started + timeout_seconds
         job = Job(supervisor, post, ranks=ranks, grace_seconds=GRACE_SECONDS)
         job.start(
-            [_reporting(command, post.path, str(scratch)) for command in commands],
+            [_reporting(command, post.path, str(scratch), show) for command in commands],
             # slurmd starts the ranks of a batch script, not whoever has submitted it.
             mark=(SOCKET_VARIABLE, post.path),
         )
@@ -116,10 +118,11 @@ def reporting(environment: Mapping[str, str], path: str, scratch: str) -> dict[s
     return on_python_path({**environment, SOCKET_VARIABLE: path, SCRATCH_VARIABLE: scratch})
 
 
-def _reporting(command: Command, path: str, scratch: str) -> RankCommand:
+def _reporting(command: Command, path: str, scratch: str, show: Iterable[str]) -> RankCommand:
+    environment = reporting(command.environment or os.environ, path, scratch)
     return {
         "argv": list(command.argv),
-        "env": reporting(command.environment or os.environ, path, scratch),
+        "env": {**environment, SHOW_VARIABLE: ",".join(show)},
         "cwd": command.cwd or os.getcwd(),
         "cpus": None,
         "fork": False,

@@ -117,7 +117,8 @@ def expectation(artefact: Artefact, result_path: Path | None, base: Expected) ->
         promised = _throughput(said.get("samples_per_second"))
     except (ResultError, KeyError, TypeError, ValueError):
         plan = promised = None
-    batch = said.get("global_batch_size")
+    batch, length = said.get("global_batch_size"), said.get("sequence_length")
+    words, environment = _words(said.get("words")), _variables(said.get("environment"))
     if result is not None and result.workload.batch_per_rank is None:
         batch = batch or result.workload.global_batch_size
     if result is not None and (plan is None or result_path is not None):
@@ -125,11 +126,17 @@ def expectation(artefact: Artefact, result_path: Path | None, base: Expected) ->
         nodes = 1 if plan is None else plan.nodes
         plan = replace(measured.plan, nodes=nodes, as_found=False)
         promised = measured.samples_per_second
+        environment = {**result.workload.variables, **plan.environment()}
+        if result.workload.recipe is not None:
+            length = result.workload.recipe.sequence_length
     return replace(
         base,
         plan=plan,
         samples_per_second=promised,
         global_batch_size=batch if isinstance(batch, int) else None,
+        sequence_length=length if isinstance(length, int) else None,
+        words=words,
+        environment=environment,
     )
 
 
@@ -137,6 +144,18 @@ def _mapping(value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise TypeError("not a mapping")
     return value
+
+
+def _words(value: object) -> tuple[str | None, ...] | None:
+    if not isinstance(value, list):
+        return None
+    return tuple(word if isinstance(word, str) else None for word in value)
+
+
+def _variables(value: object) -> dict[str, str] | None:
+    if not isinstance(value, Mapping):
+        return None
+    return {str(name): str(text) for name, text in value.items()}
 
 
 def _throughput(value: object) -> Throughput | None:

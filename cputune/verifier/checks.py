@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from cputune import cpulist
 from cputune.plan import Plan
 from cputune.ranks.compare import Comparison, compare
 from cputune.ranks.launched import Launched, Rank
+from cputune.verifier import promises
 from cputune.verifier.interface import Expected
 from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Evidence, Outcome, State
 
@@ -20,9 +22,16 @@ Affinity = Callable[[Plan, Sequence[Rank]], tuple[Evidence, ...]]
 
 
 def outcomes(
-    seen: Launched, expected: Expected, plan: Plan, consumer: str, affinity: Affinity | None = None
+    seen: Launched,
+    expected: Expected,
+    plan: Plan,
+    consumer: str,
+    affinity: Affinity | None = None,
+    interpreter: str | None = None,
 ) -> tuple[Outcome, ...]:
     """The checks of one launch: that it ran, and in every rank what the plan says.
+
+    ``interpreter`` is the one that the ranks must run in; None where any will do.
 
     ``affinity`` looks at the CPUs of the ranks where a scheduler has dealt them out; else
     they are those that the plan names.
@@ -34,6 +43,10 @@ def outcomes(
     checks = [start, *_of_plan(plan, ranks, consumer, numbered=affinity is None)]
     if affinity is not None:
         checks.append(_check("affinity", affinity(plan, ranks), consumer))
+    if expected.environment is not None:
+        checks += _held("environment", promises.environment(expected.environment, ranks), consumer)
+    checks += _held("workload", promises.workload(expected, ranks), consumer)
+    checks += _held("interpreter", promises.interpreter(interpreter, ranks), consumer)
     checks.append(loss(ranks, consumer))
     if expected.global_batch_size is not None:
         checks.append(batch(ranks, expected.global_batch_size, consumer))
@@ -66,6 +79,17 @@ def _of_plan(
             yield _named(what, NOT_CHECKED, summary, consumer, evidence)
         else:
             yield _check(what, evidence, consumer)
+
+
+def _held(name: str, evidence: tuple[Evidence, ...], consumer: str) -> tuple[Outcome, ...]:
+    """The check of a promise, where there was one and the ranks show anything of it."""
+    if not evidence:
+        return ()
+    held = _check(name, evidence, consumer)
+    if held.state == FAILED or name == "interpreter":
+        return (held,)
+    told = dict.fromkeys(row.seen for row in evidence)
+    return (replace(held, summary=", ".join(told) + " in every rank"),)
 
 
 def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:

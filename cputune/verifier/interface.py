@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,9 @@ class Expected:
         plan: the plan that the artefact must reproduce; None where no result file is known.
         samples_per_second: the tuned figure; None where nothing was measured.
         global_batch_size: samples per optimizer step over all ranks, where that is fixed.
+        sequence_length: tokens of a sample; None where that is not promised.
+        words: the command line of a rank (``promised_words`` of the emitters); None as above.
+        environment: the variables of every rank; None where no plan is known.
         steps: optimizer steps that a launch is run for, warm-up included.
         timeout_seconds: how long one launch may take before it is ended.
         run: whether launches are run at all, or documents only read.
@@ -38,6 +41,9 @@ class Expected:
     plan: Plan | None = None
     samples_per_second: Throughput | None = None
     global_batch_size: int | None = None
+    sequence_length: int | None = None
+    words: tuple[str | None, ...] | None = None
+    environment: Mapping[str, str] | None = None
     steps: int = 12
     timeout_seconds: float = 300.0
     run: bool = True

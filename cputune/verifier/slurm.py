@@ -17,7 +17,7 @@ from cputune.ranks.launched import observe
 from cputune.ranks.work_folder import WorkFolder
 from cputune.verifier.checks import own_affinity
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
-from cputune.verifier.launchers import measured, no_plan, not_run, with_python
+from cputune.verifier.launchers import interpreter, measured, no_plan, not_run
 from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Evidence, Outcome
 
 INSTALL = "apt-get install slurm-client, or run this on a login node"
@@ -52,8 +52,10 @@ class SlurmConsumer:
         others = _other_nodes(host)
         if others:
             return Answer(checks=(tested, _not_here(artefact.path, others, consumer)))
-        run = _run(artefact.path, expected, consumer, host)
-        return Answer(checks=(tested, *run.checks), throughput=run.throughput)
+        python, gone = interpreter(artefact, host.environment(), host)
+        run = _run(artefact.path, expected, consumer, None if gone else python, host)
+        checks = (tested, *run.checks, *((gone,) if gone else ()))
+        return Answer(checks=checks, throughput=run.throughput)
 
 
 def test_only(path: Path, consumer: str, host: Host) -> Outcome:
@@ -81,7 +83,7 @@ def test_only(path: Path, consumer: str, host: Host) -> Outcome:
     )
 
 
-def _run(path: Path, expected: Expected, consumer: str, host: Host) -> Answer:
+def _run(path: Path, expected: Expected, consumer: str, python: str | None, host: Host) -> Answer:
     plan = expected.plan
     assert plan is not None
     name = f"cputune-verify-{os.getpid()}-{path.stem}"
@@ -92,7 +94,7 @@ def _run(path: Path, expected: Expected, consumer: str, host: Host) -> Answer:
                 *("sbatch", "--wait", f"--job-name={name}", f"--output={output}"),
                 str(path.resolve()),
             ),
-            environment=with_python(host.environment()),
+            environment=host.environment(),
         )
         try:
             return measured(
@@ -102,11 +104,13 @@ def _run(path: Path, expected: Expected, consumer: str, host: Host) -> Answer:
                     steps=expected.steps,
                     timeout_seconds=expected.timeout_seconds,
                     logs=[output],
+                    show=expected.environment or (),
                 ),
                 expected,
                 plan,
                 consumer,
                 affinity=own_affinity,
+                interpreter=python,
             )
         finally:
             _ask(("scancel", f"--name={name}"), host)

@@ -30,6 +30,7 @@ def write(tmp_path: Path) -> Write:
     def write_files(format: str, plan: Plan, workload: Workload, **options: object) -> Path:
         directory = tmp_path / "launch"
         directory.mkdir()
+        options = {"python": sys.executable, **options}
         for file in emit(result_of(plan, workload), format, **options):  # type: ignore[arg-type]
             path = directory / file.name
             path.write_text(file.text)

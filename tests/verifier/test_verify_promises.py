@@ -1,0 +1,109 @@
+"""What a file promises beside its plan: variables, workload, interpreter."""
+
+import hashlib
+
+import pytest
+from test_verify_checks import PLAN, launched, rank
+
+from cputune.host import Host
+from cputune.verifier.checks import outcomes
+from cputune.verifier.interface import Artefact, Expected
+from cputune.verifier.launchers import interpreter
+
+PROMISED = {"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "bf16", "LD_PRELOAD": "/lib/x.so"}
+SHOWN = {"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "bf16"}
+
+
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+RECIPE = '{"sequence_length": 384}'
+WORDS = (f"file:{digest('train')}", f"file:{digest(RECIPE)}", digest("--output_dir"), None)
+SEEN = [
+    (digest("/a/train.py"), digest("train")),
+    (digest("/a/recipe.json"), digest(RECIPE)),
+    (digest("--output_dir"), None),
+    (digest("out"), None),
+]
+
+
+def check(name, state, expected, python=None):
+    """The one check of this name, where the second rank shows this state."""
+    good = {"environment": SHOWN, "words": SEEN, "sequence_length": 384, "executable": "/p/bin/py"}
+    ranks = launched(rank(0, **good), rank(1, **{**good, **state}))
+    found = outcomes(ranks, expected, PLAN, "mpirun", interpreter=python)
+    return next((one for one in found if one.name == name), None)
+
+
+@pytest.mark.parametrize(
+    ("shown", "state", "said"),
+    [
+        (SHOWN, "passed", "OMP_NUM_THREADS=1"),
+        ({**SHOWN, "KMP_INIT_AT_FORK": "FALSE"}, "passed", "bf16"),
+        ({"OMP_NUM_THREADS": "1"}, "failed", "no ACCELERATE_MIXED_PRECISION"),
+        ({**SHOWN, "OMP_NUM_THREADS": "2"}, "failed", "OMP_NUM_THREADS=2"),
+        ({**SHOWN, "OMP_PROC_BIND": "close"}, "failed", "the plan has no OMP_PROC_BIND"),
+        ({**SHOWN, "KMP_AFFINITY": "compact"}, "failed", "KMP_AFFINITY=compact"),
+        ({**SHOWN, "MALLOC_CONF": "x"}, "failed", "MALLOC_CONF=x"),
+    ],
+)
+def test_the_whole_environment_is_held(shown, state, said):
+    seen = check("environment", {"environment": shown}, Expected(environment=PROMISED))
+    assert (seen.state, said in seen.summary) == (state, True), seen.summary
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"sequence_length": 38},
+        {"words": [SEEN[0], (SEEN[1][0], digest("cut")), *SEEN[2:]]},
+        {"words": [(SEEN[0][0], digest("other")), *SEEN[1:]]},
+        {"words": [*SEEN, (digest("--max_steps"), None)]},
+        {"words": SEEN[:-1]},
+    ],
+    ids=["short samples", "recipe", "train.py", "one word more", "one less"],
+)
+def test_another_workload_fails(state):
+    expected = Expected(words=WORDS, sequence_length=384)
+    assert check("workload", {}, expected).state == "passed"
+    assert check("workload", state, expected).state == "failed"
+
+
+def test_what_was_not_promised_is_not_held():
+    assert check("workload", {"words": SEEN[:1]}, Expected()) is None
+    assert check("environment", {}, Expected()) is None
+
+
+def test_the_interpreter_that_ran_is_named():
+    assert "/p/bin/py" in check("interpreter", {}, Expected()).summary
+    assert check("interpreter", {}, Expected(), python="/p/bin/py").state == "passed"
+    other = check("interpreter", {"executable": "/q/bin/py"}, Expected(), python="/p/bin/py")
+    assert (other.state, "/q/bin/py" in other.summary) == ("failed", True)
+
+
+class FakeHost(Host):
+    """A machine with some interpreters."""
+
+    def __init__(self, *programs):
+        self.programs = programs
+
+    def which(self, program):
+        return next((p for p in self.programs if p in (program, f"/usr/bin/{program}")), None)
+
+
+@pytest.mark.parametrize(
+    ("environment", "programs", "chosen", "said"),
+    [
+        ({}, ("/t/python", "/usr/bin/python3"), "/t/python", None),
+        ({"PYTHON": "/mine"}, ("/t/python", "/mine"), "/mine", None),
+        ({}, ("/usr/bin/python3",), "/usr/bin/python3", "not checked"),
+    ],
+)
+def test_it_is_the_one_that_the_script_takes(environment, programs, chosen, said, tmp_path):
+    script = Artefact(
+        path=tmp_path / "a.sh", format="mpirun", text="#!/bin/bash\ntuned=/t/python\n"
+    )
+    python, outcome = interpreter(script, environment, FakeHost(*programs))
+    assert python == chosen
+    assert (None if outcome is None else outcome.state) == said
