@@ -189,11 +189,17 @@ def _write(
 
 
 def _verify(ctx: click.Context, paths: Sequence[Path], result: Path | None) -> None:
+    from cputune.cli._output import tell
     from cputune.cli.verify import exit_code, print_text
+    from cputune.report.tuning import waiting_line
     from cputune.verifier import verify
     from cputune.verifier.artefact import read
 
-    verdicts = verify([path for path in paths if read(path) is not None], result=result)
+    verdicts = verify(
+        [path for path in paths if read(path) is not None],
+        result=result,
+        on_wait=lambda owner: tell(waiting_line(owner)),
+    )
     print_text(verdicts)
     ctx.exit(exit_code(verdicts))
 

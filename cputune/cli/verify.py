@@ -42,6 +42,7 @@ SIGNS: dict[State, tuple[str, str]] = {
     show_default=True,
     help="Seconds that one launch may take.",
 )
+@click.option("--share-machine", is_flag=True, help="Run even while another process measures here.")
 @click.option("--no-run", is_flag=True, help="Read the files only; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
 @click.option("--report", metavar="FILE", help="Write that document to FILE as well.")
@@ -53,6 +54,7 @@ def command(
     result: str | None,
     steps: int,
     timeout: float,
+    share_machine: bool,
     no_run: bool,
     as_json: bool,
     report: str | None,
@@ -71,6 +73,7 @@ def command(
     cputune verify launch/
     cputune verify launch/mpirun.sh --steps 30 --report verify.json
     """
+    from cputune.report.tuning import waiting_line
     from cputune.verifier import verify
 
     if report is not None:
@@ -83,6 +86,8 @@ def command(
         timeout_seconds=timeout,
         run=not no_run,
         on_event=None if quiet else lambda text: tell(f"… {text}"),
+        share_machine=share_machine,
+        on_wait=lambda owner: tell(waiting_line(owner)),
     )
     document = to_document(verdicts)
     if as_json:

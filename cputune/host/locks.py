@@ -82,7 +82,7 @@ def _owner(descriptor: int) -> str:
 
 
 @contextlib.contextmanager
-def measuring_lock(on_wait: Callable[[str], None]) -> Iterator[None]:
+def measuring_lock(on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
     """Be the only one that measures on this machine; whoever comes later waits.
 
     ``on_wait`` is told in words for whom, once for each owner.
@@ -95,7 +95,7 @@ def measuring_lock(on_wait: Callable[[str], None]) -> Iterator[None]:
             holder.close()
 
 
-def _hold(on_wait: Callable[[str], None]) -> socket.socket:
+def _hold(on_wait: Callable[[str], None] | None) -> socket.socket:
     told = None
     while True:
         holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -111,7 +111,7 @@ def _hold(on_wait: Callable[[str], None]) -> socket.socket:
             try:
                 visitor.connect(MEASURING)
                 owner = _peer(visitor)
-                if owner != told:
+                if owner != told and on_wait is not None:
                     on_wait(owner)
                     told = owner
                 visitor.recv(1)  # until the owner has closed, or died

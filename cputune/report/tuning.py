@@ -32,10 +32,7 @@ LEGEND = "2 × 14 threads means 2 ranks with 14 threads each"
 def line_of(event: Event) -> str | None:
     """One line for an event, or None for one that is not worth a line of its own."""
     if isinstance(event, Waiting):
-        return (
-            f"waiting for {event.owner}, which measures on this machine "
-            "(--share-machine does not wait)"
-        )
+        return waiting_line(event.owner)
     if isinstance(event, StudyStarted):
         resumed = f", {event.resumed} trials are on record" if event.resumed else ""
         return f"{len(event.space)} plans, {event.budget} trials{resumed} ({LEGEND})"
@@ -50,6 +47,11 @@ def line_of(event: Event) -> str | None:
         shown = f"{rate.median:.3g} samples/s" if rate is not None else event.reason
         return f"round {event.round + 1}: {shown}  {event.plan.describe()}"
     return None
+
+
+def waiting_line(owner: str) -> str:
+    """For whom is waited, and how to do without."""
+    return f"waiting for {owner}, which measures on this machine (--share-machine does not wait)"
 
 
 def status_of(event: Event) -> str | None:

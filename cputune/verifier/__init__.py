@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from cputune.host import Host, LiveHost
+from cputune.host.locks import measuring_lock
 from cputune.verifier.artefact import expectation, find
 from cputune.verifier.interface import Answer, Artefact, Consumer, Expected
 from cputune.verifier.kubernetes import KubernetesConsumer
@@ -61,6 +63,8 @@ def verify(
     run: bool = True,
     host: Host | None = None,
     on_event: Callable[[str], None] | None = None,
+    share_machine: bool = False,
+    on_wait: Callable[[str], None] | None = None,
 ) -> tuple[Verification, ...]:
     """Verify every artefact among files and directories, one after the other.
 
@@ -68,6 +72,8 @@ def verify(
     ``timeout_seconds``; with ``run=False`` nothing is started. The plan that a launch is
     held against is that of ``result``, else what the artefact says of itself, else a
     ``cputune.json`` beside it. ``on_event`` is told what is being done, a line at a time.
+    While another process measures on this machine nothing is run, and ``on_wait`` is told
+    which one it is; with ``share_machine`` it is run at once.
 
     Raises UsageError for a path that is no artefact, ResultError for a bad result file.
     """
@@ -77,14 +83,15 @@ def verify(
     found = find([Path(path) for path in paths])
     expectations = [expectation(artefact, given, base) for artefact in found]
     verifications = []
-    for artefact, expected in zip(found, expectations, strict=True):
-        if on_event is not None:
-            on_event(f"{artefact.path} ({artefact.format})")
-        verifications.append(_verdict(artefact, expected, host))
+    with measuring_lock(on_wait) if run and not share_machine else nullcontext():
+        for artefact, expected in zip(found, expectations, strict=True):
+            if on_event is not None:
+                on_event(f"{artefact.path} ({artefact.format})")
+            verifications.append(_verification(artefact, expected, host))
     return tuple(verifications)
 
 
-def _verdict(artefact: Artefact, expected: Expected, host: Host) -> Verification:
+def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verification:
     answer = Answer()
     for consumer in CONSUMERS:
         if artefact.format not in consumer.formats:

@@ -6,6 +6,7 @@ from click.testing import CliRunner
 
 from cputune.cli.verify import command
 from cputune.errors import UsageError
+from cputune.host import locks
 
 
 @pytest.fixture
@@ -21,6 +22,23 @@ def script(tmp_path):
     path = tmp_path / "run.sh"
     path.write_text("#!/usr/bin/env bash\nset -eu\nmpirun -n 2 train\n")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _own_machine(monkeypatch):
+    """Other tests may measure at the same time."""
+    monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
+
+
+def test_while_another_process_measures_nothing_is_run(run, script, monkeypatch):
+    def interrupted(visitor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(locks, "_peer", interrupted)
+    with locks.measuring_lock(pytest.fail):
+        assert run(script).exit_code == 1, "click's word for an interrupt"
+        assert run("--no-run", script).exit_code == 3
+        assert run("--share-machine", script).exit_code == 3
 
 
 def test_what_cannot_be_checked_ends_with_3(run, script):
