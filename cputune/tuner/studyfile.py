@@ -44,8 +44,11 @@ def holds_study(path: Path) -> bool:
                 return False
             names = file.execute("select study_name from studies") if tables >= TABLES else ()
             if (STUDY_NAME,) in names:
+                (sound,) = file.execute("pragma quick_check(1)").fetchone()
+                if sound != "ok":
+                    raise no_study(path, f"the database is damaged ({sound})")
                 return True
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise no_study(path, str(error)) from error
     raise no_study(path, "it is the database of something else, or tables of it are missing")
 

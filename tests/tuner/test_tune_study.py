@@ -531,6 +531,19 @@ class TestDamagedStudies:
         )
         self.refused(study)
 
+    @pytest.mark.parametrize("offset", [0, 100, 700, 3 * 4096, 20 * 4096])
+    def test_a_file_with_garbage_in_it(self, study: Path, offset: int) -> None:
+        content = bytearray(study.read_bytes())
+        content[offset : offset + 64] = b"\xf2\x93garbage" * 7
+        study.write_bytes(content)
+        self.refused(study)
+
+    @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+    def test_a_file_that_was_cut_off(self, study: Path, share: float) -> None:
+        content = study.read_bytes()
+        study.write_bytes(content[: int(share * len(content))])
+        self.refused(study)
+
     def test_a_damaged_workload(self, study: Path) -> None:
         self.changed(
             study, "update study_user_attributes set value_json='7' where key='cputune.workload'"
