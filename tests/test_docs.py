@@ -53,3 +53,9 @@ def test_every_recipe_stands_in_their_table() -> None:
     page = (HERE / "recipes" / "README.md").read_text()
     for recipe in HERE.glob("recipes/*.toml"):
         assert f"| `{recipe.stem}` |" in page
+
+
+def test_a_test_that_a_page_names_is_there() -> None:
+    for page in PAGES:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
+            assert f"def {name}(" in (HERE / path).read_text(), f"{page.name}: {name}"

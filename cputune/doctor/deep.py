@@ -27,6 +27,7 @@ from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
+from cputune.host.interpreter import ELSEWHERE
 from cputune.knobs.precision import native_precisions
 from cputune.stack import oneccl_module, versions_of
 from cputune.stack.ways import both_ways
@@ -69,7 +70,7 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
         modules.append(oneccl_module(versions))
     for module in modules:
         code = f"import torch, {module}"
-        argv = (host.executable, "-c", code)
+        argv = (host.executable, "-c", ELSEWHERE + code)
         done = host.run(Command(argv=argv, timeout_seconds=IMPORT_SECONDS))
         if done.returncode == 0:
             continue

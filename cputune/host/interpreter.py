@@ -17,6 +17,10 @@ _QUESTION = (
 )
 
 
+ELSEWHERE = "import sys; sys.path = [p for p in sys.path if p]\n"
+"""Put before the code of ``python -c``, which would import from the working folder first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
     """A Python: its program, version, ``sys.prefix`` and ``sys.path``."""
@@ -43,7 +47,7 @@ def other_interpreter(path: str) -> Interpreter:
     program = os.path.join(path, "bin", "python") if os.path.isdir(path) else path
     try:
         done = subprocess.run(
-            (program, "-c", _QUESTION),
+            (program, "-c", ELSEWHERE + _QUESTION),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

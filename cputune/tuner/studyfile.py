@@ -61,7 +61,6 @@ def whole(path: Path, *, private: bool) -> Iterator[Path]:
     while Optuna makes them could be neither gone on with nor begun. Where it is private,
     only its owner may read it.
     """
-    path = path.resolve()
     half = path.with_name(f".{path.name}.new")
     half.unlink(missing_ok=True)
     os.close(os.open(half, _NEW, 0o600 if private else 0o666))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cputune.host import Command, Host
+from cputune.host.interpreter import ELSEWHERE
 from cputune.plan import Plan
 from cputune.ranks.launched import Launched, observe
 from cputune.steps import TrialError
@@ -155,7 +156,7 @@ def _with_bin_of(python: str, environment: Mapping[str, str], host: Host) -> dic
 
 def versions(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
     """What the interpreter that trains has installed, from metadata."""
-    code = (
+    code = ELSEWHERE + (
         "from importlib import metadata\n"
         "for name in ('torch', 'transformers', 'accelerate'):\n"
         "    try: print(name, metadata.version(name))\n"

@@ -1,0 +1,61 @@
+"""Who may read what is written, and that a link planted there leads nowhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from emitters.emit_machines import one_socket
+
+from cputune.cli import cli
+from cputune.errors import CputuneError
+from cputune.host.files import write_atomically
+from cputune.tuner.ledger import Ledger
+
+
+@pytest.fixture(params=[0o022, 0o077], ids=["umask 022", "umask 077"])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_what_is_written_has_the_modes_of_the_table(
+    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one_socket().result.save("cputune.json")
+    words = ["emit", "--other-machine", "--format", "pytorchjob", "-o", "launch"]
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    Ledger(tmp_path / "open.db", resume=False)
+    Ledger(tmp_path / "private.db", resume=False, private=True)
+
+    assert mode(tmp_path / "launch" / "pytorchjob.yaml") == 0o644 & ~umask
+    assert mode(tmp_path / "launch" / "pytorchjob.kubectl.sh") == 0o755 & ~umask
+    assert mode(tmp_path / "open.db") == 0o644 & ~umask
+    assert mode(tmp_path / "private.db") == 0o600
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["to a file", "to nothing yet"])
+def test_a_planted_link_is_replaced_and_not_followed(tmp_path: Path, there: bool) -> None:
+    victim = tmp_path / "victim"
+    if there:
+        victim.write_text("precious")
+    for name in ("cputune.json", "cputune.db"):
+        (tmp_path / name).symlink_to(victim)
+
+    write_atomically(tmp_path / "cputune.json", "{}", force=True)
+    if there:
+        with pytest.raises(CputuneError, match="cannot be opened as a study"):
+            Ledger(tmp_path / "cputune.db", resume=False)
+        assert victim.read_text() == "precious"
+    else:
+        Ledger(tmp_path / "cputune.db", resume=False)
+        assert not victim.exists()
