@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from cputune.inside.carry import Patch
-from cputune.inside.meter import Meter
+from cputune.inside.meter import Meter, samples_of
 
 _SILENT_METHODS = ("save", "save_state", "save_model", "init_trackers", "log")
 
@@ -123,7 +123,9 @@ def _see_batch(accelerator: Any, loader: Any, meter: Meter) -> None:
         batch //= accelerator.num_processes
     meter.facts["batch"] = batch
     meter.facts["accumulation"] = accelerator.gradient_accumulation_steps
-    meter.facts["dataset"] = type(getattr(loader, "dataset", None)).__name__
+    data = getattr(loader, "dataset", None)
+    meter.facts["dataset"] = type(data).__name__
+    meter.facts["dataset_samples"] = samples_of(data)
 
 
 def _patch_optimizer(module: ModuleType, loop: _Loop) -> None:

@@ -308,8 +308,8 @@ def run(argv: Sequence[str]) -> None:
 def end_together() -> None:
     """Wait for the other ranks of a script that ended well, and take its process group down.
 
-    Ranks that leave at different times, with gloo's threads still at work, die now and then
-    at the very end: SIGABRT, exit status 134 (pytorch/pytorch#56297 and others like it). A
+    Where nobody does, gloo's threads may still hold what the interpreter frees as it ends, and
+    the process dies after all is done: SIGABRT, exit status 134 (pytorch/pytorch#179291). A
     rank that failed does not come here: it ends the others' wait with an error.
     """
     distributed = sys.modules.get("torch.distributed")

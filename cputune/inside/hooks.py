@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -32,8 +33,9 @@ SILENT = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "CODECARBON_LOG_LEVEL": "error",
+    "PYTHONDONTWRITEBYTECODE": "1",
 }
-"""Keeps trackers from reporting trials as runs of the user."""
+"""Keeps trackers from reporting trials as runs of the user, and ``__pycache__`` out of folders."""
 
 
 def install() -> Meter:
@@ -42,6 +44,7 @@ def install() -> Meter:
     force = os.environ.get(FORCE_VARIABLE)
     scratch = os.environ.get(SCRATCH_VARIABLE) or None
     os.environ.update(SILENT)
+    sys.dont_write_bytecode = True
     _watch_arguments(meter, scratch)
     meter.facts["ipex"] = False
     carried: list[tuple[str, Patch]] = []
@@ -52,7 +55,7 @@ def install() -> Meter:
             *carried,
             *trainer_hooks.patches(meter, scratch),
             *accelerate_hooks.patches(meter, scratch),
-            *loop_hooks.patches(meter),
+            *loop_hooks.patches(meter, scratch),
             ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),
         ]
     )

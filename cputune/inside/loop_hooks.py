@@ -7,6 +7,7 @@ where it always does: the hooks that lead output elsewhere are those of the fram
 from __future__ import annotations
 
 import functools
+import os
 from types import ModuleType
 from typing import Any
 
@@ -16,9 +17,11 @@ from cputune.inside.meter import Meter
 LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 
 
-def patches(meter: Meter) -> list[tuple[str, Patch]]:
-    """What to do with torch's optimizers, and with the Trainer of Lightning."""
+def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
+    """What to do with torch's optimizers, with the Trainer of Lightning, and with torch.save."""
+    silent = [] if scratch is None else [("torch", lambda module: _keep_from_saving(module, meter))]
     return [
+        *silent,
         ("torch.optim.optimizer", lambda module: _patch_optimizers(module, meter)),
         *((name, lambda module: _patch_lightning(module, meter)) for name in LIGHTNING),
     ]
@@ -56,3 +59,15 @@ def _patch_lightning(module: ModuleType, meter: Meter) -> None:
         )
 
     cls.fit = fit
+
+
+def _keep_from_saving(module: ModuleType, meter: Meter) -> None:
+    """Once training has begun, files are not saved: checkpoints of a trial are nobody's."""
+    original = module.save
+
+    @functools.wraps(original)
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        if meter.framework is None or not isinstance(f, (str, os.PathLike)):
+            original(obj, f, *args, **kwargs)
+
+    module.save = save  # type: ignore[attr-defined]

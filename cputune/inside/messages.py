@@ -49,6 +49,7 @@ class RankState(TypedDict, total=False):
         parses_arguments: whether the script reads TrainingArguments from its command line.
         optimizer: its class, and which of torch's implementations it takes.
         dataset: the class of the data set.
+        dataset_samples: how many it has; None where it is a stream, or does not say.
     """
 
     pid: int
@@ -80,6 +81,7 @@ class RankState(TypedDict, total=False):
     learning_rate: float
     optimizer: dict[str, Any]
     dataset: str
+    dataset_samples: int | None
 
 
 class State(RankState):

@@ -158,6 +158,14 @@ def length_in(batch: Any) -> int | None:
     return int(shape[-1]) if len(shape) > 1 else None
 
 
+def samples_of(data: Any) -> int | None:
+    """How many samples a data set has; None where it is a stream, or does not say."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):
+        return None
+
+
 def _number(loss: Any) -> float | None:
     try:
         return float(loss)

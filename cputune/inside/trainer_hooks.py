@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from cputune.inside.carry import Patch
-from cputune.inside.meter import Meter
+from cputune.inside.meter import Meter, samples_of
 
 ENDLESS = 1_000_000
 """Steps that a trial would train for; whoever measures ends it long before."""
@@ -101,6 +101,7 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
         facts["accumulation"] = arguments.gradient_accumulation_steps
         facts["learning_rate"] = arguments.learning_rate
         facts["dataset"] = type(self.train_dataset).__name__
+        facts["dataset_samples"] = samples_of(self.train_dataset)
         meter.begin("trainer")
         original_train(self, None, *args, **kwargs)
         meter.end()

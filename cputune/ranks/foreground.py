@@ -79,6 +79,7 @@ def become(command: RankCommand) -> NoReturn:
         os.sched_setaffinity(0, command["cpus"])
     sys.stdout.flush()
     sys.stderr.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would keep that
     os.execvpe(command["argv"][0], command["argv"], command["env"])
 
 

@@ -175,6 +175,7 @@ class ProcessRunner:
 
     def _check(self, plan: Plan, states: Sequence[RankState]) -> None:
         self._observed = tuple(states)
+        self._refuse_too_little_data(states)
         different = list(compare.differences(plan, states))
         samples = self._global_batch(states)
         wanted = self.workload.global_batch_size
@@ -192,6 +193,15 @@ class ProcessRunner:
             if plan.as_found or plan.world_size == 1
             else None,
         )
+
+    def _refuse_too_little_data(self, states: Sequence[RankState]) -> None:
+        there, wanted = states[0].get("dataset_samples"), self._global_batch(states)
+        if there is not None and there < wanted:
+            raise Infeasible(
+                f"{self.workload.name} has {there} samples to train on, and a step takes {wanted}: "
+                "give it more data, or a smaller batch",
+                hopeless=True,
+            )
 
     @staticmethod
     def _global_batch(states: Sequence[RankState]) -> int:

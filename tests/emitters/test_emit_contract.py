@@ -385,6 +385,16 @@ class TestPlan:
         ]
 
     @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize("typed", ["-m package.train", "torchrun -m package.train"])
+    def test_a_module_is_launched_as_a_module(
+        self, format: str, typed: str, launch: Launch
+    ) -> None:
+        workload = Workload.script([*typed.split(), "--lr", "1"], global_batch_size=96)
+        files = emit(one_socket().result, format, workload=workload, mpi="openmpi5")
+        words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
+        assert training_words(words)[2:] == ["-m", "package.train", "--lr", "1"]
+
+    @pytest.mark.parametrize("format", FORMATS)
     def test_several_ranks_of_a_script_end_together(self, format: str, launch: Launch) -> None:
         files = files_for(format)
         words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)

@@ -1,0 +1,142 @@
+"""Trials write nothing into the folder of the script, whatever trains in it and how it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import cputune
+from cputune.layout import baseline_plan
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.steps import Step, TrialError
+from cputune.workload import Workload
+
+FAULTS = Path(__file__).parent.parent / "faults"
+CPUS = sorted(os.sched_getaffinity(0))
+TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((CPUS[0],), (CPUS[-1],)))
+
+SAVES = """
+import torch
+from accelerate import Accelerator
+from tiny import Data, model
+accelerator = Accelerator(cpu=True)
+net = model()
+optimizer = torch.optim.AdamW(net.parameters())
+loader = torch.utils.data.DataLoader(Data(), batch_size=8)
+net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+for batch in loader:
+    accelerator.backward(net(**batch).loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.save(net.state_dict(), "model.pt")
+"""
+OVERRIDES = """
+from tiny import Data, model
+from transformers import Trainer, TrainingArguments, default_data_collator
+class Mine(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        outputs = model(**inputs)
+        loss = outputs.loss * 0.5
+        return (loss, outputs) if return_outputs else loss
+Mine(
+    model=model(),
+    args=TrainingArguments(output_dir="out", use_cpu=True, save_steps=1, num_train_epochs=1),
+    train_dataset=Data(),
+    data_collator=default_data_collator,
+).train()
+"""
+STREAMS = """
+import torch
+from tiny import Data, model
+from transformers import Trainer, TrainingArguments, default_data_collator
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(Data()[index] for index in range(64))
+Trainer(
+    model=model(),
+    args=TrainingArguments(output_dir="out", use_cpu=True, save_steps=1, max_steps=5),
+    train_dataset=Stream(),
+    data_collator=default_data_collator,
+).train()
+"""
+FEW = OVERRIDES.replace("Data()", "Data(3)")
+ONE_STEP = SAVES.replace("    torch.save", "    raise SystemExit(0)\n    torch.save")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's folder: nobody may write into it, where permissions are heeded."""
+    for name in ("tiny.py", "trainer_script.py", "accelerate_script.py"):
+        shutil.copy(FAULTS / name, tmp_path)
+    for name, text in (
+        ("saves.py", SAVES),
+        ("overrides.py", OVERRIDES),
+        ("streams.py", STREAMS),
+        ("few.py", FEW),
+        ("one_step.py", ONE_STEP),
+    ):
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    tmp_path.chmod(0o755)
+
+
+def trained(folder: Path, plans: tuple[Plan, ...], *words: str) -> list[list[Step]]:
+    """The first steps under each plan; the folder is the same afterwards."""
+    before = inventory(folder)
+    folder.chmod(0o555)
+    taken = []
+    try:
+        with ProcessRunner(Workload.script(words), cputune.probe()) as runner:
+            runner._offline = True
+            for plan in plans:
+                with closing(runner.steps(plan)) as steps:  # type: ignore[type-var]
+                    taken.append(list(islice(steps, 12)))
+    finally:
+        assert inventory(folder) == before
+    return taken
+
+
+def inventory(folder: Path) -> dict[str, tuple[int, int]]:
+    found = {}
+    for path in (folder, *folder.rglob("*")):
+        seen = path.stat()
+        found[str(path)] = (seen.st_mtime_ns, seen.st_size)
+    return found
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "words",
+    [
+        "trainer_script.py --output_dir out --use_cpu --save_strategy steps --save_steps 1",
+        "accelerate_script.py --output_dir out --cpu",
+        "saves.py",
+        "overrides.py",
+        "streams.py",
+    ],
+)
+def test_nothing_is_written_while_it_trains(folder: Path, words: str) -> None:
+    today, two = trained(folder, (baseline_plan(cputune.probe()), TWO), *words.split())
+    assert {step.samples for step in today} == {step.samples for step in two} == {8}
+    assert two[0].loss == pytest.approx(today[0].loss, rel=0.15)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("few.py", "few.py has 3 samples to train on, and a step takes 8"),
+        ("one_step.py", "ended by itself after 1 step: too few to measure; let it train longer"),
+    ],
+)
+def test_nor_where_it_fails(folder: Path, script: str, said: str) -> None:
+    with pytest.raises(TrialError, match=said):
+        trained(folder, (baseline_plan(cputune.probe()),), script)
