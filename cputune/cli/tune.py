@@ -306,6 +306,8 @@ def _first_command(space: SearchSpace) -> str:
 
     from cputune.carrier.command import carried, trial_command
 
+    if space.workload.launch:
+        return _for_shell(space.workload, space.workload.launch)
     versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
     way = carried(space.workload, space.baseline, versions)
     python = "python3" if space.facts.recorded else sys.executable

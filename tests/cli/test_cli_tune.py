@@ -271,6 +271,23 @@ class TestBadInput:
         assert "no study cputune.db to resume" in ended.err
 
 
+class TestTypedLaunch:
+    def test_the_first_command_is_the_launch_as_typed(self, cputune: Run) -> None:
+        Path("train.py").write_text("")
+        words = "torchrun --nproc-per-node 2 train.py --lr 1"
+        ended = cputune("tune", "--dry-run", "--", *words.split())
+        assert ended.code == 0
+        assert f"\n  {words}\n" in ended.out
+        assert "note: a plan takes the place of torchrun and its --nproc-per-node 2" in ended.err
+
+    def test_what_is_no_script_is_refused_before_anything_runs(self, cputune: Run) -> None:
+        Path("train.ipynb").write_text("{}")
+        ended = cputune("tune", "--", "train.ipynb")
+        assert ended.code == 2
+        assert "error: train.ipynb is a notebook" in ended.err
+        assert "hint: jupyter nbconvert --to script train.ipynb" in ended.err
+
+
 class TestNoResult:
     def test_without_a_valid_trial_it_ends_with_4(
         self, cputune: Run, runner: type[FakeProcessRunner]
