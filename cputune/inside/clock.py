@@ -1,12 +1,14 @@
 """How long others kept threads of this process waiting for a CPU.
 
-``/proc/PID/task/TID/schedstat``: time on the CPU, time runnable but not running (both in
-nanoseconds), time slices (kernel, Documentation/scheduler/sched-stats.rst). The second
-field tells a slow plan from a busy machine, but for one thing: with one core per rank,
-the threads of gloo or oneCCL wait for the rank's own computing thread, and it for them
-(a tenth of a step). So no more is held against others than the CPU time that they really
-took on the CPUs of this process, which is what ``/proc/stat`` says minus our own. Time
-that a hypervisor stole (``steal``) is invisible to the threads, and added from there.
+The kernel counts for each thread how long it was runnable without running: the second field
+of ``/proc/PID/task/TID/schedstat``, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+A thread may wait so for other processes, or for another thread of its own process: where a
+rank has one core, the threads of gloo or oneCCL and the computing thread wait for each other,
+a tenth of each step. The first is the machine's fault, the second is the plan's.
+
+So a wait counts at most as much as the CPU time that other processes took on the CPUs of this
+one: what ``/proc/stat`` counts for these CPUs minus our own. To that comes the time that a
+hypervisor took away (``steal``), of which threads see nothing.
 """
 
 from __future__ import annotations

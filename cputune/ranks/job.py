@@ -77,14 +77,14 @@ class Job:
         self._supervisor.start(commands, mark=mark)
 
     def hear(self, seconds: float) -> list[Step]:
-        """Wait until somebody speaks, at most so long; steps of the job that are whole now.
+        """Wait for ``seconds`` at most until somebody speaks; the steps of the job that came of it.
 
         Raises Crashed where the supervisor has died, or a rank talks nonsense.
         """
         return self._take(self._post.wait(max(0.0, seconds)))
 
     def hear_out(self, seconds: float) -> list[Step]:
-        """Listen until every process has ended, at most so long, and until all is silent."""
+        """Listen for ``seconds`` at most until every process has ended, then to what is left."""
         deadline = time.monotonic() + seconds
         steps: list[Step] = []
         while not self.is_over and (left := deadline - time.monotonic()) > 0:

@@ -38,7 +38,7 @@ class Post:
             self._selector.unregister(connection)
 
     def wait(self, seconds: float | None) -> list[tuple[Any, dict[str, Any] | None]]:
-        """Block until somebody speaks, at most so long; (source, message) in order.
+        """Block until somebody speaks, for ``seconds`` at most; (source, message) in order.
 
         The source of a rank is its number. A message of None: the line was closed.
         """
