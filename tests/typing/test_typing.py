@@ -120,3 +120,15 @@ def test_verify_is_a_function_after_its_package_was_imported() -> None:
     import cputune.verifier
 
     assert cputune.verify is cputune.verifier.verify
+
+
+def test_help_loads_no_package_but_click() -> None:
+    program = """
+import sys
+from cputune.cli import cli
+cli.main(["--help"], prog_name="cputune", standalone_mode=False)
+print(sorted({"msgspec", "rich", "optuna", "psutil", "yaml", "torch"} & set(sys.modules)))
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert out.stdout.endswith("[]\n")
+    assert out.stderr == ""
