@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-import tempfile
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cputune.cli._commands import again, print_space
 from cputune.cli._output import console, print_json, tell
+from cputune.cli._places import refuse_overwriting, study_path
 from cputune.cli._signals import interrupted_by_any_signal, stop_if_interrupted
-from cputune.documents import plain
-from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
-from cputune.hidden import hide_arguments
+from cputune.errors import Interrupted, MissingPackageError, UsageError
 from cputune.script import read_typed, require_trainable
 from cputune.visible import visible
 from cputune.workload import DEFAULT_RECIPE, Workload
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.result import Result
     from cputune.tuner.events import OnEvent
-    from cputune.tuner.space import SearchSpace
 
 _NEEDED = ("torch", "transformers", "accelerate", "optuna")
 
@@ -113,11 +109,11 @@ def command(
         )
     if dry_run:
         facts = probe(None if root is None else RecordedHost(root))
-        _dry_run(search_space(facts, job, **options), as_json=as_json)
+        print_space(search_space(facts, job, **options), as_json=as_json)
         return
     destination = None if output == "-" else Path(output)
-    book = _study_path(study, destination)
-    _refuse_overwriting(destination, book, force=force, resume=resume)
+    book = study_path(study, destination)
+    refuse_overwriting(destination, book, force=force, resume=resume)
     _require_packages()
     facts = probe()
     search_space(facts, job, **options)
@@ -147,7 +143,7 @@ def command(
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}")
         raise Interrupted(
-            str(error), hint=f"go on with: {_again(job, script, resumed=resume)}"
+            str(error), hint=f"go on with: {again(job, script, resumed=resume)}"
         ) from None
     if destination is not None:
         result.save(destination, force=True)
@@ -210,55 +206,6 @@ def _seconds(text: str) -> float:
     return float(total)
 
 
-def _study_path(study: str | None, destination: Path | None) -> Path:
-    """The study's file: as asked, or beside the result (``cputune.json``, ``cputune.db``)."""
-    if study is not None:
-        return Path(study)
-    return Path("cputune.db") if destination is None else destination.with_suffix(".db")
-
-
-def _refuse_overwriting(destination: Path | None, book: Path, *, force: bool, resume: bool) -> None:
-    """What would end hours of work at their end is said before. Raises CputuneError."""
-    _writable(book if destination is None else destination)
-    _writable(book)
-    if resume:
-        if not book.is_file():
-            raise CannotError(f"there is no study {book} to resume", hint="leave out --resume")
-        return
-    for path in (destination, book):
-        if path is None:
-            continue
-        if path.exists() and not force:
-            raise UsageError(
-                f"{path} exists",
-                hint="--force replaces it, -o FILE writes elsewhere, --resume goes on with a study",
-            )
-
-
-def _writable(path: Path) -> None:
-    """Raise where no file can be made beside ``path``."""
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no directory {path.parent}", hint="-o FILE writes elsewhere")
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise CannotError(
-            f"nothing can be written in {path.parent.absolute()}: {error.strerror}"
-            if _here()
-            else "the working folder was removed",
-            hint="go to another folder, or name one with -o",
-        ) from error
-
-
-def _here() -> bool:
-    try:
-        os.getcwd()
-    except OSError:
-        return False
-    return True
-
-
 def _require_packages() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
@@ -276,58 +223,6 @@ def _warn_of_errors(facts: HostFacts) -> None:
     errors = [f for f in diagnose(facts).findings if f.severity is Severity.ERROR]
     for finding in errors:
         tell(f"warning: {finding.title} (`cputune doctor --explain {finding.code}`)")
-
-
-def _dry_run(space: SearchSpace, *, as_json: bool) -> None:
-    from cputune.report.tuning import space_lines
-
-    words = _first_command(space)
-    if as_json:
-        print_json(
-            {
-                "schema": "cputune.space/1",
-                "plans": [plan.to_json() for plan in space.plans()],
-                "knobs": {knob.name: list(knob.values) for knob in space.knobs},
-                "left_out": plain(space.left_out),
-                "first_command": words,
-            }
-        )
-        return
-    out = console()
-    for line in space_lines(space):
-        out.print(visible(line))
-    out.print(f"first: {space.baseline.describe()}")
-    out.print(f"  {words}", soft_wrap=True)  # what is wrapped cannot be pasted
-
-
-def _first_command(space: SearchSpace) -> str:
-    """The baseline's command as the first trial runs it, ready to be pasted into a shell."""
-    import shlex
-
-    from cputune.carrier.command import carried, trial_command
-
-    if space.workload.launch:
-        return _for_shell(space.workload, space.workload.launch)
-    versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
-    way = carried(space.workload, space.baseline, versions)
-    python = "python3" if space.facts.recorded else sys.executable
-    words = trial_command(space.workload, way)
-    return f"{shlex.quote(python)} {_for_shell(space.workload, words)}"
-
-
-def _for_shell(workload: Workload, words: Sequence[str]) -> str:
-    """Words of a command for bash: secrets as the variables that hold them."""
-    import shlex
-
-    found = []
-    for word in words:
-        secret = workload.secret_of(word)
-        found.append(
-            shlex.quote(word)
-            if secret is None
-            else (shlex.quote(secret[0]) if secret[0] else "") + f'"${secret[1]}"'
-        )
-    return " ".join(found)
 
 
 def _progress() -> OnEvent:
@@ -369,20 +264,3 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
         f"The result is in {destination}. "
         f"Next: cputune emit --format {usual_format(facts)} {destination}"
     )
-
-
-def _again(job: Workload, script: Sequence[str], *, resumed: bool) -> str:
-    """The command that was given, with --resume, without --force, its secrets as variables."""
-    import shlex
-
-    own = sys.argv[1:]
-    if "--" in own:
-        own = own[: own.index("--")]
-    else:
-        for word in script:
-            own.remove(word)
-    own = [word for word in own if word != "--force"]
-    if not resumed:
-        own.insert(own.index("tune") + 1 if "tune" in own else 0, "--resume")
-    again = shlex.join(["cputune", *own])
-    return f"{again} -- {_for_shell(job, hide_arguments(script)[0])}" if script else again
