@@ -92,6 +92,8 @@ class Workload:
             and the like; None until a trial has shown it.
         accumulation: batches of a rank in one optimizer step, as the script has them by
             itself; None while it has not shown it yet.
+        optimizer: how the script steps by itself ("AdamW as a loop"); None while it has not
+            shown it yet.
         global_batch_size: samples per optimizer step over all ranks; None while the
             script has not shown it yet.
         batch_per_rank: the guides' way instead: every rank takes this many samples,
@@ -108,6 +110,7 @@ class Workload:
     framework: Framework | None = None
     parses_arguments: bool | None = None
     accumulation: Samples | None = None
+    optimizer: str | None = None
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
 
@@ -238,6 +241,7 @@ class Workload:
         global_batch_size: int | None,
         parses_arguments: bool | None = None,
         accumulation: int | None = None,
+        optimizer: str | None = None,
     ) -> Workload:
         """The same job, with what its first trial has shown filled in."""
         return replace(
@@ -247,6 +251,7 @@ class Workload:
                 parses_arguments if self.parses_arguments is None else self.parses_arguments
             ),
             accumulation=self.accumulation or accumulation,
+            optimizer=self.optimizer or optimizer,
             global_batch_size=self.global_batch_size or global_batch_size,
         )
 

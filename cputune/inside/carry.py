@@ -8,7 +8,7 @@ PLAN is JSON: ``{"world_size": 2, "samples_per_rank": 4, "arguments": {"bf16": t
 The script stays as it is. When it has loaded transformers or accelerate, this file sets
 
 - in every ``TrainingArguments``: the fields in ``arguments``, and the batch of one rank;
-- in every ``Accelerator``: the CPU, and the precision that ``arguments`` say;
+- in every ``Accelerator``: the CPU, the precision and the kind of AdamW that ``arguments`` say;
 - in the first data loader that a script without Trainer prepares: the batch of one rank;
 
 and the first rank says in one line on stderr what it has changed. ``samples_per_rank`` are
@@ -186,6 +186,7 @@ class Carrier:
     def _patch_accelerator(self, module: ModuleType) -> None:
         cls = module.Accelerator
         original_init, original_loader = cls.__init__, cls.prepare_data_loader
+        original_optimizer = cls.prepare_optimizer
         signature = inspect.signature(original_init)
 
         @functools.wraps(original_init)
@@ -207,7 +208,14 @@ class Carrier:
                 self._tell()
             return original_loader(accelerator, loader, *args, **kwargs)
 
+        @functools.wraps(original_optimizer)
+        def prepare_optimizer(accelerator: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._has_trainer:
+                self._set_adamw(optimizer)
+            return original_optimizer(accelerator, optimizer, *args, **kwargs)
+
         cls.__init__, cls.prepare_data_loader = init, prepare_data_loader
+        cls.prepare_optimizer = prepare_optimizer
 
     def _divide_loader(self, accelerator: Any, loader: Any) -> None:
         """``BatchSamplerShard`` reads the batch of the sampler when it is made: set it before."""
@@ -232,6 +240,17 @@ class Carrier:
         if batch != own:
             sampler.batch_size = batch  # type: ignore[union-attr]
             self._changes["batch"] = f"batch of the data loader={batch} (was {own})"
+
+    def _set_adamw(self, optimizer: Any) -> None:
+        """Each parameter group of torch's AdamW says itself how it steps, from step to step."""
+        kind = self.force.arguments.get("optim")
+        if kind is None or type(optimizer).__name__ != "AdamW":
+            return
+        fused = kind == "adamw_torch_fused"
+        if any(bool(group.get("fused")) != fused for group in optimizer.param_groups):
+            self._changes["fused"] = f"AdamW fused={fused}"
+        for group in optimizer.param_groups:
+            group.update(fused=fused, foreach=False)
 
     def _tell(self) -> None:
         if self._changes:
@@ -263,8 +282,10 @@ class _Watcher(importlib.abc.MetaPathFinder):
         # Asked for more than once: who only looks whether a module is there (is_ipex_available)
         # asks here too, and loads nothing.
         patches = self._waiting.get(name)
-        for finder in sys.meta_path if patches else ():
-            if finder is self or not hasattr(finder, "find_spec"):
+        # Those behind it alone: two watchers (a launch that is observed) must not ask each other.
+        later = sys.meta_path[sys.meta_path.index(self) + 1 :] if patches else ()
+        for finder in later:
+            if not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:

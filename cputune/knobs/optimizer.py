@@ -48,10 +48,6 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
 def _why_impossible(ask: Ask, versions: Versions, wanted: str) -> str | None:
     if wanted == DEFAULT:
         return None
-    if ask.framework == "accelerate":
-        return "a script with an Accelerator makes its own optimizer"
-    if ask.workload is not None and ask.workload.parses_arguments is False:
-        return "the script makes its own TrainingArguments, which no flag of a launch reaches"
     if versions.transformers is None or versions.torch is None:
         return "the versions of transformers and torch are not known"
     if wanted not in optimizers(versions):
@@ -63,6 +59,11 @@ def _why_impossible(ask: Ask, versions: Versions, wanted: str) -> str | None:
 
 
 def _why_needless(ask: Ask, versions: Versions) -> str | None:
+    stepped = None if ask.workload is None else ask.workload.optimizer
+    if stepped is not None:
+        return None if stepped == _SHOWN[LOOP] else f"the script steps with {stepped}"
+    if ask.framework == "accelerate":
+        return "which optimizer the script makes is not known before it has run"
     asked = None if ask.workload is None else ask.workload.argument("--optim")
     if asked is not None:
         known = asked in optimizers(versions) and asked != FUSED
@@ -91,7 +92,8 @@ def _arguments(plan: Plan) -> Mapping[str, Argument]:
     return {} if value == DEFAULT else {"optim": value}
 
 
-def _seen(plan: Plan, state: State) -> str | None:
+def optimizer_of(state: State) -> str | None:
+    """How a rank steps, in words; None where it does not show it."""
     seen = state.get("optimizer")
     if seen is None:
         return None
@@ -112,7 +114,7 @@ OPTIMIZER = Knob(
         Shown(
             what="optimizer",
             expected=lambda plan, local_rank: _SHOWN.get(_value(plan)),
-            seen=_seen,
+            seen=lambda plan, state: optimizer_of(state),
         ),
     ),
     words=lambda plan: None if _value(plan) == DEFAULT else _value(plan),

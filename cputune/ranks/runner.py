@@ -19,6 +19,7 @@ from cputune.carrier import environment
 from cputune.carrier.command import carried, trial_command
 from cputune.facts import HostFacts
 from cputune.inside.messages import RankState
+from cputune.knobs.optimizer import optimizer_of
 from cputune.plan import Plan
 from cputune.ranks import commands, compare
 from cputune.ranks.idle import Patience
@@ -184,14 +185,13 @@ class ProcessRunner:
             different.append(f"samples of a step: {samples}, all plans are compared at {wanted}")
         if different:
             raise Infeasible("; ".join(different))
-        first = states[0]
+        first, own = states[0], plan.as_found or plan.world_size == 1
         self.workload = self.workload.observed(
             framework=first.get("framework"),
             global_batch_size=None if per_rank else samples,
             parses_arguments=first.get("parses_arguments"),
-            accumulation=first.get("accumulation")
-            if plan.as_found or plan.world_size == 1
-            else None,
+            accumulation=first.get("accumulation") if own else None,
+            optimizer=optimizer_of(first) if plan.as_found else None,
         )
 
     def _refuse_too_little_data(self, states: Sequence[RankState]) -> None:

@@ -1,6 +1,8 @@
 """The batch of a rank: the global batch stays, whatever the number of ranks."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -47,3 +49,22 @@ def test_an_accelerator_is_told_the_precision_of_the_arguments(
     arguments: dict[str, bool], word: str
 ) -> None:
     assert Force(world_size=1, arguments=arguments).precision == word
+
+
+TWO_WATCHERS = """
+import sys
+from cputune.inside.carry import watch
+loaded = []
+watch([("colorsys", lambda module: loaded.append("first"))])
+watch([("colorsys", lambda module: loaded.append("second"))])
+watch([("sys", lambda module: loaded.append("now"))])
+import colorsys
+print(loaded)
+"""
+
+
+def test_a_launch_that_carries_and_is_observed_has_two_watchers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_WATCHERS], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "['now', 'first', 'second']", done.stderr

@@ -17,6 +17,7 @@ from cputune.carrier.flags import training_flags
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
 from cputune.knobs import knob_named
+from cputune.knobs.optimizer import optimizer_of
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.workload import Workload
@@ -76,8 +77,9 @@ def test_is_left_out_with_the_reason(
     [
         (Workload.script(["t.py", "--optim", "adafactor"]), "asks for --optim adafactor itself"),
         (Workload.script(["t.py", "--optim=adamw_torch_fused"]), "itself"),
-        (replace(Workload.script(["t.py"]), framework="accelerate"), "makes its own optimizer"),
-        (replace(Workload.script(["t.py"]), parses_arguments=False), "which no flag"),
+        (replace(Workload.script(["t.py"]), framework="accelerate"), "not known before it has run"),
+        (replace(Workload.script(["t.py"]), optimizer="SGD, foreach"), "steps with SGD, foreach"),
+        (replace(Workload.script(["t.py"]), optimizer="AdamW, fused"), "steps with AdamW, fused"),
     ],
 )
 def test_the_choice_of_a_script_stays(job: Workload, reason: str) -> None:
@@ -88,6 +90,13 @@ def test_the_choice_of_a_script_stays(job: Workload, reason: str) -> None:
 def test_a_script_that_asks_for_adamw_as_a_loop_is_offered_the_fused_one() -> None:
     job = Workload.script(["t.py", "--optim", "adamw_torch"])
     assert values_of(with_stack(), job) == {"default", "adamw_torch_fused"}
+
+
+@pytest.mark.parametrize("framework", ["trainer", "accelerate"])
+def test_a_script_that_was_seen_to_step_in_a_loop_is_offered_the_fused_one(framework: str) -> None:
+    job = replace(Workload.script(["t.py"]), parses_arguments=False, optimizer="AdamW as a loop")
+    job = replace(job, framework=framework)
+    assert values_of(with_stack("2.13.0", "5.23.0"), job) == {"default", "adamw_torch_fused"}
 
 
 def test_a_value_that_is_asked_for_is_honoured_where_it_is_possible() -> None:
@@ -143,3 +152,20 @@ def test_real_ranks_step_as_the_plan_says(tmp_path: Path, monkeypatch: pytest.Mo
                 assert len(list(islice(steps, 2))) == 2
             (state,) = runner.observed()
             assert KNOB.shown[0].seen(plan, state) == seen == KNOB.shown[0].expected(plan, 0)
+
+
+@pytest.mark.torch
+def test_the_loop_of_an_accelerate_script_is_fused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = Path(__file__).parent.parent / "faults" / "accelerate_script.py"
+    with ProcessRunner(Workload.script([str(script), "--cpu"]), cputune.probe()) as runner:
+        for plan, seen in (
+            (replace(PLAN, as_found=True), "AdamW as a loop"),
+            (FUSED, "AdamW, fused"),
+        ):
+            with closing(runner.steps(plan)) as steps:
+                assert len(list(islice(steps, 2))) == 2
+            assert optimizer_of(runner.observed()[0]) == seen
+        assert runner.workload.optimizer == "AdamW as a loop"
