@@ -94,10 +94,10 @@ class Chain:
         return ""
 
     def _stale_folders(self, watched: Watched) -> list[str]:
-        """Temporary folders that are still there when a second run after them has ended."""
+        """Temporary folders that a later run has passed over, which came to run trials."""
         now = watched.folders()
-        stale = now & self._folders
-        self._folders = now - stale
+        stale = now & self._folders if told(watched.said) else set()
+        self._folders = now - stale  # a run that is killed early has not come to look
         return [str(path) for path in stale]
 
     def _lost(self, study: Path) -> int:

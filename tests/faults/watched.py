@@ -133,11 +133,8 @@ class Watched:
         return left
 
     def folders(self) -> set[Path]:
-        """What of its temporary files is there; the next run removes what a killed one left."""
-        deadline = time.monotonic() + GONE_SECONDS
-        while (found := set((self.place / "tmp").glob("*"))) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return found
+        """What of its temporary files is there, once its processes are gone."""
+        return set((self.place / "tmp").glob("*"))
 
     def end(self) -> None:
         """End it and all of it, whatever it does."""
