@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from cputune.emitters import Cluster as Cluster
     from cputune.emitters import EmittedFile as EmittedFile
     from cputune.emitters import Node as Node
+    from cputune.emitters import SecretKey as SecretKey
+    from cputune.emitters import Toleration as Toleration
     from cputune.emitters import emit as emit
     from cputune.errors import CputuneError as CputuneError
     from cputune.facts import HostFacts as HostFacts
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     # where a name is defined: the names
     "cputune.doctor": ("Diagnosis", "Finding", "Severity", "diagnose"),
-    "cputune.emitters": ("Cluster", "EmittedFile", "Node", "emit"),
+    "cputune.emitters": ("Cluster", "EmittedFile", "Node", "SecretKey", "Toleration", "emit"),
     "cputune.errors": ("CputuneError",),
     "cputune.facts": ("HostFacts",),
     "cputune.host": ("RecordedHost",),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
+from cputune.cli._cluster import cluster_of
 from cputune.cli._tuned import (
     WithScript,
     facts_of,
@@ -22,7 +22,6 @@ from cputune.emitters import (
     FORMATS,
     MPI_DIALECTS,
     PRINTED_FORMATS,
-    Cluster,
     EmittedFile,
     Node,
     emit,
@@ -78,6 +77,24 @@ def _completing(
 @click.option("--memory", help="Memory of a pod, e.g. 32Gi.")
 @click.option("--shm", help="/dev/shm of a pod, e.g. 2Gi.")
 @click.option("--node-selector", multiple=True, metavar="LABEL=VALUE", help="Nodes to run on.")
+@click.option("--label", "labels", multiple=True, metavar="LABEL=VALUE", help="Of job and pods.")
+@click.option(
+    "--toleration",
+    "tolerations",
+    multiple=True,
+    metavar="KEY[=VALUE][:EFFECT]",
+    help="A taint of nodes that pods bear.",
+)
+@click.option("--image-pull-secret", "pull_secrets", multiple=True, help="Secret of the registry.")
+@click.option(
+    "--secret-env",
+    "secret_variables",
+    multiple=True,
+    metavar="NAME=SECRET/KEY",
+    help="A variable from a Secret, e.g. HF_TOKEN=hub/token.",
+)
+@click.option("--ttl", "ttl_seconds", type=int, help="Seconds that a PyTorchJob stays when done.")
+@click.option("--user-id", type=int, help="User that pods run as. Default: 1000.")
 @click.option("--runtime", help="ClusterTrainingRuntime of a TrainJob.")
 @click.option("--time", "time_limit", help="Slurm time limit, e.g. 04:00:00.")
 @click.option("--no-carrier", is_flag=True, help="Flags alone; refuse what they cannot carry.")
@@ -119,7 +136,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             for name in ("accelerate", "transformers")
             if options[f"{name}_version"]
         },
-        cluster=_cluster(options),
+        cluster=cluster_of(options),
         carrier=not options["no_carrier"],
     )
     for note in dict.fromkeys(note for file in files for note in file.notes):
@@ -146,17 +163,6 @@ def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:
             hint="one host on each line, `host slots=N`",
         ) from error
     return parse_hostfile(text, where=str(hostfile))
-
-
-def _cluster(options: dict[str, Any]) -> Cluster:
-    selector = []
-    for pair in options["node_selector"]:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"{pair!r} is no label", hint="--node-selector name=value")
-        selector.append((key, value))
-    names = {field.name for field in fields(Cluster)} - {"node_selector"}
-    return Cluster(node_selector=tuple(selector), **{name: options[name] for name in names})
 
 
 def _write(

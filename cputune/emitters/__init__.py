@@ -12,7 +12,16 @@ from dataclasses import replace
 from cputune.emitters.accelerate import emit_accelerate
 from cputune.emitters.env import emit_env
 from cputune.emitters.hostfile import parse_hostfile, parse_hosts
-from cputune.emitters.interface import MPI_DIALECTS, Cluster, EmittedFile, Format, Job, Node
+from cputune.emitters.interface import (
+    MPI_DIALECTS,
+    Cluster,
+    EmittedFile,
+    Format,
+    Job,
+    Node,
+    SecretKey,
+    Toleration,
+)
 from cputune.emitters.job import make_job
 from cputune.emitters.mpirun import emit_mpirun
 from cputune.emitters.pytorchjob import emit_pytorchjob
@@ -32,6 +41,8 @@ __all__ = [
     "EmittedFile",
     "Job",
     "Node",
+    "SecretKey",
+    "Toleration",
     "emit",
     "make_job",
     "parse_hostfile",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cputune.emitters import shell, yamltext
+from cputune.emitters import ending, shell, yamltext
 from cputune.emitters.interface import EmittedFile, Job
 from cputune.emitters.mpirun import (
     DETECT,
@@ -69,7 +69,7 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
         here=job.plan.nodes == 1,
         more=_carried(job, variables),
     )
-    text += shell.start('"${rank[@]}" -- "${train[@]}"', watched=True)
+    text += ending.start('"${rank[@]}" -- "${train[@]}"', watched=True)
     config = yamltext.document(configuration(job), job.header)
     hosts = host_files(job, dialects_of(job), always=True) if several else ()
     return (

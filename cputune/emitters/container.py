@@ -6,24 +6,15 @@ build, submit, watch, fetch, delete, as a script with one word for each.
 
 from __future__ import annotations
 
-import re
+import json
 import shlex
 
 from cputune.emitters import kubernetes as k8s
-from cputune.emitters import shell, yamltext
+from cputune.emitters import security, shell, yamltext
+from cputune.emitters.dockerfile import dockerfile
 from cputune.emitters.header import comment
 from cputune.emitters.interface import EmittedFile, Job
 from cputune.emitters.job import job_name
-from cputune.errors import UsageError
-from cputune.stack import Versions
-from cputune.stack.fit import pythons_for
-
-BASE = "python:{python}-slim-bookworm"
-PYTHON = "3.11"
-"""The Python of an image, where all packages have wheels for it."""
-
-_DEBIAN = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "libgomp": "libgomp1"}
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
 
 
 def files(job: Job, format: str) -> tuple[EmittedFile, ...]:
@@ -33,84 +24,6 @@ def files(job: Job, format: str) -> tuple[EmittedFile, ...]:
         EmittedFile(name="pvc.yaml", text=volume_claim(job)),
         shell.script(f"{format}.kubectl.sh", steps(job, format)),
     )
-
-
-def dockerfile(job: Job) -> str:
-    """An image with the versions that were measured and the libraries that are preloaded."""
-    base = job.cluster.base_image or BASE.format(python=_python(job))
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_/@-]*", base):
-        raise UsageError(
-            f"{base!r} is not an image", hint=f"as in: --base-image {BASE.format(python=PYTHON)}"
-        )
-    text = comment([f"Image that trains {job.workload.name}.", "", *job.header])
-    text += f"FROM {base}\n"
-    debian = [_DEBIAN[name] for name in k8s.preloads(job) if name in _DEBIAN]
-    if debian:
-        text += (
-            "RUN apt-get update \\\n"
-            f" && apt-get install --yes --no-install-recommends {' '.join(debian)} \\\n"
-            " && rm -rf /var/lib/apt/lists/*\n"
-        )
-    text += _pip(job)
-    if k8s.preloads(job):
-        text += f"RUN mkdir -p {k8s.PRELOAD}"
-        for name in k8s.preloads(job):
-            text += (
-                f" \\\n && ln -s \"$(find /usr /opt -name '{_FILES[name]}' | sort | head -n 1)\" "
-                f"{k8s.PRELOAD}/{name}.so"
-                f" \\\n && test -f {k8s.PRELOAD}/{name}.so"
-            )
-        text += "\n"
-    own = [file.name for file in job.companions]
-    if job.workload.recipe is not None:
-        text += f"WORKDIR {k8s.WORKSPACE}\n"
-    else:
-        # The script with what it imports: the directory that the image is built from.
-        text += f"WORKDIR {k8s.WORKSPACE}/project\nCOPY . .\n"
-    return text + f"COPY --from=launch {' '.join(own)} {k8s.WORKSPACE}/\n"
-
-
-_FILES = {
-    "tcmalloc": "libtcmalloc*.so.*",
-    "jemalloc": "libjemalloc.so.*",
-    "libgomp": "libgomp.so.*",
-    "libiomp5": "libiomp5.so",
-}
-
-
-def _python(job: Job) -> str:
-    """The Python of the image: the usual one, else the newest with wheels of all packages."""
-    fitting = pythons_for(Versions.from_names(job.versions))
-    return PYTHON if PYTHON in fitting or not fitting else fitting[-1]
-
-
-def _pip(job: Job) -> str:
-    def pinned(name: str) -> str:
-        version = job.versions.get(name)
-        return f"'{name}=={version}'" if version and _VERSION.fullmatch(version) else name
-
-    torch = pinned("torch").split("+")[0].rstrip("'")
-    torch = f"{torch}'" if "'" in torch else torch
-    text = (
-        "# torch without CUDA; the versions are those of the machine that was measured.\n"
-        "RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu "
-        f"{torch}\n"
-    )
-    others = [pinned(name) for name in ("transformers", "accelerate")]
-    if job.workload.recipe is not None and job.workload.recipe.dataset:
-        others.append("datasets")
-    if job.plan.openmp == "libiomp5":
-        others.append("intel-openmp")
-    if job.plan.ipex:
-        others.append(pinned("intel_extension_for_pytorch"))
-    text += f"RUN pip install --no-cache-dir {' '.join(others)}\n"
-    if job.plan.backend == "ccl":
-        version = pinned("oneccl_bind_pt")
-        text += (
-            f"RUN pip install --no-cache-dir {version} \\\n"
-            "    --extra-index-url https://pytorch-extension.intel.com/release-whl/stable/cpu/us/\n"
-        )
-    return text
 
 
 def volume_claim(job: Job) -> str:
@@ -128,13 +41,12 @@ def volume_claim(job: Job) -> str:
     content = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": yamltext.Quoted(k8s.claim(job)),
-            "namespace": yamltext.Quoted(k8s.namespace(job)),
-        },
+        "metadata": k8s.metadata(job, k8s.claim(job)),
         "spec": spec,
     }
     lines = [f"Volume for data and output of {job.workload.name}.", "", *job.header]
+    if job.plan.nodes > 1:
+        lines += ["Every node of the job mounts it: the storage class must offer ReadWriteMany."]
     return yamltext.document(content, lines)
 
 
@@ -167,7 +79,14 @@ def steps(job: Job, format: str) -> str:
     context = '"$here"' if job.workload.recipe is not None else '"$PWD"'
     output = "out" if job.workload.recipe is not None else "."
     return text + STEPS.format(
-        kind=format, context=context, first=first, label=label, data=k8s.DATA, output=output
+        kind=format,
+        context=context,
+        first=first,
+        label=label,
+        data=k8s.DATA,
+        output=output,
+        pod=json.dumps(security.of_pod(job)),
+        container=json.dumps(security.of_container()),
     )
 
 
@@ -199,7 +118,9 @@ case ${{1:-}} in
   fetch)
     # The pods of a job that is done cannot be copied from; a small one mounts the volume.
     kubectl --namespace "$namespace" run "$job-fetch" --image busybox:1.36 --restart Never \
-      --overrides '{{"spec": {{"containers": [{{"name": "fetch", "image": "busybox:1.36",
+      --overrides '{{"spec": {{"securityContext": {pod},
+        "containers": [{{"name": "fetch", "image": "busybox:1.36",
+        "securityContext": {container},
         "command": ["sleep", "3600"], "volumeMounts": [{{"name": "data", "mountPath": "{data}"}}]
         }}],
         "volumes": [{{"name": "data", "persistentVolumeClaim": {{"claimName": "'"$claim"'"}}}}]}}}}'

@@ -62,6 +62,24 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A taint of nodes that pods bear; without a value any value, without an effect any."""
+
+    key: str
+    value: str | None = None
+    effect: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretKey:
+    """A variable whose value lies in a key of a Secret of the cluster."""
+
+    variable: str
+    secret: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What only the user knows of where the job runs: names, images, volumes, queues.
 
@@ -79,6 +97,12 @@ class Cluster:
     memory: str | None = None
     shm: str | None = None
     node_selector: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
+    secret_variables: tuple[SecretKey, ...] = ()
+    ttl_seconds: int | None = None
+    user_id: int | None = None
     runtime: str | None = None
     time_limit: str | None = None
     partition: str | None = None

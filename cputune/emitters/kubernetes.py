@@ -11,22 +11,24 @@ import re
 import shlex
 from typing import Any
 
-from cputune.emitters import shell
+from cputune.emitters import security, shell
 from cputune.emitters.interface import Beside, Job, Output, Secret, Word
 from cputune.emitters.job import RANK_SCRIPT, job_name
 from cputune.emitters.yamltext import Quoted
-from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
+from cputune.stack.fit import pythons_for
 
 WORKSPACE = "/workspace"
 DATA = "/data"
 PRELOAD = "/opt/preload"
 """Where the Dockerfile links the libraries that a plan preloads."""
 
+BASE = "python:{python}-slim-bookworm"
+PYTHON = "3.11"
+"""The Python of an image, where all packages have wheels for it."""
+
 _IMAGE = re.compile(r"[a-z0-9.:_/<>@-]+", re.IGNORECASE)
 _QUANTITY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?")
-_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_LABEL_KEY = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -41,33 +43,46 @@ def image(job: Job) -> str:
     given = job.cluster.image
     if given is None:
         return f"<your-registry>/{job_name(job)}:latest"
-    return _matching(_IMAGE, given, "an image", "REGISTRY/NAME:TAG")
+    return security.matching(_IMAGE, given, "an image", "REGISTRY/NAME:TAG")
+
+
+def base_image(job: Job) -> str:
+    """What the Dockerfile starts from."""
+    return job.cluster.base_image or BASE.format(python=_python(job))
+
+
+def _python(job: Job) -> str:
+    """The Python of the image: the usual one, else the newest with wheels of all packages."""
+    fitting = pythons_for(Versions.from_names(job.versions))
+    return PYTHON if PYTHON in fitting or not fitting else fitting[-1]
 
 
 def namespace(job: Job) -> str:
-    return _matching(
+    return security.matching(
         _DNS_LABEL, job.cluster.namespace or "default", "a namespace", "--namespace default"
     )
 
 
 def claim(job: Job) -> str:
     """The name of the volume claim that holds data and output."""
-    return _matching(
+    return security.matching(
         _DNS_NAME, job.cluster.pvc or f"{job_name(job)}-data", "a volume claim", "--pvc my-data"
     )
 
 
 def dns_name(given: str, what: str, example: str) -> str:
-    return _matching(_DNS_NAME, given, what, example)
+    return security.matching(_DNS_NAME, given, what, example)
 
 
 def storage_class(job: Job) -> str | None:
     given = job.cluster.storage_class
-    return given and _matching(_DNS_NAME, given, "a storage class", "--storage-class standard")
+    return given and security.matching(
+        _DNS_NAME, given, "a storage class", "--storage-class standard"
+    )
 
 
 def quantity(given: str | None, default: str, option: str) -> str:
-    return _matching(_QUANTITY, given or default, "a quantity", f"{option} {default}")
+    return security.matching(_QUANTITY, given or default, "a quantity", f"{option} {default}")
 
 
 def memory(job: Job) -> str:
@@ -76,16 +91,6 @@ def memory(job: Job) -> str:
 
 def shared_memory(job: Job) -> str:
     return quantity(job.cluster.shm, f"{job.plan.processes_per_node}Gi", "--shm")
-
-
-def node_selector(job: Job) -> dict[str, str]:
-    selector: dict[str, str] = {}
-    for key, value in job.cluster.node_selector:
-        _matching(_LABEL_KEY, key, "a node label", "--node-selector name=value")
-        if value:
-            _matching(_LABEL, value, "the value of a node label", "--node-selector name=value")
-        selector[key] = Quoted(value)
-    return selector
 
 
 def pod_cpus(job: Job) -> int:
@@ -110,11 +115,6 @@ def escape(word: str) -> Quoted:
     return Quoted(word.replace("$", "$$"))
 
 
-def secret(job: Job) -> str:
-    """The Secret that holds what was left out of the training command."""
-    return f"{job_name(job)}-secrets"
-
-
 def environment(job: Job) -> list[dict[str, Any]]:
     """The plan's variables; libraries by their places in the image, no CPU numbers.
 
@@ -128,10 +128,7 @@ def environment(job: Job) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": name, "value": escape(value)} for name, value in values.items()
     ]
-    for name in job.workload.secrets:
-        reference = {"name": secret(job), "key": name}
-        found.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
-    return found
+    return [*found, *security.secret_variables(job)]
 
 
 def preloads(job: Job) -> tuple[str, ...]:
@@ -185,6 +182,20 @@ def mounts() -> list[dict[str, str]]:
     return [{"name": "data", "mountPath": DATA}, {"name": "dshm", "mountPath": "/dev/shm"}]
 
 
+def pod_metadata(job: Job) -> dict[str, Any]:
+    """Labels and annotations of a pod."""
+    return {"labels": security.labels(job), "annotations": pod_annotations()}
+
+
+def metadata(job: Job, name: str) -> dict[str, Any]:
+    """Of a document."""
+    return {
+        "name": Quoted(name),
+        "namespace": Quoted(namespace(job)),
+        "labels": security.labels(job),
+    }
+
+
 def pod_annotations() -> dict[str, str]:
     """A mesh's sidecar would keep a finished pod running, and catches the ranks' traffic."""
     return {"sidecar.istio.io/inject": Quoted("false")}
@@ -195,9 +206,26 @@ def notes(job: Job) -> tuple[str, ...]:
     said = [UNPROMISED]
     if job.cluster.image is None:
         said.append(f"placeholder: the image {image(job)} (--image)")
-    if job.workload.secrets:
-        values = " ".join(f"--from-literal={name}=…" for name in job.workload.secrets)
-        said.append(f"first: kubectl create secret generic {secret(job)} {values}")
+    given = {one.variable for one in job.cluster.secret_variables}
+    left = [name for name in job.workload.secrets if name not in given]
+    if left:
+        values = " ".join(f"--from-literal={name}=…" for name in left)
+        said.append(f"first: kubectl create secret generic {security.secret(job)} {values}")
+    elif security.HUB_TOKEN not in given:
+        said.append(
+            "A private model or data set needs first: kubectl create secret generic "
+            f"{security.secret(job)} --from-literal={security.HUB_TOKEN}=…"
+        )
+    if job.plan.nodes > 1:
+        said.append(
+            f"The volume claim {claim(job)} is mounted by {job.plan.nodes} nodes, so it is "
+            "ReadWriteMany: its storage class must offer that, which many do not (--storage-class)."
+        )
+    if "@sha256:" not in base_image(job):
+        said.append(
+            f"The base image {base_image(job)} is named by a tag, which may move; its digest is "
+            "not known here (--base-image NAME@sha256:…)."
+        )
     if job.cluster.memory is None:
         said.append(f"a guess: {memory(job)} of memory for each pod (--memory)")
     if job.threads_per_core > 1:
@@ -212,9 +240,3 @@ def notes(job: Job) -> tuple[str, ...]:
     if job.script is not None and job.script.startswith("/"):
         said.append(f"{job.script} must be in the image at that path.")
     return tuple(said)
-
-
-def _matching(pattern: re.Pattern[str], text: str, what: str, example: str) -> str:
-    if not pattern.fullmatch(text):
-        raise UsageError(f"{text!r} is not {what}", hint=f"as in: {example}")
-    return text

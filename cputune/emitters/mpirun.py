@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from textwrap import indent
 
 from cputune import cpulist
-from cputune.emitters import hostfile, shell
+from cputune.emitters import ending, hostfile, shell
 from cputune.emitters.header import comment
 from cputune.emitters.interface import MPI_DIALECTS, EmittedFile, Job, Node
 from cputune.errors import UsageError
@@ -81,7 +81,7 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
             '"install Intel MPI, MPICH or Open MPI" ;;\nesac\n'
         )
     text += shell.rank(job, "mpi", here=job.plan.nodes == 1)
-    text += shell.start(
+    text += ending.start(
         '"$python" "${rank[@]}" -- "${train[@]}"', watched=job.mpi in ("intelmpi", None)
     )
     return (shell.script("mpirun.sh", text), *host_files(job, dialects))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune.emitters import container, header, yamltext
+from cputune.emitters import container, header, security, yamltext
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters.interface import EmittedFile, Job
 from cputune.emitters.job import job_name
@@ -35,13 +35,14 @@ def document(job: Job) -> dict[str, Any]:
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": {
-            "name": yamltext.Quoted(job_name(job)),
-            "namespace": yamltext.Quoted(k8s.namespace(job)),
-        },
+        "metadata": k8s.metadata(job, job_name(job)),
         "spec": {
             "nprocPerNode": yamltext.Quoted(plan.processes_per_node),
-            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
+            "runPolicy": {
+                "cleanPodPolicy": "None",
+                "backoffLimit": 0,
+                "ttlSecondsAfterFinished": security.ttl_seconds(job),
+            },
             "pytorchReplicaSpecs": {
                 kind: {"replicas": count, "restartPolicy": "Never", "template": _pod(job)}
                 for kind, count in replicas.items()
@@ -52,6 +53,8 @@ def document(job: Job) -> dict[str, Any]:
 
 def _pod(job: Job) -> dict[str, Any]:
     spec: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "securityContext": security.of_pod(job),
         "containers": [
             {
                 "name": "pytorch",
@@ -62,14 +65,10 @@ def _pod(job: Job) -> dict[str, Any]:
                 "env": k8s.environment(job),
                 "resources": k8s.resources(job),
                 "volumeMounts": k8s.mounts(),
+                "securityContext": security.of_container(),
             }
         ],
         "volumes": k8s.volumes(job),
+        **security.scheduling(job),
     }
-    selector = k8s.node_selector(job)
-    if selector:
-        spec["nodeSelector"] = selector
-    return {
-        "metadata": {"annotations": k8s.pod_annotations()},
-        "spec": spec,
-    }
+    return {"metadata": k8s.pod_metadata(job), "spec": spec}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from cputune.emitters import header, shell
+from cputune.emitters import ending, header, shell
 from cputune.emitters.interface import EmittedFile, Job
 from cputune.emitters.job import job_name
 from cputune.emitters.mpirun import NO_COLON, refuse_colon
@@ -66,7 +66,7 @@ def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
         "--cpu-bind=cores --distribution=block:block --export=ALL",
     ]
     text += shell.lines_array("launch", launch) + shell.rank(job, "slurm", binding="offered")
-    text += shell.start('"$python" "${rank[@]}" -- "${train[@]}"', watched=False)
+    text += ending.start('"$python" "${rank[@]}" -- "${train[@]}"', watched=False)
     return (EmittedFile(name="slurm.sh", text=text, executable=True, notes=(UNPROMISED,)),)
 
 

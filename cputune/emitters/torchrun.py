@@ -6,7 +6,7 @@ to 1 where it is unset; rank.py binds, the script sets.
 
 from __future__ import annotations
 
-from cputune.emitters import shell
+from cputune.emitters import ending, shell
 from cputune.emitters.interface import EmittedFile, Job
 
 SEVERAL_NODES = """
@@ -50,5 +50,5 @@ def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
         f'--master-addr {shell.quote(address)} --master-port "$port"',
     ]
     text += shell.lines_array("launch", launch) + shell.rank(job, "torch", here=True)
-    text += shell.start('"${rank[@]}" -- "${train[@]}"', watched=False)
+    text += ending.start('"${rank[@]}" -- "${train[@]}"', watched=False)
     return (shell.script("torchrun.sh", text),)

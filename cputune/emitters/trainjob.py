@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune.emitters import container, header, yamltext
+from cputune.emitters import container, header, security, yamltext
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters.interface import EmittedFile, Job
 from cputune.emitters.job import job_name
@@ -20,6 +20,8 @@ DEFAULT_RUNTIME = "torch-distributed"
 def emit_trainjob(job: Job) -> tuple[EmittedFile, ...]:
     """The YAML, and the files to build, feed and drive it. Raises UsageError."""
     notes = k8s.notes(job)
+    if job.cluster.ttl_seconds is not None:
+        notes += ("A TrainJob has no TTL: it stays until somebody deletes it.",)
     title = f"Launch of {job.workload.name} as a TrainJob."
     text = header.full(job, "trainjob", title, notes) + yamltext.dump(document(job))
     return (
@@ -34,10 +36,7 @@ def document(job: Job) -> dict[str, Any]:
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {
-            "name": yamltext.Quoted(job_name(job)),
-            "namespace": yamltext.Quoted(k8s.namespace(job)),
-        },
+        "metadata": k8s.metadata(job, job_name(job)),
         "spec": {
             "runtimeRef": {
                 "apiGroup": "trainer.kubeflow.org",
@@ -75,11 +74,15 @@ def document(job: Job) -> dict[str, Any]:
 
 
 def _pod_patch(job: Job) -> dict[str, Any]:
-    spec: dict[str, Any] = {
-        "containers": [{"name": "node", "volumeMounts": k8s.mounts()}],
-        "volumes": k8s.volumes(job),
+    node = {
+        "name": "node",
+        "volumeMounts": k8s.mounts(),
+        "securityContext": security.of_container(),
     }
-    selector = k8s.node_selector(job)
-    if selector:
-        spec["nodeSelector"] = selector
-    return {"metadata": {"annotations": k8s.pod_annotations()}, "spec": spec}
+    spec: dict[str, Any] = {
+        "securityContext": security.of_pod(job),
+        "containers": [node],
+        "volumes": k8s.volumes(job),
+        **security.scheduling(job),
+    }
+    return {"metadata": k8s.pod_metadata(job), "spec": spec}

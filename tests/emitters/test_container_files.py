@@ -10,6 +10,8 @@ import pytest
 from emit_machines import one_socket, script_workload, two_sockets_smt
 
 from cputune.emitters import Cluster, EmittedFile, emit
+from cputune.errors import UsageError
+from cputune.workload import Workload
 
 FAKE = """#!/bin/sh
 for word; do printf '%s ' "$word" >> "$CALLS"; done
@@ -26,14 +28,42 @@ def test_the_image_has_the_versions_that_were_measured() -> None:
     assert "https://download.pytorch.org/whl/cpu 'torch==2.13.0'\n" in text
     assert "'transformers==5.23.0' 'accelerate==1.15.0' datasets\n" in text
     assert "libtcmalloc-minimal4" in text
-    assert "COPY --from=launch rank.py train.py recipe.json /workspace/\n" in text
+    assert "COPY --chown=1000:1000 --from=launch rank.py train.py recipe.json /workspace/\n" in text
 
 
 def test_a_script_of_the_user_comes_with_its_directory() -> None:
     case = one_socket()
     text = named(emit(case.result, "trainjob", workload=script_workload()), "Dockerfile")
-    assert "WORKDIR /workspace/project\nCOPY . .\n" in text
-    assert "COPY --from=launch rank.py carry.py /workspace/\n" in text
+    assert "WORKDIR /workspace/project\nCOPY --chown=1000:1000 . .\n" in text
+    assert "COPY --chown=1000:1000 --from=launch rank.py carry.py /workspace/\n" in text
+    assert " datasets\n" in text
+
+
+def test_requirements_beside_the_script_are_installed_beside_what_was_measured() -> None:
+    case = one_socket()
+    workload = Workload(name="run.py", argv=("src/run.py",))
+    text = named(emit(case.result, "pytorchjob", workload=workload), "Dockerfile")
+    line = "[ -f {} ]; then pip install --no-cache-dir --constraint /tmp/measured.txt"
+    assert line.format("src/requirements.txt") in text
+    assert line.format("requirements.txt") in text
+
+
+def test_the_image_trains_as_a_user_who_has_a_name() -> None:
+    cluster = Cluster(user_id=4711)
+    text = named(emit(one_socket().result, "pytorchjob", cluster=cluster), "Dockerfile")
+    assert "useradd --uid 4711" in text
+    assert text.endswith("USER 4711:4711\n")
+    with pytest.raises(UsageError, match="no pod runs as the user 0"):
+        emit(one_socket().result, "pytorchjob", cluster=Cluster(user_id=0))
+
+
+def test_a_base_image_without_a_digest_is_said() -> None:
+    files = emit(one_socket().result, "pytorchjob")
+    assert any("its digest is not known here" in note for note in files[0].notes)
+    digest = "python@sha256:" + "0" * 64
+    files = emit(one_socket().result, "pytorchjob", cluster=Cluster(base_image=digest))
+    assert f"FROM {digest}\n" in named(files, "Dockerfile")
+    assert not any("digest" in note for note in files[0].notes)
 
 
 def test_the_ipex_era_and_before() -> None:

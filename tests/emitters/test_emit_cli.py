@@ -131,13 +131,29 @@ def test_options_reach_the_files(emit: Command) -> None:
         *("--node-selector", "k=v", "--runtime", "torch-cpu", "--time", "01:00:00"),
         *("--partition", "cpu", "--account", "me", "--interface", "eth1"),
         *("--base-image", "python:3.12", "--batch-per-rank", "3"),
+        *("--label", "team=nlp", "--toleration", "spot:NoExecute", "--toleration", "a=b"),
+        *("--image-pull-secret", "regcred", "--secret-env", "HF_TOKEN=hub/token"),
+        *("--ttl", "60", "--user-id", "2000"),
     )
     assert answer.code == 0
     assert "placeholder" not in answer.err
     job = yaml.safe_load(Path("launch/pytorchjob.yaml").read_text())
-    assert job["metadata"] == {"name": "j", "namespace": "n"}
+    metadata = job["metadata"]
+    assert (metadata["name"], metadata["namespace"]) == ("j", "n")
+    assert metadata["labels"]["team"] == "nlp"
+    assert job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] == 60
     pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     assert pod["nodeSelector"] == {"k": "v"}
+    assert pod["securityContext"]["runAsUser"] == 2000
+    assert pod["imagePullSecrets"] == [{"name": "regcred"}]
+    assert pod["tolerations"] == [
+        {"key": "spot", "operator": "Exists", "effect": "NoExecute"},
+        {"key": "a", "operator": "Equal", "value": "b"},
+    ]
+    assert pod["containers"][0]["env"][-1] == {
+        "name": "HF_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}},
+    }
     assert pod["containers"][0]["image"] == "r/i:1"
     assert pod["containers"][0]["resources"]["limits"]["memory"] == "3Gi"
     assert {"name": "GLOO_SOCKET_IFNAME", "value": "eth1"} in pod["containers"][0]["env"]

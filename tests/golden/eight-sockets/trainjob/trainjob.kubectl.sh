@@ -47,7 +47,9 @@ case ${1:-} in
   fetch)
     # The pods of a job that is done cannot be copied from; a small one mounts the volume.
     kubectl --namespace "$namespace" run "$job-fetch" --image busybox:1.36 --restart Never \
-      --overrides '{"spec": {"containers": [{"name": "fetch", "image": "busybox:1.36",
+      --overrides '{"spec": {"securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "fetch", "image": "busybox:1.36",
+        "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
         "command": ["sleep", "3600"], "volumeMounts": [{"name": "data", "mountPath": "/data"}]
         }],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "'"$claim"'"}}]}}'

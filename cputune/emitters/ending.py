@@ -1,0 +1,35 @@
+"""The last lines of a launch script: it becomes the launcher, or stays to end what that leaves."""
+
+from __future__ import annotations
+
+WATCHED = """
+# accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
+# signal to this script goes to all that it has started.
+[[ ! -t 0 ]] || exec </dev/null
+set -m
+"${launch[@]}" "$@" &
+started=$!
+for signal in HUP INT QUIT TERM; do
+  # shellcheck disable=SC2064 # each trap its own signal
+  trap "kill -s $signal -- -$started 2>/dev/null || true" "$signal"
+done
+status=0
+while kill -0 "$started" 2>/dev/null; do
+  status=0
+  wait "$started" || status=$?
+done
+# Whatever the launcher has left behind, however it ended.
+kill -s TERM -- "-$started" 2>/dev/null || true
+exit "$status"
+"""
+"""The end of a script whose launcher does not end its ranks; elsewhere it becomes the launcher.
+
+A launcher that is replaced (exec) keeps the terminal; one that is watched does not read it.
+"""
+
+
+def start(words: str, *, watched: bool) -> str:
+    """The last lines: the launch, with the further arguments of the script."""
+    if watched:
+        return f"launch+=({words})\n{WATCHED}"
+    return f'exec "${{launch[@]}}" {words} "$@"\n'
