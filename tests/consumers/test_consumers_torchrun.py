@@ -39,6 +39,28 @@ def test_the_recipe_trains_as_planned(write, tiny):
     assert verdict.state == "passed", verdict
 
 
+def test_a_recipe_that_was_cut_fails_and_so_does_a_variable_beside_the_plan(write, tiny):
+    script = write("torchrun", two_ranks(), tiny) / "torchrun.sh"
+    recipe = script.with_name("recipe.json")
+    recipe.write_text(recipe.read_text().replace('"sequence_length": 32', '"sequence_length": 4'))
+    script.write_text(
+        script.read_text().replace("launch=(", "export OMP_WAIT_POLICY=active\nlaunch=(", 1)
+    )
+    (verdict,) = verify([script], steps=4)
+    failed = {check.name: check for check in verdict.checks if check.state == "failed"}
+    assert set(failed) == {"workload", "environment"}, verdict
+    seen = {row.seen for row in failed["workload"].evidence}
+    assert seen == {"4 tokens", "another file"}
+    assert "OMP_WAIT_POLICY=active" in failed["environment"].summary
+
+
+def test_an_interpreter_that_is_gone_does_not_pass(write, tiny, monkeypatch):
+    monkeypatch.delenv("PYTHON", raising=False)
+    directory = write("torchrun", two_ranks(), tiny, python="/gone/bin/python")
+    (verdict,) = verify([directory / "torchrun.sh"], steps=4)
+    assert verdict.state == "not checked", verdict
+
+
 @pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
 def test_two_pods_of_one_rank_train_as_planned(format, write, tiny):
     plan = two_ranks()
