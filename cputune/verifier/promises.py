@@ -39,10 +39,19 @@ def environment(promised: Mapping[str, str], ranks: Sequence[Rank]) -> tuple[Evi
                     what=name,
                     rank=rank.number,
                     expected=f"{name}={promised[name]}" if name in promised else f"no {name}",
-                    seen=f"{name}={seen[name]}" if name in seen else f"no {name}",
+                    seen=f"{name}={_as_promised(promised.get(name), seen[name])}"
+                    if name in seen
+                    else f"no {name}",
                 )
             )
     return tuple(found)
+
+
+def _as_promised(promised: str | None, seen: str) -> str:
+    """Accelerate's launcher writes ``True`` where ``true`` was asked for, and reads both."""
+    if promised in ("true", "false") and seen.lower() == promised:
+        return promised
+    return seen
 
 
 def workload(expected: Expected, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:

@@ -10,8 +10,12 @@ from cputune.verifier.checks import outcomes
 from cputune.verifier.interface import Artefact, Expected
 from cputune.verifier.launchers import interpreter
 
-PROMISED = {"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "bf16", "LD_PRELOAD": "/lib/x.so"}
-SHOWN = {"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "bf16"}
+SHOWN = {
+    "OMP_NUM_THREADS": "1",
+    "ACCELERATE_MIXED_PRECISION": "bf16",
+    "ACCELERATE_USE_CPU": "true",
+}
+PROMISED = {**SHOWN, "LD_PRELOAD": "/lib/x.so"}
 
 
 def digest(text):
@@ -41,6 +45,8 @@ def check(name, state, expected, python=None):
     [
         (SHOWN, "passed", "OMP_NUM_THREADS=1"),
         ({**SHOWN, "KMP_INIT_AT_FORK": "FALSE"}, "passed", "bf16"),
+        ({**SHOWN, "ACCELERATE_USE_CPU": "True"}, "passed", "ACCELERATE_USE_CPU=true"),
+        ({**SHOWN, "ACCELERATE_USE_CPU": "False"}, "failed", "ACCELERATE_USE_CPU=False"),
         ({"OMP_NUM_THREADS": "1"}, "failed", "no ACCELERATE_MIXED_PRECISION"),
         ({**SHOWN, "OMP_NUM_THREADS": "2"}, "failed", "OMP_NUM_THREADS=2"),
         ({**SHOWN, "OMP_PROC_BIND": "close"}, "failed", "the plan has no OMP_PROC_BIND"),
