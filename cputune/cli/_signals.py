@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -49,9 +50,12 @@ def interrupted_by_any_signal() -> Iterator[None]:
 
     for number in ours:
         signal.signal(number, interrupt)
+    shown = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if lost.exc_type is Stopped else shown(lost)
     try:
         yield
     finally:
+        sys.unraisablehook = shown
         for number, usual in ours.items():
             if signal.getsignal(number) is interrupt:
                 signal.signal(number, usual)
@@ -60,7 +64,7 @@ def interrupted_by_any_signal() -> Iterator[None]:
 def stop_if_interrupted() -> None:
     """Raise Stopped again, for a signal that came while nothing could be raised.
 
-    Python drops what is raised in a finalizer, and goes on.
+    Python drops what is raised in a finalizer (``sys.unraisablehook``), and goes on.
     """
     if _came:
         raise Stopped

@@ -26,11 +26,12 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 
 from cputune.ranks.messages import Answer, RankCommand, Request
 from cputune.ranks.rank_process import fork, spawn
-from cputune.ranks.tuner_watch import ended_with_the_tuner, leave
+from cputune.ranks.tuner_watch import ended_with_the_tuner, is_gone, leave
 
 TAIL_BYTES = 16 << 10
 PR_SET_CHILD_SUBREAPER = 36
@@ -206,10 +207,12 @@ def main() -> None:
         goodbye = children.serve()
     except ConnectionError:
         pass
+    except Exception:
+        traceback.print_exc()  # the tuner, which lives, tells it as the reason
     finally:
         children.end(0)
         sys.stderr.flush()
-        leave(work, goodbye=goodbye)
+        leave(work if is_gone(control) else (), goodbye=goodbye)
 
 
 def _other_threads() -> Iterator[str]:

@@ -41,6 +41,13 @@ def _said_goodbye(control: socket.socket) -> bool:
     return False
 
 
+def is_gone(control: socket.socket) -> bool:
+    """Whether the tuner has closed its end."""
+    look = poll()
+    look.register(control, POLLRDHUP | POLLHUP)
+    return bool(look.poll(0))
+
+
 def leave(work: Sequence[str], *, goodbye: bool) -> None:
     """End this process; a tuner that has not said goodbye was killed, so its files go too."""
     if not goodbye:

@@ -75,6 +75,8 @@ class Chain:
         """What is not as documented, or nothing."""
         if ended is None:
             return "still runs"
+        if self.number == signal.SIGINT and "KeyboardInterrupt" in said and not _reached_us(said):
+            return ""  # CPython shows where it was; nothing had begun
         if traceback_in(said):
             return said[-2000:]
         if ended == 0:
@@ -104,3 +106,9 @@ class Chain:
         """Trials that were told of and are not on record, and those that are there twice."""
         record = on_record(study)
         return len(self._told - set(record)) + len(record) - len(set(record))
+
+
+def _reached_us(said: str) -> bool:
+    """Whether our first modules had been read, which let interrupts end the process."""
+    first = ("cputune/__main__.py", "cputune/start.py")
+    return "cputune/" in said.replace(first[0], "").replace(first[1], "")

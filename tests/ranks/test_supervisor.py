@@ -83,3 +83,14 @@ def test_a_rank_that_ends_in_order_has_the_time_for_it(post: Post, supervisor: S
     time.sleep(1)
     (tail,) = job.end().values()
     assert tail.splitlines()[-1] == "in order"
+
+
+def test_one_that_falls_over_leaves_the_files_of_a_tuner_that_lives(
+    work: WorkFolder, supervisor: Supervisor
+) -> None:
+    supervisor.socket.sendall(b"no request\n")
+    deadline = time.monotonic() + 20
+    while supervisor.alive and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "JSONDecodeError" in supervisor.said()
+    assert work.path.is_dir()
