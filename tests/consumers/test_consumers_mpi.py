@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+import time
 
+import psutil
 import pytest
 from launches import HOSTILE, two_ranks
 
@@ -90,3 +92,52 @@ def test_a_script_for_another_mpi_says_so(launcher_path, write, tiny, environmen
     assert done.returncode == 3
     assert done.stderr.startswith("error: ")
     assert "hint: " in done.stderr
+
+
+@pytest.mark.parametrize("launcher_path", LAUNCHERS, indirect=True)
+@pytest.mark.parametrize("format", ["mpirun", "accelerate"])
+def test_cpus_that_are_not_here_have_one_verdict(launcher_path, format, write, tiny, monkeypatch):
+    monkeypatch.setenv("PATH", launcher_path)
+    directory = write(format, two_ranks(cpus=((4000,), (4001,))), tiny)
+    (verdict,) = verify([directory / f"{format}.sh"], steps=4)
+    (launch,) = [check for check in verdict.checks if check.name == "launch"]
+    assert launch.state == "not checked"
+    assert "it cannot run here: rank 0 cannot have CPUs 4000" in launch.summary
+
+
+def ranks_of(directory):
+    """The processes that train, whoever is their parent."""
+    train = str(directory / "train.py")
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "status"])
+        if (process.info["cmdline"] or [])[1:2] == [train]
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+def until(true):
+    deadline = time.monotonic() + 90
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("launcher_path", LAUNCHERS, indirect=True)
+@pytest.mark.parametrize("format", ["mpirun", "accelerate"])
+def test_a_signal_to_the_script_alone_ends_its_ranks(
+    launcher_path, format, write, tiny, tmp_path, environment
+):
+    directory = write(format, two_ranks(), tiny)
+    argv = [str(directory / f"{format}.sh"), "--max_steps", "1000000", "--output_dir", "out"]
+    outer = {**environment, "PATH": launcher_path}
+    with subprocess.Popen(argv, env=outer, cwd=tmp_path) as script:
+        try:
+            until(lambda: len(ranks_of(directory)) == 2 or script.poll() is not None)
+            script.terminate()
+            assert script.wait(30) != 0
+            until(lambda: not ranks_of(directory))
+        finally:
+            script.kill()
+            for rank in ranks_of(directory):
+                rank.kill()
