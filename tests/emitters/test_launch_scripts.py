@@ -88,7 +88,7 @@ class Place:
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
             check=False,
         )
 
@@ -182,7 +182,7 @@ def test_a_signal_to_the_script_ends_ranks_that_the_launcher_leaves(
         try:
             _until(lambda: bool(place.started))
             process.send_signal(sent)
-            assert process.wait(20) == 128 + sent
+            assert process.wait(60) == 128 + sent
         finally:
             process.kill()
     (rank,) = place.started
@@ -214,7 +214,7 @@ def test_every_script_can_be_read_by_sh_as_far_as_it_hands_over() -> None:
 
 
 def _until(true: object) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.05)

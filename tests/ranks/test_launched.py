@@ -42,8 +42,11 @@ def ranks(path, count, *, made=(4, 4)):
 
 
 def is_alive(pid):
-    stat = Path("/proc", str(pid), "stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        stat = Path("/proc", str(pid), "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_every_rank_is_heard(script):
@@ -151,14 +154,14 @@ def test_nothing_outlives_whoever_observes(number, script, tmp_path):
     )
     _wait(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     observer.send_signal(number)
-    assert observer.wait(timeout=20) != 0
+    assert observer.wait(timeout=60) != 0
     started = [int(pid) for pid in pids.read_text().split()]
     _wait(lambda: not any(is_alive(pid) for pid in started))
     _wait(lambda: not list((tmp_path / "short").iterdir()))
 
 
 def _wait(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it took too long"
         time.sleep(0.05)

@@ -274,10 +274,10 @@ def test_a_recording_replays_as_the_machine_it_was(
 def launch(guest: Guest, format: str, within: str = "") -> list[Document]:
     """Emit a launch in the guest, run it there, and return what each rank saw."""
     guest.run(
-        f"rm -rf /root/out /root/seen; {within} python3 -m cputune emit --format {format} "
-        "-o /root/out -- /project/tests/vm/witness.py /root/seen"
+        f"rm -rf /tmp/out /tmp/seen; {within} python3 -m cputune emit --format {format} "
+        "-o /tmp/out -- /project/tests/vm/witness.py /tmp/seen"
     )
-    guest.run(f"{within} /root/out/{format}.sh", timeout_seconds=1200)
-    text = guest.run("cat /root/seen/rank-*.json | sed 's/}{/}\\n{/g'").stdout
+    guest.run(f"{within} /tmp/out/{format}.sh", timeout_seconds=1200)
+    text = guest.run("cat /tmp/seen/rank-*.json | sed 's/}{/}\\n{/g'").stdout
     ranks = [json.loads(line) for line in text.splitlines()]
     return sorted(ranks, key=lambda rank: int(rank["RANK"]))
