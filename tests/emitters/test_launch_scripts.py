@@ -178,7 +178,9 @@ def test_a_signal_to_the_script_ends_ranks_that_the_launcher_leaves(
     place.program("mpirun", LEAVES_RANKS)
     script = place.emit("mpirun", mpi=mpi)
     environment = {**place.environment, "MPI_SAYS": VERSION_TEXTS["intelmpi"]}
-    with subprocess.Popen([str(script)], cwd=place.root, env=environment) as process:
+    # Whoever runs the tests may ignore signals (nohup), which no script can then trap.
+    argv = ["env", "--default-signal=TERM,INT,HUP", str(script)]
+    with subprocess.Popen(argv, cwd=place.root, env=environment) as process:
         try:
             _until(lambda: bool(place.started))
             process.send_signal(sent)
