@@ -194,7 +194,8 @@ def test_a_signal_to_the_script_ends_ranks_that_the_launcher_leaves(
 def test_the_exit_code_is_the_launchers(place: Place) -> None:
     place.program("mpirun", MPIRUN + "exit 7\n")
     script = place.emit("mpirun", mpi="intelmpi")
-    assert place.run(str(script), MPI_SAYS=VERSION_TEXTS["intelmpi"]).returncode == 7
+    for _ in range(5):  # one that has ended before it is waited for, too
+        assert place.run(str(script), MPI_SAYS=VERSION_TEXTS["intelmpi"]).returncode == 7
 
 
 def test_slurm_finds_its_companions_whatever_the_arguments_of_the_job(place: Place) -> None:

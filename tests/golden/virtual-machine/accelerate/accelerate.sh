@@ -84,11 +84,11 @@ for signal in HUP INT QUIT TERM; do
   # shellcheck disable=SC2064 # each trap its own signal
   trap "kill -s $signal -- -$started 2>/dev/null || true" "$signal"
 done
-status=0
-while kill -0 "$started" 2>/dev/null; do
+while
   status=0
   wait "$started" || status=$?
-done
+  kill -0 "$started" 2>/dev/null # a signal to this script only interrupted the waiting
+do :; done
 # Whatever the launcher has left behind, however it ended.
 kill -s TERM -- "-$started" 2>/dev/null || true
 exit "$status"
