@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import closing
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -60,8 +61,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=SCRIPTS)
 def workload(request: pytest.FixtureRequest, place: Path) -> Workload:
     name = request.param
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name], reason="pip install --group scripts", exc_type=ImportError)
+    if name in NEEDS and find_spec(NEEDS[name]) is None:
+        pytest.skip("pip install --group scripts")
     words = (word.format(place=place) for word in SCRIPTS[name])
     return Workload.script([str(HERE / name), *words])
 
@@ -109,7 +110,8 @@ def test_it_is_measured_launched_and_verified(
         files = cputune.emit(result_for(seen_workload, best, seen), format, python=sys.executable)
         for file in files:
             (launch / file.name).write_text(file.text, encoding="utf-8")
-        assert (launch / "carry.py").exists() is (name not in TAKE_FLAGS)
+        # Where flags suffice, it only lets several ranks end together.
+        assert (launch / "carry.py").exists() is (best.world_size > 1 or name not in TAKE_FLAGS)
 
         checks = cputune.verify([launch / files[0].name], steps=3)[0].checks
         failed = [(c.summary, *(e.seen for e in c.evidence)) for c in checks if c.state == "failed"]
@@ -123,7 +125,8 @@ def test_it_is_measured_launched_and_verified(
         )
         assert done.returncode == 0, done.stderr[-3000:]
         told = done.stderr.count("carry.py: set for the plan")  # maybe behind a progress bar
-        assert told == (name not in TAKE_FLAGS), done.stderr[-3000:]
+        changed = name not in TAKE_FLAGS and (format, name) != ("accelerate", "no_trainer.py")
+        assert told == changed, done.stderr[-3000:]  # accelerate launch gives that one its bf16
 
 
 def other(precision: str) -> str:
