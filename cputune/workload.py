@@ -31,7 +31,8 @@ MOST_BYTES = 1 << 20
 """Of a recipe file; the shipped ones have less than 1 KiB."""
 
 Task = Literal["question-answering", "sequence-classification", "masked-lm", "causal-lm"]
-Framework = Literal["trainer", "accelerate"]
+Framework = Literal["trainer", "accelerate", "pytorch"]
+"""What a script trains with; "pytorch" is a loop of its own over torch alone."""
 Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
 Variable = Annotated[str, Meta(pattern="^[A-Z][A-Z0-9_]*$")]
 Samples = Annotated[int, Meta(ge=1, le=1 << 30)]
@@ -86,7 +87,7 @@ class Workload:
         variables: of every rank, for words of the launcher that no plan replaces.
         secrets: names of the variables whose values argv takes where ``${NAME}`` stands:
             tokens and passwords are never written down.
-        framework: "trainer" or "accelerate"; None until a trial of the script has shown it.
+        framework: what it trains with; None until a trial of the script has shown it.
         parses_arguments: whether the script trains with TrainingArguments that it reads
             from its command line (HfArgumentParser), so that a launch can pass ``--bf16``
             and the like; None until a trial has shown it.
@@ -172,7 +173,7 @@ class Workload:
     @property
     def takes_flags(self) -> bool:
         """Whether flags are known to carry a plan into this script."""
-        return self.parses_arguments is True and self.framework != "accelerate"
+        return self.parses_arguments is True and self.framework in (None, "trainer")
 
     def samples_per_rank(self, world_size: int) -> int | None:
         """Samples of one rank per optimizer step; None where the script decides.

@@ -53,13 +53,16 @@ def carried(
 
     A script is given flags where it was seen to train with the TrainingArguments that it
     parses; in all others, and in those that were never run, the plan is set by code. A
-    script that is run as found gets nothing. ``by_flags``: flags even for a script that was
-    never run. Raises ValueError where the global batch cannot be divided over the ranks.
+    loop over torch alone gets variables, and a script that is run as found gets nothing.
+    ``by_flags``: flags even for a script that was never run. Raises ValueError where the
+    global batch cannot be divided over the ranks.
     """
     variables = {**workload.variables, **plan_variables(plan, versions)}
     if plan.as_found:
         flags = batch_flags(workload, plan) if workload.recipe is not None else ()
         return Carried(variables=variables, flags=flags)
+    if workload.framework == "pytorch":  # the rest is the script's own; see knobs.owned
+        return Carried(variables=variables, world_size=plan.world_size)
     never_run = workload.parses_arguments is None and workload.framework is None
     if workload.takes_flags or (by_flags and never_run):
         flags = training_flags(workload, plan, versions)

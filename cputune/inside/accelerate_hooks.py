@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from cputune.inside.carry import Patch
+from cputune.inside.loop import Loop
 from cputune.inside.meter import Meter, samples_of
 
 _SILENT_METHODS = ("save", "save_state", "save_model", "init_trackers", "log")
@@ -24,51 +25,17 @@ def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
     ]
 
 
-class _Loop:
-    """Follows a training loop: which loader it iterates, which optimizer is its clock."""
+class _Loop(Loop):
+    """A loop over what an Accelerator has prepared."""
 
     def __init__(self, meter: Meter) -> None:
-        self.meter = meter
-        self.samples = 0
-        self.running = 0
-        self.clock: int | None = None
+        super().__init__(meter, "accelerate")
         self.batch_seen = False
 
     @property
     def idle(self) -> bool:
         """Whether a Trainer drives accelerate here; its own hooks measure then."""
         return self.meter.framework == "trainer"
-
-    def batches(self, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """The batches of a loader; those of the loader that is trained on, without end.
-
-        A script evaluates and saves when its training loader is exhausted. A loader that
-        is iterated inside another one's loop is an evaluation: its time does not count.
-        """
-        nested = self.running > 0
-        since, trained = self.meter.pause(), self.meter.backwards
-        if not nested:
-            self.meter.begin("accelerate")
-        self.running += 1
-        try:
-            while True:
-                before = self.meter.backwards
-                for batch in iterate():
-                    self.samples = self.meter.see_batch(batch)
-                    yield batch
-                if self.meter.backwards == before:
-                    return
-        finally:
-            self.running -= 1
-            if nested and self.meter.backwards == trained:
-                self.meter.resume(since)
-
-    def stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped; the first one that ever did is the clock."""
-        if self.clock is None:
-            self.clock = id(optimizer)
-        if self.clock == id(optimizer):
-            self.meter.step(mean_loss=True, optimizer=optimizer)
 
 
 def _patch_accelerator(module: ModuleType, loop: _Loop, scratch: str | None) -> None:

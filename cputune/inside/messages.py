@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-Framework = Literal["trainer", "accelerate"]
+Framework = Literal["trainer", "accelerate", "pytorch"]
 
 
 class Hello(TypedDict):

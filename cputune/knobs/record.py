@@ -48,11 +48,13 @@ class Ask:
     """What somebody wants of the space, beside what the machine can do.
 
     ``fixed`` are knobs that are held at a value. ``allow_slow_precision`` offers bf16
-    where the CPU only emulates it. ``workload`` is what is trained.
+    where the CPU only emulates it. ``workload`` is what is trained. ``own`` are knobs that its
+    script decides, at the values of today's launch; they are held in ``fixed`` too.
     """
 
     workload: Workload | None = None
     fixed: Mapping[str, KnobValue] = field(default_factory=dict)
+    own: Mapping[str, KnobValue] = field(default_factory=dict)
     allow_slow_precision: bool = False
 
     def kept(self, name: str, values: Iterable[KnobValue]) -> tuple[KnobValue, ...]:
@@ -63,9 +65,9 @@ class Ask:
 
     @property
     def framework(self) -> Framework:
-        """What the script trains with; a script that was not seen yet is taken for a Trainer's."""
+        """Whose rules hold; a script that was not seen yet is taken for a Trainer's."""
         known = self.workload.framework if self.workload is not None else None
-        return "accelerate" if known == "accelerate" else "trainer"
+        return "trainer" if known in (None, "trainer") else "accelerate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,8 +110,8 @@ def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
         )
     if not seen:
         return Infeasible(
-            f"no Trainer and no Accelerator was seen in {script}: cputune measures scripts "
-            "built on transformers.Trainer or accelerate.Accelerator",
+            f"no Trainer, no Accelerator and no step of an optimizer was seen in {script}: "
+            "nothing trains there that could be measured",
             hopeless=True,
         )
     what, why = (

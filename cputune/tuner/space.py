@@ -10,6 +10,7 @@ from cputune.cores import usable_cores
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Choices, KnobValue, LeftOut, knob_named
+from cputune.knobs.owned import only, owned, why_owned
 from cputune.knobs.precision import advised_precision
 from cputune.layout import baseline_plan, guide_plan
 from cputune.plan import Plan
@@ -69,9 +70,17 @@ def build_space(
     """
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
     today = baseline or baseline_plan(facts, ranks=workload.launch_ranks)
+    own = owned(workload, today)
+    for name in own:
+        if fixed.get(name, own[name]) != own[name]:
+            raise UsageError(
+                f"{workload.name} cannot be tuned with {name}={_text(fixed[name])}",
+                hint=f"{why_owned(workload, name).why}; leave out --fix {name}",
+            )
     ask = Ask(
         workload=workload,
-        fixed={**_unvaried(vary, fixed, today), **fixed},
+        fixed={**_unvaried(vary, fixed, today), **fixed, **own},
+        own=own,
         # What runs today is slow, perhaps, but possible.
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
@@ -88,7 +97,7 @@ def build_space(
         ),
         left_out=left_out,
         values=values,
-        suggestions=_suggestions(facts, values),
+        suggestions=_suggestions(facts, values, own),
     )
 
 
@@ -96,14 +105,21 @@ def _plans(
     facts: HostFacts, workload: Workload, ask: Ask
 ) -> tuple[dict[Plan, Mapping[str, KnobValue]], tuple[LeftOut, ...]]:
     """Every plan with its knob values, and what was left out."""
-    choices = {knob.name: knob.choices(facts, ask) for knob in KNOBS if knob.choices is not None}
+    choices = {
+        knob.name: only(workload, knob.name, ask.own[knob.name])
+        if knob.name in ask.own
+        else knob.choices(facts, ask)
+        for knob in KNOBS
+        if knob.choices is not None
+    }
     layouts = Layouts(facts=facts, workload=workload, ask=ask, backends=choices["backend"].values)
     found: dict[Plan, Mapping[str, KnobValue]] = {}
     for layout, values in layouts.plans():
         for plan, more in _with_libraries(facts, layout, choices, ask):
             found.setdefault(plan, {**values, **more})
-    reasons = (*layouts.left_out, *(out for choice in choices.values() for out in choice.left_out))
-    return found, reasons
+    ranks = (why_owned(workload, "ranks"),) if "ranks" in ask.own else ()
+    libraries = (out for choice in choices.values() for out in choice.left_out)
+    return found, (*ranks, *layouts.left_out, *libraries)
 
 
 def _with_libraries(
@@ -175,13 +191,15 @@ def _text(value: KnobValue) -> str:
 
 
 def _suggestions(
-    facts: HostFacts, values: Mapping[Plan, Mapping[str, KnobValue]]
+    facts: HostFacts,
+    values: Mapping[Plan, Mapping[str, KnobValue]],
+    own: Mapping[str, KnobValue],
 ) -> tuple[tuple[Origin, Plan], ...]:
     """The guide's plan and the topology's, where the space holds them.
 
     Both in the precision that is advised here; the rest as it is today, but for oneCCL
     and IPEX, which the guides use where they live. The topology's plan takes a faster
-    allocator.
+    allocator. ``own`` are the knobs that the script decides.
     """
     cores = usable_cores(facts)
     nodes = len({(core.socket, core.numa_node) for core in cores})
@@ -198,7 +216,7 @@ def _suggestions(
     for origin, ranks, allocators in wanted:
         for allocator in allocators:
             meant = {**today, "precision": precision, "allocator": allocator}
-            meant |= {"ranks": ranks, "smt": False}
+            meant |= {"ranks": ranks, "smt": False, **own}
             match = [plan for plan, of in values.items() if meant.items() <= of.items()]
             if match:
                 found.setdefault(max(match, key=_liked), origin)

@@ -1,4 +1,4 @@
-"""What is neither Trainer nor Accelerator ends before it trains; a trial saves no files."""
+"""What cannot be measured ends before it trains; a trial saves no files."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def save(obj, f):
     "torch/optim/optimizer.py": """
 HOOKS = []
 register_optimizer_step_pre_hook = HOOKS.append
+register_optimizer_step_post_hook = [].append
 class SGD:
     def step(self):
         for hook in HOOKS:
@@ -63,11 +64,11 @@ def told(place: Path, script: str) -> list[dict[str, object]]:
     return [json.loads(message) for message in said.splitlines()]
 
 
-def test_a_loop_of_its_own_is_refused_before_its_first_step(place: Path) -> None:
+def test_a_loop_without_a_data_loader_is_refused_before_its_first_step(place: Path) -> None:
     script = "import torch.optim.optimizer as o\no.SGD().step()\nopen('trained', 'w')\n"
     refusal = told(place, script)[-1]
     assert (refusal["event"], refusal["hopeless"]) == ("refused", True)
-    assert "a loop of its own" in str(refusal["reason"])
+    assert "iterate a DataLoader" in str(refusal["reason"])
     assert not (place / "trained").exists()
 
 

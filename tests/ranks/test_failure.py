@@ -72,7 +72,12 @@ def test_the_tail_is_short_enough_to_read() -> None:
 @pytest.mark.parametrize(
     ("seen", "steps", "kind", "words"),
     [
-        ([], 0, Infeasible, "no Trainer and no Accelerator was seen in t.py"),
+        (
+            [],
+            0,
+            Infeasible,
+            "no step of an optimizer was seen in t.py",
+        ),
         (["Accelerator", "Trainer"], 0, NoMeasurement, "--do_train"),
         (["Accelerator"], 0, NoMeasurement, "an Accelerator"),
         (["Trainer"], 3, NoMeasurement, "after 3 steps"),

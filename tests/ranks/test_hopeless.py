@@ -116,7 +116,7 @@ def test_the_command_line_shows_the_last_lines(folder: Path) -> None:
 
 
 @pytest.mark.torch
-def test_a_loop_of_its_own_ends_at_its_first_step(folder: Path) -> None:
+def test_a_loop_without_a_data_loader_ends_at_its_first_step(folder: Path) -> None:
     (folder / "train.py").write_text(
         "import torch\n"
         "model = torch.nn.Linear(2, 2)\n"

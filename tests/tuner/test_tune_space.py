@@ -14,8 +14,8 @@ import cputune
 from cputune import cpulist
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Launcher, Package
-from cputune.layout import guide_plan
-from cputune.tuner.space import SearchSpace
+from cputune.layout import baseline_plan, guide_plan
+from cputune.tuner.space import SearchSpace, build_space
 
 JOB = cputune.Workload.from_recipe("bert-mini")
 INTEL_MPI = Launcher(name="mpirun", path="/opt/intel/mpirun", dialect="intelmpi")
@@ -473,3 +473,23 @@ def test_uneven_cores_give_a_reason_and_one_launch() -> None:
     space = cputune.search_space(facts, ALONE)
     assert why(space, "ranks=2") == "ranks of one size would leave too many of 3 cores idle"
     assert guide_plan(facts).processes_per_node == 1
+
+
+class TestALoopOfItsOwn:
+    JOB = replace(cputune.Workload.script(["train.py"]), framework="pytorch", global_batch_size=8)
+
+    def test_what_the_script_decides_stays_as_it_was_seen(self) -> None:
+        facts = machine(isa=AMX, cores_per_socket=8)
+        today = replace(baseline_plan(facts), precision="bf16")
+        space = build_space(facts, self.JOB, baseline=today)
+        assert values_of(space, "ranks") == {1}
+        assert values_of(space, "precision") == {"bf16"}
+        assert values_of(space, "optimizer") == {"default"}
+        assert len(values_of(space, "threads")) > 1
+        assert why(space, "precision").endswith("its precision is its own")
+        assert space.suggestions
+
+    def test_another_value_is_refused_with_the_reason(self) -> None:
+        with pytest.raises(UsageError, match="cannot be tuned with precision=bf16") as caught:
+            build_space(machine(isa=AMX, cores_per_socket=8), self.JOB, fix={"precision": "bf16"})
+        assert "a loop of its own" in str(caught.value.hint)
