@@ -34,8 +34,8 @@ def test_what_is_written_has_the_modes_of_the_table(
     one_socket().result.save("cputune.json")
     words = ["emit", "--other-machine", "--format", "pytorchjob", "-o", "launch"]
     assert CliRunner().invoke(cli, words).exit_code == 0
-    Ledger(tmp_path / "open.db", resume=False)
-    Ledger(tmp_path / "private.db", resume=False, private=True)
+    Ledger(tmp_path / "open.db", resume=False).close()
+    Ledger(tmp_path / "private.db", resume=False, private=True).close()
 
     assert mode(tmp_path / "launch" / "pytorchjob.yaml") == 0o644 & ~umask
     assert mode(tmp_path / "launch" / "pytorchjob.kubectl.sh") == 0o755 & ~umask
@@ -57,5 +57,5 @@ def test_a_planted_link_is_replaced_and_not_followed(tmp_path: Path, there: bool
             Ledger(tmp_path / "cputune.db", resume=False)
         assert victim.read_text() == "precious"
     else:
-        Ledger(tmp_path / "cputune.db", resume=False)
+        Ledger(tmp_path / "cputune.db", resume=False).close()
         assert not victim.exists()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,16 +66,20 @@ class Ledger:
                 f"{path} holds a study already",
                 hint="--resume goes on with it, --force starts over",
             )
-        with self._reading():
+        self._open = ExitStack()
+        with self._reading(), ExitStack() as opened:
             if path is not None and self._is_new:
-                with whole(path, private=private) as half:
-                    storage = _storage(half)
+                with whole(path, private=private) as half, _storage(half) as storage:
                     _create(storage)
-                    storage.engine.dispose()
             elif path is not None and private:
                 path.chmod(0o600)
-            self._study = _create(None if path is None else _storage(path))
+            self._study = _create(path and opened.enter_context(_storage(path)))
+            self._open = opened.pop_all()
         self._running: OptunaTrial | None = None
+
+    def close(self) -> None:
+        """Close the file; what stands in it stays."""
+        self._open.close()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -198,7 +202,7 @@ class Ledger:
         """Remove the file of a study that was made here and never had a trial."""
         if self._path is not None and self._is_new:
             with suppress(Exception):  # the disk may be full, and the error is told already
-                optuna.delete_study(study_name=STUDY_NAME, storage=_storage(self._path))
+                self.close()
                 self._path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
@@ -216,9 +220,16 @@ def _create(storage: RDBStorage | None) -> optuna.Study:
     )
 
 
-def _storage(path: Path) -> RDBStorage:
+@contextmanager
+def _storage(path: Path) -> Iterator[RDBStorage]:
     """Optuna's storage in this very file: in an address some signs of its name mean something."""
-    return RDBStorage("sqlite:///study", engine_kwargs={"creator": partial(connect, path)})
+    engine = {"creator": partial(connect, path)}
+    storage = RDBStorage("sqlite:///study", engine_kwargs=engine)
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 def _first_line(error: Exception) -> str:

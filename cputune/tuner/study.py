@@ -86,6 +86,12 @@ class TuningStudy:
     def run(self) -> Result:
         """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
         try:
+            return self._run()
+        finally:
+            self._ledger.close()
+
+    def _run(self) -> Result:
+        try:
             resumed = self._take_up()
             with self._open_runner(self._workload, False) as runner:
                 self._search(runner, resumed)

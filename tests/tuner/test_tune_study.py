@@ -461,7 +461,7 @@ class TestInterrupt:
             with pytest.raises(KeyboardInterrupt):
                 Ledger(tmp_path / "s.db", resume=False)
         assert list(tmp_path.iterdir()) == []
-        Ledger(tmp_path / "s.db", resume=False, private=True)
+        Ledger(tmp_path / "s.db", resume=False, private=True).close()
         assert (tmp_path / "s.db").stat().st_mode & 0o777 == 0o600
 
     def test_a_file_that_is_no_study_is_refused(self, tmp_path: Path) -> None:
