@@ -21,6 +21,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.trial import Trial as OptunaTrial
 from optuna.trial import TrialState
+from sqlalchemy.pool import NullPool
 
 from cputune.documents import Record, plain, record_of
 from cputune.errors import CannotError
@@ -223,7 +224,7 @@ def _create(storage: RDBStorage | None) -> optuna.Study:
 @contextmanager
 def _storage(path: Path) -> Iterator[RDBStorage]:
     """Optuna's storage in this very file: in an address some signs of its name mean something."""
-    engine = {"creator": partial(connect, path)}
+    engine = {"creator": partial(connect, path), "poolclass": NullPool}
     storage = RDBStorage("sqlite:///study", engine_kwargs=engine)
     try:
         yield storage

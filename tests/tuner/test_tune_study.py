@@ -14,6 +14,7 @@ from pathlib import Path
 import optuna
 import pytest
 from machines import MACHINES, Machine, SimulatedRunner
+from sqlalchemy.pool import NullPool
 from tuner.fakes import BY_NAME, SMALL, FakeRunner, Script, steady, truthful
 
 import cputune
@@ -573,11 +574,12 @@ class TestLongReasons:
 
 class TestStorage:
     def test_optuna_reads_the_trials_with_their_states(self, tmp_path: Path) -> None:
-        import optuna
-
         script = failing(Crashed("rank 0 died"), when="bf16")
         result = tune(SMALL, FakeRunner(script), study=tmp_path / "s.db")
-        study = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path / 's.db'}")
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{tmp_path / 's.db'}", engine_kwargs={"poolclass": NullPool}
+        )
+        study = optuna.load_study(study_name=None, storage=storage)
         states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
         assert [t.state.name for t in study.trials] == [states[t.state] for t in result.trials]
         assert study.trials[1].user_attrs["reason"].startswith("rank 0 died")
