@@ -13,6 +13,7 @@ from faults.outcome import HEAD, Outcome, row
 from faults.parents import LIGHT, SIGNALS, Chain
 from faults.ranks import strike
 from faults.storage import damaged, full_for_the_result
+from faults.watched import told
 
 pytestmark = [pytest.mark.slow]
 
@@ -51,3 +52,8 @@ def test_the_table_counts() -> None:
     assert row("a fault", outcomes).split()[-4:] == ["3", "2", "2", "1"]
     assert row("another", [Outcome(tried=False)]).endswith("cannot be tried here")
     assert len(row("a fault", outcomes)) == len(HEAD)
+
+
+def test_a_trial_that_is_run_again_has_not_ended() -> None:
+    said = "trial 0: 8 samples/s  1 × 2 threads\ntrial 1: others delayed it, so it is run again\n"
+    assert told(said) == {0}

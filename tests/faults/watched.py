@@ -133,8 +133,11 @@ class Watched:
         return left
 
     def folders(self) -> set[Path]:
-        """What of its temporary files is there, once its processes are gone."""
-        return set((self.place / "tmp").glob("*"))
+        """What of its temporary files is there, once its processes are gone.
+
+        ``torchinductor_USER`` is a cache of torch, as without us.
+        """
+        return set((self.place / "tmp").iterdir()) - set((self.place / "tmp").glob("torchind*"))
 
     def end(self) -> None:
         """End it and all of it, whatever it does."""
@@ -145,8 +148,9 @@ class Watched:
 
 
 def told(said: str) -> set[int]:
-    """The numbers of the trials that it has told of as ended."""
-    return {int(number) for number in re.findall(r"^trial (\d+): ", said, re.MULTILINE)}
+    """The numbers of the trials that it has told of as ended; those run again have not."""
+    ended = re.findall(r"^trial (\d+): (?!.*so it is run again$)", said, re.MULTILINE)
+    return {int(number) for number in ended}
 
 
 def on_record(study: Path) -> list[int]:
