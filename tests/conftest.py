@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+_INTERRUPTING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
 # Whoever starts the suite in the background (nohup, a CI runner) may have these ignored, and
 # every process of a test would inherit that.
 for _number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
@@ -22,7 +24,10 @@ def _environment_unchanged() -> Iterator[None]:
     before = dict(os.environ)
     affinity = os.sched_getaffinity(0)
     directory = os.getcwd()
+    handlers = {number: signal.getsignal(number) for number in _INTERRUPTING}
     yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)  # an interrupted tune passes over later ones for good
     now = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
     before.pop("PYTEST_CURRENT_TEST", None)
     assert now == before, "a test changed the environment"
