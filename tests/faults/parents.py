@@ -85,6 +85,8 @@ class Chain:
             return "" if ended == -signal.SIGKILL else f"ended with {ended}: {said[-500:]}"
         if ended == -self.number and not said:
             return ""  # it came before Python had begun
+        if ended == -self.number and "round" in said and (folder / "cputune.json").exists():
+            return ""  # it came when all was written, while Python took itself down
         # An interrupt inside an exec() (dataclasses are made so) lets CPython end itself by
         # SIGINT after we have handled it; for a shell that is 130 as well.
         if ended != 130 and (ended, self.number) != (-signal.SIGINT, signal.SIGINT):
