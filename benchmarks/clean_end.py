@@ -2,8 +2,9 @@
 
     python benchmarks/clean_end.py --launches 100
 
-Two ranks train a little with DistributedDataParallel over gloo, leave a collective at work as
-``async_op`` does, and end without a word about their process group, as most scripts do.
+Two ranks train a little with DistributedDataParallel over gloo. One script leaves a collective
+at work as ``async_op`` does, and ends without a word about its process group, as most do; the
+other destroys its group and then frees its model, as those that use accelerate do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from cputune.inside import carry_script
 from cputune.ranks.commands import held_port
 
-SCRIPT = """
+TRAIN = """
 import torch
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
@@ -29,10 +30,18 @@ optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(5):
     model(torch.randn(8, 64)).square().mean().backward()
     optimizer.step()
-work = torch.distributed.all_reduce(torch.ones(1 << 20), async_op=True)
 """
+ENDS = {
+    "silent": "work = torch.distributed.all_reduce(torch.ones(1 << 20), async_op=True)",
+    "tidy": """
+gathered = [torch.empty(1 << 20) for _ in range(2)]
+torch.distributed.all_gather(gathered, torch.ones(1 << 20))
+torch.distributed.destroy_process_group()
+del model
+""",
+}
 RANKS = 2
-MOST_SECONDS = 180.0
+MOST_SECONDS = 60.0
 
 
 def launch(command: Sequence[str]) -> str:
@@ -72,13 +81,14 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="without carry.py, to compare")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        script = Path(place) / "train.py"
-        script.write_text(SCRIPT)
         carry = [] if arguments.plain else [str(carry_script()), "{}"]
-        ends = count([sys.executable, *carry, str(script)], arguments.launches)
-    print(f"{arguments.launches} launches of {RANKS} ranks {'plain' if arguments.plain else ''}")
-    for how, times in ends.most_common():
-        print(f"  {times:4} {how}")
+        for kind, end in ENDS.items():
+            script = Path(place) / f"{kind}.py"
+            script.write_text(TRAIN + end)
+            ends = count([sys.executable, *carry, str(script)], arguments.launches)
+            print(f"{arguments.launches} launches, {RANKS} ranks, {kind}{' plain' * (not carry)}:")
+            for how, times in ends.most_common():
+                print(f"  {times:4} {how}")
 
 
 if __name__ == "__main__":

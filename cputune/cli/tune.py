@@ -137,16 +137,16 @@ def command(
             on_event=progress,
             **options,
         )
-    except Interrupted as error:
+        if destination is not None:
+            result.save(destination, force=True)
+    except (Interrupted, KeyboardInterrupt) as error:  # the latter while all is put away
         found = getattr(error, "result", None)
         if found is not None and destination is not None:
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}")
         raise Interrupted(
-            str(error), hint=f"go on with: {again(job, script, resumed=resume)}"
+            str(error) or "interrupted", hint=f"go on with: {again(job, script, resumed=resume)}"
         ) from None
-    if destination is not None:
-        result.save(destination, force=True)
     _show(result, destination, facts, as_json=as_json or destination is None)
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import ctypes
 import functools
 import importlib.abc
 import importlib.machinery
@@ -36,6 +37,7 @@ import math
 import os
 import runpy
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -330,16 +332,36 @@ def end_together() -> None:
     """Wait for the other ranks of a script that ended well, and take its process group down.
 
     Where nobody does, gloo's threads may still hold what the interpreter frees as it ends, and
-    the process dies after all is done: SIGABRT, exit status 134 (pytorch/pytorch#179291). A
-    rank that failed does not come here: it ends the others' wait with an error.
+    the process dies after all is done: SIGABRT, exit status 134 (pytorch/pytorch#179291). They
+    let go of it while this thread sleeps. A rank that failed does not come here: it ends the
+    others' wait with an error.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     with contextlib.suppress(Exception):
         distributed.barrier()
+        time.sleep(0.05)
     with contextlib.suppress(Exception):
         distributed.destroy_process_group()
+
+
+def keep_process_groups(module: ModuleType) -> None:
+    """Let no process group be freed before the process ends.
+
+    DistributedDataParallel holds its group after ``destroy_process_group``, and frees it with
+    the interpreter's lock held; the group then waits for gloo's threads, and a thread that
+    frees its last tensors waits for that lock: for ever (pytorch/pytorch#56297, torch 2.13).
+    """
+    original = module.destroy_process_group
+
+    @functools.wraps(original)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        for group in list(module._world.pg_map):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        original(*args, **kwargs)
+
+    module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
 
 def _run(argv: Sequence[str]) -> None:
@@ -380,8 +402,8 @@ def main() -> None:
     if len(sys.argv) < 3:
         sys.exit("usage: carry.py PLAN SCRIPT ARGUMENTS...")
     plan = json.loads(sys.argv[1])
-    if plan:
-        watch(Carrier(Force(**plan), refuse, say).patches())
+    patches = Carrier(Force(**plan), refuse, say).patches() if plan else []
+    watch([*patches, ("torch.distributed.distributed_c10d", keep_process_groups)])
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the directory of this file, which the script would not search
     run(sys.argv[2:])

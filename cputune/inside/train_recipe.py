@@ -11,6 +11,7 @@ prints which of them it trains on.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import random
 import sys
@@ -209,10 +210,11 @@ def main() -> None:
     trainer.train()
     trainer.save_model()
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        # Ranks that leave at different times die; and gloo's thread needs the interpreter to
-        # free the last collective, which the model's destructor waits for while it holds it
-        # (seen with torch 2.13: a hang). After a barrier there is nothing left to free.
+        # Ranks that leave at different times die. The group is never freed: the model would do
+        # it with the interpreter's lock held, and wait for a thread of gloo's, which waits for
+        # that lock to free its last tensors (pytorch/pytorch#56297, torch 2.13).
         torch.distributed.barrier()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
         torch.distributed.destroy_process_group()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
 
@@ -86,9 +86,10 @@ class TuningStudy:
     def run(self) -> Result:
         """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
         try:
-            return self._run()
-        finally:
-            self._ledger.close()
+            with closing(self._ledger):
+                return self._run()
+        except (KeyboardInterrupt, Interrupted):  # it may also come when all is measured
+            raise self._interrupted() from None
 
     def _run(self) -> Result:
         try:
@@ -98,17 +99,15 @@ class TuningStudy:
             if self._sampler is not None:
                 fresh = partial(self._open_runner, self._workload, True)
                 confirm_best(self._measuring, self._sampler.believe(), fresh)
-        except (KeyboardInterrupt, Interrupted):
+            result = self._conclude()
+            self._on_event(StudyEnded(result=result))
+            return result
+        except BaseException as error:
             self._ledger.abandon()
-            raise self._interrupted() from None
-        except BaseException:
-            self._ledger.abandon()
-            if not self._findings.trials:
+            interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
+            if not interrupted and not self._findings.trials:
                 self._ledger.discard()
             raise
-        result = self._conclude()
-        self._on_event(StudyEnded(result=result))
-        return result
 
     def _interrupted(self) -> Interrupted:
         count = len(self._findings.trials)
@@ -120,7 +119,12 @@ class TuningStudy:
                 else "--study FILE.db keeps what was measured, --resume goes on from there"
             ),
         )
-        self._findings.notes.append("The study was interrupted; nothing was confirmed.")
+        rounds = len(self._findings.confirm_runs)
+        self._findings.notes.append(
+            f"The study was interrupted after {rounds} runs of its confirmation."
+            if rounds
+            else "The study was interrupted; nothing was confirmed."
+        )
         try:
             error.result = self._conclude()
         except NoValidTrialError:

@@ -327,6 +327,17 @@ class TestNoResult:
         assert again.code == 0
         assert len(Result.load(Path("cputune.json")).trials) == 7
 
+    def test_an_interrupt_after_the_last_round_says_how_to_go_on_too(
+        self, cputune: Run, runner: type[FakeProcessRunner], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def stopped(result: Result, path: Path, *, force: bool) -> None:
+            signal.raise_signal(signal.SIGHUP)
+
+        monkeypatch.setattr(Result, "save", stopped)
+        ended = cputune("tune", "--seed", "3")
+        assert ended.code == 130
+        assert "hint: go on with: cputune tune --resume --seed 3" in ended.err
+
     def test_a_study_in_use_is_left_alone(self, cputune: Run) -> None:
         cputune("tune", "--budget", "2")
         before = Path("cputune.db").read_bytes()

@@ -422,6 +422,17 @@ class TestInterrupt:
                 t.plan for t in whole.trials[: len(found.trials)]
             ]
 
+    def test_while_all_is_put_away_loses_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def closed(self: Ledger) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Ledger, "close", closed)
+        with pytest.raises(Interrupted) as caught:
+            tune(SMALL, FakeRunner(truthful()))
+        found = caught.value.result
+        assert found.best.plan == fastest(SMALL)
+        assert "runs of its confirmation" in " ".join(found.notes)
+
     def test_a_finished_study_is_not_run_again(self, tmp_path: Path) -> None:
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
         runner = FakeRunner(truthful())
