@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cputune.cli._output import console, json_text, tell
-from cputune.doctor import Diagnosis, Finding, Severity, by_severity, diagnose
+from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
 from cputune.errors import CannotError, UsageError
 from cputune.host import read_document
 
@@ -33,6 +34,7 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
     metavar="[CODE]",
     help="The whole story of a check, with its threads; without CODE a list of all checks.",
 )
+@click.option("--all", "everything", is_flag=True, help="Also what was looked for and is fine.")
 @click.option("--only", multiple=True, metavar="CODE|SEVERITY,…", help="Show these alone.")
 @click.option("--ignore", multiple=True, metavar="CODE,…", help="Leave these out.")
 @click.option(
@@ -50,7 +52,12 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 @click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
 @click.option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
-@click.option("-v", "--verbose", count=True, help="Tell the story and the source of each finding.")
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="The story and source of each finding, the reason of each unknown.",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -58,6 +65,7 @@ def command(
     as_markdown: bool,
     print_fix: bool,
     explain: str | None,
+    everything: bool,
     only: tuple[str, ...],
     ignore: tuple[str, ...],
     fail_on: str,
@@ -75,6 +83,7 @@ def command(
 
     \b
     cputune doctor
+    cputune doctor --all
     cputune doctor --json | jq .summary
     cputune doctor --explain quota-threads
     cputune doctor --stack torch=2.6.0
@@ -83,6 +92,10 @@ def command(
         raise UsageError("--json, --markdown and --print-fix exclude each other")
     if sum(asked is not None for asked in (explain, record, stack or check_file)) > 1:
         raise UsageError("--explain, --record and --stack or --check-file exclude each other")
+    if everything and (stack is not None or check_file is not None):
+        raise UsageError(
+            "--all tells what is fine with a machine", hint="leave --stack and --check-file away"
+        )
     if deep and (root is not None or stack is not None or check_file is not None):
         raise UsageError(
             "--deep looks at the live machine",
@@ -107,6 +120,8 @@ def command(
     if python is not None:
         diagnosis = diagnosis.for_python(host.executable)
     diagnosis = diagnosis.only(chosen)
+    if everything:
+        diagnosis = _with_what_is_fine(diagnosis, chosen)
     about_machine = stack is None and check_file is None
     if form == "fix":
         from cputune.report.fixes import fix_script
@@ -155,6 +170,17 @@ def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | No
     return Diagnosis(facts=facts, findings=by_severity(found))
 
 
+def _with_what_is_fine(
+    diagnosis: Diagnosis, chosen: Callable[[Finding | Check], bool]
+) -> Diagnosis:
+    """The same with every check of the facts, those of files and children left out."""
+    from cputune.doctor.looked import looked_at
+
+    found = {finding.code for finding in (*diagnosis.findings, *diagnosis.hidden)}
+    looked = looked_at(diagnosis.facts, found)
+    return replace(diagnosis, looked=tuple(row for row in looked if chosen(row.check)))
+
+
 MOST_CHARACTERS = 16 << 20
 """Of what is piped into ``--check-file -``; a file may have as many bytes."""
 
@@ -183,8 +209,8 @@ def _words(options: tuple[str, ...], known: tuple[str, ...]) -> frozenset[str]:
     return frozenset(words)
 
 
-def _chooser(only: frozenset[str], ignore: frozenset[str]) -> Callable[[Finding], bool]:
-    def chosen(finding: Finding) -> bool:
+def _chooser(only: frozenset[str], ignore: frozenset[str]) -> Callable[[Finding | Check], bool]:
+    def chosen(finding: Finding | Check) -> bool:
         wanted = not only or finding.code in only or finding.severity.value in only
         return wanted and finding.code not in ignore
 

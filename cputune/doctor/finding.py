@@ -26,8 +26,12 @@ import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from cputune.facts import HostFacts
+
+if TYPE_CHECKING:
+    from cputune.doctor.looked import Looked
 
 _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)
 
@@ -143,12 +147,14 @@ def check(
 class Diagnosis:
     """What the doctor has to say about one machine; the worst findings come first.
 
-    ``hidden`` were found too, and nobody wanted to see them.
+    ``hidden`` were found too, and nobody wanted to see them. ``looked`` is what came of
+    every check, where somebody asked for it; else it is None.
     """
 
     facts: HostFacts
     findings: tuple[Finding, ...]
     hidden: tuple[Finding, ...] = ()
+    looked: tuple[Looked, ...] | None = None
 
     def only(self, chosen: Callable[[Finding], bool]) -> Diagnosis:
         """The same with these findings alone; the others are ``hidden``."""

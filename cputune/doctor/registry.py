@@ -6,6 +6,8 @@ machine: a person mends from the top.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cputune.doctor.checks import (
     affinity,
     binders,
@@ -24,22 +26,33 @@ from cputune.doctor.checks import (
 )
 from cputune.doctor.finding import Check
 
-CHECKS: tuple[Check, ...] = (
-    *missing.CHECKS,
-    *versions.CHECKS,
-    *rendezvous.CHECKS,
-    *launchers.CHECKS,
-    *collectives.CHECKS,
-    *limits.CHECKS,
-    *resources.CHECKS,
-    *threads.CHECKS,
-    *affinity.CHECKS,
-    *binders.CHECKS,
-    *precision.CHECKS,
-    *libraries.CHECKS,
-    *system.CHECKS,
-    *shape.CHECKS,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theme:
+    """Checks that people think of together; ``title`` names what they look at."""
+
+    title: str
+    checks: tuple[Check, ...]
+
+
+THEMES: tuple[Theme, ...] = (
+    Theme(title="basic facts", checks=missing.CHECKS),
+    Theme(title="versions", checks=versions.CHECKS),
+    Theme(title="how ranks meet", checks=rendezvous.CHECKS),
+    Theme(title="launchers", checks=launchers.CHECKS),
+    Theme(title="oneCCL and gloo", checks=collectives.CHECKS),
+    Theme(title="CPUs and memory of the container", checks=limits.CHECKS),
+    Theme(title="shared memory, files, priority", checks=resources.CHECKS),
+    Theme(title="threads", checks=threads.CHECKS),
+    Theme(title="binding", checks=affinity.CHECKS),
+    Theme(title="binding by launchers", checks=binders.CHECKS),
+    Theme(title="precision", checks=precision.CHECKS),
+    Theme(title="libraries", checks=libraries.CHECKS),
+    Theme(title="kernel settings and load", checks=system.CHECKS),
+    Theme(title="sockets, cores, NUMA nodes", checks=shape.CHECKS),
 )
+
+CHECKS: tuple[Check, ...] = tuple(check for theme in THEMES for check in theme.checks)
 
 
 def all_checks() -> tuple[Check, ...]:

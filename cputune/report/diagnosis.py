@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.bound import bound_parties
 from cputune.doctor.finding import Check
+from cputune.report.looked import HEADING, looked_line, looked_rows
 from cputune.report.machine import machine_lines
 from cputune.report.topology import picture
 from cputune.visible import visible
@@ -15,6 +16,9 @@ from cputune.visible import visible
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+    from cputune.doctor.looked import Looked
+    from cputune.facts import HostFacts
 
 SCHEMA = "cputune.doctor/1"
 
@@ -31,15 +35,18 @@ _SECTIONS = (
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The ``cputune.doctor/1`` document."""
+    """The ``cputune.doctor/1`` document; ``checks`` where all of them are asked for."""
     from cputune.report.host import host_document
 
-    return {
+    said = {
         "schema": SCHEMA,
         "host": host_document(diagnosis.facts),
         "findings": [finding.to_json() for finding in diagnosis.findings],
         "summary": diagnosis.summary,
     }
+    if diagnosis.looked is not None:
+        said["checks"] = [row.to_json() for row in diagnosis.looked]
+    return said
 
 
 def print_text(
@@ -48,7 +55,7 @@ def print_text(
     """What is wrong first, then what is worth doing, then the facts and the picture.
 
     Without ``machine`` the findings alone, for those that are not about the machine. With
-    ``stories`` each finding tells symptom, cause and source.
+    ``stories`` each finding tells symptom, cause and source, and each unknown fact its reason.
     """
     from rich.text import Text
 
@@ -62,21 +69,35 @@ def print_text(
             _print_finding(finding, console)
             if stories:
                 _print_story(finding, console)
+    if diagnosis.looked is not None:
+        _print_looked(diagnosis.looked, console, unfold=stories)
     if machine:
-        _print_machine(diagnosis, console)
+        _print_machine(diagnosis, console, unfold=stories)
     if diagnosis.findings and not stories:
         code = diagnosis.findings[0].code
         console.print()
         console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
 
 
-def _print_machine(diagnosis: Diagnosis, console: Console) -> None:
+def _print_looked(looked: tuple[Looked, ...], console: Console, *, unfold: bool) -> None:
+    from rich.text import Text
+
+    console.print()
+    console.print(Text(HEADING, style="bold underline"))
+    styles = {"✓": "green", "!": "yellow", "–": "dim"}
+    for sign, head, body in looked_rows(looked, unfold=unfold):
+        text = Text.assemble((head, "bold"), "  ", (visible(body), "dim"))
+        _print_hanging(console, Text(f"{sign} ", styles[sign]), text)
+    console.print(Text(looked_line(looked)))
+
+
+def _print_machine(diagnosis: Diagnosis, console: Console, *, unfold: bool) -> None:
     from rich.text import Text
 
     console.print()
     console.print(Text("The machine", style="bold underline"))
     rows = machine_lines(diagnosis.facts)
-    rows += [("unknown", f"{item.fact}: {item.reason}") for item in diagnosis.facts.unknown]
+    rows += _unknown_rows(diagnosis.facts, unfold=unfold)
     margin = max((len(label) for label, _ in rows), default=0) + 2
     for label, text in rows:
         _print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
@@ -88,6 +109,13 @@ def _print_machine(diagnosis: Diagnosis, console: Console) -> None:
         ascii_only=not (console.encoding or "").lower().startswith("utf"),
     ):
         console.print(Text(visible(line)), soft_wrap=True)
+
+
+def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
+    """What is not known: a row for each fact with its reason, or one row for all of them."""
+    if unfold or len(facts.unknown) < 2:
+        return [("unknown", f"{item.fact}: {item.reason}") for item in facts.unknown]
+    return [("unknown", f"{len(facts.unknown)} facts; with -v each of them and why")]
 
 
 def _print_finding(finding: Finding, console: Console) -> None:
@@ -122,7 +150,8 @@ def _print_hanging(console: Console, label: Text, body: Text) -> None:
     blank = Text(" " * len(label))
     for number, line in enumerate(body.wrap(console, max(20, console.width - len(label)))):
         line.rstrip()
-        console.print((blank if number else label) + line, soft_wrap=True)
+        # Not `label + line`: the sum of two texts has the style of the first throughout.
+        console.print(Text.assemble(blank if number else label, line), soft_wrap=True)
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -151,6 +180,11 @@ def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
         if finding.command:
             lines += [*_fenced("\n".join(map(visible, finding.command.splitlines())), "sh"), ""]
         lines += [f"Source: {links(finding.source)}", ""]
+    if diagnosis.looked is not None:
+        lines += [f"### {HEADING}", ""]
+        for sign, head, body in looked_rows(diagnosis.looked):
+            lines.append(f"- {sign} **{_escape(head)}** {_escape(body)}")
+        lines += ["", f"{looked_line(diagnosis.looked)}.", ""]
     if not machine:
         return "\n".join(lines)
     lines += ["### The machine", "", "| | |", "|---|---|"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rich.console import Console
 from scripts import shellcheck
 
 from cputune.doctor import Diagnosis, Finding, Severity
-from cputune.facts import HostFacts
+from cputune.facts import HostFacts, Library, Unknown
 from cputune.probing import probe
 from cputune.report.diagnosis import markdown, print_text, source_urls, verdict
 from cputune.report.fixes import fix_script
@@ -115,6 +116,43 @@ def test_control_characters_reach_no_terminal(facts: HostFacts) -> None:
     print_text(hostile, Console(file=stream, width=80, no_color=True))
     assert "\x1b" not in stream.getvalue()
     assert "\x1b" not in markdown(hostile)
+
+
+def colored(facts: HostFacts, *found: Finding) -> list[str]:
+    stream = io.StringIO()
+    out = Console(file=stream, width=80, force_terminal=True, color_system="standard")
+    print_text(Diagnosis(facts=facts, findings=found), out)
+    return stream.getvalue().splitlines()
+
+
+def test_a_row_of_the_machine_is_as_bright_on_its_second_line_as_on_its_first(
+    facts: HostFacts,
+) -> None:
+    long = Library(name="tcmalloc", path="/opt/" + "long/" * 10)
+    lines = colored(replace(facts, libraries=(long, long)))
+    (first,) = (number for number, line in enumerate(lines) if "libraries" in line)
+    assert lines[first].startswith("\x1b[2mlibraries  \x1b[0mtcmalloc /opt/")
+    assert "\x1b" not in lines[first + 1]
+
+
+def test_a_long_title_has_one_color_on_all_of_its_lines(facts: HostFacts) -> None:
+    lines = colored(facts, finding(text="a long title " * 12))
+    first = next(number for number, line in enumerate(lines) if "a long title" in line)
+    assert lines[first].startswith("\x1b[1;33mwarning \x1b[0m\x1b[1ma long")
+    assert lines[first + 1].startswith("        \x1b[1mtitle a")
+
+
+def test_unknown_facts_are_one_line_until_stories_are_asked_for(facts: HostFacts) -> None:
+    blind = replace(
+        facts, unknown=tuple(Unknown(fact=f"load.{n}", reason=f"why {n}") for n in range(5))
+    )
+    for stories, shown in ((False, 1), (True, 5)):
+        stream = io.StringIO()
+        out = Console(file=stream, width=80, no_color=True)
+        print_text(Diagnosis(facts=blind, findings=()), out, stories=stories)
+        rows = [line for line in stream.getvalue().splitlines() if line.startswith("unknown ")]
+        assert len(rows) == shown
+        assert ("load.3: why 3" in stream.getvalue()) == stories
 
 
 def test_markdown_escapes_what_would_be_markup(facts: HostFacts) -> None:

@@ -1,0 +1,106 @@
+"""What the doctor looked for: found, fine, or not to be told because a fact is not known.
+
+A check is silent on what is not known, so silence alone is no clean bill. Each check is run
+over facts that note what is read of them: one that read a fact that is not known, and found
+nothing, does not call the machine fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, Literal
+
+from cputune.doctor.finding import Check
+from cputune.facts import HostFacts, Unknown
+
+State = Literal["found", "fine", "unknown"]
+
+_READ_WITH = {
+    # read: the facts that are told by the same files
+    "settings.frequencies": ("settings.governor",),
+    "topology.cores": ("topology.physical_cores", "topology.sockets"),
+    "topology.allowed_cores": ("topology.physical_cores", "topology.sockets"),
+    "topology.present": ("topology.offline",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What came of one check. ``unknown`` are the facts that it read and nobody knows."""
+
+    check: Check
+    theme: str
+    state: State
+    unknown: tuple[Unknown, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A row of ``checks`` in the ``cputune.doctor/1`` document."""
+        return {
+            "code": self.check.code,
+            "title": self.check.title,
+            "theme": self.theme,
+            "state": self.state,
+            "unknown": [item.fact for item in self.unknown],
+        }
+
+
+def looked_at(facts: HostFacts, found: Collection[str] = ()) -> tuple[Looked, ...]:
+    """Every check of the registry on these facts, in its order.
+
+    ``found`` are codes of what was found elsewhere too (in files that the launcher reads).
+    """
+    from cputune.doctor.registry import THEMES
+
+    read: set[str] = set()
+    noting = _noting(facts, "", read)
+    return tuple(
+        _one(check, theme.title, noting, read, check.code in found)
+        for theme in THEMES
+        for check in theme.checks
+    )
+
+
+def _one(check: Check, theme: str, noting: HostFacts, read: set[str], found: bool) -> Looked:
+    read.clear()
+    if check(noting) or found:
+        return Looked(check=check, theme=theme, state="found")
+    asked = {name for fact in read for name in (fact, *_READ_WITH.get(fact, ()))}
+    unknown = tuple(item for item in noting.unknown if item.fact in asked)
+    return Looked(check=check, theme=theme, state="unknown" if unknown else "fine", unknown=unknown)
+
+
+def _noting(value: Any, path: str, read: set[str]) -> Any:
+    """The value, with records in it that note the dotted names of what is read of them.
+
+    Members of tuples are named as ``HostFacts.unknown`` names them: by id, name or place.
+    """
+    if is_dataclass(value) and not isinstance(value, (type, Unknown)):
+        kind: Any = _kind_that_notes(type(value))
+        copy: Any = object.__new__(kind)
+        object.__setattr__(copy, "_noted", (f"{path}." if path else "", read))
+        for field in fields(value):
+            inner = getattr(value, field.name)
+            inner = _noting(inner, f"{path}.{field.name}".lstrip("."), read)
+            object.__setattr__(copy, field.name, inner)
+        return copy
+    if isinstance(value, tuple):
+        return tuple(
+            _noting(item, f"{path}.{getattr(item, 'id', getattr(item, 'name', place))}", read)
+            for place, item in enumerate(value)
+        )
+    return value
+
+
+@cache
+def _kind_that_notes(kind: Any) -> type:
+    """A record type like this one, whose records note each public name that is read."""
+
+    def read(record: Any, name: str) -> Any:
+        if not name.startswith("_"):
+            prefix, noted = object.__getattribute__(record, "_noted")
+            noted.add(prefix + name)
+        return object.__getattribute__(record, name)
+
+    return type(kind.__name__, (kind,), {"__slots__": ("_noted",), "__getattribute__": read})
