@@ -5,7 +5,7 @@ Nothing in the tuner may know which of them it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -81,6 +81,27 @@ class DataRunner(Runner, Protocol):
     @property
     def data(self) -> str | None:
         """What the last trial was fed with, in words; None before its first step."""
+        ...
+
+
+class Living(Protocol):
+    """A plan that lives beside others, and stands still while they have their turns."""
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        """Let it take so many steps, then stop it; the first turn starts it."""
+        ...
+
+    def close(self) -> None:
+        """End it, and all that it has started."""
+        ...
+
+
+@runtime_checkable
+class LivingRunner(Runner, Protocol):
+    """A runner that can let several plans live at once."""
+
+    def living(self, plan: Plan) -> Living:
+        """The plan in processes of its own. ``turn`` raises ``TrialError`` where it fails."""
         ...
 
 

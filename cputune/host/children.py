@@ -38,7 +38,7 @@ def end(
         until = time.monotonic() + seconds
         told: set[psutil.Process] = set()
         while alive := find():
-            _tell([process for process in alive if process not in told], number)
+            tell([process for process in alive if process not in told], number)
             told.update(alive)
             if time.monotonic() >= until:
                 break
@@ -95,7 +95,8 @@ def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-def _tell(processes: Iterable[psutil.Process], number: int) -> None:
+def tell(processes: Iterable[psutil.Process], number: int) -> None:
+    """Send a signal to each; one that is gone, or not ours, does not get it."""
     import psutil
 
     for process in processes:

@@ -15,6 +15,7 @@ Two variables, and one of two ways in::
                            Without it nothing of the plan is set: the launch is only observed
     CPUTUNE_TRIAL_SHOW     names of further variables that the rank shall show, with commas
     CPUTUNE_TRIAL_CPUS     JSON, the CPUs of each local rank, where the ranks bind themselves
+    CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it is let take another
 
 - ``python -m cputune.inside SCRIPT ARGS...`` in place of ``python SCRIPT ARGS...``; also
   ``torchrun ... -m cputune.inside SCRIPT ARGS...`` and ``accelerate launch -m ...``;
@@ -34,6 +35,7 @@ SCRATCH_VARIABLE = "CPUTUNE_TRIAL_SCRATCH"
 FORCE_VARIABLE = "CPUTUNE_TRIAL_FORCE"
 CPUS_VARIABLE = "CPUTUNE_TRIAL_CPUS"
 SHOW_VARIABLE = "CPUTUNE_TRIAL_SHOW"
+TURNS_VARIABLE = "CPUTUNE_TRIAL_TURNS"
 
 
 def recipe_script() -> Path:

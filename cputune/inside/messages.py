@@ -1,6 +1,7 @@
 """What a rank says to whoever listens: JSON objects, one a line, told apart by ``event``.
 
-Both ends use these types: the rank that speaks (``speak``) and the process that hears it
+The other way goes one thing alone, a ``Turn``, to ranks that take turns with others. Both
+ends use these types: the rank that speaks (``speak``) and the process that hears it
 (``cputune.ranks``).
 """
 
@@ -38,6 +39,7 @@ class RankState(TypedDict, total=False):
         ccl_workers: for each worker thread of oneCCL the CPU that it is bound to; None
             where they cannot be told from other threads.
         ccl_workers_unknown: why they cannot.
+        peak_bytes: the most memory that it has held so far, files of libraries included.
         ipex: whether ``intel_extension_for_pytorch.optimize`` was called.
         executable: path of the interpreter.
         words: of the command line, the script first: for each the digest of the word, and
@@ -67,6 +69,7 @@ class RankState(TypedDict, total=False):
     environment: dict[str, str]
     ccl_workers: list[int] | None
     ccl_workers_unknown: str
+    peak_bytes: int
     versions: dict[str, str]
     python: str
     executable: str
@@ -130,6 +133,12 @@ class Ended(TypedDict):
 
 
 RankMessage = Hello | Note | State | StepTaken | Refused | Raised | Ended
+
+
+class Turn(TypedDict):
+    """To a rank that takes turns: how many steps it may take before it waits again."""
+
+    steps: int
 
 
 def is_message(value: Any) -> bool:

@@ -109,6 +109,7 @@ class Meter:
         )
         self._samples = 0
         self._losses = []
+        self.speaker.await_turn()
         self._start_lap()
 
     def _start_lap(self) -> None:

@@ -6,8 +6,8 @@ import json
 import os
 import socket
 
-from cputune.inside import SOCKET_VARIABLE
-from cputune.inside.messages import Hello, RankMessage
+from cputune.inside import SOCKET_VARIABLE, TURNS_VARIABLE
+from cputune.inside.messages import Hello, RankMessage, Turn
 
 RANK_NAMES = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 LOCAL_RANK_NAMES = (
@@ -37,6 +37,8 @@ class Speaker:
         self.path = path if path is not None else os.environ.get(SOCKET_VARIABLE, "")
         self._socket: socket.socket | None = None
         self._pid = 0
+        self._in_turns = os.environ.get(TURNS_VARIABLE) == "1"
+        self._steps_left = 0
 
     def say(self, message: RankMessage) -> None:
         """Send one message. A listener that went away ends this process: it is not wanted."""
@@ -49,6 +51,32 @@ class Speaker:
             self._socket.sendall(_line(message))
         except OSError:
             os._exit(75)
+
+    def await_turn(self) -> None:
+        """Where steps are taken in turns, wait until this rank may take another.
+
+        Called between two steps, so that a rank which is stopped there holds up nobody and
+        nothing of its pause is in any step. A listener that went away ends this process.
+        """
+        if not (self.path and self._in_turns):
+            return
+        while self._steps_left == 0:
+            self._steps_left = self._hear_turn()
+        self._steps_left -= 1
+
+    def _hear_turn(self) -> int:
+        heard = b""
+        try:
+            while not heard.endswith(b"\n"):
+                assert self._socket is not None, "a rank speaks before it waits"
+                more = self._socket.recv(256)
+                if not more:
+                    os._exit(75)
+                heard += more
+        except OSError:
+            os._exit(75)
+        turns: list[Turn] = [json.loads(line) for line in heard.splitlines()]
+        return sum(turn["steps"] for turn in turns)
 
     def close(self) -> None:
         """Hang up; the next message opens the line again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 from typing import Any
 
@@ -56,6 +57,7 @@ def read() -> RankState:
         "backend": str(distributed.get_backend()) if grouped and distributed else None,
         "threads": torch.get_num_threads() if torch is not None else None,
         "affinity": sorted(os.sched_getaffinity(0)),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "allocator": next((name for name in _ALLOCATORS if name in found), "default"),
         "openmp": next((name for name in _OPENMP if name in found), None),
         "preload": [p for p in re.split(r"[:\s]+", preloaded) if p],

@@ -20,6 +20,7 @@ from cputune.inside import (
     FORCE_VARIABLE,
     SCRATCH_VARIABLE,
     SOCKET_VARIABLE,
+    TURNS_VARIABLE,
     site_directory,
 )
 from cputune.inside.carry import Force
@@ -35,16 +36,20 @@ def trial_variables(
     scratch: Path,
     force: Force | None,
     cpus: Sequence[Sequence[int]] | None = None,
+    *,
+    in_turns: bool = False,
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
     ``cpus``: those of each local rank, for a launcher that cannot bind them exactly.
+    ``in_turns``: after each step it waits until it is let take another.
     """
     return {
         SOCKET_VARIABLE: post,
         SCRATCH_VARIABLE: str(scratch),
         FORCE_VARIABLE: "" if force is None else force.to_json(),
         CPUS_VARIABLE: "" if cpus is None else json.dumps(cpus),
+        TURNS_VARIABLE: "1" if in_turns else "",
     }
 
 

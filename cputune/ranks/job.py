@@ -48,6 +48,7 @@ class Job:
         *,
         ranks: int,
         grace_seconds: float,
+        in_turns: bool = False,
         on_note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._supervisor = supervisor
@@ -61,6 +62,9 @@ class Job:
         self._hopeless = False
         self._slowest = 0.0
         self._memory_kills = memory_kills()
+        self._in_turns = in_turns
+        self._allowed = 1
+        self._wanted = 1
         self.states: dict[int, RankState] = {}
         self.ranks: dict[int, list[Step]] = {}
         self.exits: list[Exit] = []
@@ -75,6 +79,21 @@ class Job:
         self._post.drop_ranks()
         self._started = len(commands)
         self._supervisor.start(commands, mark=mark)
+
+    def turn(self, steps: int) -> None:
+        """Of a job in turns: so many steps are about to be read, then it is let take none.
+
+        The start-up and the first step need no leave.
+        """
+        self._wanted = steps
+
+    def stand_still(self) -> None:
+        """Stop every process of the launch, until ``go_on`` (see ``Supervisor``)."""
+        self._supervisor.stop_ranks()
+
+    def go_on(self) -> None:
+        """Let the processes run again."""
+        self._supervisor.continue_ranks()
 
     def hear(self, seconds: float) -> list[Step]:
         """Wait for ``seconds`` at most until somebody speaks; the steps of the job that came of it.
@@ -110,6 +129,7 @@ class Job:
         checked = False
         held: list[Step] = []
         while True:
+            self._allow_what_is_wanted()
             left = waited_since + self._longest(patience) - time.monotonic()
             if left <= 0:
                 raise self._timed_out(f"no first step in {patience.startup:.0f} s", patience)
@@ -130,11 +150,22 @@ class Job:
                 check(self.observed)
                 checked = True
             while checked and held:
+                self._wanted -= 1
                 yield held.pop(0)
+                self._allow_what_is_wanted()
                 waited_since = time.monotonic()
             if self.exits or self.errors or self.ends:
                 self._hear_last_words()
                 raise self._over(script)
+
+    def _allow_what_is_wanted(self) -> None:
+        """Let the ranks take what is wanted of this turn, once they have taken all they may.
+
+        A step that the job passes over (a short last batch) is made up for.
+        """
+        if self._in_turns and self._wanted > 0 and self._gather.count >= self._allowed:
+            self._post.tell_ranks({"steps": self._wanted})
+            self._allowed += self._wanted
 
     @property
     def observed(self) -> tuple[RankState, ...]:

@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from cputune.inside.messages import is_message
+from cputune.inside.messages import Turn, is_message
 
 LONGEST_LINE = 4 << 20
 
@@ -59,6 +59,14 @@ class Post:
                     connection.close()
                 heard.append((line.source, None))
         return heard
+
+    def tell_ranks(self, message: Turn) -> None:
+        """Say something to every rank that has spoken; one that is gone does not hear it."""
+        line = json.dumps(message).encode() + b"\n"
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, _Line) and key.data.is_rank:
+                with contextlib.suppress(OSError):
+                    key.fileobj.sendall(line)  # type: ignore[union-attr]
 
     def drop_ranks(self) -> None:
         """Forget every rank, those in the queue too: the next trial starts with a clean line."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cputune import cpulist
 from cputune.carrier import environment
 from cputune.carrier.command import carried, trial_command
 from cputune.facts import HostFacts
@@ -25,6 +24,8 @@ from cputune.ranks import commands, compare
 from cputune.ranks.idle import Patience
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
+from cputune.ranks.living import LivingPlan
+from cputune.ranks.shown import fed_with, for_people, global_batch
 from cputune.ranks.supervisors import Supervisors, modules_of
 from cputune.ranks.work_folder import WorkFolder
 from cputune.script import require_trainable, script_text
@@ -42,8 +43,10 @@ class ProcessRunner:
         workload: a recipe or the user's script.
         facts: the machine, for versions and launchers.
         fresh: start every rank as a plain new process, as an emitted launch does.
+        in_turns: let the ranks wait after each step until they are let go on (``living``).
         allow_mpi: whether plans that need an MPI launcher (oneCCL) may be run.
         work_dir: where temporary files go; the system's default if None.
+        within: the folder of the runner that this one is a part of.
         patience: how long is waited for steps.
         on_note: told what is going on, in words.
 
@@ -56,8 +59,10 @@ class ProcessRunner:
         facts: HostFacts,
         *,
         fresh: bool = False,
+        in_turns: bool = False,
         allow_mpi: bool = True,
         work_dir: str | os.PathLike[str] | None = None,
+        within: WorkFolder | None = None,
         patience: Patience | None = None,
         on_note: Callable[[str], None] | None = None,
     ) -> None:
@@ -65,11 +70,13 @@ class ProcessRunner:
         self._facts = facts
         self._versions = {p.name: p.version for p in facts.packages if p.version}
         self._fresh = fresh
+        self._in_turns = in_turns
+        self._turn = 1
         self._allow_mpi = allow_mpi
         self._patience = patience or Patience()
         self._on_note = on_note or (lambda text: None)
         self._source = _script_text(workload)
-        self._work = WorkFolder(work_dir)
+        self._work = WorkFolder(work_dir, within=within)
         self._post = Post(self._work.socket_folder)
         self._supervisors = Supervisors(self._post, self._work, self._on_note)
         self._observed: tuple[RankState, ...] = ()
@@ -95,23 +102,41 @@ class ProcessRunner:
             job.end()
             self._empty_scratch()
 
+    def living(self, plan: Plan) -> LivingPlan:
+        """The plan in processes of its own, which stand still between their turns."""
+        own = ProcessRunner(
+            self.workload,
+            self._facts,
+            fresh=self._fresh,
+            in_turns=True,
+            allow_mpi=self._allow_mpi,
+            within=self._work,
+            patience=self._patience,
+            on_note=self._on_note,
+        )
+        own._offline = self._hub_offline()
+        return LivingPlan(own, plan)
+
+    def turn(self, steps: int) -> None:
+        """Of a runner in turns: so many steps are about to be read of its plan."""
+        self._turn = steps
+        if self._job is not None:
+            self._job.turn(steps)
+            self._job.go_on()
+
+    def stand_still(self) -> None:
+        """Stop what runs, with every thread and worker, until the next turn."""
+        if self._job is not None:
+            self._job.stand_still()
+
     def observed(self) -> tuple[Mapping[str, Any], ...]:
         """What each rank of the last trial saw; empty before its first step."""
-        return tuple(_for_people(state) for state in self._observed)
+        return tuple(for_people(state) for state in self._observed)
 
     @property
     def data(self) -> str | None:
         """What the last trial was fed with, as a sentence; None before its first step."""
-        recipe = self.workload.recipe
-        if recipe is None:
-            return "the script's own data"
-        if not self._observed:
-            return None
-        if self._observed[0].get("dataset") != "SyntheticTokens":
-            return f"the data set {recipe.dataset}"
-        if recipe.dataset is None:
-            return "synthetic tokens: the recipe names no data set"
-        return f"synthetic tokens of the same shape: {recipe.dataset} could not be reached"
+        return fed_with(self.workload.recipe, self._observed)
 
     def close(self) -> None:
         """End what runs, and every process and file of this runner."""
@@ -149,7 +174,9 @@ class ProcessRunner:
         cpus = plan.cpus if with_mpi else None
         variables = {
             **way.variables,
-            **commands.trial_variables(self._post.path, self._empty_scratch(), way.force, cpus),
+            **commands.trial_variables(
+                self._post.path, self._empty_scratch(), way.force, cpus, in_turns=self._in_turns
+            ),
         }
         command = self.workload.filled(trial_command(self.workload, way), os.environ)
         if not supervisor.fork:
@@ -159,8 +186,10 @@ class ProcessRunner:
             self._post,
             ranks=plan.processes_per_node,
             grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
+            in_turns=self._in_turns,
             on_note=self._on_note,
         )
+        job.turn(self._turn)
         with commands.held_port() as holder:
             port = holder.getsockname()[1]
             job.start(
@@ -178,7 +207,7 @@ class ProcessRunner:
         self._observed = tuple(states)
         self._refuse_too_little_data(states)
         different = list(compare.differences(plan, states))
-        samples = self._global_batch(states)
+        samples = global_batch(states)
         wanted = self.workload.global_batch_size
         per_rank = self.workload.batch_per_rank is not None
         if wanted and not per_rank and not plan.as_found and samples != wanted:
@@ -195,22 +224,13 @@ class ProcessRunner:
         )
 
     def _refuse_too_little_data(self, states: Sequence[RankState]) -> None:
-        there, wanted = states[0].get("dataset_samples"), self._global_batch(states)
+        there, wanted = states[0].get("dataset_samples"), global_batch(states)
         if there is not None and there < wanted:
             raise Infeasible(
                 f"{self.workload.name} has {there} samples to train on, and a step takes {wanted}: "
                 "give it more data, or a smaller batch",
                 hopeless=True,
             )
-
-    @staticmethod
-    def _global_batch(states: Sequence[RankState]) -> int:
-        return sum(
-            int(state["batch"]) * int(state["accumulation"])
-            if state.get("batch") and state.get("accumulation")
-            else int(state["samples"])
-            for state in states
-        )
 
     def _hub_offline(self) -> bool:
         if self._offline is None:
@@ -238,16 +258,3 @@ def _script_text(workload: Workload) -> str:
         return ""
     require_trainable(workload.argv)
     return script_text(workload.argv)
-
-
-def _for_people(state: RankState) -> dict[str, Any]:
-    """A rank's state as it stands in a result: plain values, CPUs as a list's text."""
-    kept = (
-        "rank", "local_rank", "world_size", "backend", "threads", "dtype", "openmp", "allocator",
-        "preload", "ipex", "framework", "parses_arguments", "batch", "accumulation", "samples",
-        "learning_rate", "dataset", "optimizer", "python", "pid",
-    )  # fmt: skip
-    record: dict[str, Any] = {name: value for name, value in state.items() if name in kept}
-    record["affinity"] = cpulist.render(state["affinity"])
-    record.update(state.get("versions", {}))
-    return record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,12 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from cputune.host.children import below, end
+from cputune.host.children import below, end, tell
 from cputune.inside import root_directory
 from cputune.ranks.messages import Gone, RankCommand, Ready, Request
 from cputune.steps import Crashed, TimedOut
 
 if TYPE_CHECKING:
+    import psutil
+
     from cputune.ranks.listen import Post
     from cputune.ranks.work_folder import WorkFolder
 
@@ -26,6 +29,9 @@ HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
 
 READY_SECONDS = 600.0
 """A cold import of torch and transformers from a network disk takes minutes."""
+
+LOOKS = 5
+"""So often is looked for processes that were started while others were being stopped."""
 
 GONE_SECONDS = 30.0
 GOODBYE_SECONDS = 10.0
@@ -41,6 +47,7 @@ class Supervisor:
         self.modules = tuple(modules)
         self.fork = False
         self.unsafe_threads: tuple[str, ...] = ()
+        self._stopped: set[psutil.Process] = set()
         ours, theirs = socket.socketpair()
         self.socket = ours
         self.log = work.path / f"supervisor-{ours.fileno()}-{time.monotonic_ns()}.log"
@@ -51,7 +58,7 @@ class Supervisor:
                     "-c",
                     bootstrap("cputune.ranks.supervisor_main", "main()"),
                     str(theirs.fileno()),
-                    json.dumps([str(folder) for folder in work.folders]),
+                    json.dumps([str(folder) for folder in work.doomed]),
                     *modules,
                 ],
                 env={**environment, "OPENBLAS_NUM_THREADS": "1"} if modules else dict(environment),
@@ -81,12 +88,33 @@ class Supervisor:
 
         Returns the tail of what each rank wrote, by its number.
         """
+        self.continue_ranks()
         try:
             self._send({"do": "end", "grace_seconds": grace_seconds})
             return cast(Gone, self._await("gone", GONE_SECONDS + 2 * grace_seconds))["tails"]
         except (OSError, Crashed, TimedOut):
             self.kill()
             return {}
+
+    def stop_ranks(self) -> None:
+        """Stop all that it has started (SIGSTOP): the ranks with every thread, their workers.
+
+        Nothing stays behind stopped, however this ends. ``end`` and ``close`` continue them
+        first; where this process is killed, the supervisor kills what is below it, and
+        SIGKILL needs nobody to be awake; where the supervisor is killed, so are the ranks
+        (PR_SET_PDEATHSIG), and ``died`` and ``kill`` end what those have started.
+        """
+        for _ in range(LOOKS):
+            running = [process for process in below(self.pid) if process not in self._stopped]
+            if not running:
+                return
+            self._stopped.update(running)
+            tell(running, signal.SIGSTOP)
+
+    def continue_ranks(self) -> None:
+        """Let what was stopped run again."""
+        tell(self._stopped, signal.SIGCONT)
+        self._stopped.clear()
 
     @property
     def pid(self) -> int:
@@ -104,6 +132,7 @@ class Supervisor:
         self._process.kill()
         self._process.wait()
         end(lambda: [rank for rank in ranks if rank.is_running()], grace_seconds=0)
+        self._kill_stopped()
 
     def close(self) -> None:
         """Say goodbye; it ends whatever still runs."""
@@ -112,6 +141,7 @@ class Supervisor:
         with contextlib.suppress(OSError):
             self._send({"do": "goodbye"})
         self.socket.close()
+        self.continue_ranks()
         try:
             self._process.wait(timeout=GOODBYE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -128,8 +158,13 @@ class Supervisor:
         return ""
 
     def died(self) -> Crashed:
-        """The error to raise where its line has been closed."""
+        """The error to raise where its line has been closed; nothing stays stopped."""
+        self._kill_stopped()
         return Crashed("the process that starts the ranks died", details=self.said() or None)
+
+    def _kill_stopped(self) -> None:
+        tell(self._stopped, signal.SIGKILL)
+        self._stopped.clear()
 
     def _send(self, request: Request) -> None:
         self.socket.setblocking(True)

@@ -35,19 +35,32 @@ class WorkFolder:
         path: for files.
         socket_folder: for sockets; the same but where its path would be too long.
         folders: both.
+        doomed: what a supervisor removes where the run is killed: these, and the folder of
+            the run that this one is a part of.
     """
 
-    def __init__(self, place: str | os.PathLike[str] | None = None) -> None:
-        """Make it in ``place``, else in TMPDIR, where what killed runs left is removed."""
+    def __init__(
+        self, place: str | os.PathLike[str] | None = None, *, within: WorkFolder | None = None
+    ) -> None:
+        """Make it in ``place``, else in TMPDIR, where what killed runs left is removed.
+
+        ``within`` is the folder of a run that this one is a part of; it is made in there.
+        """
         where = Path(tempfile.gettempdir() if place is None else place)
+        if within is not None:
+            where = within.path
         remove_orphans(where)
         self._owners: list[int] = []
-        self.path = self.socket_folder = self._make(where)
+        self.path: Path = self._make(where)
+        self.socket_folder = self.path
         self.folders: tuple[Path, ...] = (self.path,)
         if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH - len("/socket"):
             remove_orphans(Path("/tmp"))
             self.socket_folder = self._make(Path("/tmp"))
             self.folders = (self.path, self.socket_folder)
+        self.doomed: tuple[Path, ...] = self.folders
+        if within is not None:
+            self.doomed += within.doomed
 
     def close(self) -> None:
         """Remove all of it."""

@@ -119,3 +119,4 @@ while True:
             "delayed": 0.0,
         }
     )
+    speaker.await_turn()

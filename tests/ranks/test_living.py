@@ -1,0 +1,147 @@
+"""Plans that live side by side: one takes its steps, the others stand still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+import cputune
+from cputune.facts import HostFacts
+from cputune.host.children import below
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.steps import Crashed
+from cputune.workload import Workload
+
+LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
+CPUS = sorted(os.sched_getaffinity(0))
+ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
+TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((CPUS[0],), (CPUS[-1],)))
+
+
+@pytest.fixture(scope="module")
+def facts() -> HostFacts:
+    return cputune.probe()
+
+
+@pytest.fixture
+def runner(facts: HostFacts) -> Iterator[ProcessRunner]:
+    job = Workload.script([str(LIGHT), "0.002"])
+    with ProcessRunner(job, facts, fresh=True) as runner:
+        runner._offline = True
+        yield runner
+    assert not training()
+
+
+def training() -> list[psutil.Process]:
+    """The ranks that this process has started, through its supervisors."""
+    return [p for p in below(os.getpid()) if str(LIGHT) in p.cmdline()]
+
+
+def awake() -> list[psutil.Process]:
+    return [p for p in training() if p.status() != psutil.STATUS_STOPPED]
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_true()
+
+
+def test_each_takes_its_steps_while_the_other_stands_still(runner: ProcessRunner) -> None:
+    with closing(runner.living(ONE)) as one, closing(runner.living(TWO)) as two:
+        for count in (1, 3, 2):
+            assert [step.samples for step in one.turn(count)] == [8] * count
+            assert not awake()
+            assert [step.samples for step in two.turn(count)] == [8] * count
+            assert not awake()
+        assert len(training()) == 3
+
+
+def test_a_pause_is_in_no_step(runner: ProcessRunner) -> None:
+    with closing(runner.living(ONE)) as one:
+        one.turn(2)
+        time.sleep(0.5)
+        assert all(step.seconds < 0.4 for step in one.turn(2))
+
+
+def test_what_a_rank_has_started_stands_still_too(
+    runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FAULT", "daemons")
+    monkeypatch.setenv("FAULT_AT", "0")
+    monkeypatch.setenv("FAULT_BOOK", str(tmp_path / "book"))
+    with closing(runner.living(ONE)) as one:
+        one.turn(4)
+        daemons = [p for p in below(os.getpid()) if "time.sleep(600)" in p.cmdline()[-1]]
+        assert len(daemons) == 3
+        assert {p.status() for p in daemons} == {psutil.STATUS_STOPPED}
+    assert not any(p.is_running() for p in daemons)
+
+
+def test_one_that_is_killed_while_it_stands_still_has_crashed(runner: ProcessRunner) -> None:
+    with closing(runner.living(TWO)) as two:
+        two.turn(2)
+        training()[0].kill()
+        with pytest.raises(Crashed):
+            two.turn(2)
+        assert not training()
+
+
+def test_nothing_stays_stopped_where_the_supervisor_is_killed(runner: ProcessRunner) -> None:
+    with closing(runner.living(ONE)) as one:
+        one.turn(2)
+        ranks = training()
+        ranks[0].parent().kill()  # type: ignore[union-attr]
+        with pytest.raises(Crashed):
+            one.turn(2)
+        wait_until(lambda: not any(rank.is_running() for rank in ranks))
+
+
+TUNER = """
+import sys, time
+import cputune
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.workload import Workload
+
+if __name__ == "__main__":
+    cpu = int(sys.argv[2])
+    plan = Plan(processes_per_node=1, threads_per_process=1, cpus=((cpu,),))
+    runner = ProcessRunner(Workload.script([sys.argv[1], "0.002"]), cputune.probe(), fresh=True)
+    runner._offline = True
+    one, other = runner.living(plan), runner.living(plan)
+    one.turn(2)
+    other.turn(2)
+    print("stopped", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_stays_stopped_where_the_tuner_is_ended(number: int, tmp_path: Path) -> None:
+    script = tmp_path / "tuner.py"
+    script.write_text(TUNER)
+    with subprocess.Popen(
+        [sys.executable, str(script), str(LIGHT), str(CPUS[0])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as tuner:
+        assert tuner.stdout is not None
+        assert tuner.stdout.readline() == b"stopped\n"
+        started = below(tuner.pid)
+        assert sum(process.status() == psutil.STATUS_STOPPED for process in started) == 2
+        tuner.send_signal(number)
+    wait_until(lambda: not any(process.is_running() for process in started))
+    assert not list(tmp_path.glob("cputune-*"))
