@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,6 +29,11 @@ def _one_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cputune.emitters.header, "_version", lambda: "VERSION")
 
 
+def without_digests(text: str) -> str:
+    """What is launched, whatever stands today in the programs beside it."""
+    return re.sub(r'"file:[0-9a-f]{16}"', '"file:DIGEST"', text)
+
+
 def emitted(machine: str, format: str) -> tuple[EmittedFile, ...]:
     case = MACHINES[machine]()
     return emit(case.result, format, facts=case.facts, **case.options)
@@ -44,9 +50,9 @@ def test_the_files_are_those_that_were_reviewed(
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         for file in files:
-            (directory / file.name).write_text(file.text, encoding="utf-8")
+            (directory / file.name).write_text(without_digests(file.text), encoding="utf-8")
     golden = {path.name: path.read_text(encoding="utf-8") for path in directory.iterdir()}
-    assert {file.name: file.text for file in files} == golden
+    assert {file.name: without_digests(file.text) for file in files} == golden
 
 
 @pytest.mark.parametrize("format", FORMATS)
