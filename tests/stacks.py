@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from cputune.facts import (
-    Core,
-    Cpu,
-    HostFacts,
-    Limits,
-    Load,
-    Memory,
-    Package,
-    Settings,
-    Topology,
-)
+from unknown_machine import UNKNOWN
+
+from cputune.facts import Core, HostFacts, Package, Topology
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0", "numpy": "2.4.6"}
 IPEX_ERA = {
@@ -38,18 +31,9 @@ def machine(
     location: str = "/venv/site-packages",
 ) -> HostFacts:
     cpus = tuple(range(cores))
-    return HostFacts(
-        cpu=Cpu(
-            vendor="GenuineIntel",
-            model_name=None,
-            codename=None,
-            family=6,
-            model=143,
-            stepping=8,
-            architecture="x86_64",
-            hypervisor=None,
-            isa=isa,
-        ),
+    return replace(
+        UNKNOWN,
+        cpu=replace(UNKNOWN.cpu, vendor="GenuineIntel", architecture="x86_64", isa=isa),
         topology=Topology(
             cores=tuple(Core(cpus=(cpu,), socket=0, numa_node=0) for cpu in cpus),
             online=cpus,
@@ -57,33 +41,7 @@ def machine(
             allowed=cpus,
             numa_nodes=(),
         ),
-        limits=Limits(
-            cpu_quota=quota,
-            cpuset=None,
-            memory_bytes=None,
-            shm_bytes=None,
-            open_files=None,
-            memlock_bytes=None,
-        ),
-        memory=Memory(
-            total_bytes=None, available_bytes=None, swap_total_bytes=None, swap_free_bytes=None
-        ),
-        settings=Settings(
-            governor=None,
-            turbo=None,
-            transparent_huge_pages=None,
-            numa_balancing=None,
-            smt=None,
-            kernel=None,
-            container=None,
-        ),
-        load=Load(
-            average_1min=None,
-            average_5min=None,
-            cpu_pressure_percent=None,
-            memory_pressure_percent=None,
-            steal_share=None,
-        ),
+        limits=replace(UNKNOWN.limits, cpu_quota=quota),
         python=python,
         packages=tuple(
             Package(name=name, version=version, location=location)

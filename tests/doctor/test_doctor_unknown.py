@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,55 +10,13 @@ from clean_machine import changed
 from hosts.builder import PROCESSORS, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unknown_machine import UNKNOWN
 
 from cputune.doctor import diagnose
 from cputune.doctor.registry import CHECKS
-from cputune.facts import Cpu, HostFacts, Limits, Load, Memory, Settings, Topology
 from cputune.probing import probe
 
-NOTHING = HostFacts(
-    cpu=Cpu(
-        vendor=None,
-        model_name=None,
-        codename=None,
-        family=None,
-        model=None,
-        stepping=None,
-        architecture=None,
-        hypervisor=None,
-        isa=(),
-    ),
-    topology=Topology(cores=(), online=(), present=None, allowed=(), numa_nodes=()),
-    limits=Limits(
-        cpu_quota=None,
-        cpuset=None,
-        memory_bytes=None,
-        shm_bytes=None,
-        open_files=None,
-        memlock_bytes=None,
-    ),
-    memory=Memory(
-        total_bytes=None, available_bytes=None, swap_total_bytes=None, swap_free_bytes=None
-    ),
-    settings=Settings(
-        governor=None,
-        turbo=None,
-        transparent_huge_pages=None,
-        numa_balancing=None,
-        smt=None,
-        kernel=None,
-        container=None,
-    ),
-    load=Load(
-        average_1min=None,
-        average_5min=None,
-        cpu_pressure_percent=None,
-        memory_pressure_percent=None,
-        steal_share=None,
-    ),
-    python=None,
-    recorded=True,
-)
+NOTHING = replace(UNKNOWN, recorded=True)
 
 NAMES = (
     "OMP_NUM_THREADS OMP_THREAD_LIMIT OMP_PROC_BIND OMP_PLACES OMP_SCHEDULE GOMP_CPU_AFFINITY "

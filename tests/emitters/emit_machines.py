@@ -5,20 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clean_machine import topology
+from unknown_machine import UNKNOWN
+
 from cputune.cores import usable_cores
 from cputune.emitters import Cluster, parse_hosts
-from cputune.facts import (
-    Core,
-    Cpu,
-    HostFacts,
-    Launcher,
-    Limits,
-    Load,
-    Memory,
-    NumaNode,
-    Settings,
-    Topology,
-)
+from cputune.facts import HostFacts, Launcher
 from cputune.layout import baseline_plan, make_plan
 from cputune.plan import Plan
 from cputune.result import Measured, Result, Speedup, Throughput, host_fingerprint
@@ -38,21 +30,12 @@ def machine(
     model: str, *, sockets: int, cores: int, smt: bool = False, mpi: str | None = None
 ) -> HostFacts:
     """A machine with Linux's numbering: first siblings of all cores, then second ones."""
-    total = sockets * cores
-    all_cores = tuple(
-        Core(
-            cpus=(n, n + total) if smt else (n,),
-            socket=n // cores,
-            numa_node=n // cores,
-        )
-        for n in range(total)
-    )
-    online = tuple(range(total * (2 if smt else 1)))
-    return HostFacts(
-        cpu=Cpu(
+    return replace(
+        UNKNOWN,
+        cpu=replace(
+            UNKNOWN.cpu,
             vendor="GenuineIntel",
             model_name=model,
-            codename=None,
             family=6,
             model=143,
             stepping=8,
@@ -60,47 +43,7 @@ def machine(
             hypervisor=False,
             isa=("amx_bf16", "avx512_bf16", "avx512f"),
         ),
-        topology=Topology(
-            cores=all_cores,
-            online=online,
-            present=online,
-            allowed=online,
-            numa_nodes=tuple(
-                NumaNode(
-                    id=s,
-                    cpus=tuple(c for core in all_cores if core.socket == s for c in core.cpus),
-                    memory_bytes=64 << 30,
-                )
-                for s in range(sockets)
-            ),
-        ),
-        limits=Limits(
-            cpu_quota=None,
-            cpuset=None,
-            memory_bytes=None,
-            shm_bytes=None,
-            open_files=None,
-            memlock_bytes=None,
-        ),
-        memory=Memory(
-            total_bytes=None, available_bytes=None, swap_total_bytes=None, swap_free_bytes=None
-        ),
-        settings=Settings(
-            governor=None,
-            turbo=None,
-            transparent_huge_pages=None,
-            numa_balancing=None,
-            smt=None,
-            kernel=None,
-            container=None,
-        ),
-        load=Load(
-            average_1min=None,
-            average_5min=None,
-            cpu_pressure_percent=None,
-            memory_pressure_percent=None,
-            steal_share=None,
-        ),
+        topology=topology(sockets=sockets, cores=cores, smt=2 if smt else 1),
         python="3.11.8",
         launchers=(Launcher(name="mpirun", path="/usr/bin/mpirun", dialect=mpi),) if mpi else (),
     )
