@@ -72,6 +72,10 @@ class Speedup:
         return self.low > 1.0
 
 
+TIME_UP = "the time given was up"
+"""How the reason of a trial begins that the end of the time has cut short."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """A plan and how fast it ran."""
@@ -106,6 +110,11 @@ class Trial:
     step_seconds: Amount = 0.0
     origin: Origin = "sampler"
     observed: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the time was up before its speed was known: there are bounds on it alone."""
+        return self.state == PRUNED and (self.reason or "").startswith(TIME_UP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

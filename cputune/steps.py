@@ -105,6 +105,25 @@ class LivingRunner(Runner, Protocol):
         ...
 
 
+@runtime_checkable
+class PunctualRunner(Runner, Protocol):
+    """A runner that waits for a step no longer than there is time."""
+
+    def keep_to(self, seconds_left: Callable[[], float]) -> None:
+        """From now on, end the steps by ``TimeUp`` where no time is left to wait for the next.
+
+        A step that follows others may take as long as the slowest of them, and is waited for.
+        """
+        ...
+
+
+BEFORE_ITS_FIRST_STEP = "before its first step"
+
+
+class TimeUp(Exception):  # noqa: N818
+    """The time that was given was up; ``str()`` says during what: "while importing torch"."""
+
+
 FailureKind = Literal[
     "infeasible",
     "crashed",

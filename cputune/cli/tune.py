@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ _NEEDED = ("torch", "transformers", "accelerate", "optuna")
     show_default=True,
     help="Same seed, same proposals.",
 )
-@click.option("--max-time", metavar="TIME", help="When to end: 90s, 10m, 1h30m.")
+@click.option("--max-time", metavar="TIME", help="When to be done: 90s, 10m, 1h30m.")
 @click.option("--knobs", metavar="A,B", help="Vary these alone; the rest stays as it is today.")
 @click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a knob at a value.")
 @click.option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
@@ -89,6 +90,7 @@ def command(
     cputune tune --budget 10 --recipe distilbert-squad
     cputune tune -- run_qa.py --model_name_or_path bert-base-uncased --do_train
     """
+    started = time.monotonic()
     if budget < 1:
         raise UsageError(f"a budget of {budget} trials finds nothing", hint="--budget 20")
     job = _job(recipe, script, batch_per_rank, global_batch_size)
@@ -134,6 +136,7 @@ def command(
             study=book,
             resume=resume,
             share_machine=share_machine,
+            started=started,
             on_event=progress,
             **options,
         )

@@ -82,12 +82,15 @@ def _owner(descriptor: int) -> str:
 
 
 @contextlib.contextmanager
-def measuring_lock(on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+def measuring_lock(
+    on_wait: Callable[[str], None] | None = None, *, until: float | None = None
+) -> Iterator[None]:
     """Be the only one that measures on this machine; whoever comes later waits.
 
-    ``on_wait`` is told in words for whom, once for each owner.
+    ``on_wait`` is told in words for whom, once for each owner. Raises CannotError where it is
+    not free ``until`` then, by ``time.monotonic()``.
     """
-    holder = _hold(on_wait) if sys.platform == "linux" else None
+    holder = _hold(on_wait, until) if sys.platform == "linux" else None
     try:
         yield
     finally:
@@ -95,7 +98,7 @@ def measuring_lock(on_wait: Callable[[str], None] | None = None) -> Iterator[Non
             holder.close()
 
 
-def _hold(on_wait: Callable[[str], None] | None) -> socket.socket:
+def _hold(on_wait: Callable[[str], None] | None, until: float | None) -> socket.socket:
     told = None
     while True:
         holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -107,6 +110,12 @@ def _hold(on_wait: Callable[[str], None] | None) -> socket.socket:
             holder.close()
             if error.errno != errno.EADDRINUSE:
                 raise
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            raise CannotError(
+                f"the time given was up while {told or 'another process'} measured here",
+                hint="give it more time, or --share-machine where the CPUs are apart",
+            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
             try:
                 visitor.connect(MEASURING)
@@ -114,6 +123,7 @@ def _hold(on_wait: Callable[[str], None] | None) -> socket.socket:
                 if owner != told and on_wait is not None:
                     on_wait(owner)
                     told = owner
+                visitor.settimeout(left)
                 visitor.recv(1)  # until the owner has closed, or died
             except OSError:
                 time.sleep(_AGAIN_SECONDS)  # it listens not yet, or no more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
@@ -14,7 +15,15 @@ from cputune.ranks.idle import IdleWatch, Patience
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import Exit, RankCommand
 from cputune.ranks.supervisor import Supervisor
-from cputune.steps import Crashed, Infeasible, Step, TimedOut, TrialError
+from cputune.steps import (
+    BEFORE_ITS_FIRST_STEP,
+    Crashed,
+    Infeasible,
+    Step,
+    TimedOut,
+    TimeUp,
+    TrialError,
+)
 
 LAST_WORDS_SECONDS = 1.0
 """When one rank has failed, the others soon fail too, because it is gone. The job is heard so
@@ -118,11 +127,16 @@ class Job:
         return len(self.exits) >= self._started
 
     def steps(
-        self, check: Callable[[Sequence[RankState]], None], script: str, patience: Patience
+        self,
+        check: Callable[[Sequence[RankState]], None],
+        script: str,
+        patience: Patience,
+        seconds_left: Callable[[], float] = lambda: math.inf,
     ) -> Iterator[Step]:
         """The steps of the job; ``check`` sees the state of all ranks before the first one.
 
-        Raises TrialError where the job fails, hangs or ends.
+        Raises TrialError where the job fails, hangs or ends, and TimeUp where nothing is left
+        of the time: once there are steps, for another one that is no slower.
         """
         idle = IdleWatch(self._supervisor.pid, patience.idle)
         waited_since = time.monotonic()
@@ -133,6 +147,10 @@ class Job:
             left = waited_since + self._longest(patience) - time.monotonic()
             if left <= 0:
                 raise self._timed_out(f"no first step in {patience.startup:.0f} s", patience)
+            time_left = seconds_left() + self._slowest
+            if time_left <= 0:
+                raise TimeUp(BEFORE_ITS_FIRST_STEP)
+            left = min(left, time_left)
             if self._gather.count == 0:
                 if idle.hangs:
                     raise self._timed_out(

@@ -8,6 +8,7 @@ would change what is measured.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,18 +83,26 @@ class ProcessRunner:
         self._observed: tuple[RankState, ...] = ()
         self._offline: bool | None = None
         self._job: Job | None = None
+        self._seconds_left: Callable[[], float] = lambda: math.inf
+
+    def keep_to(self, seconds_left: Callable[[], float]) -> None:
+        """End the steps by TimeUp where no time is left: imports and start-up take of it too."""
+        self._seconds_left = seconds_left
 
     def steps(self, plan: Plan) -> Iterator[Step]:
         """Start the plan and yield its steps; closing the iterator ends all of it.
 
-        Raises TrialError. Only one plan runs at a time: starting another ends the first.
+        Raises TrialError and TimeUp. Only one plan runs at a time: starting another ends the first.
         """
         self._end_job()
         self._observed = ()
         self._job = job = self._start(plan)
         try:
             yield from job.steps(
-                lambda states: self._check(plan, states), self.workload.name, self._patience
+                lambda states: self._check(plan, states),
+                self.workload.name,
+                self._patience,
+                self._seconds_left,
             )
         except TrialError as error:  # a script may print its arguments as it fails
             error.cleaned(lambda text: self.workload.hide(text, os.environ))
@@ -115,6 +124,7 @@ class ProcessRunner:
             on_note=self._on_note,
         )
         own._offline = self._hub_offline()
+        own.keep_to(lambda: self._seconds_left())
         return LivingPlan(own, plan)
 
     def turn(self, steps: int) -> None:
@@ -170,7 +180,7 @@ class ProcessRunner:
         typed = self.workload.filled(self.workload.launch, os.environ) if plan.as_found else []
         plain = self._fresh or with_mpi or bool(typed)
         modules = () if plain else modules_of(plan, self.workload, self._source)
-        supervisor = self._supervisors.ready(base, modules)
+        supervisor = self._supervisors.ready(base, modules, self._seconds_left())
         cpus = plan.cpus if with_mpi else None
         variables = {
             **way.variables,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from cputune.host.children import below, end, tell
 from cputune.inside import root_directory
 from cputune.ranks.messages import Gone, RankCommand, Ready, Request
-from cputune.steps import Crashed, TimedOut
+from cputune.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp
 
 if TYPE_CHECKING:
     import psutil
@@ -69,11 +70,20 @@ class Supervisor:
                 start_new_session=True,
             )
 
-    def join(self, post: Post) -> None:
-        """Wait until it is ready. Raises Crashed where the training stack cannot be loaded."""
+    def join(self, post: Post, most_seconds: float = math.inf) -> None:
+        """Wait until it is ready.
+
+        Raises Crashed where the training stack cannot be loaded, TimeUp after ``most_seconds``.
+        """
         self._post = post
         post.add(self.socket, self)
-        ready = cast(Ready, self._await("ready", READY_SECONDS))
+        try:
+            ready = cast(Ready, self._await("ready", min(READY_SECONDS, most_seconds)))
+        except TimedOut:
+            if most_seconds < READY_SECONDS:
+                during = f"while importing {names_of(self.modules)}"
+                raise TimeUp(during if self.modules else BEFORE_ITS_FIRST_STEP) from None
+            raise
         self.unsafe_threads = tuple(set(ready["threads"]) - HARMLESS_THREADS)
         self.fork = bool(self.modules) and not self.unsafe_threads
 
@@ -185,6 +195,11 @@ class Supervisor:
                 if message["event"] == event:
                     return message
         raise TimedOut(f"the process that starts the ranks was not {event} in {seconds:.0f} s")
+
+
+def names_of(modules: Sequence[str]) -> str:
+    """The packages of these modules, each once."""
+    return ", ".join(dict.fromkeys(m.split(".")[0] for m in modules))
 
 
 def bootstrap(module: str, call: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 from cputune.plan import Plan
 from cputune.ranks.listen import Post
-from cputune.ranks.supervisor import Supervisor
+from cputune.ranks.supervisor import Supervisor, names_of
 from cputune.ranks.work_folder import WorkFolder
 from cputune.workload import Workload
 
@@ -24,10 +25,16 @@ class Supervisors:
         self._on_note = on_note
         self._kept: dict[frozenset[tuple[str, ...]], Supervisor] = {}
 
-    def ready(self, environment: Mapping[str, str], modules: Sequence[str]) -> Supervisor:
+    def ready(
+        self,
+        environment: Mapping[str, str],
+        modules: Sequence[str],
+        most_seconds: float = math.inf,
+    ) -> Supervisor:
         """One with this environment that has imported these modules.
 
-        Raises Crashed or TimedOut where a new one does not come up.
+        Raises Crashed or TimedOut where a new one does not come up, TimeUp where it takes
+        longer than ``most_seconds``.
         """
         key = frozenset({*environment.items(), ("modules", *modules)})
         supervisor = self._kept.pop(key, None)
@@ -35,7 +42,7 @@ class Supervisors:
             supervisor.close()
             supervisor = None
         if supervisor is None:
-            supervisor = self._start(environment, modules)
+            supervisor = self._start(environment, modules, most_seconds)
         self._kept[key] = supervisor  # the last used is the last to go
         return supervisor
 
@@ -44,15 +51,18 @@ class Supervisors:
         while self._kept:
             self._kept.popitem()[1].close()
 
-    def _start(self, environment: Mapping[str, str], modules: Sequence[str]) -> Supervisor:
+    def _start(
+        self, environment: Mapping[str, str], modules: Sequence[str], most_seconds: float
+    ) -> Supervisor:
         while len(self._kept) >= MOST:
             self._kept.pop(next(iter(self._kept))).close()
         if modules:
-            self._on_note("importing " + ", ".join(m.split(".")[0] for m in modules[:2]))
+            self._on_note(f"importing {names_of(modules)}")
         supervisor = Supervisor(environment, modules, self._work)
         try:
-            supervisor.join(self._post)
+            supervisor.join(self._post, most_seconds)
         except BaseException:
+            supervisor.kill()  # it would not listen before all is imported
             supervisor.close()
             raise
         if supervisor.unsafe_threads:

@@ -78,6 +78,9 @@ def outcome(trial: Trial) -> str:
         reason = visible((trial.reason or "").split("\n")[0])
         return f"{trial.kind}: {reason}" if reason else str(trial.kind)
     rate = trial.samples_per_second
+    if trial.cut_short:
+        bounds = "" if rate is None else f"{rate.low:.3g} to {rate.high:.3g} samples/s, "
+        return f"{bounds}cut short: {trial.reason}"
     shown = "?" if rate is None else f"{rate.median:.3g} samples/s"
     return f"{shown} (pruned)" if trial.state == PRUNED else shown
 

@@ -6,6 +6,7 @@ Optuna is imported when a study starts, not before.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime, timezone
@@ -57,6 +58,7 @@ def tune(
     study: str | Path | None = None,
     resume: bool = False,
     share_machine: bool = False,
+    started: float | None = None,
 ) -> Result:
     """Measure plans of this job on this machine and return the fastest, compared with today's.
 
@@ -71,11 +73,13 @@ def tune(
         knobs: names of what is varied, as in ``search_space``.
         fix: knobs that are held at a value.
         allow_slow_precision: offer bf16 where the CPU does not multiply it in hardware.
-        max_time_seconds: when the search ends early, 7/10 of it, and the confirmation.
+        max_time_seconds: when all is over, or one step later: what is waited for, imported and
+            downloaded counts. The search takes 7/10 of it at most, the confirmation the rest.
         study: an SQLite file to keep the study in; in memory where it is None.
         resume: go on with that study; its host, workload, seed and knobs must be the same.
         share_machine: measure although another process measures here; else real processes
             are only started when that has ended.
+        started: when the time began to run, by ``time.monotonic()``; now where it is None.
 
     Raises UsageError for what makes no sense, MissingPackageError without optuna,
     CannotError for a study that is in use or cannot be gone on with, NoValidTrialError
@@ -88,6 +92,7 @@ def tune(
         )
     if max_time_seconds is not None and not max_time_seconds > 0:
         raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
+    started = time.monotonic() if started is None else started
     if resume and study is None:
         raise UsageError("there is no study to resume", hint="name it: --study FILE.db")
     _require_optuna()
@@ -132,8 +137,10 @@ def tune(
         if options.study is not None:
             held.enter_context(study_lock(options.study))
         if runner is None and not share_machine:
-            held.enter_context(measuring_lock(wait_for))
-        return TuningStudy(job, facts, open_runner, options, on_event=on_event).run()
+            until = None if max_time_seconds is None else started + max_time_seconds
+            held.enter_context(measuring_lock(wait_for, until=until))
+        study_ = TuningStudy(job, facts, open_runner, options, on_event=on_event, started=started)
+        return study_.run()
 
 
 def _require_optuna() -> None:

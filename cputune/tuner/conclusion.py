@@ -24,6 +24,7 @@ from cputune.result import (
 )
 from cputune.steps import Contended
 from cputune.tuner.confirm import SLOWER, Contender, Gain, gain_of, throughput_of
+from cputune.tuner.cutoff import CutOff
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
 
@@ -43,8 +44,9 @@ _VERSIONS = (
 class Findings:
     """What a study has found so far.
 
-    ``stand_in`` is the plan that is compared with where the baseline did not run;
-    ``fallen`` are candidates that failed in the confirmation.
+    ``cut_off`` is the trial that the end of the time has cut short. ``stand_in`` is the plan
+    that is compared with where the baseline did not run; ``fallen`` are candidates that failed
+    in the confirmation.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -55,6 +57,7 @@ class Findings:
     contended_runs: int = 0
     samples_per_step: int | None = None
     data: str | None = None
+    cut_off: CutOff | None = None
     stand_in: Plan | None = None
     baseline: Contender | None = None
     rivals: list[Contender] = field(default_factory=list)
@@ -186,6 +189,8 @@ def _measured(trial: Trial) -> Measured:
 def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
     notes = []
     trials = findings.trials
+    if findings.cut_off is not None:
+        notes.append(findings.cut_off.note())
     if findings.exhausted and space is not None:
         notes.append(f"Every one of the {len(space)} plans was tried; the search ended early.")
     if findings.stand_in is not None:
@@ -215,10 +220,11 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
 
 def _nothing_valid(findings: Findings) -> NoValidTrialError:
     failed = [t for t in findings.trials if t.state == FAILED]
+    if not failed and findings.cut_off is not None:
+        return findings.cut_off.error()
     if not failed:
         return NoValidTrialError(
-            "tuning ended before the first trial gave a number",
-            hint="give it more time: a larger --max-time or --budget",
+            "tuning ended before the first trial gave a number", hint="give it more time"
         )
     kinds = Counter(trial.kind or "failed" for trial in failed)
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())

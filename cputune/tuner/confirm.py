@@ -145,6 +145,8 @@ def confirm(
         turn = number % len(racing)
         wanted = 2 if _clear(baseline, racing) else 3 + number
         for contender in racing[turn:] + racing[:turn]:
+            if out_of_time():
+                return
             _one_run(number, contender, race, run, wanted)
         _drop_the_slower(rivals)
         if number + 1 < LEAST_ROUNDS:

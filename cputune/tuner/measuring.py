@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from cputune.facts import HostFacts
 from cputune.plan import Plan
 from cputune.result import ConfirmRun, Throughput
-from cputune.steps import Contended, ObservingRunner, Runner, Step
+from cputune.steps import Contended, ObservingRunner, PunctualRunner, Runner, Step
 from cputune.tuner.conclusion import Findings
 from cputune.tuner.confirm import Contender
 from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
@@ -29,7 +30,8 @@ STUDY_SHARE = 0.7
 class Timer:
     """How much of the time that was given is used: by the clock, or by the steps' own time.
 
-    Steps of a runner that simulates take no time of the clock.
+    ``started`` is when the command began, by the clock. Steps of a runner that simulates take
+    no time of the clock.
     """
 
     clock: Callable[[], float]
@@ -39,15 +41,19 @@ class Timer:
 
     @property
     def used_seconds(self) -> float:
-        """Seconds since the start of the study."""
+        """Seconds since the start of the command."""
         return max(self.clock() - self.started, self.step_seconds)
+
+    def left(self, share: float, running_seconds: float = 0.0) -> float:
+        """Seconds that are left of this share, beside a run of so many seconds."""
+        if self.most_seconds is None:
+            return math.inf
+        used = max(self.used_seconds, self.step_seconds + running_seconds)
+        return share * self.most_seconds - used
 
     def up(self, share: float, running_seconds: float = 0.0) -> bool:
         """Whether this share of the time is over, a run of so many seconds included."""
-        if self.most_seconds is None:
-            return False
-        used = max(self.used_seconds, self.step_seconds + running_seconds)
-        return used > share * self.most_seconds
+        return self.left(share, running_seconds) <= 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,10 +77,14 @@ class Measuring:
         for attempt in range(attempts):
             run = self._read(runner, plan, number, believe_delayed=False)
             spent += run.step_seconds
+            if run.cut is not None:
+                return run, spent
             if not isinstance(run.failure, Contended):
                 self.findings.saw_quiet = True
                 return run, spent
             self.findings.contended_runs += 1
+            if self.timer.up(share_of(number), spent):
+                return run, spent
             if attempt + 1 < attempts:
                 self.on_event(
                     TrialRepeated(number=number, attempt=attempt + 1, reason=str(run.failure))
@@ -101,10 +111,9 @@ class Measuring:
                 None,
                 believe_delayed=self.findings.never_quiet,
                 verdict=verdict,
-                share=math.inf,
             )
             self.timer.step_seconds += run.step_seconds
-            if not isinstance(run.failure, Contended):
+            if not isinstance(run.failure, Contended) or self.timer.up(1.0):
                 break
             self.findings.contended_runs += 1
         rate: Throughput | None = None
@@ -131,8 +140,11 @@ class Measuring:
         *,
         believe_delayed: bool,
         verdict: Callable[[Sequence[float]], Verdict] | None = None,
-        share: float = STUDY_SHARE,
     ) -> Run:
+        share = share_of(number)
+        if isinstance(runner, PunctualRunner):
+            runner.keep_to(partial(self.timer.left, share))
+
         def on_step(index: int, step: Step, delayed: bool) -> None:
             self.on_event(
                 StepTaken(number=number, index=index, seconds=step.seconds, delayed=delayed)
@@ -150,6 +162,15 @@ class Measuring:
                 on_step=on_step,
             ),
         )
+
+
+def share_of(number: int | None) -> float:
+    """The share of ``--max-time`` at whose end a trial is cut short.
+
+    Nothing is known without today's launch, and the confirmation (None) comes last: these may
+    use all of it.
+    """
+    return STUDY_SHARE if number else 1.0
 
 
 def speed(now: Estimate) -> Throughput:

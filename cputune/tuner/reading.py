@@ -18,6 +18,7 @@ from cputune.steps import (
     Runner,
     Step,
     TimedOut,
+    TimeUp,
     TrialError,
 )
 from cputune.tuner.race import Verdict
@@ -38,7 +39,7 @@ class Run:
 
     ``logs`` are the steps that count, as log seconds per sample; ``step_seconds`` is
     the time of all of them, whether they count or not. ``ended``: the job came to its
-    own end.
+    own end. ``cut`` says when the time that was given was up: "after 2 steps".
     """
 
     logs: list[float] = field(default_factory=list)
@@ -50,6 +51,7 @@ class Run:
     samples: int | None = None
     verdict: Verdict = "more"
     ended: bool = False
+    cut: str | None = None
     failure: TrialError | None = None
 
     @property
@@ -92,13 +94,16 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
             if run.contended and not rules.believe_delayed:
                 raise Contended(f"other processes delayed {run.delayed} of {run.steps} steps")
             if rules.out_of_time(run.step_seconds):
+                run.cut = f"after {count_of_steps(run.steps)}"
                 break
         else:
             run.ended = True
             if len(run.logs) < 2:
                 raise NoMeasurement(
-                    f"the job ended after {_steps(run.steps)}, before it could be measured"
+                    f"the job ended after {count_of_steps(run.steps)}, before it could be measured"
                 )
+    except TimeUp as over:
+        run.cut = f"after {count_of_steps(run.steps)}" if run.steps else str(over)
     except TrialError as failure:
         run.failure = failure
     except (KeyboardInterrupt, CputuneError):
@@ -121,7 +126,9 @@ def _take(run: Run, step: Step, rules: Rules) -> None:
         run.unusable += 1
         run.losses.append(step.loss)
         if run.unusable >= UNUSABLE_STEPS:
-            raise NoMeasurement(f"{_steps(run.unusable)} took {seconds} s for {samples} samples")
+            raise NoMeasurement(
+                f"{count_of_steps(run.unusable)} took {seconds} s for {samples} samples"
+            )
         return
     run.step_seconds += seconds
     run.samples = samples
@@ -138,7 +145,8 @@ def _take(run: Run, step: Step, rules: Rules) -> None:
     run.verdict = rules.verdict(run.logs)
 
 
-def _steps(count: int) -> str:
+def count_of_steps(count: int) -> str:
+    """A number of steps in words."""
     return "one step" if count == 1 else f"{count or 'no'} steps"
 
 

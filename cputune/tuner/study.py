@@ -23,6 +23,7 @@ from cputune.result import (
 )
 from cputune.steps import Contended, DataRunner, LearningRunner, Runner
 from cputune.tuner.conclusion import Findings, cannot_work, conclude
+from cputune.tuner.cutoff import CutOff
 from cputune.tuner.events import (
     OnEvent,
     StudyEnded,
@@ -61,13 +62,18 @@ class TuningStudy:
         *,
         on_event: OnEvent | None = None,
         clock: Callable[[], float] = time.monotonic,
+        started: float | None = None,
     ) -> None:
         self._workload = workload
         self._facts = facts
         self._open_runner = open_runner
         self._options = options
         self._on_event: OnEvent = on_event or (lambda event: None)
-        self._timer = Timer(clock=clock, started=clock(), most_seconds=options.max_time_seconds)
+        self._timer = Timer(
+            clock=clock,
+            started=clock() if started is None else started,
+            most_seconds=options.max_time_seconds,
+        )
         self._race = Race()
         self._history = History()
         self._findings = Findings()
@@ -151,6 +157,7 @@ class TuningStudy:
         for trial, run in past:
             self._book(trial, run)
         self._workload = self._ledger.workload or self._workload
+        self._timer.step_seconds = 0.0  # theirs were taken of another command's time
         return len(past)
 
     def _book(self, trial: Trial, run: Run) -> None:
@@ -187,6 +194,10 @@ class TuningStudy:
             today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
             self._trial(runner, today, "baseline")
             self._end_what_cannot_work()
+            if not any(trial.state == COMPLETED for trial in self._findings.trials) and (
+                self._findings.cut_off is not None
+            ):
+                return
             self._workload = self._observed_workload(runner)
             self._ledger.remember(self._workload)
         space = self._open_space(resumed)
@@ -194,7 +205,7 @@ class TuningStudy:
         waiting = [(o, p) for o, p in space.suggestions if p not in self._history.tried]
         origin: Origin
         while len(self._findings.trials) < options.budget:
-            if self._timer.up(STUDY_SHARE):
+            if self._findings.cut_off is not None or self._timer.up(STUDY_SHARE):
                 self._findings.notes.append("The search ended early: the time given was up.")
                 return
             if waiting:
@@ -241,7 +252,19 @@ class TuningStudy:
         number = len(self._findings.trials)
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
+        begun = self._timer.used_seconds
         run, spent = self._measuring.quiet_run(runner, plan, number)
+        if run.cut is not None:
+            self._findings.cut_off = CutOff(
+                number=number,
+                plan=plan,
+                when=run.cut,
+                run=run,
+                startup_seconds=max(0.0, self._timer.used_seconds - begun - run.step_seconds),
+            )
+            if not run.logs:  # it leaves nothing to write down, and may be tried again
+                self._ledger.abandon()
+                return
         self._hopeless = run.failure is not None and run.failure.hopeless
         seen = observed(runner)
         if plan.as_found and seen:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, Origin, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, Origin, Trial
 from cputune.tuner.measuring import speed
-from cputune.tuner.race import Race
+from cputune.tuner.race import LEAST_KEPT, Race
 from cputune.tuner.reading import Run
 
 MOST_CHARACTERS = 16_384
@@ -38,6 +38,7 @@ def trial_of(
     """How a run ended: with a number, with a bound on it, or with the reason why it has none.
 
     ``step_seconds`` are those of all tries, ``observed`` is what the ranks of the last saw.
+    A run that the end of the time has cut short has one step that counts at least.
     """
     trial = Trial(
         number=number,
@@ -55,19 +56,20 @@ def trial_of(
         return replace(
             trial, state=FAILED, kind=run.failure.kind, reason=shortened(reason, MOST_CHARACTERS)
         )
-    if not run.logs:
-        return replace(trial, state=FAILED, kind="no measurement", reason="the time given was up")
     now = race.estimate(run.logs)
     trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
     if run.ended:
         return replace(trial, reason=f"the job ended after {run.steps} steps")
     if run.verdict == "enough":
         return trial
+    cut = None if run.cut is None else f"{TIME_UP} {run.cut}"
+    if cut and now.level and len(run.logs) >= race.warmup + LEAST_KEPT:
+        return replace(trial, reason=cut)
     return replace(
         trial,
         state=PRUNED,
         samples_per_second=speed(race.lost(run.logs)),
-        reason=_lost(race) if run.verdict == "lost" else "the time given was up",
+        reason=cut or _lost(race),
     )
 
 

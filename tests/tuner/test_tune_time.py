@@ -1,0 +1,222 @@
+"""``max_time_seconds`` is a promise: no more than one step later all is over, whatever took it."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tuner.fakes import SMALL, FakeRunner, steady, truthful
+
+import cputune
+from cputune.errors import NoValidTrialError
+from cputune.plan import Plan
+from cputune.report.tuning import trial_line
+from cputune.result import COMPLETED, PRUNED, Result
+from cputune.steps import Step, TimeUp
+from cputune.tuner.events import TrialEnded
+from cputune.tuner.options import StudyOptions
+from cputune.tuner.study import TuningStudy
+
+LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
+
+
+@dataclass
+class FakeClock:
+    """Seconds that pass when they are spent."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeSlowStart(FakeRunner):
+    """Spends ``startup`` seconds of the clock before the first step, and the steps' own too.
+
+    It waits no longer than there is time for.
+    """
+
+    def __init__(self, clock: FakeClock, startup: Callable[[Plan], float], step: float) -> None:
+        super().__init__(lambda plan, before: steady(step))
+        self.clock, self.startup, self.step = clock, startup, step
+        self.left: Callable[[], float] = lambda: math.inf
+
+    def keep_to(self, seconds_left: Callable[[], float]) -> None:
+        self.left = seconds_left
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        waited = min(self.startup(plan), max(0.0, self.left()))
+        self.clock.now += waited
+        if waited < self.startup(plan):
+            raise TimeUp("while importing torch")
+        for step in super().steps(plan):
+            self.clock.now += step.seconds
+            yield step
+
+
+@dataclass
+class Ended:
+    result: Result | None
+    error: NoValidTrialError | None
+    seconds: float
+    lines: list[str]
+
+
+def study(
+    seconds: float,
+    startup: float | Callable[[Plan], float],
+    step: float,
+    *,
+    began_before: float = 0,
+) -> Ended:
+    """A study of ``seconds`` whose clock nothing but its runner moves."""
+    clock = FakeClock()
+    begin = clock.now - began_before
+    of = startup if callable(startup) else lambda plan: startup
+    runner = FakeSlowStart(clock, of, step)
+    lines: list[str] = []
+    result = error = None
+    try:
+        result = TuningStudy(
+            SMALL.workload,
+            SMALL.facts,
+            lambda workload, fresh: nullcontext(runner),
+            StudyOptions(max_time_seconds=seconds),
+            on_event=lambda e: (
+                lines.append(trial_line(e.trial)) if isinstance(e, TrialEnded) else None
+            ),
+            clock=clock,
+            started=begin,
+        ).run()
+    except NoValidTrialError as ended:
+        error = ended
+    assert runner.closed == len(runner.started)
+    return Ended(result=result, error=error, seconds=clock.now - begin, lines=lines)
+
+
+@pytest.mark.parametrize("seconds", [5.0, 20.0, 21.0, 25.0, 30.0, 44.0, 60.0, 90.0, 200.0])
+@pytest.mark.parametrize("step", [0.3, 4.0])
+def test_it_is_over_one_step_later_at_most(seconds: float, step: float) -> None:
+    ended = study(seconds, startup=20.0, step=step)
+    assert ended.seconds <= seconds + step
+    assert (ended.result is None) is (ended.error is not None)
+
+
+def test_what_went_by_before_the_study_counts() -> None:
+    assert study(60.0, startup=5.0, step=1.0, began_before=40.0).seconds <= 61.0
+
+
+def test_where_the_baseline_has_no_step_yet_it_says_what_took_the_time() -> None:
+    error = study(15.0, startup=20.0, step=1.0).error
+    assert str(error) == (
+        "the time given was up before today's launch made a step: "
+        "it started for 15 s, and the time was up while importing torch"
+    )
+    assert error is not None
+    assert error.hint == "give it more: --max-time 2m"
+    assert error.exit_code == 4
+
+
+def test_where_the_baseline_has_too_few_steps_it_says_what_is_known() -> None:
+    ended = study(26.0, startup=20.0, step=3.0)
+    assert len(ended.lines) == 1
+    assert "cut short: the time given was up after 2 steps" in ended.lines[0]
+    assert " to " in ended.lines[0], "bounds, for a number is not known"
+    assert str(ended.error) == (
+        "the time given was up after 2 steps of today's launch, "
+        "before it had a speed to compare with"
+    )
+    assert ended.error is not None
+    assert ended.error.details == (
+        "it started for 20 s, then made 2 steps of 8 samples in 3 s each, "
+        "and the first steps of a run are slower than the rest"
+    )
+
+
+def test_a_baseline_that_is_known_by_then_is_a_result() -> None:
+    result = study(23.0, startup=20.0, step=0.5).result
+    assert result is not None
+    assert [trial.state for trial in result.trials] == [COMPLETED]
+    assert "Only one plan gave a number" in " ".join(result.notes)
+
+
+def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
+    result = study(40.0, startup=lambda plan: 5.0 if plan.as_found else 16.0, step=1.0).result
+    assert result is not None
+    assert [trial.state for trial in result.trials] == [COMPLETED, PRUNED]
+    last = result.trials[-1]
+    assert last.cut_short
+    assert last.samples_per_second is not None
+    assert "Trial 1 (" in " ".join(result.notes)
+    assert "was cut short: it started for 16 s, then made" in " ".join(result.notes)
+
+
+def test_a_later_trial_without_a_step_is_not_on_record_and_is_tried_when_resumed(
+    tmp_path: Path,
+) -> None:
+    """The runner below never starts anything but today's launch."""
+    book = tmp_path / "s.db"
+
+    class FakeStuck(FakeRunner):
+        def steps(self, plan: Plan) -> Iterator[Step]:
+            if not plan.as_found:
+                raise TimeUp("while importing torch")
+            yield from super().steps(plan)
+
+    options = {"facts": SMALL.facts, "study": book, "budget": 2}
+    first = cputune.tune(SMALL.workload, runner=FakeStuck(truthful()), **options)
+    assert len(first.trials) == 1
+    again = cputune.tune(SMALL.workload, runner=FakeRunner(truthful()), resume=True, **options)
+    assert [trial.state for trial in again.trials] == [COMPLETED, COMPLETED]
+
+
+def test_a_study_that_is_resumed_has_all_of_its_new_time(tmp_path: Path) -> None:
+    def slow(plan: Plan, before: int) -> Iterable[Step]:
+        return steady(3.0)
+
+    options = {"facts": SMALL.facts, "study": tmp_path / "s.db", "max_time_seconds": 60.0}
+    first = cputune.tune(SMALL.workload, runner=FakeRunner(slow), **options)
+    again = cputune.tune(SMALL.workload, runner=FakeRunner(slow), resume=True, **options)
+    assert len(again.trials) > len(first.trials)
+
+
+@pytest.mark.parametrize(("seconds", "step"), [(2.0, 1.0), (3.0, 0.4)])
+def test_of_real_processes_too(
+    seconds: float, step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step, and what it takes to end processes, is all that may come on top."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    job = cputune.Workload.script([str(LIGHT), str(step)])
+    facts = cputune.probe()
+    begun = time.monotonic()
+    with pytest.raises(NoValidTrialError) if step * 3 > seconds else nullcontext() as ended:
+        cputune.tune(job, facts=facts, max_time_seconds=seconds, share_machine=True, started=begun)
+    assert time.monotonic() - begun < seconds + 8 * step + 10
+    if step * 3 > seconds:
+        assert "of today's launch" in str(ended.value)
+
+
+def test_of_an_import_that_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "torch.py").write_text("import time\ntime.sleep(300)\n")
+    (tmp_path / "train.py").write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("PYTHONPATH", f"{modules}:{':'.join(sys.path)}")
+    facts = cputune.probe()
+    with pytest.raises(NoValidTrialError, match="before today's launch made a step") as ended:
+        cputune.tune(
+            cputune.Workload.script(["train.py"]),
+            facts=facts,
+            max_time_seconds=3,
+            share_machine=True,
+        )
+    assert "while importing torch" in str(ended.value)
