@@ -101,7 +101,10 @@ class LivingRunner(Runner, Protocol):
     """A runner that can let several plans live at once."""
 
     def living(self, plan: Plan) -> Living:
-        """The plan in processes of its own. ``turn`` raises ``TrialError`` where it fails."""
+        """The plan in processes of its own. ``turn`` raises ``TrialError`` where it fails.
+
+        Of a ``PunctualRunner`` it raises ``TimeUp`` too.
+        """
         ...
 
 
