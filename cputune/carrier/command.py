@@ -10,7 +10,7 @@ from cputune.carrier.environment import plan_variables
 from cputune.carrier.flags import batch_flags, training_flags
 from cputune.inside import carry_script, recipe_script
 from cputune.inside.carry import Force
-from cputune.knobs import plan_arguments
+from cputune.knobs import plan_arguments, plan_in_torch
 from cputune.plan import Plan
 from cputune.workload import Workload
 
@@ -25,8 +25,8 @@ class Carried:
     Attributes:
         variables: of every rank.
         flags: appended to the script's own words.
-        force: what is set in the script's objects (``cputune.inside.carry``), for a script
-            that takes no flags; None where the flags say it all.
+        force: what is set in torch and, for a script that takes no flags, in the script's
+            objects (``cputune.inside.carry``); None where variables and flags say it all.
         world_size: ranks of the job.
     """
 
@@ -34,6 +34,11 @@ class Carried:
     flags: tuple[str, ...] = ()
     force: Force | None = None
     world_size: int = 1
+
+    @property
+    def sets_objects(self) -> bool:
+        """Whether code sets the plan in the script's own objects, which takes no flags."""
+        return self.force is not None and self.force.world_size > 0
 
     @property
     def carry(self) -> str | None:
@@ -61,18 +66,23 @@ def carried(
     if plan.as_found:
         flags = batch_flags(workload, plan) if workload.recipe is not None else ()
         return Carried(variables=variables, flags=flags)
+    in_torch = plan_in_torch(plan)
+    torch_alone = Force(torch=in_torch) if in_torch else None
     if workload.framework == "pytorch":  # the rest is the script's own; see knobs.owned
-        return Carried(variables=variables, world_size=plan.world_size)
+        return Carried(variables=variables, force=torch_alone, world_size=plan.world_size)
     never_run = workload.parses_arguments is None and workload.framework is None
     if workload.takes_flags or (by_flags and never_run):
         flags = training_flags(workload, plan, versions)
-        return Carried(variables=variables, flags=flags, world_size=plan.world_size)
+        return Carried(
+            variables=variables, flags=flags, force=torch_alone, world_size=plan.world_size
+        )
     force = Force(
         world_size=plan.world_size,
         # fp16 beside bf16 is a ValueError, and means nothing on a CPU.
         arguments={"use_cpu": True, "fp16": False, **plan_arguments(plan)},
         samples_per_rank=workload.samples_per_rank(plan.world_size),
         batch_per_rank=workload.batch_per_rank,
+        torch=in_torch,
     )
     return Carried(variables=variables, force=force, world_size=plan.world_size)
 
@@ -84,9 +94,13 @@ def launch_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
     """
     if workload.recipe is not None:
         recipe = json.dumps(workload.recipe.to_json(), ensure_ascii=False)
-        return (str(recipe_script()), recipe, "--output_dir", "out", *carried.flags)
-    words = (*workload.argv, *carried.flags)
-    return words if carried.carry is None else (str(carry_script()), carried.carry, *words)
+        words: tuple[str, ...] = (
+            str(recipe_script()), recipe, "--output_dir", "out", *carried.flags,
+        )  # fmt: skip
+        carry = None if carried.force is None else carried.carry
+    else:
+        words, carry = (*workload.argv, *carried.flags), carried.carry
+    return words if carry is None else (str(carry_script()), carry, *words)
 
 
 def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:

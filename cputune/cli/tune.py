@@ -39,7 +39,7 @@ _NEEDED = ("torch", "transformers", "accelerate", "optuna")
     help="Same seed, same proposals.",
 )
 @click.option("--max-time", metavar="TIME", help="When to be done: 90s, 10m, 1h30m.")
-@click.option("--knobs", metavar="A,B", help="Vary these alone; the rest stays as it is today.")
+@click.option("--knobs", metavar="A,B", help="Vary these alone, or, as +A, beside the usual ones.")
 @click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a knob at a value.")
 @click.option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
 @click.option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")

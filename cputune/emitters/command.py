@@ -6,12 +6,15 @@ from cputune.carrier.command import Carried
 from cputune.carrier.without import lost_without_force
 from cputune.emitters.interface import Beside, Output, Secret, Word
 from cputune.errors import UsageError
+from cputune.knobs import plan_in_torch
 from cputune.plan import Plan
 from cputune.result import Result
 from cputune.stack import Versions, backend_flags, ipex_use
 from cputune.workload import Workload
 
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
+TORCH_SCRIPT = "in_torch.py"
+"""What carry.py loads where a plan sets something in torch itself."""
 
 
 def training_command(
@@ -19,7 +22,14 @@ def training_command(
 ) -> tuple[tuple[Word, ...], tuple[str, ...]]:
     """The words of the training command, and what is to be said about them."""
     if workload.recipe is not None:
-        script = (Beside(TRAIN_SCRIPT), Beside(RECIPE_FILE), "--output_dir", Output("out"))
+        script: tuple[Word, ...] = (
+            Beside(TRAIN_SCRIPT),
+            Beside(RECIPE_FILE),
+            "--output_dir",
+            Output("out"),
+        )
+        if carrier and way.force is not None:
+            script = (Beside(CARRY_SCRIPT), way.force.to_json(), *script)
         return (*script, *way.flags), ()
     _refuse_unprintable(workload.argv)
     first = workload.argv[0]
@@ -32,7 +42,7 @@ def training_command(
     words = (*_words(workload), *way.flags)
     if carrier and way.carry is not None:
         words = (Beside(CARRY_SCRIPT), way.carry, *words)
-    if carrier and way.force is not None:
+    if carrier and way.sets_objects:
         return words, (
             *_secret_notes(workload),
             f"{workload.name} {'takes' if known else 'was not run yet: it may take'} no flags of "
@@ -78,16 +88,15 @@ def refuse_impossible(plan: Plan, versions: Versions) -> None:
 
 def refuse_lost(workload: Workload, plan: Plan, way: Carried, result: Result | None) -> None:
     """Raise UsageError where a launch without carry.py would not be what was measured."""
-    if way.force is None:
-        batch_known = workload.samples_per_rank(plan.world_size) is not None
-        if workload.recipe is not None or plan.world_size == 1 or batch_known:
-            return
+    batch_known = workload.recipe is not None or plan.world_size == 1
+    batch_known |= workload.samples_per_rank(plan.world_size) is not None
     today = None
     if result is not None and workload.framework is not None and result.baseline.plan.as_found:
         today = result.baseline.plan
     lost = list(lost_without_force(workload, plan, today))
-    if way.force is None:
-        lost = lost[:1]  # the flags carry all but a batch that is not known
+    if not way.sets_objects:  # the flags carry all but a batch that is not known
+        lost = [] if batch_known else lost[:1]
+    lost += [f"{name}: torch's own in place of {v}" for name, v in plan_in_torch(plan).items()]
     if lost:
         raise UsageError(
             f"no flag of {workload.name} is known to carry the plan; without {CARRY_SCRIPT} its "

@@ -10,11 +10,12 @@ The script stays as it is. When it has loaded transformers or accelerate, this f
 - in every ``TrainingArguments``: the fields in ``arguments``, and the batch of one rank;
 - in every ``Accelerator``: the CPU, the precision and the kind of AdamW that ``arguments`` say;
 - in the first data loader that a script without Trainer prepares: the batch of one rank;
+- in torch, whatever trains with it: what ``torch`` says (``in_torch.py``, beside this file);
 
 and the first rank says in one line on stderr what it has changed. ``samples_per_rank`` are
 the samples of one rank in a step of the optimizer; without them the script's own batch is
 what all ranks take together. A batch that cannot be divided ends the job with exit status 3.
-Where PLAN is ``{}`` nothing is set.
+Where PLAN has no ``world_size`` the script's objects stay as they are; in ``{}`` nothing is set.
 
 When the script has ended well, its ranks wait for each other, and leave together.
 
@@ -30,6 +31,7 @@ import ctypes
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import inspect
 import io
 import json
@@ -55,17 +57,19 @@ class Force:
     """What is set in the script's own objects.
 
     Attributes:
-        world_size: ranks of the job.
+        world_size: ranks of the job; 0 leaves the script's objects as they are.
         arguments: fields of TrainingArguments, by their names in today's transformers.
         samples_per_rank: samples of one rank per optimizer step; None takes the script's
             own batch for the global batch, and divides it over the ranks.
         batch_per_rank: the batch of every rank whatever their number; None: see above.
+        torch: what is set in torch itself; see ``in_torch``.
     """
 
-    world_size: int
+    world_size: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     samples_per_rank: int | None = None
     batch_per_rank: int | None = None
+    torch: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """PLAN; what is None is left out."""
@@ -119,11 +123,21 @@ class Carrier:
 
     def patches(self) -> list[tuple[str, Patch]]:
         """What to do with which module once it is loaded."""
+        torch: list[tuple[str, Patch]] = []
+        if self.force.torch:
+            torch = [("torch", self._set_in_torch)]
+        if not self.force.world_size:
+            return torch
         return [
+            *torch,
             ("transformers.training_args", self._patch_arguments),
             ("transformers.trainer", self._patch_trainer),
             ("accelerate.accelerator", self._patch_accelerator),
         ]
+
+    def _set_in_torch(self, module: ModuleType) -> None:
+        said = beside("in_torch").set_in(module, self.force.torch)
+        self._say("set for the plan: " + "; ".join(said))
 
     def _patch_arguments(self, module: ModuleType) -> None:
         """Before ``__post_init__``, which checks the values and starts torch.distributed.
@@ -259,6 +273,20 @@ class Carrier:
             self._say("set for the plan: " + ", ".join(self._changes.values()))
             self._changes.clear()
             self._say = lambda text: None
+
+
+def beside(name: str) -> Any:
+    """The file of this name that lies beside this one, as the module ``cputune_NAME``."""
+    known = sys.modules.get(f"cputune_{name}")
+    if known is not None:
+        return known
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"cputune_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def watch(patches: Sequence[tuple[str, Patch]]) -> None:

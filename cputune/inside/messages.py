@@ -50,6 +50,9 @@ class RankState(TypedDict, total=False):
         accumulation: forward passes of one optimizer step, as the framework was told.
         parses_arguments: whether the script reads TrainingArguments from its command line.
         optimizer: its class, and which of torch's implementations it takes.
+        products: in what oneDNN may multiply fp32 matrices, "fp32" or "bf16".
+        products_rounded: whether it really rounds their factors to bf16.
+        dropout: how masks were drawn so far: "bytes", or as torch does.
         dataset: the class of the data set.
         dataset_samples: how many it has; None where it is a stream, or does not say.
     """
@@ -83,6 +86,9 @@ class RankState(TypedDict, total=False):
     parses_arguments: bool
     learning_rate: float
     optimizer: dict[str, Any]
+    products: str
+    products_rounded: bool
+    dropout: str
     dataset: str
     dataset_samples: int | None
 

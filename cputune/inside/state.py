@@ -72,9 +72,28 @@ def read() -> RankState:
         "words": [(digest(word.encode(errors="replace")), content(word)) for word in sys.argv],
         "environment": environment,
     }
+    if torch is not None:
+        state["products"] = products(torch)
+        state["products_rounded"] = products_rounded(torch)
+    masks = getattr(sys.modules.get("cputune_in_torch"), "MASKS", None)
+    state["dropout"] = "bytes" if masks is not None and masks.drawn else "torch"
     if state["backend"] == "ccl":
         state["ccl_workers"], state["ccl_workers_unknown"] = oneccl.workers(environment)
     return state
+
+
+def products(torch: Any) -> str:
+    """In what oneDNN may multiply fp32 matrices: ``bf16`` where it was allowed, else ``fp32``."""
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    asked = getattr(matmul, "fp32_precision", None)  # torch 2.9 and later
+    return "bf16" if asked == "bf16" else "fp32"
+
+
+def products_rounded(torch: Any) -> bool:
+    """Whether a product of fp32 matrices really loses what bf16 cannot hold: tried on one."""
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        factor = torch.full((64, 64), 1 + 2.0**-12)
+        return bool((factor @ torch.eye(64))[0, 0] == 1)
 
 
 def digest(data: bytes) -> str:

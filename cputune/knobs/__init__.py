@@ -7,7 +7,7 @@ the tuner's model. A new knob is a new file and a row here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,13 @@ from cputune.errors import UsageError
 from cputune.knobs.allocator import ALLOCATOR
 from cputune.knobs.backend import BACKEND
 from cputune.knobs.ccl_workers import CCL_WORKERS
+from cputune.knobs.dropout import DROPOUT
 from cputune.knobs.ipex import IPEX
 from cputune.knobs.openmp import OPENMP
 from cputune.knobs.optimizer import OPTIMIZER
 from cputune.knobs.placement import PLACEMENT
 from cputune.knobs.precision import PRECISION
+from cputune.knobs.products import PRODUCTS
 from cputune.knobs.ranks import RANKS
 from cputune.knobs.record import (
     Argument,
@@ -52,6 +54,8 @@ KNOBS: tuple[Knob, ...] = (
     OPENMP,
     IPEX,
     OPTIMIZER,
+    PRODUCTS,
+    DROPOUT,
 )
 """Every knob, in the order that they are shown: the layout first, then the libraries."""
 
@@ -77,6 +81,8 @@ __all__ = [
     "as_seen",
     "knob_named",
     "plan_arguments",
+    "plan_in_torch",
+    "varied",
 ]
 
 
@@ -97,6 +103,25 @@ def _cpus(state: State) -> tuple[int, ...]:
 def plan_arguments(plan: Plan) -> dict[str, Argument]:
     """The fields of TrainingArguments that carry a plan, by their names in today's transformers."""
     return {name: value for knob in KNOBS for name, value in knob.arguments(plan).items()}
+
+
+def plan_in_torch(plan: Plan) -> dict[str, str]:
+    """What of a plan is set in torch itself."""
+    return {name: value for knob in KNOBS for name, value in knob.in_torch(plan).items()}
+
+
+def varied(names: Iterable[str] | None) -> frozenset[str]:
+    """The knobs that are varied: the usual ones (None), or those alone that are named.
+
+    A name that begins with ``+`` is varied beside those, and beside the usual ones where no
+    other is named. Raises UsageError for a knob that there is not.
+    """
+    more = [name[1:] for name in names or () if name.startswith("+")]
+    alone = [name for name in names or () if not name.startswith("+")]
+    usual = [knob.name for knob in KNOBS if knob.asked_for is None]
+    if not alone and (names is None or more):
+        alone = usual
+    return frozenset(knob_named(name).name for name in (*alone, *more))
 
 
 def knob_named(name: str) -> Knob:

@@ -191,6 +191,9 @@ class Knob:
         variables: the environment variables that carry it into a rank.
         arguments: the fields of TrainingArguments that carry it, by their names in
             today's transformers; how a version spells them is ``cputune.stack``'s part.
+        in_torch: what carries it that is set in torch itself (``cputune.inside.in_torch``).
+        asked_for: why it is varied only where somebody asks for it (``--knobs +NAME``); None
+            for a knob that is varied unless it is left out.
         shown: how a rank shows that it obeys.
         as_seen: the plan with the value that a rank shows, for a launch that is run as found.
         words: its part of ``Plan.describe()``; None where there is nothing to say.
@@ -206,6 +209,8 @@ class Knob:
     in_settings: bool = False
     variables: Callable[[Plan], Mapping[str, str]] = _no_variables
     arguments: Callable[[Plan], Mapping[str, Argument]] = _no_arguments
+    in_torch: Callable[[Plan], Mapping[str, str]] = _no_variables
+    asked_for: str | None = None
     shown: tuple[Shown, ...] = ()
     as_seen: Callable[[Plan, State], Plan] = _unseen
     words: Callable[[Plan], str | None] = _no_words

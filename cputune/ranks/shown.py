@@ -38,7 +38,8 @@ def for_people(state: RankState) -> dict[str, Any]:
     kept = (
         "rank", "local_rank", "world_size", "backend", "threads", "dtype", "openmp", "allocator",
         "preload", "ipex", "framework", "parses_arguments", "batch", "accumulation", "samples",
-        "learning_rate", "dataset", "optimizer", "python", "pid", "peak_bytes",
+        "learning_rate", "dataset", "optimizer", "products", "products_rounded", "dropout",
+        "python", "pid", "peak_bytes",
     )  # fmt: skip
     record: dict[str, Any] = {name: value for name, value in state.items() if name in kept}
     record["affinity"] = cpulist.render(state["affinity"])

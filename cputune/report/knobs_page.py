@@ -12,7 +12,8 @@ Made from the knobs themselves by `make doc`; do not edit it here. **Today** is 
 knob has in a plain `python train.py`, and keeps where it is not varied (`--knobs`); `--fix
 NAME=VALUE` holds it at another. **Believed** is how much two of its values are taken to differ
 before anything was measured (one standard deviation), so that the first trials are spent where
-most is to gain; measurements soon outweigh it.
+most is to gain; measurements soon outweigh it. A knob that is **asked for** is varied only with
+`--knobs +NAME`, beside the usual ones.
 """
 
 
@@ -24,6 +25,8 @@ def knobs_page() -> str:
         for knob in KNOBS
     ]
     sources = [f"- `{knob.name}`: {knob.effect.source}." for knob in KNOBS]
+    asked = [f"- `{knob.name}`: {knob.asked_for}." for knob in KNOBS if knob.asked_for]
+    table += ["", "Asked for, and why they are not varied otherwise:", "", *asked]
     return "\n".join([_HEAD, *table, "", "Where the beliefs come from:", "", *sources, ""])
 
 

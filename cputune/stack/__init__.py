@@ -12,6 +12,8 @@ from cputune.stack.spelling import (
     optimizers,
     takes,
     why_no_bf16,
+    why_no_bf16_products,
+    why_no_masks,
 )
 from cputune.stack.tables import Stack, load
 from cputune.stack.uses import IpexUse, ccl_use, ipex_off, ipex_use, oneccl_module
@@ -33,4 +35,6 @@ __all__ = [
     "takes",
     "versions_of",
     "why_no_bf16",
+    "why_no_bf16_products",
+    "why_no_masks",
 ]

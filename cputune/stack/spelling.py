@@ -29,6 +29,24 @@ def why_no_bf16(versions: Versions) -> str | None:
     return f"transformers {versions.transformers} takes --bf16 for GPUs only"
 
 
+def why_no_bf16_products(versions: Versions) -> str | None:
+    """Why this torch cannot be told to multiply fp32 matrices in bf16; None where it can."""
+    if versions.torch is None:
+        return "the version of torch is not known"
+    if load().torch_does("fp32-products-in-bf16", versions.torch):
+        return None
+    return f"torch {versions.torch} has no torch.backends.mkldnn.matmul.fp32_precision"
+
+
+def why_no_masks(versions: Versions) -> str | None:
+    """Why masks of ours cannot take the place of this torch's; None where they can."""
+    if versions.torch is None:
+        return "the version of torch is not known"
+    if load().torch_does("kernels-in-python", versions.torch):
+        return None
+    return f"torch {versions.torch} lets no kernel take the place of its own"
+
+
 def backend_flags(versions: Versions, backend: str) -> tuple[str, ...]:
     """``--ddp_backend gloo`` as two words; none where this backend cannot be named.
 

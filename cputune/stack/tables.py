@@ -178,6 +178,7 @@ class Stack:
     wheels: Mapping[str, str]
     numpy: tuple[Version, ...]
     torch: tuple[Torch, ...]
+    torch_behaviours: tuple[Feature, ...]
     ipex: tuple[Ipex, ...]
     oneccl: tuple[Bindings, ...]
     transformers: Library
@@ -204,6 +205,10 @@ class Stack:
     def torch_row(self, version: Version) -> Torch | None:
         """The row of this torch's minor release."""
         return next((row for row in self.torch if row.minor == minor(version)), None)
+
+    def torch_does(self, name: str, version: Version) -> bool:
+        """Whether this torch behaves so."""
+        return any(row.name == name and row.covers(version) for row in self.torch_behaviours)
 
     def ipex_for(self, torch: Version) -> tuple[Ipex, ...]:
         """The IPEX releases for this torch, the newest first; none from torch 2.9 on."""
@@ -256,6 +261,7 @@ def load() -> Stack:
         wheels=document["wheels"],
         numpy=tuple(map(Version, document["numpy"]["read"])),
         torch=_rows(Torch, torch["release"], torch["source"]),
+        torch_behaviours=_rows(Feature, torch["behaviour"]),
         ipex=_rows(Ipex, document["ipex"]),
         oneccl=_rows(Bindings, document["oneccl"]),
         transformers=_library(document["transformers"]),

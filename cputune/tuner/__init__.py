@@ -35,10 +35,10 @@ def search_space(
 ) -> SearchSpace:
     """Every plan that this machine can run for this job, and what was left out and why.
 
-    ``knobs`` names what is varied (all of it by default; the rest stays as it is today),
-    ``fix`` holds a knob at a value. ``allow_slow_precision`` offers bf16 on a CPU that
-    does not multiply it in hardware. Raises UsageError for an unknown knob and for a
-    value that no plan of this machine can have.
+    ``knobs`` names what is varied (the usual ones by default, with ``+NAME`` one more; the
+    rest stays as it is today), ``fix`` holds a knob at a value. ``allow_slow_precision``
+    offers bf16 on a CPU that does not multiply it in hardware. Raises UsageError for an
+    unknown knob and for a value that no plan of this machine can have.
     """
     return build_space(facts, job, vary=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
 

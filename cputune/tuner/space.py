@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cputune.cores import usable_cores
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
-from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Choices, KnobValue, LeftOut, knob_named
+from cputune.knobs import (
+    KNOBS,
+    NAMES,
+    TODAY,
+    Ask,
+    Choices,
+    KnobValue,
+    LeftOut,
+    knob_named,
+    varied,
+)
 from cputune.knobs.owned import only, owned, why_owned
 from cputune.knobs.precision import advised_precision
 from cputune.layout import baseline_plan, guide_plan
@@ -63,8 +73,8 @@ def build_space(
 ) -> SearchSpace:
     """Lay out every plan that fits cores, quota, memory, packages and the global batch.
 
-    ``vary`` names the knobs that are varied (all where it is None; the others stay as they
-    are today); ``fix`` holds knobs at a value; ``baseline`` is the launch of today as its
+    ``vary`` names the knobs that are varied (see ``cputune.knobs.varied``; the others stay as
+    they are today); ``fix`` holds knobs at a value; ``baseline`` is the launch of today as its
     ranks were seen to run, where it has run. Raises UsageError for a knob that does not
     exist and for values that no plan of this machine can have.
     """
@@ -85,6 +95,7 @@ def build_space(
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
     values, left_out = _plans(facts, workload, ask)
+    left_out = (*left_out, *_not_asked_for(ask, varied(vary) | set(fixed)))
     if fixed and not values:
         raise _impossible(facts, workload, ask, fixed, left_out)
     return SearchSpace(
@@ -139,6 +150,13 @@ def _with_libraries(
     return found
 
 
+def _not_asked_for(ask: Ask, free: Set[str]) -> Iterator[LeftOut]:
+    """The knobs that are varied only where somebody asks for them."""
+    for knob in KNOBS:
+        if knob.asked_for is not None and knob.name not in free | set(ask.own):
+            yield LeftOut(what=knob.name, why=f"{knob.asked_for} (--knobs +{knob.name})")
+
+
 TOGETHER = {"backend", "ccl_workers"}
 """Knobs of which one says little without the other: to vary one is to vary both."""
 
@@ -147,9 +165,7 @@ def _unvaried(
     vary: Iterable[str] | None, fixed: Mapping[str, KnobValue], today: Plan
 ) -> Mapping[str, KnobValue]:
     """The knobs that are not varied, at the values of today: a script may have its own."""
-    if vary is None:
-        return {}
-    free = {knob_named(name).name for name in vary} | set(fixed)
+    free = varied(vary) | set(fixed)
     if free & TOGETHER:
         free |= TOGETHER
     return {name: getattr(today, name, value) for name, value in TODAY.items() if name not in free}

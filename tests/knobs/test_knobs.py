@@ -48,7 +48,8 @@ class TestEveryKnob:
         plans = [knob.put(PLAN, value, FACTS) for value in knob.choices(FACTS, Ask()).values]
         assert len(set(plans)) == len(plans)
         carried = [
-            (dict(knob.variables(plan)), plan.preload, dict(knob.arguments(plan))) for plan in plans
+            (dict(knob.variables(p)), p.preload, dict(knob.arguments(p)), dict(knob.in_torch(p)))
+            for p in plans
         ]
         assert all(one not in carried[:index] for index, one in enumerate(carried))
 

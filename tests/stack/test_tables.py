@@ -31,7 +31,7 @@ def trees():
 
 
 def test_every_row_has_a_source():
-    rows = (*STACK.eras, *STACK.torch, *STACK.ipex, *STACK.oneccl)
+    rows = (*STACK.eras, *STACK.torch, *STACK.torch_behaviours, *STACK.ipex, *STACK.oneccl)
     assert all(row.source for row in (*rows, *features()))
 
 
@@ -152,10 +152,11 @@ def test_every_behaviour_is_asked_for_and_no_other():
     asked = {
         node.args[0].value
         for node in trees()
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".does")
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".does", ".torch_does"))
         if isinstance(node.args[0], ast.Constant)
     }
-    assert asked == {row.name for library in LIBRARIES for row in library.behaviours}
+    rows = (row for library in LIBRARIES for row in library.behaviours)
+    assert asked == {row.name for row in (*rows, *STACK.torch_behaviours)}
 
 
 @pytest.mark.parametrize("row", list(features()), ids=lambda row: row.name)

@@ -1,0 +1,105 @@
+"""What a plan sets in torch itself, where no variable and no flag can: for any script.
+
+``carry.py`` loads this file from beside itself, in trials and in emitted launches, once torch is
+there. It needs Python 3.9 and torch 2.0 or later.
+
+``products``: ``bf16`` lets oneDNN round the factors of fp32 matrix products to bf16; sums and
+results stay fp32 (``torch.backends.mkldnn.matmul.fp32_precision``, torch 2.9 and later).
+
+``dropout``: ``bytes`` draws the masks of dropout from random bytes, on all threads of the rank.
+torch draws them one by one on one thread, unless the processor is Intel's
+(aten/src/ATen/native/cpu/DistributionKernels.cpp, bernoulli_scalar_kernel). The masks are
+others than torch's for the same seed, and just as repeatable.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+SAID = {
+    ("products", "bf16"): "factors of fp32 matrix products are rounded to bf16",
+    ("dropout", "bytes"): "dropout masks are drawn from random bytes, on all threads: "
+    "others than torch's for the same seed",
+}
+"""What each setting means, for whoever reads the output of a launch."""
+
+
+def set_in(torch: ModuleType, settings: Mapping[str, str]) -> list[str]:
+    """Set what is asked for in this torch; what that means, in words."""
+    if settings.get("products") == "bf16":
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    if settings.get("dropout") == "bytes" and not MASKS.drawing:
+        MASKS.begin(torch)
+    return [SAID[setting] for setting in settings.items()]
+
+
+_ODD, _FIRST, _SECOND = (
+    factor - (1 << 64) for factor in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+"""The constants of SplitMix64 as torch's signed numbers (Steele, Lea and Flood 2014, "Fast
+splittable pseudorandom number generators"; the mixer is Stafford's thirteenth)."""
+
+_WORDS = 4
+"""Words of 16 bits in a number of 64."""
+
+_LEVELS = 1 << 16
+"""A share is drawn as a multiple of 1/65,536."""
+
+
+class Masks:
+    """Draws ``Tensor.bernoulli_(p)``, of which dropout is made, also inside of attention.
+
+    One number of the generator seeds a mask, and SplitMix64 makes the rest of it in whole
+    tensors. So ``manual_seed`` repeats it, and checkpointing draws it again.
+
+    Attributes:
+        drawn: how many masks were drawn so far.
+    """
+
+    def __init__(self) -> None:
+        self.drawn = 0
+        self._torch: Any = None
+        self._library: Any = None
+
+    @property
+    def drawing(self) -> bool:
+        """Whether torch's own way has been replaced."""
+        return self._library is not None
+
+    def begin(self, torch: ModuleType) -> None:
+        """Take the place of torch's kernel on CPUs, until the process ends."""
+        self._torch = torch
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says that a kernel is replaced
+            self._library = torch.library.Library("aten", "IMPL")  # it holds as long as this lives
+            self._library.impl("bernoulli_.float", self._fill, "CPU")
+
+    def _fill(self, mask: Any, p: float = 0.5, *, generator: Any = None) -> Any:
+        if not 0.0 <= p <= 1.0:
+            raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+        if p in (0.0, 1.0):
+            return mask.fill_(p)
+        self.drawn += 1
+        level = min(max(round(p * _LEVELS), 1), _LEVELS - 1) - _LEVELS // 2
+        count = mask.numel()
+        words = self._random(-(-count // _WORDS), generator).view(self._torch.int16)
+        return mask.copy_((words[:count] < level).view(mask.shape))
+
+    def _random(self, count: int, generator: Any) -> Any:
+        """So many random numbers of 64 bits. Right shifts keep the sign, so it is masked off."""
+        torch = self._torch
+        seed = torch.empty((), dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
+        state = torch.arange(1, count + 1).mul_(_ODD).add_(seed)
+        shifted = torch.empty_like(state)
+        for shift, factor in ((30, _FIRST), (27, _SECOND), (31, 1)):
+            torch.bitwise_right_shift(state, shift, out=shifted)
+            state.bitwise_xor_(shifted.bitwise_and_((1 << (64 - shift)) - 1))
+            if factor != 1:
+                state.mul_(factor)
+        return state
+
+
+MASKS = Masks()

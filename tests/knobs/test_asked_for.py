@@ -1,0 +1,204 @@
+"""Knobs that are varied only where somebody asks: dropout masks of bytes, products in bf16."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from machines import TODAY, machine
+
+import cputune
+from cputune.carrier.command import carried, launch_command
+from cputune.emitters.interface import Job
+from cputune.emitters.job import make_job
+from cputune.errors import UsageError
+from cputune.facts import HostFacts
+from cputune.knobs import KNOBS, knob_named, varied
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.result import Measured, Result, Speedup, Throughput, host_fingerprint
+from cputune.workload import Workload
+
+JOB = Workload.from_recipe("bert-mini")
+SCRIPT = Workload.script(["train.py"])
+CPUS = sorted(os.sched_getaffinity(0))
+PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
+MASKS = PLAN.with_setting("dropout", "bytes")
+PRODUCTS = PLAN.with_setting("products", "bf16")
+
+
+def amd(torch: str = "2.13.0", vendor: str | None = "AuthenticAMD") -> HostFacts:
+    facts = machine(
+        cores_per_socket=2,
+        packages=tuple(replace(p, version=torch) if p.name == "torch" else p for p in TODAY),
+    )
+    return replace(facts, cpu=replace(facts.cpu, vendor=vendor, isa=("avx512_bf16", "avx512f")))
+
+
+def values_of(facts: HostFacts, name: str, *knobs: str, **fix: str) -> set[object]:
+    space = cputune.search_space(facts, JOB, knobs=knobs or None, fix=fix)
+    return set(next(knob.values for knob in space.knobs if knob.name == name))
+
+
+def why(facts: HostFacts, what: str, *knobs: str) -> str:
+    left_out = cputune.search_space(facts, JOB, knobs=knobs or None).left_out
+    return next(out.why for out in left_out if out.what == what)
+
+
+class TestAskingForAKnob:
+    def test_nobody_asks_and_it_stays_as_it_is_today_with_the_reason(self) -> None:
+        assert values_of(amd(), "dropout") == {"torch"}
+        assert "others than torch's" in why(amd(), "dropout")
+        assert why(amd(), "products").endswith("(--knobs +products)")
+
+    def test_a_plus_varies_it_beside_the_usual_ones(self) -> None:
+        assert values_of(amd(), "dropout", "+dropout") == {"torch", "bytes"}
+        assert values_of(amd(), "precision", "+dropout") == {"fp32", "bf16"}
+
+    def test_without_a_plus_it_is_varied_alone(self) -> None:
+        assert values_of(amd(), "dropout", "dropout") == {"torch", "bytes"}
+        assert values_of(amd(), "precision", "dropout") == {"fp32"}
+        assert values_of(amd(), "precision", "ranks", "+dropout") == {"fp32"}
+        assert values_of(amd(), "dropout", "ranks", "+dropout") == {"torch", "bytes"}
+
+    def test_a_value_that_it_is_held_at_is_asking_too(self) -> None:
+        assert values_of(amd(), "dropout", dropout="bytes") == {"bytes"}
+
+    def test_the_usual_ones_are_all_the_others(self) -> None:
+        assert varied(None) == {knob.name for knob in KNOBS if knob.asked_for is None}
+        assert varied(["+dropout"]) == varied(None) | {"dropout"}
+        with pytest.raises(UsageError, match="'colour'"):
+            varied(["+colour"])
+
+
+class TestWhereItLives:
+    @pytest.mark.parametrize(
+        ("facts", "reason"),
+        [
+            (amd(vendor="GenuineIntel"), "on all threads already"),
+            (amd(vendor=None), "not known"),
+            (amd("1.13.1"), "lets no kernel take the place"),
+        ],
+    )
+    def test_masks_of_bytes_are_left_out_with_the_reason(
+        self, facts: HostFacts, reason: str
+    ) -> None:
+        assert values_of(facts, "dropout", "+dropout") == {"torch"}
+        assert reason in why(facts, "dropout=bytes", "+dropout")
+
+    def test_products_need_a_torch_and_a_cpu_that_can(self) -> None:
+        assert values_of(amd(), "products", "+products") == {"fp32", "bf16"}
+        assert "no torch.backends" in why(amd("2.8.0"), "products=bf16", "+products")
+        old = replace(amd(), cpu=replace(amd().cpu, isa=("avx2",)))
+        assert "has none of" in why(old, "products=bf16", "+products")
+
+    def test_products_say_nothing_beside_bf16(self) -> None:
+        put = knob_named("products").put
+        assert put is not None
+        assert put(replace(PLAN, precision="bf16"), "bf16", amd()) is None
+
+    def test_what_cannot_be_is_not_held(self) -> None:
+        with pytest.raises(UsageError, match="dropout=bytes") as caught:
+            values_of(amd(vendor="GenuineIntel"), "dropout", dropout="bytes")
+        assert "already" in str(caught.value.hint)
+
+
+class TestTheWayIntoAScript:
+    def test_it_stands_in_the_plan_its_words_and_its_file(self) -> None:
+        assert MASKS.describe() == "1 × 1 threads, fp32, dropout of bytes"
+        assert PRODUCTS.describe() == "1 × 1 threads, fp32, products in bf16"
+        assert Plan.from_json(json.loads(json.dumps(MASKS.to_json()))) == MASKS
+
+    @pytest.mark.parametrize(
+        "job",
+        [
+            JOB,
+            SCRIPT,
+            replace(SCRIPT, framework="trainer", parses_arguments=True),
+            replace(SCRIPT, framework="accelerate"),
+            replace(SCRIPT, framework="pytorch"),
+        ],
+    )
+    def test_every_kind_of_script_is_carried(self, job: Workload) -> None:
+        way = carried(job, MASKS, {})
+        assert way.force is not None
+        assert way.force.torch == {"dropout": "bytes"}
+        script, plan, *rest = launch_command(job, way)
+        assert Path(script).name == "carry.py"
+        assert json.loads(plan)["torch"] == {"dropout": "bytes"}
+        assert rest
+        assert carried(job, PLAN, {}).force is None or not carried(job, PLAN, {}).force.torch
+
+    def test_flags_stay_flags_and_objects_stay_as_they_are(self) -> None:
+        way = carried(JOB, replace(MASKS, precision="bf16"), {})
+        assert "--bf16" in way.flags
+        assert not way.sets_objects
+
+    def test_a_launch_brings_the_file_that_it_needs(self) -> None:
+        names = {file.name for file in launch(MASKS).companions}
+        assert {"carry.py", "in_torch.py", "train.py"} <= names
+        assert "in_torch.py" not in {file.name for file in launch(PLAN).companions}
+
+    def test_a_launch_without_carry_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="dropout: torch's own in place of bytes"):
+            launch(MASKS, carrier=False)
+
+    @pytest.mark.torch
+    @pytest.mark.parametrize("job", [JOB, SCRIPT])
+    def test_a_rank_shows_it(
+        self, job: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        if job is SCRIPT:
+            script = Path(__file__).parent.parent / "faults" / "accelerate_script.py"
+            job = Workload.script([str(script), "--cpu"])
+        plan = MASKS.with_setting("products", "bf16") if job is JOB else PRODUCTS
+        facts = cputune.probe()
+        with ProcessRunner(job, facts) as runner:
+            with closing(runner.steps(plan)) as steps:
+                assert len(list(islice(steps, 2))) == 2
+            (state,) = runner.observed()
+        assert state["products"] == "bf16"
+        assert state["dropout"] == ("bytes" if job is JOB else "torch")
+
+    @pytest.mark.torch
+    def test_an_emitted_launch_says_what_is_set(self, tmp_path: Path) -> None:
+        for file in launch(MASKS).companions:
+            (tmp_path / file.name).write_text(file.text, encoding="utf-8")
+        (tmp_path / "masks.py").write_text(
+            "import torch, sys\n"
+            "torch.nn.functional.dropout(torch.ones(9), 0.5)\n"
+            "print(sys.modules['cputune_in_torch'].MASKS.drawn)\n"
+        )
+        plan = json.dumps({"torch": {"dropout": "bytes"}})
+        done = subprocess.run(
+            [sys.executable, "carry.py", plan, "masks.py"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout == "1\n", done.stderr
+        assert "others than torch's for the same seed" in done.stderr
+
+
+def launch(plan: Plan, *, carrier: bool = True) -> Job:
+    facts = amd()
+    measured = Measured(plan=plan, samples_per_second=Throughput(median=2.0, low=1.9, high=2.1))
+    result = Result(
+        host=host_fingerprint(facts),
+        versions={"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"},
+        workload=JOB,
+        baseline=measured,
+        best=measured,
+        speedup=Speedup(ratio=1.0, low=0.9, high=1.1),
+        trials=(),
+    )
+    return make_job(result, facts=facts, carrier=carrier)
