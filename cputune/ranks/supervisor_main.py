@@ -216,7 +216,10 @@ def main() -> None:
 
 
 def _other_threads() -> Iterator[str]:
-    """The names of the threads of this process beside the main one."""
+    """The names of the threads of this process beside the main one; one may end meanwhile."""
     for thread in set(os.listdir("/proc/self/task")) - {str(os.getpid())}:
-        with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
-            yield file.read().strip()
+        name = f"/proc/self/task/{thread}/comm"
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(name, encoding="utf-8", errors="replace") as file:
+                comm = file.read().strip()
+            yield comm

@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from cputune.ranks import supervisor_main
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import RankCommand
@@ -94,3 +95,10 @@ def test_one_that_falls_over_leaves_the_files_of_a_tuner_that_lives(
         time.sleep(0.01)
     assert "JSONDecodeError" in supervisor.said()
     assert work.path.is_dir()
+
+
+def test_a_thread_that_ends_while_they_are_counted_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor_main.os, "listdir", lambda place: [str(os.getpid()), "0"])
+    assert list(supervisor_main._other_threads()) == []
