@@ -104,6 +104,7 @@ bench: $(VENV)/.dev  ## ratios against the peers; needs a quiet machine
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/wall.py
 	$(BIN)/python benchmarks/emit.py
+	$(BIN)/python benchmarks/load.py
 
 clean:  ## remove what the targets above have made
 	rm -rf $(VENV) .venv-ipex build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from cputune import cpulist
-from cputune.documents import Amount, Count, parse, plain, record_of
+from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.errors import ResultError
 from cputune.facts import HostFacts
 from cputune.host import read_document, write_atomically
@@ -179,7 +178,7 @@ class Result:
         Raises UsageError where it exists and not ``force``, CannotError where it cannot
         be written.
         """
-        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n"
+        text = for_people(self.to_json()) + "\n"
         mode = 0o600 if self.workload.argv else 0o644
         write_atomically(Path(path), text, force=force, mode=mode)
 

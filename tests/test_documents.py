@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
 
-from cputune.documents import Amount, Count, parse, plain, record_of
+from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +72,20 @@ def test_nesting_is_bounded() -> None:
 def test_text_that_is_no_document_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         parse(text)
+
+
+def test_a_list_of_numbers_stands_on_one_line() -> None:
+    document = {"cpus": [[0, 1], [2]], "text": "[\n 1,\n 2\n]", "mixed": ["a", 1.5], "none": []}
+    text = for_people(document)
+    assert "[0, 1]" in text
+    assert json.loads(text) == document
+
+
+def test_a_word_that_is_no_utf8_can_be_written_down() -> None:
+    text = for_people({"argv": ["caf\udce9"]})
+    assert json.loads(text.encode()) == {"argv": ["caf\udce9"]}
+
+
+def test_what_json_has_no_number_for_becomes_null() -> None:
+    record = Inner(speed=math.nan)
+    assert plain(record) == {"speed": None, "cpus": []}

@@ -8,6 +8,7 @@ step, whether another one is worth its time.
 from __future__ import annotations
 
 import math
+from bisect import bisect, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -53,6 +54,7 @@ class Race:
     noise: Noise = field(default_factory=Noise)
     fastest: Estimate | None = None
     excesses: list[list[float]] = field(default_factory=list)
+    """How far above the centre of its run the first, second… step lay, each list in order."""
     expected: tuple[float, float] | None = None
     """What the model expects of the plan that runs: mean and deviation of its centre."""
 
@@ -127,10 +129,9 @@ class Race:
         as one more run, until several runs agree.
         """
         usual = USUAL_EXCESS[index] if index < len(USUAL_EXCESS) else 0.0
-        seen = sorted(self.excesses[index]) if index < len(self.excesses) else []
+        seen = self.excesses[index] if index < len(self.excesses) else []
         if not sure:
-            counted = sorted([*seen, usual / 2])
-            return max(0.0, counted[(len(counted) - 1) // 2])
+            return max(0.0, _lower_median(seen, usual / 2))
         if not seen:
             return usual
         high = max(0.0, seen[(3 * len(seen)) // 4]) + self.noise.deviation
@@ -167,4 +168,12 @@ class Race:
         for index, value in enumerate(logs):
             if index == len(self.excesses):
                 self.excesses.append([])
-            self.excesses[index].append(value - result.center)
+            insort(self.excesses[index], value - result.center)
+
+
+def _lower_median(ordered: Sequence[float], another: float) -> float:
+    """The lower of the two in the middle, of these in their order and another."""
+    half, at = len(ordered) // 2, bisect(ordered, another)
+    if half == at:
+        return another
+    return ordered[half] if half < at else ordered[half - 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._plans = tuple(dict.fromkeys((*space.plans(), space.baseline)))
         self._index = {plan: index for index, plan in enumerate(self._plans)}
         self._model = SpeedModel(space.facts, self._plans)
+        self._learnt = (-1, self._model.believe([], [], []))
 
     def believe(self) -> Mapping[Plan, tuple[float, float]]:
         """Mean and deviation of the log time per sample of every plan, as believed now."""
@@ -61,10 +63,13 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         }
 
     def _belief(self) -> Belief:
+        """What the history says, worked out once for each length of it."""
         past = self._history
-        return self._model.believe(
-            [self._index[plan] for plan in past.plans], past.logs, past.errors
-        )
+        if self._learnt[0] != len(past.plans):
+            rows = [self._index[plan] for plan in past.plans]
+            belief = self._model.believe(rows, past.logs, past.errors)
+            self._learnt = (len(past.plans), belief)
+        return self._learnt[1]
 
     def propose(self, number: int) -> Plan | None:
         """The plan to try as trial ``number``; None where all were tried."""
@@ -75,7 +80,8 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         measured = [self._index[plan] for plan in self._history.plans]
         best = float(belief.mean[measured].min()) if measured else float(belief.mean.min())
         promise = expected_improvement(belief, best)[open_]
-        promise = promise * np.array([self._chance(self._plans[i]) for i in open_])
+        chances = self._chances()
+        promise = promise * np.array([self._chance(self._plans[i], chances) for i in open_])
         # Equal promises are told apart by the seed, not by the order of the space.
         jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(open_))
         return self._plans[open_[int(np.argmax(promise + jitter))]]
@@ -87,22 +93,24 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
     def _untried(self) -> list[Plan]:
         return [plan for plan in self._space.plans() if plan not in self._history.tried]
 
-    def _chance(self, plan: Plan) -> float:
-        """How likely the plan runs at all, judging by failures that share a value with it."""
-        if not self._history.failed or not self._space.values:
+    def _chance(self, plan: Plan, chances: Mapping[tuple[str, KnobValue], float]) -> float:
+        """How likely the plan runs at all: as its least likely value does."""
+        if not chances:
             return 1.0
-        values = self._space.values[plan]
-        chance = 1.0
-        for name, value in values.items():
-            failed = self._sharing(self._history.failed, name, value)
-            if failed:
-                worked = self._sharing(self._history.plans, name, value)
-                chance = min(chance, (worked + 1) / (worked + failed + 1))
-        return chance
+        return min(chances.get(pair, 1.0) for pair in self._space.values[plan].items())
 
-    def _sharing(self, plans: Sequence[Plan], name: str, value: KnobValue) -> int:
+    def _chances(self) -> Mapping[tuple[str, KnobValue], float]:
+        """How likely a plan with a value runs, for each that a failed one had."""
+        failed = self._having(self._history.failed)
+        worked = self._having(self._history.plans) if failed else failed
+        return {
+            pair: (worked[pair] + 1) / (worked[pair] + count + 1) for pair, count in failed.items()
+        }
+
+    def _having(self, plans: Sequence[Plan]) -> Counter[tuple[str, KnobValue]]:
+        """How many of these plans have each value of each knob."""
         values = self._space.values
-        return sum(plan in values and values[plan][name] == value for plan in plans)
+        return Counter(pair for plan in plans if plan in values for pair in values[plan].items())
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,9 @@ _PRIOR_WEIGHT = 6.0
 """How many steps' worth of evidence ``USUAL_NOISE`` stands for."""
 
 Z95 = 1.96
+
+_DIFFERENCE = 0.6745 * math.sqrt(2)
+"""The median of how far two normal values of deviation 1 lie apart (0.6745: from the mean)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,30 +102,31 @@ class Noise:
     """What a study has learnt of step-to-step noise, pooled over all its trials.
 
     From the median of the differences between one step and the next: neither a delayed
-    step nor the end of a warm-up that was taken for level ground widens it much.
+    step nor the end of a warm-up that was taken for level ground widens it much. They are
+    kept in order, those of ``USUAL_NOISE`` among them: it is asked for at every step.
     """
 
-    differences: list[float] = field(default_factory=list)
+    differences: list[float] = field(
+        default_factory=lambda: [_DIFFERENCE * USUAL_NOISE] * int(_PRIOR_WEIGHT)
+    )
 
     def learn(self, kept: Sequence[float]) -> None:
         """Add the steps of one trial that count, in order."""
-        self.differences += [abs(b - a) for a, b in itertools.pairwise(kept)]
+        for a, b in itertools.pairwise(kept):
+            insort(self.differences, abs(b - a))
 
     @property
     def deviation(self) -> float:
         """Standard deviation of the log of a step time, kept within what is plausible."""
-        usual = [_TYPICAL * math.sqrt(2) * USUAL_NOISE] * int(_PRIOR_WEIGHT)
-        middle = median(sorted([*usual, *self.differences]))
-        return min(max(middle / (_TYPICAL * math.sqrt(2)), 0.01), 0.3)
-
-
-_TYPICAL = 0.6745
-"""The median of the absolute value of a standard normal variable."""
+        return min(max(_middle(self.differences) / _DIFFERENCE, 0.01), 0.3)
 
 
 def median(values: Sequence[float]) -> float:
     """The middle value, or the mean of the two in the middle."""
-    ordered = sorted(values)
+    return _middle(sorted(values))
+
+
+def _middle(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     if len(ordered) % 2:
         return ordered[half]
