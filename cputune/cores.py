@@ -26,9 +26,7 @@ def placements(facts: HostFacts) -> dict[str, tuple[Core, ...]]:
     sockets = groups(cores, by_node=False)
     largest = sorted(sockets, key=len, reverse=True)
     fewest = next(
-        k
-        for k in range(1, len(largest) + 1)
-        if sum(map(len, largest[:k])) >= min(QUOTA_SHARE * count, len(cores))
+        k for k in range(1, len(largest) + 1) if sum(map(len, largest[:k])) >= QUOTA_SHARE * count
     )
     taken = {
         SPREAD: _evenly(sockets, count),

@@ -35,10 +35,10 @@ def rank_slices(cores: tuple[Core, ...], ranks: int) -> tuple[tuple[Core, ...], 
     if ranks > len(cores):
         raise ValueError(f"{ranks} ranks need as many cores, and {len(cores)} can be used")
     for parts in (groups(cores, by_node=True), groups(cores, by_node=False)):
-        if len(parts) > 1 and ranks % len(parts) == 0:
+        if ranks % len(parts) == 0:
             each = ranks // len(parts)
             size = min(map(len, parts)) // each
-            if size * ranks >= LEAST_USED_SHARE * (len(cores) // ranks) * ranks:
+            if size >= LEAST_USED_SHARE * (len(cores) // ranks):
                 return tuple(part[i * size : (i + 1) * size] for part in parts for i in range(each))
     size = len(cores) // ranks
     return tuple(cores[i * size : (i + 1) * size] for i in range(ranks))
@@ -46,9 +46,9 @@ def rank_slices(cores: tuple[Core, ...], ranks: int) -> tuple[tuple[Core, ...], 
 
 def most_ranks(cores: tuple[Core, ...]) -> int:
     """The most ranks that are thought of; a rank of a large machine keeps two cores."""
-    sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
+    nodes = len(groups(cores, by_node=True))
     least_cores = 1 if len(cores) <= 8 else 2
-    return max(nodes, sockets, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
+    return max(nodes, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
 
 
 def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = None) -> str | None:
@@ -60,11 +60,10 @@ def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = Non
     """
     sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
     if nodes % ranks and ranks % sockets and ranks % nodes:
-        where = f"{sockets} sockets" if sockets > 1 else f"{nodes} NUMA nodes"
-        return f"so many ranks cannot be dealt out evenly over {where}"
+        return f"so many ranks cannot be dealt out evenly over {sockets} sockets"
     size = len(rank_slices(cores, ranks)[0])
     least = LEAST_USED_SHARE * len(cores) if paid is None else QUOTA_SHARE * paid
-    if ranks > 1 and size * ranks < least:
+    if size * ranks < least:
         return f"ranks of one size would leave too many of {len(cores)} cores idle"
     return None
 
@@ -84,13 +83,13 @@ def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> t
     """
     computing = cores_of_rank[ccl_workers:]
     count = len(computing)
-    if count <= 4:
-        return tuple(range(count, 0, -1))
+    if not computing:
+        return ()
     wanted = {count, (3 * count + 2) // 4, count // 2, count // 4}
     for by_node in (True, False):
         wanted.add(len(groups(computing, by_node=by_node)[0]))
     wanted.add(sum(core.max_khz == computing[0].max_khz for core in computing))
-    return tuple(sorted(wanted, reverse=True))
+    return tuple(sorted(wanted - {0}, reverse=True))
 
 
 def default_threads(facts: HostFacts) -> int:
@@ -162,7 +161,6 @@ def make_plan(
     """
     rank_cpus: list[tuple[int, ...]] = []
     worker_cpus: list[tuple[int, ...]] = []
-    least: int | None = None
     for cores_of_rank in rank_slices(cores, ranks):
         if ccl_workers >= len(cores_of_rank) + share_cores:
             raise ValueError(
@@ -170,16 +168,16 @@ def make_plan(
             )
         workers = cores_of_rank[:ccl_workers]
         computing = cores_of_rank if share_cores else cores_of_rank[ccl_workers:]
-        if threads is not None and not smt:
+        if not smt:
             computing = computing[:threads]
         cpus = tuple(
             sorted(cpu for core in computing for cpu in (core.cpus if smt else core.cpus[:1]))
         )
         rank_cpus.append(cpus)
         worker_cpus.append(tuple(core.cpus[0] for core in workers))
-        least = len(cpus) if least is None else min(least, len(cpus))
-    count = threads if threads is not None else least or 1
-    if least is not None and count > least:
+    least = min(map(len, rank_cpus))
+    count = least if threads is None else threads
+    if count > least:
         raise ValueError(f"{count} threads do not fit on the {least} CPUs of a rank")
     return Plan(
         nodes=nodes,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import AMX, AVX512, machine
 
-from cputune.cores import nodes_spanned, placements, usable_cores
+from cputune.cores import nodes_spanned, paid_cores, placements, usable_cores
 from cputune.facts import Core
 from cputune.knobs.precision import native_precisions
 from cputune.layout import (
@@ -20,6 +21,7 @@ from cputune.layout import (
     rank_counts,
     rank_slices,
     thread_counts,
+    why_not_ranks,
 )
 
 
@@ -63,6 +65,45 @@ class TestUsableCores:
         nodes = [core.numa_node for core in placements(facts)["spread"]]
         assert nodes == [0, 0, 1, 1, 2, 2, 3, 3]
 
+    @pytest.mark.parametrize(
+        ("allowed", "quota", "found"),
+        [
+            ((0, 1, *range(9, 15)), 5, {"spread": (2, 3), "packed": (0, 5)}),  # the larger socket
+            ((0, *range(9, 13)), 4, {"spread": (1, 3), "packed": (0, 4)}),
+            (tuple(range(18)), 10, {"spread": (5, 5), "packed": (9, 0)}),  # nine tenths of it
+        ],
+    )
+    def test_a_quota_is_packed_on_the_largest_sockets(
+        self, allowed: tuple[int, ...], quota: int, found: dict[str, tuple[int, int]]
+    ) -> None:
+        facts = machine(sockets=2, cores_per_socket=9, allowed=allowed, cpu_quota=quota)
+        assert {
+            name: tuple(sum(core.socket == socket for core in cores) for socket in (0, 1))
+            for name, cores in placements(facts).items()
+        } == found
+
+    def test_a_quota_of_every_core_is_none(self) -> None:
+        assert paid_cores(machine(cores_per_socket=8, cpu_quota=8)) is None
+        assert paid_cores(machine(cores_per_socket=8, cpu_quota=7.9)) == 7
+
+    @pytest.mark.parametrize(
+        "ordered",
+        [
+            [(0, 0, (0, 7)), (0, 0, (2, 5)), (1, 1, (1, 6)), (1, 1, (3, 4))],  # over the sockets
+            [(0, 0, (0, 7)), (0, 0, (2, 5)), (0, 1, (1, 6)), (0, 1, (3, 4))],  # over the nodes
+            [(0, 0, (0, 7)), (0, 0, (1, 6)), (0, 0, (2, 5)), (0, 0, (3, 4))],  # by first CPU
+            [(0, None, (2, 5)), (0, None, (3, 4)), (0, 0, (0, 7)), (0, 0, (1, 6))],
+        ],
+        ids=["sockets", "nodes", "cpus", "no node"],
+    )
+    def test_are_in_the_order_of_sockets_then_nodes_then_first_cpus(
+        self, ordered: list[tuple[int, int | None, tuple[int, int]]]
+    ) -> None:
+        cores = tuple(Core(socket=s, numa_node=n, cpus=cpus) for s, n, cpus in ordered)
+        facts = machine(cores_per_socket=4, threads_per_core=2)
+        facts = replace(facts, topology=replace(facts.topology, cores=cores[::-1]))
+        assert usable_cores(facts) == cores
+
     def test_fast_cores_come_first(self) -> None:
         facts = machine(cores_per_socket=4)
         cores = tuple(
@@ -84,6 +125,26 @@ class TestSlices:
     def test_more_ranks_than_cores_do_not_fit(self) -> None:
         with pytest.raises(ValueError, match="3 ranks need as many cores, and 2 can be used"):
             rank_slices(usable_cores(machine(cores_per_socket=2)), 3)
+
+    @pytest.mark.parametrize(
+        ("shape", "allowed"),
+        [
+            ({"sockets": 2, "cores_per_socket": 8}, (*range(5), *range(8, 12))),
+            ({"sockets": 2, "cores_per_socket": 8}, (*range(6), *range(8, 12))),  # a fifth idle
+            ({"cores_per_socket": 16, "nodes_per_socket": 2}, (*range(5), *range(8, 12))),
+            (
+                {"sockets": 2, "cores_per_socket": 8, "nodes_per_socket": 2},
+                (*range(5), *range(8, 10), *range(12, 14)),
+            ),
+        ],
+        ids=["sockets", "a fifth", "nodes", "sockets of two nodes"],
+    )
+    def test_of_sockets_or_nodes_that_differ_a_little_no_rank_lies_astride(
+        self, shape: dict[str, int], allowed: tuple[int, ...]
+    ) -> None:
+        first, second = rank_slices(usable_cores(machine(**shape, allowed=allowed)), 2)
+        assert [core.cpus[0] for core in first] == [0, 1, 2, 3]
+        assert [core.cpus[0] for core in second] == [cpu for cpu in allowed if cpu >= 8][:4]
 
     def test_of_sockets_that_differ_much_one_rank_lies_astride(self) -> None:
         allowed = (*range(8), 8, 9)
@@ -121,10 +182,30 @@ class TestCounts:
             ({"sockets": 2, "cores_per_socket": 8, "nodes_per_socket": 2}, (1, 2, 4, 8)),
             ({"sockets": 8, "cores_per_socket": 8}, (1, 2, 4, 8, 16, 32)),
             ({"sockets": 24, "cores_per_socket": 1}, (1, 2, 3, 4, 6, 8, 12, 24)),
+            ({"cores_per_socket": 8}, (1, 2, 4, 7, 8)),
+            ({"cores_per_socket": 9}, (1, 2, 3, 4)),
+            ({"cores_per_socket": 32}, (1, 2, 3, 4, 5, 6, 7, 8)),
+            ({"cores_per_socket": 12, "nodes_per_socket": 12}, (1, 2, 3, 4, 5, 6, 10, 11, 12)),
+            ({"sockets": 2, "cores_per_socket": 10}, (1, 2, 4, 6, 8, 10)),
         ],
     )
     def test_of_ranks(self, shape: dict[str, int], counts: tuple[int, ...]) -> None:
         assert rank_counts(usable_cores(machine(**shape))) == counts
+
+    @pytest.mark.parametrize(("ranks", "good"), [(2, True), (3, True), (5, False), (9, True)])
+    def test_of_ranks_over_sockets_of_two_nodes_and_of_one(self, ranks: int, good: bool) -> None:
+        cores = tuple(Core(cpus=(cpu,), socket=cpu // 18, numa_node=cpu // 9) for cpu in range(27))
+        assert (why_not_ranks(cores, ranks) is None) == good
+
+    @pytest.mark.parametrize(("paid", "good"), [(10, True), (11, False)])
+    def test_of_ranks_use_nine_tenths_of_what_a_quota_pays_for(self, paid: int, good: bool) -> None:
+        cores = usable_cores(machine(cores_per_socket=9))
+        assert (why_not_ranks(cores, 3, paid=paid) is None) == good
+
+    @pytest.mark.parametrize(("cores", "good"), [(10, True), (11, False)])
+    def test_of_ranks_leave_a_fifth_idle_at_most(self, cores: int, good: bool) -> None:
+        why = why_not_ranks(usable_cores(machine(cores_per_socket=cores)), 8 if good else 6)
+        assert (why is None) == good
 
     def test_of_ranks_without_cores(self) -> None:
         assert rank_counts(()) == ()
@@ -134,11 +215,26 @@ class TestCounts:
         assert thread_counts(cores) == (20, 15, 10, 5)
         assert thread_counts(cores[:10], ccl_workers=2) == (8, 6, 4, 3, 2)
 
-    def test_of_threads_include_the_fast_cores(self) -> None:
+        assert thread_counts(cores[:15]) == (15, 11, 10, 7, 5, 3)
+
+    @pytest.mark.parametrize(
+        ("cores", "counts"),
+        [
+            (0, ()), (1, (1,)), (3, (3, 2, 1)), (4, (4, 3, 2, 1)), (5, (5, 4, 2, 1)),
+            (10, (10, 8, 5, 2)), (11, (11, 8, 5, 2)),
+        ],
+    )  # fmt: skip
+    def test_of_threads_go_down_to_one_on_few_cores(
+        self, cores: int, counts: tuple[int, ...]
+    ) -> None:
+        assert thread_counts(usable_cores(machine(cores_per_socket=12))[:cores]) == counts
+
+    @pytest.mark.parametrize("fast", [1, 7])
+    def test_of_threads_include_the_fast_cores(self, fast: int) -> None:
         cores = tuple(
-            Core(cpus=(i,), socket=0, numa_node=0, max_khz=5 if i < 7 else 3) for i in range(12)
+            Core(cpus=(i,), socket=0, numa_node=0, max_khz=5 if i < fast else 3) for i in range(12)
         )
-        assert 7 in thread_counts(cores)
+        assert fast in thread_counts(cores)
 
 
 class TestPlans:
@@ -154,9 +250,31 @@ class TestPlans:
         plan = make_plan(cores, 1, smt=True)
         assert (plan.threads_per_process, plan.cpus) == (4, ((0, 1, 2, 3),))
 
-    @pytest.mark.parametrize("call", [{"threads": 3}, {"ccl_workers": 2}])
-    def test_what_does_not_fit_is_refused(self, call: dict[str, int]) -> None:
-        with pytest.raises(ValueError, match=r"cores|CPUs|core"):
+    def test_threads_take_a_core_each_and_leave_the_rest(self) -> None:
+        cores = usable_cores(machine(cores_per_socket=2, threads_per_core=2))
+        assert make_plan(cores, 1, threads=1).cpus == ((0,),)
+        assert make_plan(cores, 1, threads=3, smt=True).cpus == ((0, 1, 2, 3),)
+
+    def test_a_rank_has_as_many_threads_as_the_smallest_has_cpus(self) -> None:
+        facts = machine(cores_per_socket=2, threads_per_core=2, allowed=(0, 1, 3))
+        plan = make_plan(usable_cores(facts), 2, smt=True)
+        assert (plan.threads_per_process, plan.cpus) == (1, ((0,), (1, 3)))
+
+    def test_workers_may_share_every_core_with_threads(self) -> None:
+        cores = usable_cores(machine(cores_per_socket=2))
+        plan = make_plan(cores, 1, ccl_workers=2, share_cores=True)
+        assert (plan.cpus, plan.ccl_cpus) == (((0, 1),), ((0, 1),))
+
+    @pytest.mark.parametrize(
+        ("call", "why"),
+        [
+            ({"threads": 3}, "3 threads do not fit on the 2 CPUs"),
+            ({"ccl_workers": 2}, "2 oneCCL workers leave no core of 2"),
+            ({"ccl_workers": 3, "share_cores": True}, "3 oneCCL workers leave no core of 2"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, call: dict[str, Any], why: str) -> None:
+        with pytest.raises(ValueError, match=why):
             make_plan(usable_cores(machine(cores_per_socket=2)), 1, **call)
 
     def test_the_guide_has_a_rank_per_socket_in_native_precision(self) -> None:
@@ -173,8 +291,14 @@ class TestPlans:
         assert plan.cpus == (tuple(range(8)),)
         assert plan.environment() == {}
 
+    def test_where_no_core_is_known_the_baseline_has_one_thread_and_no_guide(self) -> None:
+        facts = machine(cores_per_socket=4, allowed=())
+        assert (baseline_plan(facts).threads_per_process, baseline_plan(facts).cpus) == (1, ((0,),))
+        with pytest.raises(ValueError, match="1 ranks need as many cores, and 0 can be used"):
+            guide_plan(facts)
+
     @pytest.mark.parametrize(
-        ("value", "threads"), [("3", 3), ("2,1", 2), ("0", 8), ("all", 8), ("", 8)]
+        ("value", "threads"), [("1", 1), ("3", 3), ("2,1", 2), ("0", 8), ("all", 8), ("", 8)]
     )
     def test_threads_of_a_plain_run(self, value: str, threads: int) -> None:
         facts = machine(cores_per_socket=8, environment={"OMP_NUM_THREADS": value})
