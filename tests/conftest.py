@@ -19,6 +19,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Whoever runs the suite may have a configuration of their own. A test of files lets them in.
+os.environ["CPUTUNE_CONFIG"] = "none"
+
+
 @pytest.fixture(autouse=True)
 def _environment_unchanged() -> Iterator[None]:
     before = dict(os.environ)

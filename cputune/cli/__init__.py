@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 import click
 
 from cputune import __version__
-from cputune.cli._output import print_traceback, report_error, set_color
+from cputune.cli._common import add_common_options
+from cputune.cli._manner import manner
+from cputune.cli._output import print_traceback, report_error, set_color, set_verbosity
+from cputune.cli._settings import (
+    Settings,
+    name_variables,
+    read_settings,
+    refuse_unknown_variables,
+    variable_behind,
+)
 from cputune.cli._streams import OutputError, drop_output, guard_streams
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
@@ -25,6 +32,7 @@ _SUBCOMMANDS = {
     "emit": "Write the launch files that reproduce the tuned plan.",
     "run": "Train with the tuned plan here, now, in the foreground.",
     "verify": "Hand launch files to their real consumers and say what they did.",
+    "config": "Show every option's default, and which file or variable says so.",
     "recipes": "List the workloads that can be tuned on.",
     "completion": "Print the completion script for bash, zsh or fish.",
 }
@@ -39,6 +47,12 @@ class _LazyGroup(click.Group):
             return None
         command = import_module(f"cputune.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
+        add_common_options(command)
+        name_variables(command, cmd_name)
+        if isinstance(ctx.obj, Settings):
+            refuse_unknown_variables(command, cmd_name, os.environ)
+            defaults = {**(ctx.default_map or {}), cmd_name: ctx.obj.defaults(command, cmd_name)}
+            ctx.default_map = defaults
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -46,16 +60,32 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(_SUBCOMMANDS.items()))
 
 
+def _read_settings(ctx: click.Context, parameter: click.Parameter, config: str | None) -> None:
+    """Before any other option is read: what files say of them."""
+    if ctx.resilient_parsing:  # completion
+        return
+    ctx.obj = read_settings(config, os.environ, _SUBCOMMANDS)
+    ctx.default_map = ctx.obj.defaults(ctx.command, "")
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cputune")
+@click.option(
+    "--config",
+    metavar="FILE",
+    envvar="CPUTUNE_CONFIG",
+    is_eager=True,
+    expose_value=False,
+    callback=_read_settings,
+    help="Defaults of options, in place of the usual files; none reads no file.",
+)
 @click.option(
     "--color",
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
     help="Beats NO_COLOR, which beats FORCE_COLOR, which beats the terminal.",
 )
-@click.option("-v", "--verbose", count=True, help="Say more; -vv adds tracebacks to errors.")
-def cli(color: str, verbose: int) -> None:
+def cli(color: str) -> None:
     """Find faults of a CPU training machine, tune training on it, emit the launch.
 
     \b
@@ -66,35 +96,14 @@ def cli(color: str, verbose: int) -> None:
     set_color(color)
 
 
-def _manner(words: Sequence[str]) -> tuple[int, bool]:
-    """How often ``-v`` and whether ``--json`` is given, as click reads these words.
-
-    Errors are told in this manner, mistakes in the words among them: what click does not
-    know is passed over. Words after ``--`` are the script's.
-    """
-    options, rest = _options(cli, words)
-    names = [number for number, word in enumerate(rest) if not word.startswith("-")]
-    if not names:
-        return options.get("verbose") or 0, False
-    command = cli.get_command(click.Context(cli), rest[names[0]]) or _UNKNOWN
-    told, _ = _options(command, rest[names[0] + 1 :])
-    verbose = (options.get("verbose") or 0) + (told.get("verbose") or 0)
-    return verbose, bool(told.get("as_json"))
-
-
-def _options(command: click.Command, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    context = click.Context(command, resilient_parsing=True, ignore_unknown_options=True)
-    options, rest, _ = command.make_parser(context).parse_args(list(words))
-    return options, rest
-
-
-_UNKNOWN = click.Command("unknown", params=[click.Option(["--json", "as_json"], is_flag=True)])
-"""What a subcommand that does not exist is read as."""
+add_common_options(cli)
+name_variables(cli, "")
 
 
 def main() -> None:
     """The console script. Ends the process with the exit code of the contract."""
     guard_streams()
+    set_verbosity(0)
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
@@ -105,7 +114,7 @@ def main() -> None:
         # Where the reader went away (`cputune doctor | head`) there is nothing to say.
         code = error.exit_code if error.exit_code == 141 else report_error(error)
     except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt, OSError) as error:
-        verbose, as_json = _manner(sys.argv[1:])
+        verbose, as_json = manner(cli, sys.argv[1:])
         if verbose >= 2:
             print_traceback(error)
         code = report_error(_of_ours(error), as_json=as_json)
@@ -124,8 +133,10 @@ def _of_ours(error: BaseException) -> CputuneError:
         )
     if not isinstance(error, click.ClickException):
         return Interrupted("interrupted")
-    hint = None
+    hint, said = None, error.format_message()
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"`{error.ctx.command_path} --help` shows what can be given"
+    if isinstance(error, click.BadParameter) and (variable := variable_behind(error)):
+        said = f"{variable}: {said}"
     kind = UsageError if error.exit_code == UsageError.exit_code else CannotError
-    return kind(error.format_message(), hint=hint)
+    return kind(said, hint=hint)

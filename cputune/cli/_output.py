@@ -14,12 +14,28 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _color = "auto"
+_verbosity = 0
 
 
 def set_color(choice: str) -> None:
     """Remember ``--color``: auto, always or never."""
     global _color
     _color = choice
+
+
+def verbosity() -> int:
+    """How much is said: -1 errors alone (-q), 0 as usual, 1 and 2 more (-v, -vv)."""
+    return _verbosity
+
+
+def set_verbosity(level: int) -> None:
+    """Remember how much is to be said, and let what cputune logs be heard from 1 on."""
+    global _verbosity
+    heard, _verbosity = _verbosity > 0, level
+    if heard or level > 0:
+        from cputune.cli._logged import hear_log  # logging takes a while to import
+
+        hear_log(level)
 
 
 def wants_color(stream: IO[str]) -> bool:
@@ -66,8 +82,9 @@ def _width(stream: IO[str]) -> int:
 
 
 def tell(text: str) -> None:
-    """A line on stderr, whatever is in its text."""
-    sys.stderr.write(visible(text) + "\n")
+    """A line on stderr, whatever is in its text; none with -q."""
+    if _verbosity >= 0:
+        sys.stderr.write(visible(text) + "\n")
 
 
 def print_json(document: Any) -> None:

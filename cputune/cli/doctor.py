@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cputune.cli._output import console, json_text, tell
+from cputune.cli._explained import codes, explained, known
+from cputune.cli._output import console, json_text, tell, verbosity
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
 from cputune.errors import CannotError, UsageError
 from cputune.host import read_document
@@ -52,12 +51,6 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 @click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
 @click.option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
-@click.option(
-    "-v",
-    "--verbose",
-    count=True,
-    help="The story and source of each finding, the reason of each unknown.",
-)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -77,7 +70,6 @@ def command(
     python: str | None,
     output: str,
     force: bool,
-    verbose: int,
 ) -> None:
     """Say what is wrong with this machine for training, and how to mend it.
 
@@ -107,9 +99,9 @@ def command(
         )
     form = "json" if as_json else "markdown" if as_markdown else "fix" if print_fix else "text"
     if explain is not None:
-        _put(_explained(explain, form), output, force)
+        _put(explained(explain, as_json=as_json), output, force)
         return
-    chosen = _chooser(_words(only, (*_codes(), *_SEVERITIES)), _words(ignore, _codes()))
+    chosen = _chooser(_words(only, (*codes(), *_SEVERITIES)), _words(ignore, codes()))
     host = _host(root, python)
     if record is not None:
         if form != "text":
@@ -131,9 +123,9 @@ def command(
     elif output == "-" and form == "text":
         from cputune.report.diagnosis import print_text
 
-        print_text(diagnosis, console(), machine=about_machine, stories=verbose > 0)
+        print_text(diagnosis, console(), machine=about_machine, stories=verbosity() > 0)
     else:
-        text = _rendered(diagnosis, form, host, machine=about_machine, stories=verbose > 0)
+        text = _rendered(diagnosis, form, host, machine=about_machine, stories=verbosity() > 0)
         _put(text, output, force)
     if fail_on != "never" and diagnosis.at_least(Severity(fail_on)):
         ctx.exit(1)
@@ -201,11 +193,11 @@ def _keep(host: Host, directory: str) -> None:
     tell(f"recorded this machine in {directory}; look at it before you share it")
 
 
-def _words(options: tuple[str, ...], known: tuple[str, ...]) -> frozenset[str]:
+def _words(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]:
     """The words of options that may be given several times, and hold lists with commas."""
     words = [word.strip() for option in options for word in option.split(",") if word.strip()]
     for word in words:
-        _known(word, known)
+        known(word, choices)
     return frozenset(words)
 
 
@@ -238,27 +230,6 @@ def _rendered(diagnosis: Diagnosis, form: str, host: Host, *, machine: bool, sto
     return buffer.getvalue()
 
 
-def _explained(code: str, form: str) -> str:
-    from cputune.doctor.registry import all_checks
-    from cputune.report.diagnosis import check_document, check_list, explain
-
-    if not code:
-        checks = all_checks()
-        documents = {"schema": "cputune.checks/1", "checks": [check_document(c) for c in checks]}
-        return json_text(documents) if form == "json" else check_list(checks) + _pages()
-    _known(code, _codes())
-    check = next(check for check in all_checks() if check.code == code)
-    return json_text(check_document(check)) if form == "json" else explain(check)
-
-
-def _pages() -> str:
-    """Where the pages of docs/ lie: inside the wheel, or beside the package in a checkout."""
-    package = Path(str(resources.files("cputune")))
-    places = (package / "docs", package.parent / "docs")
-    found = next((place for place in places if (place / "checks.md").is_file()), None)
-    return f"All of them on one page: {found / 'checks.md'}\n" if found else ""
-
-
 def _put(text: str, output: str, force: bool) -> None:
     if output == "-":
         sys.stdout.write(text)
@@ -267,19 +238,3 @@ def _put(text: str, output: str, force: bool) -> None:
 
     write_atomically(Path(output), text, force=force)
     tell(f"wrote {output}")
-
-
-def _codes() -> tuple[str, ...]:
-    from cputune.doctor.registry import all_checks
-
-    return tuple(check.code for check in all_checks())
-
-
-def _known(word: str, words: tuple[str, ...]) -> None:
-    if word in words:
-        return
-    near = difflib.get_close_matches(word, words, n=3)
-    hint = (
-        "did you mean " + " or ".join(near) if near else "cputune doctor --explain lists the codes"
-    )
-    raise UsageError(f"no check is called {word!r}", hint=hint)

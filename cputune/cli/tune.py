@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cputune.cli._commands import again, print_space
-from cputune.cli._output import console, print_json, tell
+from cputune.cli._output import console, print_json, tell, verbosity
 from cputune.cli._places import refuse_overwriting, study_path
 from cputune.cli._signals import interrupted_by_any_signal, stop_if_interrupted
 from cputune.errors import Interrupted, MissingPackageError, UsageError
@@ -233,7 +233,7 @@ def _progress() -> OnEvent:
     from cputune.report.tuning import line_of, status_of
     from cputune.tuner.events import Event, StudyEnded
 
-    alive = sys.stderr.isatty()
+    alive = verbosity() >= 0 and sys.stderr.isatty()
 
     def show(event: Event) -> None:
         if not isinstance(event, StudyEnded):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli._output import console, print_json, tell
+from cputune.cli._output import console, print_json, tell, verbosity
 from cputune.errors import UsageError
 from cputune.host import write_atomically
 
@@ -78,7 +78,7 @@ def command(
 
     if report is not None:
         _writable(Path(report), force=force)
-    quiet = as_json or not sys.stderr.isatty()
+    quiet = as_json or verbosity() < 0 or not sys.stderr.isatty()
     verdicts = verify(
         paths or default_paths(),
         result=result,

@@ -1,4 +1,6 @@
-"""What the doctor says: a Finding; what looks for it: a Check; all of it: a Diagnosis.
+"""What the doctor says: a Finding; what looks for it: a Check; what came of that: Looked.
+
+A Diagnosis is all of it.
 
 A check is one pure function over ``HostFacts``::
 
@@ -26,12 +28,9 @@ import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
-from cputune.facts import HostFacts
-
-if TYPE_CHECKING:
-    from cputune.doctor.looked import Looked
+from cputune.facts import HostFacts, Unknown
 
 _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)
 
@@ -141,6 +140,26 @@ def check(
         )
 
     return decorate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What came of one check. ``unknown`` are the facts that it read and nobody knows."""
+
+    check: Check
+    theme: str
+    state: Literal["found", "fine", "unknown"]
+    unknown: tuple[Unknown, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A row of ``checks`` in the ``cputune.doctor/1`` document."""
+        return {
+            "code": self.check.code,
+            "title": self.check.title,
+            "theme": self.theme,
+            "state": self.state,
+            "unknown": [item.fact for item in self.unknown],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

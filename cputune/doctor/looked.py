@@ -8,14 +8,12 @@ nothing, does not call the machine fine.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
-from cputune.doctor.finding import Check
+from cputune.doctor.finding import Check, Looked
 from cputune.facts import HostFacts, Unknown
-
-State = Literal["found", "fine", "unknown"]
 
 _READ_WITH = {
     # read: the facts that are told by the same files
@@ -24,26 +22,6 @@ _READ_WITH = {
     "topology.allowed_cores": ("topology.physical_cores", "topology.sockets"),
     "topology.present": ("topology.offline",),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What came of one check. ``unknown`` are the facts that it read and nobody knows."""
-
-    check: Check
-    theme: str
-    state: State
-    unknown: tuple[Unknown, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """A row of ``checks`` in the ``cputune.doctor/1`` document."""
-        return {
-            "code": self.check.code,
-            "title": self.check.title,
-            "theme": self.theme,
-            "state": self.state,
-            "unknown": [item.fact for item in self.unknown],
-        }
 
 
 def looked_at(facts: HostFacts, found: Collection[str] = ()) -> tuple[Looked, ...]:

@@ -71,6 +71,9 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
             os.fsync(file.fileno())
         os.chmod(temporary, mode & ~_umask())
         os.replace(temporary, path)
+        from cputune.log import log  # logging takes a while to import
+
+        log.getChild("host").info("wrote %s", path)
     except OSError as error:
         if temporary is not None:
             with contextlib.suppress(OSError):

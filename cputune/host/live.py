@@ -94,9 +94,11 @@ class LiveHost(Host):
             except BaseException:
                 end(lambda: in_session(child.pid))
                 raise
-        return Completed(
-            returncode=code, stdout=out, stderr=err, seconds=time.monotonic() - started
-        )
+        from cputune.log import log  # logging takes a while to import
+
+        seconds = time.monotonic() - started
+        log.getChild("host").debug("asked %s: %s after %.3g s", command.argv, code, seconds)
+        return Completed(returncode=code, stdout=out, stderr=err, seconds=seconds)
 
     def distributions(self) -> tuple[Distribution, ...]:
         from cputune.host.metadata import read_distributions

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from cputune.facts import HostFacts
 from cputune.host import Host, LiveHost
+from cputune.log import log
 from cputune.probing._cpuinfo import read_cpuinfo
 from cputune.probing._look import Look
 from cputune.probing.cpu import read_cpu
@@ -28,6 +29,8 @@ from cputune.probing.surroundings import (
     read_network,
 )
 from cputune.probing.topology import read_topology
+
+_LOG = log.getChild("probing")
 
 
 def probe(host: Host | None = None) -> HostFacts:
@@ -76,5 +79,8 @@ def probe(host: Host | None = None) -> HostFacts:
         unknown=look.unknown,
         recorded=not look.host.live,
     )
+    _LOG.info("looked at a machine; %d facts are not known", len(facts.unknown))
+    for item in facts.unknown:
+        _LOG.debug("%s is not known: %s", item.fact, item.reason)
     preload = look.host.environment().get("LD_PRELOAD", "")
     return replace(facts, preload_missing=dead_preloads(preload, look.host, facts))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from cputune.host.children import below, end, tell
 from cputune.inside import root_directory
+from cputune.log import log
 from cputune.ranks.messages import Gone, RankCommand, Ready, Request
 from cputune.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp
 
@@ -91,6 +92,7 @@ class Supervisor:
         self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
     ) -> None:
         """Start the ranks of one plan, or the launchers that start them (see ``Start``)."""
+        log.getChild("ranks").debug("%d processes start below %d", len(commands), self.pid)
         self._send({"do": "start", "commands": list(commands), "mark": mark})
 
     def end(self, grace_seconds: float) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.bound import bound_parties
-from cputune.doctor.finding import Check
+from cputune.doctor.finding import Check, Looked
 from cputune.report.looked import HEADING, looked_line, looked_rows
 from cputune.report.machine import machine_lines
 from cputune.report.topology import picture
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from cputune.doctor.looked import Looked
     from cputune.facts import HostFacts
 
 SCHEMA = "cputune.doctor/1"

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from cputune.doctor.looked import Looked
+    from cputune.doctor.finding import Looked
 
 HEADING = "What was looked at"
 

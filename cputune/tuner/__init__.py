@@ -103,6 +103,7 @@ def tune(
     search_space(facts, job, knobs=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
 
     from cputune.host.locks import measuring_lock, study_lock
+    from cputune.tuner.logged import logged
     from cputune.tuner.options import StudyOptions
     from cputune.tuner.study import TuningStudy
 
@@ -125,13 +126,13 @@ def tune(
 
         return ProcessRunner(workload, facts, fresh=fresh, on_note=say)
 
+    hear = logged(on_event)
+
     def say(text: str) -> None:
-        if on_event is not None:
-            on_event(Said(text=text))
+        hear(Said(text=text))
 
     def wait_for(owner: str) -> None:
-        if on_event is not None:
-            on_event(Waiting(owner=owner))
+        hear(Waiting(owner=owner))
 
     with ExitStack() as held:
         if options.study is not None:
@@ -139,7 +140,7 @@ def tune(
         if runner is None and not share_machine:
             until = None if max_time_seconds is None else started + max_time_seconds
             held.enter_context(measuring_lock(wait_for, until=until))
-        study_ = TuningStudy(job, facts, open_runner, options, on_event=on_event, started=started)
+        study_ = TuningStudy(job, facts, open_runner, options, on_event=hear, started=started)
         return study_.run()
 
 

@@ -12,7 +12,10 @@ from cputune.tuner.space import SearchSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyStarted:
-    """The space is known and the first trial comes next; ``resumed`` trials stand already."""
+    """The space is known, now that trial 0 (the baseline) has shown the job.
+
+    ``resumed`` trials were on record, that one among them.
+    """
 
     space: SearchSpace
     budget: int
