@@ -29,18 +29,20 @@ def add_common_options(command: click.Command) -> None:
     command.params += [verbose, quiet]
 
 
-def _more(ctx: click.Context, parameter: click.Parameter, count: int) -> None:
+def _more(ctx: click.Context, parameter: click.Parameter, count: int) -> int:
     if not ctx.resilient_parsing:
         set_verbosity(verbosity() + count)
+    return count
 
 
-def _less(ctx: click.Context, parameter: click.Parameter, count: int) -> None:
+def _less(ctx: click.Context, parameter: click.Parameter, count: int) -> int:
     """The last of a command's options: now it is known whether anybody wants to hear notes."""
     if ctx.resilient_parsing:
-        return
+        return count
     if count:
         set_verbosity(-1)
     settings = ctx.find_root().obj
     if ctx.parent is not None and isinstance(settings, Settings):
         for note in settings.notes(ctx.info_name or ""):
             tell(f"note: {note}")
+    return count
