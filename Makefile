@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-ipex test-vm faults fuzz audit lint type doc dist bench clean
+.PHONY: help tune test test-fast test-consumers test-ipex test-vm faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -62,6 +62,10 @@ test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, I
 
 faults: $(VENV)/.dev  ## every fault, tried often, as a table; under 15 minutes on a quiet machine
 	PYTHONPATH=tests $(BIN)/python -m faults
+
+ONLY ?=
+mutants: $(VENV)/.dev  ## plant faults in the modules that decide: do their tests notice? (ONLY=layout)
+	PYTHONPATH=tests nice -n 15 $(BIN)/python -m mutants $(ONLY)
 
 SECONDS ?= 60
 fuzz: $(VENV)/.dev  ## look SECONDS for input that is neither read nor refused, for each reader

@@ -1,0 +1,15 @@
+"""``make mutants``: a table of module × faults × caught; ends with 1 where too few are.
+
+python -m mutants                     # all, about an hour
+python -m mutants layout space        # modules whose path contains one of these words
+python -m mutants --survivors layout  # only what survived the last time
+"""
+
+from __future__ import annotations
+
+import sys
+
+from mutants.table import main
+
+if __name__ == "__main__":
+    sys.exit(main())

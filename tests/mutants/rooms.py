@@ -1,0 +1,57 @@
+"""The rooms of ``rooms.toml``, and what ``harmless.toml`` lets survive."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parents[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Modules and the tests they are tried against, both as paths inside the project."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Fault:
+    """One line of one module, as it was and as it became, without its indentation."""
+
+    module: str
+    was: str
+    becomes: str
+
+
+def rooms() -> Iterator[Room]:
+    """Each room, its patterns resolved."""
+    for room in _read("rooms.toml")["room"]:
+        found = (path for pattern in room["modules"] for path in sorted(PROJECT.glob(pattern)))
+        yield Room(
+            modules=tuple(str(path.relative_to(PROJECT)) for path in found),
+            tests=tuple(room["tests"]),
+        )
+
+
+def harmless() -> dict[Fault, str]:
+    """Each fault that may survive, and why."""
+    return {
+        Fault(module=module, was=entry["was"], becomes=becomes): entry["why"]
+        for module, entries in _read("harmless.toml").items()
+        for entry in entries
+        for becomes in entry["becomes"]
+    }
+
+
+def _read(name: str) -> dict[str, list[dict[str, list[str]]]]:
+    return tomllib.loads((HERE / name).read_text(encoding="utf-8"))

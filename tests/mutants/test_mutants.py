@@ -1,0 +1,52 @@
+"""``make mutants`` itself: what it plants, and that its lists name what there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from mutants.planting import planted
+from mutants.rooms import PROJECT, harmless, rooms
+from mutants.table import _row
+
+
+def faults(source: str) -> set[str]:
+    return {mutant.becomes for mutant in planted("it.py", source)}
+
+
+def test_a_comparison_is_moved_over_its_border_and_turned_round() -> None:
+    assert faults("x = a < b") == {"x = a <= b", "x = a > b"}
+
+
+def test_a_number_is_one_more_and_one_less() -> None:
+    assert {" ".join(line.split()) for line in faults("LEAST = 6")} == {"LEAST = 7", "LEAST = 5"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(a: int | None, *, b: str) -> int | None: ...",
+        "@dataclass(frozen=True)\nclass A:\n    b: int | None",
+        "if TYPE_CHECKING:\n    import os",
+        "x = zip(c, d, strict=True)",
+    ],
+)
+def test_nothing_is_planted_where_nothing_is_decided(source: str) -> None:
+    assert faults(source) == set()
+
+
+def test_each_room_has_modules_and_tests() -> None:
+    for room in rooms():
+        assert room.modules
+        assert all((PROJECT / test).exists() for test in room.tests)
+
+
+def test_each_harmless_fault_is_one_that_is_planted() -> None:
+    for module in {fault.module for fault in harmless()}:
+        source = (PROJECT / module).read_text(encoding="utf-8")
+        there = {(mutant.was, mutant.becomes) for mutant in planted(module, source)}
+        stale = {(f.was, f.becomes) for f in harmless() if f.module == module} - there
+        assert not stale
+
+
+def test_the_table_counts_what_survived_though_it_is_harmless() -> None:
+    assert _row("layout", 17, 3, 2).split() == ["layout", "20", "17", "3", "2", "85%"]
