@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-ipex test-vm faults fuzz mutants audit lint type doc dist bench clean
+.PHONY: help tune test test-fast test-consumers test-scripts test-ipex test-vm faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -55,6 +55,9 @@ test-ipex: .venv-ipex/.installed  ## build the IPEX-era environment and tune the
 test-vm: $(VENV)/.dev  ## a guest of two sockets in qemu: the doctor and launches on a real kernel
 	$(BIN)/python tests/vm/image.py
 	$(BIN)/python -m pytest -m vm tests/vm
+
+test-scripts: $(VENV)/.dev  ## every script of tests/scripts: run, tune, emit, launch, verify (half an hour)
+	$(BIN)/python -m pytest -m matrix tests/scripts
 
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
 	$(BIN)/python tests/consumers/install.py --all

@@ -31,7 +31,7 @@ MOST_BYTES = 1 << 20
 """Of a recipe file; the shipped ones have less than 1 KiB."""
 
 Task = Literal["question-answering", "sequence-classification", "masked-lm", "causal-lm"]
-Framework = Literal["trainer", "accelerate", "pytorch"]
+Framework = Literal["trainer", "accelerate", "lightning", "pytorch"]
 """What a script trains with; "pytorch" is a loop of its own over torch alone."""
 Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
 Variable = Annotated[str, Meta(pattern="^[A-Z][A-Z0-9_]*$")]

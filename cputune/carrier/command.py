@@ -82,6 +82,7 @@ def carried(
         arguments={"use_cpu": True, "fp16": False, **plan_arguments(plan)},
         samples_per_rank=workload.samples_per_rank(plan.world_size),
         batch_per_rank=workload.batch_per_rank,
+        accumulation=workload.accumulation if workload.framework != "trainer" else None,
         torch=in_torch,
     )
     return Carried(variables=variables, force=force, world_size=plan.world_size)

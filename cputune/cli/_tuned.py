@@ -10,7 +10,7 @@ import click
 
 from cputune.cli._output import tell
 from cputune.emitters.machine import machine_difference, missing_cpus
-from cputune.errors import ResultError
+from cputune.errors import ResultError, UsageError
 from cputune.facts import HostFacts
 from cputune.result import Result
 from cputune.script import read_typed, require_trainable
@@ -107,5 +107,10 @@ def launched(
     else:
         workload = Workload.from_recipe(DEFAULT_RECIPE)
     if batch_per_rank is not None:
+        if workload.framework == "pytorch":
+            raise UsageError(
+                f"{workload.name} trains by a loop of its own, in which no batch can be set",
+                hint="leave out --batch-per-rank, and change the script's own batch",
+            )
         workload = replace(workload, batch_per_rank=batch_per_rank)
     return workload

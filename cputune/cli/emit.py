@@ -99,6 +99,9 @@ def _completing(
 @click.option("--time", "time_limit", help="Slurm time limit, e.g. 04:00:00.")
 @click.option("--no-carrier", is_flag=True, help="Flags alone; refuse what they cannot carry.")
 @click.option("--verify", is_flag=True, help="Then hand the files to their consumers.")
+@click.option(
+    "--share-machine", is_flag=True, help="Verify even while another process measures here."
+)
 @click.option("--partition", help="Slurm partition.")
 @click.option("--account", help="Slurm account.")
 @click.pass_context
@@ -118,6 +121,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         options["output"] = "-"
     if options["verify"] and options["output"] == "-":
         raise UsageError("--verify needs files", hint="cputune emit -f mpirun -o DIR --verify")
+    if options["share_machine"] and not options["verify"]:
+        raise UsageError("--share-machine is for --verify", hint="give --verify beside it")
     if options["verify"] and options["root"] is not None:
         raise UsageError("--verify starts ranks on this machine", hint="leave --root away")
     facts = facts_of(options["root"])
@@ -145,7 +150,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         files, options["output"], options["force"], several=options["format_"] == "all"
     )
     if options["verify"]:
-        _verify(ctx, written, options["result"])
+        _verify(ctx, written, options["result"], share_machine=options["share_machine"])
 
 
 def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:
@@ -194,7 +199,9 @@ def _write(
     return tuple(path for path, _ in targets)
 
 
-def _verify(ctx: click.Context, paths: Sequence[Path], result: Path | None) -> None:
+def _verify(
+    ctx: click.Context, paths: Sequence[Path], result: Path | None, *, share_machine: bool
+) -> None:
     from cputune.cli._output import tell
     from cputune.cli.verify import exit_code, print_text
     from cputune.report.tuning import waiting_line
@@ -204,6 +211,7 @@ def _verify(ctx: click.Context, paths: Sequence[Path], result: Path | None) -> N
     verdicts = verify(
         [path for path in paths if read(path) is not None],
         result=result,
+        share_machine=share_machine,
         on_wait=lambda owner: tell(waiting_line(owner)),
     )
     print_text(verdicts)

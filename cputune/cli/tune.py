@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from cputune.result import Result
     from cputune.tuner.events import OnEvent
 
-_NEEDED = ("torch", "transformers", "accelerate", "optuna")
+_NEEDED = ("torch", "optuna")
+_NEEDED_BY_RECIPES = ("transformers", "accelerate")
 
 
 @click.command(name="tune")
@@ -116,7 +117,7 @@ def command(
     destination = None if output == "-" else Path(output)
     book = study_path(study, destination)
     refuse_overwriting(destination, book, force=force, resume=resume)
-    _require_packages()
+    _require_packages(job)
     facts = probe()
     search_space(facts, job, **options)
     _warn_of_errors(facts)
@@ -209,8 +210,10 @@ def _seconds(text: str) -> float:
     return float(total)
 
 
-def _require_packages() -> None:
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+def _require_packages(job: Workload) -> None:
+    """A script may do without transformers; what it lacks it says itself."""
+    needed = _NEEDED if job.recipe is None else (*_NEEDED, *_NEEDED_BY_RECIPES)
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise MissingPackageError(
             f"tuning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "

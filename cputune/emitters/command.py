@@ -38,7 +38,7 @@ def training_command(
             f"python would take the script {first!r} for an option of its own",
             hint=f"write ./{first}",
         )
-    known = workload.parses_arguments is not None
+    known = workload.framework is not None or workload.parses_arguments is not None
     words = (*_words(workload), *way.flags)
     if carrier and way.carry is not None:
         words = (Beside(CARRY_SCRIPT), way.carry, *words)

@@ -56,7 +56,7 @@ def _patch_accelerator(module: ModuleType, loop: _Loop, scratch: str | None) -> 
     def backward(self: Any, loss: Any, **kwargs: Any) -> Any:
         done = original_backward(self, loss, **kwargs)
         if not loop.idle:
-            meter.micro_step(loop.samples, loss.detach() if hasattr(loss, "detach") else loss)
+            loop.backward(loss)
         return done
 
     @functools.wraps(original_model)
@@ -89,7 +89,6 @@ def _see_batch(accelerator: Any, loader: Any, meter: Meter) -> None:
     if getattr(accelerator, "split_batches", False):
         batch //= accelerator.num_processes
     meter.facts["batch"] = batch
-    meter.facts["accumulation"] = accelerator.gradient_accumulation_steps
     data = getattr(loader, "dataset", None)
     meter.facts["dataset"] = type(data).__name__
     meter.facts["dataset_samples"] = samples_of(data)

@@ -5,11 +5,13 @@
     python carry.py PLAN -m package.train --its-arguments
 
 PLAN is JSON: ``{"world_size": 2, "samples_per_rank": 4, "arguments": {"bf16": true}}``.
-The script stays as it is. When it has loaded transformers or accelerate, this file sets
+The script stays as it is. When it has loaded transformers, accelerate or Lightning, this sets
 
 - in every ``TrainingArguments``: the fields in ``arguments``, and the batch of one rank;
 - in every ``Accelerator``: the CPU, the precision and the kind of AdamW that ``arguments`` say;
-- in the first data loader that a script without Trainer prepares: the batch of one rank;
+- in every ``Trainer`` of Lightning: those too, and its devices, nodes and strategy;
+- in the data loader that a loop over an Accelerator, or Lightning, trains on: the batch of
+  one rank;
 - in torch, whatever trains with it: what ``torch`` says (``in_torch.py``, beside this file);
 
 and the first rank says in one line on stderr what it has changed. ``samples_per_rank`` are
@@ -20,7 +22,7 @@ Where PLAN has no ``world_size`` the script's objects stay as they are; in ``{}`
 When the script has ended well, its ranks wait for each other, and leave together.
 
 It needs Python 3.9 and nothing else, and is made for transformers 4.38 to 5.x, accelerate
-0.26 to 1.x and torch 2.x. Trials of cputune are run with this very file.
+0.26 to 1.x, Lightning 2.x and torch 2.x. Trials of cputune are run with this very file.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import builtins
 import contextlib
 import ctypes
 import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -37,6 +40,7 @@ import io
 import json
 import math
 import os
+import re
 import runpy
 import sys
 import time
@@ -47,6 +51,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 Patch = Callable[[ModuleType], None]
+
+LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+"""Two names of one framework."""
 
 OLDER_NAMES = {"use_cpu": "no_cuda", "ddp_backend": "xpu_backend"}
 """Fields of TrainingArguments in transformers before 4.32 and 4.29."""
@@ -62,6 +69,8 @@ class Force:
         samples_per_rank: samples of one rank per optimizer step; None takes the script's
             own batch for the global batch, and divides it over the ranks.
         batch_per_rank: the batch of every rank whatever their number; None: see above.
+        accumulation: batches that a loop of the script's own takes for one step; None where
+            its framework knows.
         torch: what is set in torch itself; see ``in_torch``.
     """
 
@@ -69,6 +78,7 @@ class Force:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     samples_per_rank: int | None = None
     batch_per_rank: int | None = None
+    accumulation: int | None = None
     torch: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -99,6 +109,20 @@ class Force:
                 )
         accumulation = math.gcd(accumulation, samples)
         return samples // accumulation, accumulation
+
+
+def around(cls: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Put a function in the place of a method; it is given the method before its arguments."""
+    original = getattr(cls, name)
+
+    def put(function: Callable[..., Any]) -> None:
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        setattr(cls, name, method)
+
+    return put
 
 
 class Carrier:
@@ -133,6 +157,7 @@ class Carrier:
             ("transformers.training_args", self._patch_arguments),
             ("transformers.trainer", self._patch_trainer),
             ("accelerate.accelerator", self._patch_accelerator),
+            *((f"{package}.trainer.trainer", self._patch_lightning) for package in LIGHTNING),
         ]
 
     def _set_in_torch(self, module: ModuleType) -> None:
@@ -144,17 +169,13 @@ class Carrier:
 
         Subclasses (Seq2SeqTrainingArguments, TRL's configs) all pass through it.
         """
-        cls = module.TrainingArguments
-        original = cls.__post_init__
 
-        @functools.wraps(original)
-        def post_init(args: Any) -> None:
+        @around(module.TrainingArguments, "__post_init__")
+        def post_init(original: Any, args: Any) -> None:
             for name, value in self.force.arguments.items():
                 self._set(args, name if hasattr(args, name) else OLDER_NAMES.get(name, name), value)
             self._divide(args)
             original(args)
-
-        cls.__post_init__ = post_init
 
     def _set(self, args: Any, name: str, value: Any) -> None:
         before = getattr(args, name, value)  # a field that this version does not have is left
@@ -179,34 +200,27 @@ class Carrier:
         self._set(args, "gradient_accumulation_steps", accumulation)
 
     def _patch_trainer(self, module: ModuleType) -> None:
-        cls = module.Trainer
-        original_init, original_train = cls.__init__, cls.train
-
-        @functools.wraps(original_init)
-        def init(trainer: Any, *args: Any, **kwargs: Any) -> None:
+        @around(module.Trainer, "__init__")
+        def init(original: Any, *args: Any, **kwargs: Any) -> None:
             self._has_trainer = True
-            original_init(trainer, *args, **kwargs)
+            original(*args, **kwargs)
 
-        @functools.wraps(original_train)
-        def train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        @around(module.Trainer, "train")
+        def train(original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
             batch = trainer.args.per_device_train_batch_size
             steps = trainer.args.gradient_accumulation_steps
             if (batch, steps) not in self._divided:
                 changed = f"the script has changed its batch to {batch} × {steps} by itself"
                 self._refuse(getattr(trainer.args, "_cannot_divide", changed))
             self._tell()
-            return original_train(trainer, *args, **kwargs)
-
-        cls.__init__, cls.train = init, train
+            return original(trainer, *args, **kwargs)
 
     def _patch_accelerator(self, module: ModuleType) -> None:
         cls = module.Accelerator
-        original_init, original_loader = cls.__init__, cls.prepare_data_loader
-        original_optimizer = cls.prepare_optimizer
-        signature = inspect.signature(original_init)
+        signature = inspect.signature(cls.__init__)
 
-        @functools.wraps(original_init)
-        def init(accelerator: Any, *args: Any, **kwargs: Any) -> None:
+        @around(cls, "__init__")
+        def init(original: Any, accelerator: Any, *args: Any, **kwargs: Any) -> None:
             given = dict(signature.bind_partial(accelerator, *args, **kwargs).arguments)
             del given["self"]
             before = str(given.get("mixed_precision"))
@@ -214,48 +228,124 @@ class Carrier:
                 precision = self.force.precision
                 self._changes["mixed_precision"] = f"mixed_precision={precision} (was {before})"
             given.update(mixed_precision=self.force.precision, cpu=True)
-            original_init(accelerator, **given)
+            original(accelerator, **given)
 
-        @functools.wraps(original_loader)
-        def prepare_data_loader(accelerator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+        @around(cls, "prepare_data_loader")
+        def prepare_data_loader(
+            original: Any, accelerator: Any, loader: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             if not self._has_trainer and not self._has_loader:
                 self._has_loader = True
-                self._divide_loader(accelerator, loader)
+                # BatchSamplerShard reads the batch of the sampler when it is made: set it before.
+                split = getattr(accelerator, "split_batches", False)
+                shared_by = accelerator.num_processes if split else 1
+                steps = accelerator.gradient_accumulation_steps
+                self._divide_loader(loader, steps, shared_by=shared_by)
                 self._tell()
-            return original_loader(accelerator, loader, *args, **kwargs)
+            return original(accelerator, loader, *args, **kwargs)
 
-        @functools.wraps(original_optimizer)
-        def prepare_optimizer(accelerator: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        @around(cls, "prepare_optimizer")
+        def prepare_optimizer(
+            original: Any, accelerator: Any, optimizer: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             if not self._has_trainer:
                 self._set_adamw(optimizer)
-            return original_optimizer(accelerator, optimizer, *args, **kwargs)
+            return original(accelerator, optimizer, *args, **kwargs)
 
-        cls.__init__, cls.prepare_data_loader = init, prepare_data_loader
-        cls.prepare_optimizer = prepare_optimizer
+    def _patch_lightning(self, module: ModuleType) -> None:
+        package = module.__name__.partition(".trainer")[0]
+        environments = importlib.import_module(f"{package}.plugins.environments")
 
-    def _divide_loader(self, accelerator: Any, loader: Any) -> None:
-        """``BatchSamplerShard`` reads the batch of the sampler when it is made: set it before."""
+        @around(module.Trainer, "__init__")
+        def init(original: Any, trainer: Any, **given: Any) -> None:
+            # Neither Slurm's numbers nor mpi4py's: the ranks are those of RANK and LOCAL_RANK.
+            ranks = environments.LightningEnvironment()
+            for name, value in self._lightning(given, ranks).items():
+                before = given.get(name)
+                if name in ("precision", "strategy") and value != (before or value):
+                    self._changes[name] = f"{name}={value} (was {before})"
+                given[name] = value
+            original(trainer, **given)
+
+        @around(module._DataConnector, "_prepare_dataloader")
+        def prepare(original: Any, connector: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+            prepared = original(connector, loader, *args, **kwargs)
+            trainer = connector.trainer
+            if trainer.training:
+                self._divide_lightning(trainer, prepared)
+            return prepared
+
+        @around(module.Strategy, "setup_optimizers")
+        def setup_optimizers(original: Any, strategy: Any, *args: Any, **kwargs: Any) -> None:
+            original(strategy, *args, **kwargs)
+            for optimizer in strategy.optimizers:
+                self._set_adamw(optimizer)
+
+    def _lightning(self, given: Mapping[str, Any], environment: Any) -> dict[str, Any]:
+        """Arguments of Lightning's Trainer. A strategy and a precision that fit stay as they are.
+
+        Strategies that start processes themselves (ddp_spawn) do not: the launcher has done it.
+        """
+        world = self.force.world_size
+        local = int(os.environ.get("LOCAL_WORLD_SIZE") or world)
+        os.environ.setdefault("NODE_RANK", str(int(os.environ.get("RANK") or 0) // local))
+        strategy = given.get("strategy", "auto")
+        if isinstance(strategy, str):
+            fits = re.match("ddp($|_find|_static)" if world > 1 else "auto$", strategy)
+            strategy = strategy if fits else "ddp" if world > 1 else "auto"
+        precision = "bf16-mixed" if self.force.precision == "bf16" else "32-true"
+        own = str(given.get("precision") or 32)
+        plugins = given.get("plugins") or []
+        plugins = plugins if isinstance(plugins, (list, tuple)) else [plugins]
+        # A plugin of precision, or one that starts ranks, contradicts these arguments.
+        others = ("precision", "creates_processes_externally")
+        plugins = [one for one in plugins if not any(hasattr(one, name) for name in others)]
+        return {
+            "accelerator": "cpu",
+            "devices": local,
+            "num_nodes": world // local,
+            "strategy": strategy,
+            "plugins": [*plugins, environment],
+            "precision": own if own[:2] == precision[:2] else precision,
+        }
+
+    def _divide_lightning(self, trainer: Any, loader: Any) -> None:
+        """The batch, after Lightning has divided the data: it may have made the loader anew."""
+        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+        if self.force.world_size > 1 and not hasattr(sampler, "num_replicas"):
+            self._refuse("Lightning does not divide the data of this script over ranks")
+        automatic = trainer.lightning_module.automatic_optimization
+        steps = trainer.accumulate_grad_batches
+        trainer.accumulate_grad_batches = self._divide_loader(loader, steps, fixed=not automatic)
+        self._tell()
+
+    def _divide_loader(
+        self, loader: Any, steps: int, *, fixed: bool = True, shared_by: int = 1
+    ) -> int:
+        """Set the batch of a loader; how many of them a step takes. ``fixed``: as many as before.
+
+        ``shared_by``: ranks that share one batch.
+        """
         sampler = getattr(loader, "batch_sampler", None)
         own = getattr(sampler, "batch_size", None)
         if not isinstance(own, int):
             if self.force.world_size > 1:
                 self._refuse("the batch of the script's data loader cannot be seen, nor divided")
-            return
-        steps = accelerator.gradient_accumulation_steps
+            return steps
+        wanted = self.force.accumulation or steps
         try:
-            batch, accumulation = self.force.batch(own, steps)
+            batch, accumulation = self.force.batch(own, wanted)
         except ValueError as error:
             self._refuse(str(error))
-        if accumulation != steps:
+        if fixed and accumulation != wanted:
             self._refuse(
                 f"{batch * accumulation} samples of a rank cannot be cut into the script's "
-                f"{steps} accumulation steps"
+                f"{wanted} accumulation steps"
             )
-        if getattr(accelerator, "split_batches", False):
-            batch *= accelerator.num_processes
-        if batch != own:
-            sampler.batch_size = batch  # type: ignore[union-attr]
-            self._changes["batch"] = f"batch of the data loader={batch} (was {own})"
+        if batch * shared_by != own:
+            sampler.batch_size = batch * shared_by  # type: ignore[union-attr]
+            self._changes["batch"] = f"batch of the data loader={batch * shared_by} (was {own})"
+        return steps if fixed else accumulation
 
     def _set_adamw(self, optimizer: Any) -> None:
         """Each parameter group of torch's AdamW says itself how it steps, from step to step."""

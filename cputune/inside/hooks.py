@@ -1,4 +1,4 @@
-"""Hooks that wait for transformers and accelerate to be imported, and then set themselves.
+"""Hooks that wait for the training frameworks to be imported, and then set themselves.
 
 A module that is already there (a forked rank) is hooked at once.
 """
@@ -15,6 +15,7 @@ from cputune.inside import (
     FORCE_VARIABLE,
     SCRATCH_VARIABLE,
     accelerate_hooks,
+    lightning_hooks,
     loop_hooks,
     trainer_hooks,
 )
@@ -55,6 +56,7 @@ def install() -> Meter:
             *carried,
             *trainer_hooks.patches(meter, scratch),
             *accelerate_hooks.patches(meter, scratch),
+            *lightning_hooks.patches(meter, scratch),
             *loop_hooks.patches(meter, scratch),
             ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),
         ]

@@ -13,7 +13,7 @@ class Loop:
     """Which data loader a loop iterates, and which optimizer is its clock.
 
     Attributes:
-        samples: of the batch that was taken last.
+        samples: of the batch that was taken last; 0 once its loss went backward.
     """
 
     def __init__(self, meter: Meter, framework: Framework) -> None:
@@ -46,6 +46,18 @@ class Loop:
             self._running -= 1
             if nested and self.meter.backwards == trained:
                 self.meter.resume(since)
+
+    def backward(self, loss: Any) -> None:
+        """A loss went backward; a batch with several losses is one batch.
+
+        The batches of the first step are counted: a script that accumulates by hand tells
+        nobody how many it takes.
+        """
+        facts = self.meter.facts
+        if self.meter.steps == 0 and self.samples and "batch" in facts:
+            facts["accumulation"] = facts.get("accumulation", 0) + 1
+        self.meter.micro_step(self.samples, loss.detach() if hasattr(loss, "detach") else loss)
+        self.samples = 0
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped; the first one that ever did is the clock."""

@@ -1,4 +1,4 @@
-"""Hooks on torch itself, for scripts that have neither Trainer nor Accelerator.
+"""Hooks on torch itself, for scripts that have no Trainer and no Accelerator.
 
 A batch is what a ``DataLoader`` gives, a step is one of the first optimizer that steps. What
 cannot be measured so ends at its first step, before it has cost the user anything: it would
@@ -18,11 +18,9 @@ from cputune.inside.carry import Patch
 from cputune.inside.loop import Loop
 from cputune.inside.meter import Meter, samples_of
 
-LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
-
 
 def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
-    """What to do with torch's loaders, losses and optimizers, with Lightning, with torch.save."""
+    """What to do with torch's loaders, losses and optimizers, and with torch.save."""
     loop = _PlainLoop(meter)
     silent = [] if scratch is None else [("torch", lambda module: _keep_from_saving(module, meter))]
     return [
@@ -32,7 +30,6 @@ def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
         ("torch.utils.data.dataloader", lambda module: _patch_loaders(module.DataLoader, loop)),
         ("torch.optim.optimizer", lambda module: _patch_optimizers(module, loop)),
         ("torch.optim.lr_scheduler", _let_schedules_end),
-        *((name, lambda module: _patch_lightning(module, meter)) for name in LIGHTNING),
     ]
 
 
@@ -41,7 +38,6 @@ class _PlainLoop(Loop):
 
     def __init__(self, meter: Meter) -> None:
         super().__init__(meter, "pytorch")
-        self._taken = 0
         self._loader: Any = None
         self._watch_models: Callable[..., Any] | None = None
         self._watching: Any = None
@@ -49,7 +45,7 @@ class _PlainLoop(Loop):
     @property
     def idle(self) -> bool:
         """Whether a framework trains here, whose own hooks measure."""
-        return not self.meter.seen.isdisjoint(("Trainer", "Accelerator"))
+        return not self.meter.seen.isdisjoint(("Trainer", "Accelerator", "Lightning"))
 
     def models_of(self, module: ModuleType) -> None:
         """Where the calls of every model can be seen."""
@@ -60,15 +56,14 @@ class _PlainLoop(Loop):
         if self._watching is None and self._watch_models is not None and self.meter.steps == 0:
             self._watching = self._watch_models(self._called)
         for batch in self.batches(iterate):
-            self._taken, self._loader = self.samples, loader
+            self._loader = loader
             yield batch
 
     def backward(self, loss: Any) -> None:
-        """A loss went backward; a batch with several losses is one batch."""
-        if self.meter.steps == 0 and self._taken:
+        """The loader whose batch goes backward first is the one that is trained on."""
+        if self.meter.steps == 0 and self.samples:
             self._see_loader()
-        self.meter.micro_step(self._taken, loss.detach())
-        self._taken = 0
+        super().backward(loss)
 
     def stepped(self, optimizer: Any) -> None:
         """The first optimizer that ever did is the clock."""
@@ -89,7 +84,6 @@ class _PlainLoop(Loop):
         batch = getattr(getattr(self._loader, "batch_sampler", None), "batch_size", None)
         if isinstance(batch, int):
             facts["batch"] = batch
-            facts["accumulation"] = facts.get("accumulation", 0) + 1
 
 
 def _patch_loaders(cls: Any, loop: _PlainLoop) -> None:
@@ -154,20 +148,6 @@ def _let_schedules_end(module: ModuleType) -> None:
             original(self, *args, **kwargs)
 
     cls.step = step
-
-
-def _patch_lightning(module: ModuleType, meter: Meter) -> None:
-    cls = module.Trainer
-
-    @functools.wraps(cls.fit)
-    def fit(*args: Any, **kwargs: Any) -> None:
-        meter.refuse(
-            "it trains with Lightning, and cputune measures transformers.Trainer, "
-            "accelerate.Accelerator and loops over torch",
-            hopeless=True,
-        )
-
-    cls.fit = fit
 
 
 def _keep_from_saving(module: ModuleType, meter: Meter) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-Framework = Literal["trainer", "accelerate", "pytorch"]
+Framework = Literal["trainer", "accelerate", "lightning", "pytorch"]
 
 
 class Hello(TypedDict):
@@ -131,7 +131,7 @@ class Raised(TypedDict):
 
 
 class Ended(TypedDict):
-    """The script came to its own end; ``seen`` holds "Trainer" and "Accelerator"."""
+    """The script came to its own end; ``seen`` holds "Trainer", "Accelerator", "Lightning"."""
 
     event: Literal["end"]
     seen: list[str]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cputune.workload import Workload
 
 _LOOP = "the script trains by a loop of its own"
+_LIGHTNING = "the script trains with Lightning"
 
 OWNED: Mapping[str, Mapping[str, str]] = {
     "pytorch": {
@@ -20,6 +21,10 @@ OWNED: Mapping[str, Mapping[str, str]] = {
         "backend": f"{_LOOP}, and starts its process group itself",
         "ipex": f"{_LOOP}: only the script itself can call ipex.optimize",
         "optimizer": f"{_LOOP}, and makes its own optimizer",
+    },
+    "lightning": {
+        "backend": f"{_LIGHTNING}, whose ranks on CPUs speak gloo",
+        "ipex": f"{_LIGHTNING}: only the script itself can call ipex.optimize",
     },
 }
 """By what a script trains with: the knobs that stay as they are today, and why."""

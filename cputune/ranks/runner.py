@@ -21,7 +21,7 @@ from cputune.facts import HostFacts
 from cputune.inside.messages import RankState
 from cputune.knobs.optimizer import optimizer_of
 from cputune.plan import Plan
-from cputune.ranks import commands, compare
+from cputune.ranks import batch, commands, compare
 from cputune.ranks.idle import Patience
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
@@ -215,7 +215,7 @@ class ProcessRunner:
 
     def _check(self, plan: Plan, states: Sequence[RankState]) -> None:
         self._observed = tuple(states)
-        self._refuse_too_little_data(states)
+        batch.refuse_impossible(self.workload, states)
         different = list(compare.differences(plan, states))
         samples = global_batch(states)
         wanted = self.workload.global_batch_size
@@ -232,15 +232,6 @@ class ProcessRunner:
             accumulation=first.get("accumulation") if own else None,
             optimizer=optimizer_of(first) if plan.as_found else None,
         )
-
-    def _refuse_too_little_data(self, states: Sequence[RankState]) -> None:
-        there, wanted = states[0].get("dataset_samples"), global_batch(states)
-        if there is not None and there < wanted:
-            raise Infeasible(
-                f"{self.workload.name} has {there} samples to train on, and a step takes {wanted}: "
-                "give it more data, or a smaller batch",
-                hopeless=True,
-            )
 
     def _hub_offline(self) -> bool:
         if self._offline is None:

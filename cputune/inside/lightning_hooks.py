@@ -1,0 +1,134 @@
+"""Hooks on the ``Trainer`` of Lightning, for lightning and pytorch_lightning 2.x.
+
+A trial evaluates, logs and saves nothing, and does not end by itself: that is set when the
+script makes its Trainer, or, where the script's own number of steps means something to its
+schedules, when training starts. What a plan sets is in ``carry``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+from cputune.inside.carry import LIGHTNING, Patch, around
+from cputune.inside.meter import Meter, samples_of
+
+_SILENT = {
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "limit_val_batches": 0,
+    "num_sanity_val_steps": 0,
+    "fast_dev_run": False,
+    "max_time": None,
+    "profiler": None,
+}
+
+_UNWANTED = {
+    "BasePredictionWriter", "BatchSizeFinder", "Checkpoint", "DeviceStatsMonitor", "EarlyStopping",
+    "LearningRateFinder", "ModelSummary", "ProgressBar", "SaveConfigCallback", "Timer",
+}  # fmt: skip
+"""Lightning's callbacks that write, insist on an evaluation, or end the training."""
+
+
+def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
+    """What to do with the module of the Trainer, under each of its names."""
+    return [
+        (f"{package}.trainer.trainer", lambda module: _patch_trainer(module, meter, scratch))
+        for package in LIGHTNING
+    ]
+
+
+def _patch_trainer(module: ModuleType, meter: Meter, scratch: str | None) -> None:
+    package = module.__name__.partition(".trainer")[0]
+    clock = _callback_class(importlib.import_module(f"{package}.callbacks").Callback, meter)
+    logger = importlib.import_module(f"{package}.loggers.logger").DummyLogger
+    cls = module.Trainer
+
+    @around(cls, "__init__")
+    def init(original: Any, trainer: Any, **given: Any) -> None:
+        meter.seen.add("Lightning")
+        callbacks = given.get("callbacks") or []
+        callbacks = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+        given.update(_SILENT, callbacks=[one for one in callbacks if _is_wanted(one)])
+        given["logger"] = False if given.get("barebones") else logger()
+        if scratch is not None:
+            given["default_root_dir"] = os.path.join(scratch, "output")
+        original(trainer, **given)
+        trainer.callbacks.append(clock())
+        _refuse_own_processes(trainer, meter)
+
+    @around(cls, "fit")
+    def fit(original: Any, trainer: Any, model: Any, *data: Any, **kwargs: Any) -> None:
+        original(trainer, model, *data[:3], **{**kwargs, "ckpt_path": None})
+        meter.end()
+        meter.leave(0)
+
+    for name in ("validate", "test"):
+        setattr(cls, name, lambda self, *args, **kwargs: [{}])
+    cls.save_checkpoint = lambda self, *args, **kwargs: None
+
+
+def _is_wanted(callback: Any) -> bool:
+    return _UNWANTED.isdisjoint(parent.__name__ for parent in type(callback).__mro__)
+
+
+def _refuse_own_processes(trainer: Any, meter: Meter) -> None:
+    """Ranks that Lightning would start itself: nobody binds them, nor hears them."""
+    ranks = trainer.world_size
+    if ranks > 1 and trainer.strategy.launcher is not None and "LOCAL_RANK" not in os.environ:
+        meter.refuse(
+            f"it lets Lightning start {ranks} processes (devices={trainer.num_devices}): start "
+            f"them with torchrun --nproc-per-node {trainer.num_devices}, or take devices=1",
+            hopeless=True,
+        )
+
+
+def _callback_class(base: type, meter: Meter) -> type:
+    class StepClock(base):  # type: ignore[misc]
+        """What Lightning says to its callbacks is what a step is made of."""
+
+        def __init__(self) -> None:
+            self._samples = self._batches = self._stepped = 0
+            self._loss: Any = None
+
+        def on_train_start(self, trainer: Any, model: Any) -> None:
+            trainer.fit_loop.max_epochs = -1  # both: without end
+            trainer.fit_loop.epoch_loop.max_steps = -1
+            for schedule in trainer.lr_scheduler_configs:
+                schedule.strict = False  # it may wait for the metric of an evaluation
+            self._stepped = trainer.global_step
+            _see_loader(trainer, meter)
+            meter.watch(model)
+            meter.begin("lightning")
+
+        def on_train_batch_start(self, trainer: Any, model: Any, batch: Any, *args: Any) -> None:
+            self._samples, self._loss = meter.see_batch(batch), None
+            self._batches += 1
+
+        def on_before_backward(self, trainer: Any, model: Any, loss: Any) -> None:
+            if self._loss is None:  # the first, where a batch has several
+                self._loss = loss.detach() * trainer.accumulate_grad_batches
+
+        def on_train_batch_end(self, trainer: Any, model: Any, *args: Any) -> None:
+            meter.micro_step(self._samples, self._loss)
+            if trainer.global_step == self._stepped:
+                return
+            self._stepped = trainer.global_step
+            if meter.steps == 0:
+                meter.facts["accumulation"] = self._batches
+            meter.step(mean_loss=True, optimizer=trainer.optimizers[0])
+
+    return StepClock
+
+
+def _see_loader(trainer: Any, meter: Meter) -> None:
+    loader, facts = trainer.train_dataloader, meter.facts
+    data = getattr(loader, "dataset", None)
+    facts["dataset"] = type(data).__name__
+    facts["dataset_samples"] = samples_of(data)
+    batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    if isinstance(batch, int):
+        facts["batch"] = batch
