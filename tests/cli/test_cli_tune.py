@@ -265,6 +265,17 @@ class TestBadInput:
         assert f"tuning needs {package}, which is not installed" in ended.err
         assert "hint: pip install" in ended.err
 
+    def test_a_script_needs_no_transformers(
+        self, cputune: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from cputune.cli import tune
+
+        needed = []
+        monkeypatch.setattr(tune, "find_spec", lambda name: needed.append(name) or True)
+        Path("train.py").write_text("")
+        cputune("tune", "--budget", "2", "--", "train.py")
+        assert needed == ["torch", "optuna"]
+
     def test_there_must_be_a_study_to_resume(self, cputune: Run) -> None:
         ended = cputune("tune", "--resume")
         assert ended.code == 3

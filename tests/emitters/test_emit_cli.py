@@ -231,6 +231,37 @@ def test_a_result_that_cannot_be_read(emit: Command, content: str, said: str) ->
     assert list(Path("launch").iterdir()) == []
 
 
+def test_files_are_verified_beside_others_who_measure(
+    emit: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+    monkeypatch.setattr("cputune.verifier.verify", lambda paths, **how: asked.update(how) or ())
+    assert emit("-f", "torchrun", "--verify").code == 0
+    assert not asked["share_machine"]
+    assert emit("-f", "torchrun", "--force", "--verify", "--share-machine").code == 0
+    assert asked["share_machine"]
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
+def test_a_script_that_was_run_is_not_called_unknown(emit: Command, framework: str) -> None:
+    tuned = document()
+    seen = {"recipe": None, "argv": ["run.py"], "framework": framework, "global_batch_size": 8}
+    write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
+    assert emit("-f", "torchrun").code == 0
+    text = Path("launch/torchrun.sh").read_text().replace("\n# ", " ")
+    assert "was not run yet" not in text
+    assert "takes no flags of a plan" in text
+
+
+def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Command) -> None:
+    tuned = document()
+    seen = {"recipe": None, "argv": ["run.py"], "framework": "pytorch", "global_batch_size": 8}
+    write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
+    answer = emit("-f", "torchrun", "--batch-per-rank", "4")
+    assert answer.code == 2
+    assert "in which no batch can be set" in answer.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -247,6 +278,7 @@ def test_a_result_that_cannot_be_read(emit: Command, content: str, said: str) ->
         (("-f", "pytorchjob", "--node-selector", "x"), 2, "'x' is no label"),
         (("-f", "pytorchjob", "--job-name", "A b"), 2, "cannot name a job"),
         (("-f", "mpirun", "-o", "-", "--verify"), 2, "--verify needs files"),
+        (("-f", "mpirun", "--share-machine"), 2, "--share-machine is for --verify"),
         (("-f", "mpirun", "--"), 2, "no script was given"),
         (("-f", "mpirun", "--batch-per-rank", "0"), 2, "batch-per-rank"),
         (("-f", "mpirun", "-o", "/proc/nowhere"), 3, "cannot make /proc/nowhere"),

@@ -18,9 +18,9 @@ from cputune.steps import TrialError
 from cputune.workload import Workload
 
 LIGHTNING = """
-class Trainer:
-    def fit(self, model):
-        open("checkpoint.ckpt", "w").write("trained")
+import lightning.pytorch as pl
+trainer = pl.Trainer(accelerator="cpu", devices=2)
+open("made", "w")
 """
 
 
@@ -73,18 +73,12 @@ def tuned_in_vain(folder: Path, *words: str) -> NoValidTrialError:
     return caught.value
 
 
-def test_lightning_is_told_before_it_trains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = folder / "lightning" / "pytorch" / "trainer"
-    place.mkdir(parents=True)
-    for package in (place, place.parent, place.parent.parent):
-        (package / "__init__.py").write_text("")
-    (place / "trainer.py").write_text(LIGHTNING)
-    (folder / "train.py").write_text(
-        "from lightning.pytorch.trainer.trainer import Trainer\nTrainer().fit(None)\n"
-    )
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+@pytest.mark.torch
+def test_lightning_that_starts_ranks_itself_is_told_before_it_does(folder: Path) -> None:
+    pytest.importorskip("lightning", reason="pip install --group scripts")
+    (folder / "train.py").write_text(LIGHTNING)
     error = tuned_in_vain(folder, "train.py")
-    assert "it trains with Lightning" in str(error)
+    assert "start them with torchrun --nproc-per-node 2" in str(error)
     assert "no other was tried" in str(error.hint)
 
 

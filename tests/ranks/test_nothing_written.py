@@ -37,6 +37,21 @@ for batch in loader:
     optimizer.zero_grad()
     torch.save(net.state_dict(), "model.pt")
 """
+BY_HAND = """
+import torch
+from accelerate import Accelerator
+from tiny import Data, model
+accelerator = Accelerator(cpu=True)
+net = model()
+optimizer = torch.optim.AdamW(net.parameters())
+loader = torch.utils.data.DataLoader(Data(), batch_size=4)
+net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+for number, batch in enumerate(loader, start=1):
+    accelerator.backward(net(**batch).loss / 2)
+    if number % 2 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
 OVERRIDES = """
 from tiny import Data, model
 from transformers import Trainer, TrainingArguments, default_data_collator
@@ -77,6 +92,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.copy(FAULTS / name, tmp_path)
     for name, text in (
         ("saves.py", SAVES),
+        ("by_hand.py", BY_HAND),
         ("overrides.py", OVERRIDES),
         ("streams.py", STREAMS),
         ("few.py", FEW),
@@ -119,6 +135,7 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
         "trainer_script.py --output_dir out --use_cpu --save_strategy steps --save_steps 1",
         "accelerate_script.py --output_dir out --cpu",
         "saves.py",
+        "by_hand.py",
         "overrides.py",
         "streams.py",
     ],

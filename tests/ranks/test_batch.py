@@ -1,0 +1,40 @@
+"""What no plan can make of a batch is said at the first look."""
+
+from __future__ import annotations
+
+import pytest
+
+from cputune.inside.messages import RankState
+from cputune.ranks.batch import refuse_impossible
+from cputune.steps import Infeasible
+from cputune.workload import Workload
+
+
+def ranks(framework: str, *, batch: int = 8, number: int = 1) -> list[RankState]:
+    state: RankState = {"batch": batch, "accumulation": 2, "dataset_samples": 64}
+    state["framework"] = framework  # type: ignore[typeddict-item]
+    return [state] * number
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"batch_per_rank": 4}, "a step takes 16 samples: --batch-per-rank 4 cannot be set"),
+        ({"global_batch_size": 8}, "a step takes 32 samples: --global-batch-size 8 cannot be set"),
+    ],
+)
+def test_a_loop_over_torch_alone_keeps_its_batch(asked: dict[str, int], said: str) -> None:
+    workload = Workload.script(["train.py"], **asked)
+    with pytest.raises(Infeasible, match=said) as caught:
+        refuse_impossible(workload, ranks("pytorch", number=2))
+    assert caught.value.hopeless
+    refuse_impossible(workload, ranks("accelerate", number=2))
+
+
+def test_the_batch_that_it_has_may_be_asked_for() -> None:
+    refuse_impossible(Workload.script(["train.py"], batch_per_rank=16), ranks("pytorch"))
+
+
+def test_too_little_data_is_told_whatever_trains() -> None:
+    with pytest.raises(Infeasible, match="has 64 samples to train on, and a step takes 80"):
+        refuse_impossible(Workload.script(["train.py"]), ranks("lightning", batch=40))
