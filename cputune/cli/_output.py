@@ -71,6 +71,23 @@ def console(stream: IO[str] | None = None) -> Console:
     )
 
 
+def terminal(stream: IO[str]) -> Console:
+    """A rich console on a terminal that may change its size: its width is looked up each time."""
+    from rich.console import Console
+
+    known = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    color = wants_color(stream)
+    return Console(
+        file=stream,
+        force_terminal=True,
+        no_color=not color,
+        _environ=known,
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
+
+
 def _width(stream: IO[str]) -> int:
     """Columns of the terminal, or as COLUMNS says; never too few to read."""
     said = os.environ.get("COLUMNS", "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cputune.cli._commands import again, print_space
-from cputune.cli._output import console, print_json, tell, verbosity
+from cputune.cli._output import console, print_json, tell
 from cputune.cli._places import refuse_overwriting, study_path
-from cputune.cli._signals import interrupted_by_any_signal, stop_if_interrupted
+from cputune.cli._signals import interrupted_by_any_signal
 from cputune.errors import Interrupted, MissingPackageError, UsageError
 from cputune.script import read_typed, require_trainable
 from cputune.visible import visible
@@ -23,7 +22,6 @@ from cputune.workload import DEFAULT_RECIPE, Workload
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.result import Result
-    from cputune.tuner.events import OnEvent
 
 _NEEDED = ("torch", "optuna")
 _NEEDED_BY_RECIPES = ("transformers", "accelerate")
@@ -102,6 +100,7 @@ def command(
     }
     seconds = None if max_time is None else _seconds(max_time)
 
+    from cputune.cli._progress import Progress
     from cputune.host import RecordedHost
     from cputune.probing import probe
     from cputune.tuner import search_space, tune
@@ -126,21 +125,21 @@ def command(
 
         with study_lock(book):
             book.unlink(missing_ok=True)
-    progress = _progress()
     try:
-        result = tune(
-            job,
-            facts=facts,
-            budget=budget,
-            seed=seed,
-            max_time_seconds=seconds,
-            study=book,
-            resume=resume,
-            share_machine=share_machine,
-            started=started,
-            on_event=progress,
-            **options,
-        )
+        with Progress(started) as progress:
+            result = tune(
+                job,
+                facts=facts,
+                budget=budget,
+                seed=seed,
+                max_time_seconds=seconds,
+                study=book,
+                resume=resume,
+                share_machine=share_machine,
+                started=started,
+                on_event=progress,
+                **options,
+            )
         if destination is not None:
             result.save(destination, force=True)
     except (Interrupted, KeyboardInterrupt) as error:  # the latter while all is put away
@@ -229,26 +228,6 @@ def _warn_of_errors(facts: HostFacts) -> None:
     errors = [f for f in diagnose(facts).findings if f.severity is Severity.ERROR]
     for finding in errors:
         tell(f"warning: {finding.title} (`cputune doctor --explain {finding.code}`)")
-
-
-def _progress() -> OnEvent:
-    """A line that changes on a terminal; elsewhere a line for each trial."""
-    from cputune.report.tuning import line_of, status_of
-    from cputune.tuner.events import Event, StudyEnded
-
-    alive = verbosity() >= 0 and sys.stderr.isatty()
-
-    def show(event: Event) -> None:
-        if not isinstance(event, StudyEnded):
-            stop_if_interrupted()
-        status, line = status_of(event), line_of(event)
-        if alive:
-            sys.stderr.write("\r\x1b[K" + visible(status or "")[:78])
-        if line is not None:
-            tell(line)
-        sys.stderr.flush()
-
-    return show
 
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:

@@ -11,12 +11,9 @@ from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
     Event,
-    Said,
-    StepTaken,
     StudyStarted,
     TrialEnded,
     TrialRepeated,
-    TrialStarted,
     Waiting,
 )
 from cputune.visible import visible
@@ -54,17 +51,11 @@ def waiting_line(owner: str) -> str:
     return f"waiting for {owner}, which measures on this machine (--share-machine does not wait)"
 
 
-def status_of(event: Event) -> str | None:
-    """What is going on just now, for a line that is overwritten; None for other events."""
-    if isinstance(event, Said):
-        return event.text
-    if isinstance(event, TrialStarted):
-        return f"trial {event.number}: {event.plan.describe()}"
-    if isinstance(event, StepTaken):
-        where = "again" if event.number is None else f"trial {event.number}"
-        late = ", delayed by others" if event.delayed else ""
-        return f"{where}: step {event.index + 1}, {event.seconds:.3g} s{late}"
-    return None
+def style_of(event: Event) -> str | None:
+    """How the line of an event looks where there is colour; None for no way of its own."""
+    if isinstance(event, TrialEnded):
+        return {FAILED: "red", PRUNED: "dim"}.get(event.trial.state)
+    return "yellow" if isinstance(event, (Waiting, TrialRepeated)) else None
 
 
 def trial_line(trial: Trial) -> str:

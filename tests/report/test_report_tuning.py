@@ -17,7 +17,7 @@ from cputune.report.tuning import (
     result_table,
     sentence,
     space_lines,
-    status_of,
+    style_of,
     trial_line,
 )
 from cputune.result import ConfirmRun, Result
@@ -25,8 +25,6 @@ from cputune.tuner.events import (
     ConfirmStarted,
     Event,
     Said,
-    StepTaken,
-    StudyEnded,
     StudyStarted,
     TrialEnded,
     TrialRepeated,
@@ -75,20 +73,12 @@ def test_a_line_for_an_event(event: Event, line: str | None) -> None:
     assert line_of(event) == line
 
 
-def test_every_event_of_a_study_has_a_line_or_a_status_or_ends_it() -> None:
-    events: list[Event] = []
-    cputune.tune(
-        SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()), on_event=events.append
-    )
-    for event in events[:-1]:
-        assert (line_of(event) is None) is not (status_of(event) is None)
-    assert isinstance(events[-1], StudyEnded)
-    assert any(isinstance(e, TrialEnded) for e in events)
-
-
-def test_a_step_as_a_status() -> None:
-    step = StepTaken(number=4, index=2, seconds=0.4871, delayed=True)
-    assert status_of(step) == "trial 4: step 3, 0.487 s, delayed by others"
+def test_a_trial_that_lost_is_dim_and_one_that_failed_red(result: Result) -> None:
+    lost = next(trial for trial in result.trials if trial.state == "pruned")
+    failed = replace(lost, state="failed", kind="crashed", samples_per_second=None)
+    assert style_of(TrialEnded(trial=lost)) == "dim"
+    assert style_of(TrialEnded(trial=failed)) == "red"
+    assert style_of(TrialEnded(trial=result.trials[0])) is None
 
 
 def test_the_table_has_the_fastest_first_and_failures_last(result: Result) -> None:

@@ -1,0 +1,191 @@
+"""A study while it runs: where it stands, what is best so far, how long it takes, who disturbs.
+
+``Standing`` is made of the events of a study alone; ``block`` draws it for a terminal, and
+``tail`` says it at the end of a line of a log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cputune.result import COMPLETED, Result, Trial
+from cputune.tuner.events import (
+    ConfirmStarted,
+    Event,
+    Said,
+    StepTaken,
+    StudyEnded,
+    StudyStarted,
+    TrialEnded,
+    TrialRepeated,
+    TrialStarted,
+    Waiting,
+)
+from cputune.visible import visible
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from cputune.facts import BusyProcess
+
+_MOST_NAMED = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """Where a study stands: what its events have told so far.
+
+    ``started`` is when the command began, by the clock of whoever calls ``take``; ``trials``
+    are those that can be run at most, None before the space is known. ``doing`` is what goes
+    on now, and ``detail`` more of it. ``searching_since`` is when the first trial after
+    today's launch began: what comes before (imports, downloads) says nothing of the rest.
+    """
+
+    started: float
+    trials: int | None = None
+    done: int = 0
+    resumed: int = 0
+    today: Trial | None = None
+    best: Trial | None = None
+    heading: str = "starting"
+    doing: str = ""
+    detail: str = ""
+    delayed: bool = False
+    neighbours: tuple[BusyProcess, ...] = ()
+    searching_since: float | None = None
+    searched: int = 0
+    result: Result | None = None
+
+    def take(self, event: Event, now: float) -> None:
+        """Learn from an event that came at ``now``."""
+        if isinstance(event, StudyStarted):
+            self.trials = min(event.budget, len(event.space) + 1)
+            self.done = max(self.done, event.resumed)
+            self.neighbours = event.space.facts.load.busy
+        elif isinstance(event, TrialStarted):
+            self._go_on(f"trial {event.number}", event.plan.describe())
+            if event.number and self.searching_since is None:
+                self.searching_since = now
+        elif isinstance(event, TrialEnded):
+            self._learn(event.trial)
+        elif isinstance(event, TrialRepeated):
+            self.detail, self.delayed = f"once more: {event.reason}", True
+        elif isinstance(event, StepTaken):
+            self.detail = f"step {event.index + 1}, {event.seconds:.3g} s"
+            self.delayed = event.delayed
+        elif isinstance(event, Said):
+            self.detail = event.text
+        elif isinstance(event, Waiting):
+            self._go_on("waiting", f"for {event.owner}, which measures on this machine")
+        elif isinstance(event, ConfirmStarted):
+            self.searching_since = None
+            self._go_on("confirming", f"{len(event.plans)} plans side by side")
+        elif isinstance(event, StudyEnded):
+            self.result = event.result
+
+    def _go_on(self, heading: str, doing: str) -> None:
+        self.heading, self.doing, self.detail, self.delayed = heading, doing, "", False
+
+    def _learn(self, trial: Trial) -> None:
+        self.done = trial.number + 1
+        if trial.number:
+            self.searched += 1
+        if trial.state != COMPLETED or trial.samples_per_second is None:
+            return
+        if trial.plan.as_found:
+            self.today = trial
+        if self.best is None or _rate(trial) > _rate(self.best):
+            self.best = trial
+
+    @property
+    def of_all(self) -> str:
+        """``5 of 20``: the trial that runs, or ran last; empty before the space is known."""
+        if self.trials is None or not self.heading.startswith("trial"):
+            return ""
+        return f"{self.done + 1} of {self.trials}"
+
+    def gain(self) -> str | None:
+        """The best so far beside today's launch: single trials, so that it is only about."""
+        if self.best is None:
+            return None
+        rate = f"{figure(_rate(self.best))} samples/s"
+        if self.today is None or self.best is self.today:
+            return rate
+        return f"{rate}, about {_rate(self.best) / _rate(self.today):.1f} × today"
+
+    def left_seconds(self, now: float) -> float | None:
+        """What the rest of the search takes at the pace so far; None where none is known."""
+        if self.trials is None or self.searching_since is None or not self.searched:
+            return None
+        each = (now - self.searching_since) / self.searched
+        return max(0.0, each * (self.trials - self.done))
+
+    def time(self, now: float) -> str:
+        """``1m 12s, about 3m to the end of the search``."""
+        text = duration(now - self.started)
+        left = self.left_seconds(now)
+        if left is not None and self.heading.startswith("trial"):
+            text += f", about {duration(left)} to the end of the search"
+        return text
+
+    def tail(self, now: float) -> str:
+        """The same in few words, for the end of a trial's line in a log."""
+        of = "" if self.trials is None else f"{self.done} of {self.trials}, "
+        gain = "" if self.best is None or self.best is self.today else f", best {self.gain()}"
+        return f"[{of}{duration(now - self.started)}{gain}]"
+
+    def disturbed_by(self) -> str | None:
+        """Who computed beside the study when it began, by name and share of a CPU."""
+        shares: dict[str, float] = {}
+        for process in self.neighbours:
+            shares[process.name] = shares.get(process.name, 0.0) + process.cpu_share
+        if not shares:
+            return None
+        busiest = sorted(shares.items(), key=lambda pair: -pair[1])
+        named = [f"{visible(name)} ({share:.0%} of a CPU)" for name, share in busiest]
+        more = len(named) - _MOST_NAMED
+        return ", ".join(named[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
+    """The standing for a terminal: a few lines, each cut where the terminal ends."""
+    from rich.text import Text
+
+    of = f"{standing.of_all}  " if standing.of_all else ""
+    late = "  delayed by others" if standing.delayed else ""
+    gain, best, disturbed = standing.gain(), standing.best, standing.disturbed_by()
+    rows = [(standing.heading, (of, "bold cyan"), (standing.doing, "bold"))]
+    if standing.detail or late:
+        rows.append(("", (visible(standing.detail), ""), (late, "yellow")))
+    if gain is not None and best is not None:
+        heading = "today" if best is standing.today else "best"
+        rows.append((heading, (gain, "green"), (f"  {best.plan.describe()}", "")))
+    rows.append(("time", (standing.time(now), ""), ("", "")))
+    if disturbed is not None:
+        rows.append(("beside you", (disturbed, "yellow"), ("", "")))
+    lines = [Text.assemble((f"{heading:12}", "dim"), *parts) for heading, *parts in rows]
+    for line in lines:
+        line.truncate(max(1, columns - 1), overflow="ellipsis")
+    return tuple(lines)
+
+
+def duration(seconds: float) -> str:
+    """``48s``, ``1m 12s``, ``2h 05m``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02}s"
+    return f"{minutes // 60}h {minutes % 60:02}m"
+
+
+def figure(value: float) -> str:
+    """Three figures, and never an exponent before a million: ``22.5``, ``1340``."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _rate(trial: Trial) -> float:
+    assert trial.samples_per_second is not None, "a completed trial has a throughput"
+    return trial.samples_per_second.median

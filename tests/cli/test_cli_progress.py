@@ -1,0 +1,98 @@
+"""``tune`` on a real terminal: alive, within its width, and no trace of it elsewhere."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?3[0-9][0-9;]*m")
+
+
+def resize(terminal: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+
+
+def tune_on_terminal(
+    folder: Path, columns: int, *, then: int | None = None, **variables: str
+) -> tuple[str, str]:
+    """What a study wrote to its terminal, and to stdout; ``then`` is the width from trial 0 on."""
+    unset = ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
+    environment = {k: v for k, v in os.environ.items() if k not in unset}
+    ours, theirs = pty.openpty()
+    resize(theirs, columns)
+    command = [sys.executable, "-m", "cputune", "tune", "--json", "--share-machine"]
+    child = subprocess.Popen(
+        [*command, "--budget", "3", "--", str(LIGHT)],
+        cwd=folder,
+        env={**environment, "TERM": "xterm-256color", **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    )
+    os.close(theirs)
+    seen = b""
+    with child:
+        while True:
+            try:
+                read = os.read(ours, 1 << 16)
+            except OSError:  # how Linux says that the other end was closed
+                break
+            seen += read
+            if then is not None and b"trial 0: " in seen:
+                resize(ours, then)
+                then, seen = None, seen[: seen.rindex(b"trial 0: ")] + b"\nRESIZED\n"
+        assert child.stdout is not None
+        out = child.stdout.read()
+    os.close(ours)
+    assert child.returncode == 0, seen.decode()
+    return seen.decode(), out
+
+
+def widest(text: str) -> int:
+    return max(len(line) for line in re.split(r"[\r\n]+", ESCAPE.sub("", text)))
+
+
+@pytest.mark.parametrize(("columns", "colour"), [(80, True), (140, False)])
+def test_it_is_alive_and_stays_within_the_terminal(
+    tmp_path: Path, columns: int, colour: bool
+) -> None:
+    seen, out = tune_on_terminal(tmp_path, columns, **({} if colour else {"NO_COLOR": "1"}))
+    assert "\x1b[1A" in seen, "lines are drawn again in their place"
+    assert bool(COLOUR.search(seen)) is colour
+    assert widest(seen) <= columns
+    plain = ESCAPE.sub("", seen)
+    assert re.search(r"trial 1 +2 of 3  1 × ", plain)
+    assert re.search(r"today +[0-9.]+ samples/s", plain)
+    assert "confirming" in plain
+    assert "\x1b[?25h" in seen[seen.rindex("\x1b[?25l") :], "the cursor is there again"
+    assert json.loads(out)["schema"] == "cputune.result/1"
+
+
+def test_a_terminal_that_gets_narrow_is_kept_to(tmp_path: Path) -> None:
+    seen, _ = tune_on_terminal(tmp_path, 120, then=40)
+    after = seen.partition("RESIZED\n")[2]
+    assert "confirming" in after
+    frames = re.findall(
+        r"(?:best|today|time|confirming) .*?\r", ESCAPE.sub("", after.split("trial 2", 1)[1])
+    )
+    assert frames
+    assert max(map(len, frames)) <= 40
+
+
+def test_a_dumb_terminal_has_a_line_for_each_trial(tmp_path: Path) -> None:
+    seen, _ = tune_on_terminal(tmp_path, 80, TERM="dumb")
+    assert "\x1b" not in seen
+    assert re.search(r"trial 2: .*\[3 of 3, [0-9ms ]+", seen)
