@@ -59,3 +59,10 @@ def test_a_test_that_a_page_names_is_there() -> None:
     for page in PAGES:
         for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
             assert f"def {name}(" in (HERE / path).read_text(), f"{page.name}: {name}"
+
+
+def test_every_promise_has_its_test() -> None:
+    page = (HERE / "docs" / "reliability.md").read_text()
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!promise)[^-]", line)]
+    assert len(rows) > 30
+    assert [row for row in rows if "`tests/" not in row] == []
