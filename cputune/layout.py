@@ -13,10 +13,14 @@ import re
 from cputune.cores import QUOTA_SHARE, groups, paid_cores, usable_cores
 from cputune.facts import Core, HostFacts
 from cputune.knobs.allocator import Allocator
-from cputune.knobs.backend import Backend
+from cputune.knobs.backend import BACKEND, Backend
+from cputune.knobs.ipex import IPEX
 from cputune.knobs.openmp import OpenMP
 from cputune.knobs.precision import Precision, advised_precision
+from cputune.knobs.record import Ask, Knob, KnobValue
 from cputune.plan import Plan
+from cputune.stack import LEAST_CCL_WORKERS
+from cputune.workload import Workload
 
 LEAST_USED_SHARE = 0.8
 """Rank counts that would leave more than a fifth of the cores idle are not proposed; and a
@@ -122,19 +126,31 @@ def baseline_plan(facts: HostFacts, *, ranks: int = 1) -> Plan:
     )
 
 
-def guide_plan(facts: HostFacts) -> Plan:
+def guide_plan(facts: HostFacts, workload: Workload | None = None) -> Plan:
     """The Hugging Face CPU guides' plan: a rank per socket, all its cores, native precision.
 
     Fewer ranks where the sockets differ so much that one for each would leave cores idle.
+    Where they live for this workload, it has IPEX, and oneCCL with one worker on a core of
+    its own.
     """
-    cores = usable_cores(facts)
+    cores, ask = usable_cores(facts), Ask(workload=workload)
     sockets = len({core.socket for core in cores})
     good = rank_counts(cores, paid=paid_cores(facts))
+    ranks = max((ranks for ranks in good if ranks <= sockets), default=1)
+    ccl = ranks > 1 and len(rank_slices(cores, ranks)[0]) > 1 and _lives(BACKEND, "ccl", facts, ask)
     return make_plan(
         cores,
-        max((ranks for ranks in good if ranks <= sockets), default=1),
+        ranks,
         precision=advised_precision(facts),
+        backend="ccl" if ccl else "gloo",
+        ccl_workers=LEAST_CCL_WORKERS if ccl else 0,
+        ipex=_lives(IPEX, True, facts, ask),
     )
+
+
+def _lives(knob: Knob, value: KnobValue, facts: HostFacts, ask: Ask) -> bool:
+    """Whether a knob can take this value on this machine, with these versions."""
+    return knob.choices is not None and value in knob.choices(facts, ask).values
 
 
 def make_plan(

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
+from click.core import ParameterSource
+
 from cputune.cli._output import console, print_json
 from cputune.documents import plain
 from cputune.hidden import hide_arguments
@@ -66,16 +69,29 @@ def _for_shell(workload: Workload, words: Sequence[str]) -> str:
     return " ".join(found)
 
 
-def again(job: Workload, script: Sequence[str], *, resumed: bool) -> str:
-    """The command that was given, with --resume, without --force, its secrets as variables."""
-    own = sys.argv[1:]
-    if "--" in own:
-        own = own[: own.index("--")]
-    else:
-        for word in script:
-            own.remove(word)
-    own = [word for word in own if word != "--force"]
-    if not resumed:
-        own.insert(own.index("tune") + 1 if "tune" in own else 0, "--resume")
-    command = shlex.join(["cputune", *own])
+def again(ctx: click.Context, job: Workload, script: Sequence[str]) -> str:
+    """The command that was typed, with --resume, without --force, its secrets as variables.
+
+    What a file or a variable has set is set again without a word.
+    """
+    above = [] if ctx.parent is None else _typed(ctx.parent)
+    words = ["cputune", *above, "tune", "--resume", *_typed(ctx)]
+    command = shlex.join(words)
     return f"{command} -- {_for_shell(job, hide_arguments(script)[0])}" if script else command
+
+
+def _typed(ctx: click.Context) -> list[str]:
+    """The options of this command that stood on the command line, but --force and --resume."""
+    words: list[str] = []
+    for option in ctx.command.params:
+        name = option.name or ""
+        typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not isinstance(option, click.Option) or not typed or name not in ctx.params:
+            continue
+        word, value = max(option.opts, key=len), ctx.params[name]
+        if option.is_flag:
+            words += [] if name in ("force", "resume") else [word]
+        else:
+            for one in value if option.multiple else (value,):
+                words += [word, str(one)]
+    return words

@@ -52,7 +52,7 @@ def command(ctx: click.Context, result: Path | None, plan: str, other_machine: b
     found = tuned(result, facts, other_machine=other_machine)
     workload = launched(found, script_of(ctx))
     if found is None:
-        chosen = baseline_plan(facts) if plan == "baseline" else guide_plan(facts)
+        chosen = baseline_plan(facts) if plan == "baseline" else guide_plan(facts, workload)
         if plan not in ("best", "baseline"):
             raise UsageError(f"there is no trial {plan}: nothing was tuned", hint="cputune tune")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,8 +62,10 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
 @click.option("--json", "as_json", is_flag=True, help="The result on stdout, nothing else.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
+@click.pass_context
 @interrupted_by_any_signal()
 def command(
+    ctx: click.Context,
     recipe: str | None,
     budget: int,
     seed: int,
@@ -95,7 +98,7 @@ def command(
     job = _job(recipe, script, batch_per_rank, global_batch_size)
     options: dict[str, Any] = {
         "knobs": None if knobs is None else tuple(k.strip() for k in knobs.split(",") if k.strip()),
-        "fix": dict(_pair(text) for text in fix),
+        "fix": _fixed(fix),
         "allow_slow_precision": allow_slow_precision,
     }
     seconds = None if max_time is None else _seconds(max_time)
@@ -148,7 +151,7 @@ def command(
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}")
         raise Interrupted(
-            str(error) or "interrupted", hint=f"go on with: {again(job, script, resumed=resume)}"
+            str(error) or "interrupted", hint=f"go on with: {again(ctx, job, script)}"
         ) from None
     _show(result, destination, facts, as_json=as_json or destination is None)
 
@@ -186,6 +189,18 @@ def _job(
 
         job = replace(job, global_batch_size=global_batch_size)
     return job
+
+
+def _fixed(texts: Iterable[str]) -> dict[str, str]:
+    """What is held at which value: one value for each knob, or none would know which."""
+    fixed: dict[str, str] = {}
+    for name, value in map(_pair, texts):
+        if fixed.setdefault(name, value) != value:
+            raise UsageError(
+                f"--fix holds {name} at {fixed[name]} and at {value}",
+                hint=f"leave one of them out; --knobs {name} varies it",
+            )
+    return fixed
 
 
 def _pair(text: str) -> tuple[str, str]:

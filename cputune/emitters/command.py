@@ -9,7 +9,7 @@ from cputune.errors import UsageError
 from cputune.knobs import plan_in_torch
 from cputune.plan import Plan
 from cputune.result import Result
-from cputune.stack import Versions, backend_flags, ipex_use
+from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
 from cputune.workload import Workload
 
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
@@ -77,6 +77,9 @@ def refuse_impossible(plan: Plan, versions: Versions) -> None:
         why = "fp16: on a CPU, transformers and accelerate would train in fp32 without a word"
     if plan.world_size > 1 and plan.backend != "gloo" and not backend_flags(versions, plan.backend):
         why = f"{plan.backend}: they cannot be told to use it"
+    elif plan.world_size > 1 and plan.backend == "ccl":
+        few = why_too_few_ccl_workers(plan.ccl_workers)
+        why = few and f"ccl: {few}"
     if plan.ipex and not ipex_use(versions).possible:
         why = f"IPEX: {ipex_use(versions).reason}"
     if why is not None:

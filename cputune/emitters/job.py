@@ -31,7 +31,7 @@ from cputune.emitters.interface import (
     Word,
 )
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
+from cputune.facts import HostFacts, Package
 from cputune.inside import carry_script, recipe_script, torch_script
 from cputune.inside.state import digest
 from cputune.layout import guide_plan
@@ -76,7 +76,9 @@ def make_job(
         found, host = result.best.plan, result.host
         known: Mapping[str, str] = result.versions
     elif facts is not None:
-        found, host = guide_plan(facts), host_fingerprint(facts)
+        there = with_versions(facts, versions or {})
+        job = workload or Workload.from_recipe(DEFAULT_RECIPE)
+        found, host = guide_plan(there, job), host_fingerprint(facts)
         known = versions_of(facts)
     else:
         raise UsageError(
@@ -212,6 +214,13 @@ def versions_of(facts: HostFacts) -> dict[str, str]:
     """What of the training stack is installed, by distribution name."""
     packages = ((name, facts.package(name)) for name in TRAINING_PACKAGES)
     return {name: found.version for name, found in packages if found and found.version}
+
+
+def with_versions(facts: HostFacts, versions: Mapping[str, str]) -> HostFacts:
+    """The machine with these versions in place of its own."""
+    kept = tuple(package for package in facts.packages if package.name not in versions)
+    named = (Package(name=name, version=v, location=None) for name, v in versions.items())
+    return replace(facts, packages=(*kept, *named))
 
 
 def mpi_of(facts: HostFacts | None) -> str | None:

@@ -16,10 +16,19 @@ from cputune.stack.spelling import (
     why_no_masks,
 )
 from cputune.stack.tables import Stack, load
-from cputune.stack.uses import IpexUse, ccl_use, ipex_off, ipex_use, oneccl_module
+from cputune.stack.uses import (
+    LEAST_CCL_WORKERS,
+    IpexUse,
+    ccl_use,
+    ipex_off,
+    ipex_use,
+    oneccl_module,
+    why_too_few_ccl_workers,
+)
 from cputune.stack.versions import Versions, versions_of
 
 __all__ = [
+    "LEAST_CCL_WORKERS",
     "IpexUse",
     "Stack",
     "Versions",
@@ -37,4 +46,5 @@ __all__ = [
     "why_no_bf16",
     "why_no_bf16_products",
     "why_no_masks",
+    "why_too_few_ccl_workers",
 ]

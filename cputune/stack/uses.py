@@ -136,6 +136,20 @@ def ccl_use(versions: Versions, *, framework: Framework = "trainer") -> str | No
     return None
 
 
+LEAST_CCL_WORKERS = 1
+"""With fewer in CCL_WORKER_COUNT accelerate takes gloo, whatever is asked for
+(``PartialState._prepare_backend`` in accelerate/state.py)."""
+
+
+def why_too_few_ccl_workers(workers: str | int | None) -> str | None:
+    """Why ranks with this CCL_WORKER_COUNT do not speak ccl; None where they may."""
+    text = "" if workers is None else str(workers).strip()
+    if text.isascii() and text.isdigit() and int(text[:9]) >= LEAST_CCL_WORKERS:
+        return None
+    said = f"CCL_WORKER_COUNT={text}" if text else "no CCL_WORKER_COUNT"
+    return f"with {said} accelerate takes gloo: ccl wants {LEAST_CCL_WORKERS} or more"
+
+
 def ccl_refusals(versions: Versions) -> tuple[str, ...]:
     """What transformers and accelerate, as far as they are there, have against ccl."""
     v, transformers, accelerate = versions, load().transformers, load().accelerate

@@ -7,7 +7,7 @@ from enum import Enum
 
 from cputune.stack import spelling
 from cputune.stack.tables import Feature, load
-from cputune.stack.uses import ipex_use
+from cputune.stack.uses import LEAST_CCL_WORKERS, ipex_use
 from cputune.stack.versions import Versions
 
 
@@ -112,7 +112,8 @@ def _ccl(v: Versions, plain: Word) -> Word:
     if v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate):
         state, why = State.REFUSED, f"accelerate {v.accelerate} has no ccl"
     elif state is State.ACCEPTED:
-        why = "with the bindings of this torch and CCL_WORKER_COUNT of 1 or more"
+        least = f"CCL_WORKER_COUNT of {LEAST_CCL_WORKERS} or more"
+        why = f"with the bindings of this torch and {least}"
     return Word(
         spelling=plain.spelling,
         state=state,

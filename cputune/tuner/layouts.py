@@ -16,6 +16,7 @@ from cputune.knobs.threads import ALL
 from cputune.layout import make_plan, most_ranks, rank_slices, thread_counts, why_not_ranks
 from cputune.memory import needed_bytes, room_bytes
 from cputune.plan import Plan
+from cputune.stack import LEAST_CCL_WORKERS, why_too_few_ccl_workers
 from cputune.workload import Workload
 
 CCL_WORKER_COUNTS = (1, 2, 4)
@@ -128,11 +129,11 @@ class Layouts:
             wanted = self.ask.fixed.get("ccl_workers")
             if backend == "ccl":
                 counts = tuple(w for w in CCL_WORKER_COUNTS if 2 * w <= len(of_rank))
-                if isinstance(wanted, int) and 1 <= wanted <= len(of_rank):
+                if isinstance(wanted, int) and LEAST_CCL_WORKERS <= wanted <= len(of_rank):
                     counts = (wanted,)
                 elif not counts and self.ask.fixed.get("backend") == "ccl":
                     # Real oneCCL runs so where the workers' CPUs are written.
-                    counts = (1,)
+                    counts = (LEAST_CCL_WORKERS,)
             for workers in self.ask.kept("ccl_workers", counts):
                 shared = int(workers) >= len(of_rank)
                 yield cast(Backend, backend), int(workers), shared
@@ -204,11 +205,9 @@ class Layouts:
         """Why values that were asked for have no layout."""
         fixed = self.ask.fixed
         if fixed.get("backend") == "ccl":
-            if fixed.get("ccl_workers") == 0:
-                self._leave_out(
-                    "ccl_workers=0",
-                    "accelerate takes ccl only where CCL_WORKER_COUNT is 1 or more",
-                )
+            workers = fixed.get("ccl_workers", LEAST_CCL_WORKERS)
+            if why := why_too_few_ccl_workers(workers):
+                self._leave_out(f"ccl_workers={workers}", why)
             if fixed.get("ranks") == 1:
                 self._leave_out("backend=ccl", "one rank has no other to speak to over oneCCL")
         if fixed.get("ccl_workers"):

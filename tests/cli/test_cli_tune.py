@@ -217,6 +217,7 @@ class TestBadInput:
             (("--recipe", "empty.toml"), "is missing"),
             (("--knobs", "colour"), "no knob is called 'colour'"),
             (("--fix", "precision"), "NAME=VALUE"),
+            (("--fix", "ranks=1", "--fix", "ranks=2"), "holds ranks at 1 and at 2"),
             (("--fix", "precision=fp64"), "precision is fp32, bf16 or fp16"),
             (("--max-time", "soon"), "not a time"),
             (("--max-time", "0"), "above 0"),
@@ -337,6 +338,37 @@ class TestNoResult:
         again = cputune("tune", "--resume", "--seed", "3")
         assert again.code == 0
         assert len(Result.load(Path("cputune.json")).trials) == 7
+
+    @pytest.mark.parametrize(
+        ("typed", "said"),
+        [
+            (("--budget", "5", "train.py", "5"), "--resume --budget 5 -- train.py 5"),
+            (("--force", "--", "train.py", "--force"), "--resume -- train.py --force"),
+            (("--resume", "--fix", "ranks=1", "--fix", "smt=no"), "--fix ranks=1 --fix smt=no"),
+        ],
+    )
+    def test_the_command_that_goes_on_is_the_one_that_was_typed(
+        self,
+        cputune: Run,
+        runner: type[FakeProcessRunner],
+        typed: tuple[str, ...],
+        said: str,
+    ) -> None:
+        def stopped(plan: Plan) -> Iterator[Step]:
+            signal.raise_signal(signal.SIGINT)
+            yield from true_steps(plan)
+
+        Path("train.py").write_text("")
+        if "--resume" in typed:
+            words = [word for word in typed if word != "--resume"]
+            assert cputune("tune", "--budget", "2", *words).code == 0
+            typed = ("--budget", "3", *typed)
+        runner.script = staticmethod(stopped)
+        ended = cputune("tune", *typed)
+        assert ended.code == 130
+        (hint,) = [line for line in ended.err.splitlines() if line.startswith("hint: go on")]
+        assert hint.startswith("hint: go on with: cputune tune --resume")
+        assert hint.endswith(said)
 
     def test_an_interrupt_after_the_last_round_says_how_to_go_on_too(
         self, cputune: Run, runner: type[FakeProcessRunner], monkeypatch: pytest.MonkeyPatch

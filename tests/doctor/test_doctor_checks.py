@@ -726,6 +726,8 @@ def test_a_clean_machine_has_no_findings() -> None:
     assert diagnose(CLEAN).findings == ()
 
 
+ONE_CORE = {"packages": IPEX_ERA, "topology": topology(sockets=1, cores=1, smt=1)}
+
 SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
     # a check that looks at more than one thing
     ("facts-missing", changed(topology={"cores_known": False}), ADVICE),
@@ -760,6 +762,14 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
         ERROR,
     ),
     ("ccl-workers", changed(packages=IPEX_ERA, **env(CCL_WORKER_COUNT="4")), WARNING),
+    # One worker is switched off on one core, two are refused; where they are sent, both run.
+    ("ccl-workers", changed(**ONE_CORE, **env(CCL_WORKER_COUNT="1")), WARNING),
+    ("ccl-workers", changed(**ONE_CORE, **env(CCL_WORKER_COUNT="2")), ERROR),
+    (
+        "ccl-workers",
+        changed(**ONE_CORE, **env(CCL_WORKER_COUNT="2", CCL_WORKER_AFFINITY="0,0")),
+        WARNING,
+    ),
     ("ccl-workers", changed(**env(CCL_WORKER_COUNT="4")), ADVICE),
     ("ccl-affinity", changed(**env(CCL_WORKER_AFFINITY="112")), ADVICE),
     ("isa-capped", changed(**env(ATEN_CPU_CAPABILITY="avx2")), WARNING),

@@ -561,6 +561,14 @@ class TestWhatNobodyCarries:
         assert "transformers 5.23.0" in str(caught.value)
         assert caught.value.hint
 
+    def test_ccl_without_a_worker(self) -> None:
+        case = two_sockets_smt()
+        plan = case.result.best.plan
+        assert plan.backend == "ccl"
+        idle = replace(plan, ccl_workers=0, ccl_cpus=())
+        with pytest.raises(UsageError, match="ccl: with CCL_WORKER_COUNT=0 accelerate takes gloo"):
+            emit(replace(case.result, best=replace(case.result.best, plan=idle)), "mpirun")
+
     @pytest.mark.parametrize("format", FORMATS)
     def test_all_is_carried_where_the_versions_can(self, format: str) -> None:
         case = two_sockets_smt()

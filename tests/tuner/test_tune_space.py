@@ -21,6 +21,18 @@ JOB = cputune.Workload.from_recipe("bert-mini")
 INTEL_MPI = Launcher(name="mpirun", path="/opt/intel/mpirun", dialect="intelmpi")
 
 
+FIXABLE: dict[str, list[object]] = {
+    "ranks": [1, 2, 3, 4],
+    "threads": [1, 2, 3],
+    "backend": ["gloo", "ccl"],
+    "ccl_workers": [0, 1, 2],
+    "precision": ["fp32", "bf16"],
+    "ipex": [True, False],
+    "allocator": ["default", "tcmalloc", "jemalloc"],
+    "smt": [True, False],
+}
+
+
 def values_of(space: SearchSpace, knob: str) -> set[object]:
     return set(next(k.values for k in space.knobs if k.name == knob))
 
@@ -339,6 +351,27 @@ class TestFixing:
         assert list(spaces[0].plans()) == list(spaces[1].plans()) != []
         assert all(values_of(spaces[0], name) == {value} for name, value in fix.items())
 
+    @given(data=st.data())
+    @settings(max_examples=60, deadline=None)
+    def test_whatever_is_fixed_every_plan_has_it_or_it_is_refused_in_any_order(
+        self, data: st.DataObject
+    ) -> None:
+        names = data.draw(st.permutations(sorted(FIXABLE)))[: data.draw(st.integers(1, 5))]
+        fix = {name: data.draw(st.sampled_from(FIXABLE[name]), label=name) for name in names}
+        facts = machine(sockets=2, cores_per_socket=2, packages=IPEX_ERA, libraries=("tcmalloc",))
+        facts = replace(facts, launchers=(INTEL_MPI,))
+        said = []
+        for order in (names, sorted(names), sorted(names, reverse=True)):
+            try:
+                space = cputune.search_space(facts, JOB, fix={name: fix[name] for name in order})
+            except UsageError as error:
+                said.append((str(error), error.hint))
+                continue
+            said.append(tuple(space.plans()))
+            assert said[-1], "a space that holds nothing is refused"
+            assert all(values_of(space, name) == {value} for name, value in fix.items())
+        assert said[0] == said[1] == said[2]
+
     def test_ccl_that_is_asked_for_shares_the_only_core_of_a_rank(self) -> None:
         facts = replace(machine(cores_per_socket=2, packages=IPEX_ERA), launchers=(INTEL_MPI,))
         (plan,) = {
@@ -361,6 +394,26 @@ class TestSuggestions:
     def test_the_guide_leaves_a_core_to_a_worker_where_ccl_lives(self) -> None:
         guide = dict(cputune.search_space(ipex_era(), JOB).suggestions)["guide"]
         assert (guide.backend, guide.ccl_workers, guide.threads_per_process) == ("ccl", 1, 27)
+
+    @pytest.mark.parametrize("packages", [IPEX_ERA, TODAY], ids=["ipex", "today"])
+    @pytest.mark.parametrize("launchers", [(), (INTEL_MPI,)], ids=["no mpi", "intel mpi"])
+    @pytest.mark.parametrize(
+        ("sockets", "cores", "nodes"), [(1, 2, 1), (2, 1, 1), (2, 2, 1), (2, 28, 2), (8, 14, 1)]
+    )
+    def test_what_emit_writes_without_a_result_is_what_the_tuner_calls_the_guides(
+        self,
+        sockets: int,
+        cores: int,
+        nodes: int,
+        launchers: tuple[Launcher, ...],
+        packages: tuple[Package, ...],
+    ) -> None:
+        facts = machine(
+            sockets=sockets, cores_per_socket=cores, nodes_per_socket=nodes, packages=packages
+        )
+        facts = replace(facts, launchers=launchers)
+        guide = dict(cputune.search_space(facts, JOB).suggestions)["guide"]
+        assert guide_plan(facts, JOB) == guide
 
     def test_a_trainer_without_bf16_is_guided_in_fp32(self) -> None:
         facts = machine(packages=with_versions(TODAY, transformers="4.12.0"))

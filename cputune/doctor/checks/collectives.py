@@ -58,8 +58,9 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
 def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: "the number of workers exceeds the number of available cores per process".
 
-    Cause: CCL_WORKER_COUNT worker threads need cores that no OpenMP thread uses.
-    oneCCL refuses more workers than cores, and disables them where none is left.
+    Cause: CCL_WORKER_COUNT worker threads need cores that no OpenMP thread uses. oneCCL
+    refuses more workers than a rank has cores, and disables them where they are as many.
+    Where CCL_WORKER_AFFINITY names their CPUs it does neither: they take turns with threads.
     """
     asked, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
     ranks = local_ranks(facts) or 1
@@ -75,7 +76,7 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
                 Severity.ADVICE
                 if oneccl_absent(facts)
                 else Severity.WARNING
-                if asked < cores
+                if asked <= cores or value(facts, "CCL_WORKER_AFFINITY")
                 else None
             ),
             command=_fewer_workers(facts),

@@ -12,6 +12,7 @@ from cputune.doctor.files.around import bound_cpus, judge_around
 from cputune.doctor.files.context import Context
 from cputune.doctor.finding import Check, Finding, Severity
 from cputune.doctor.reading.launches import Launch
+from cputune.stack import LEAST_CCL_WORKERS, why_too_few_ccl_workers
 from cputune.stack.fit import ipex_torch
 from cputune.stack.tables import load
 
@@ -197,9 +198,11 @@ def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
         text = "--ddp_backend ccl under torchrun: oneCCL looks for an MPI launcher, and may hang"
         yield BACKEND.finding(context.at(launch.line, text), severity=Severity.WARNING)
     variables = context.variables(launch)
-    if not re.fullmatch(r"[1-9][0-9]*", variables.get("CCL_WORKER_COUNT", "")):
-        text = "--ddp_backend ccl without CCL_WORKER_COUNT: accelerate takes gloo, and refuses"
-        yield BACKEND.finding(context.at(launch.line, text), command="export CCL_WORKER_COUNT=1")
+    if why := why_too_few_ccl_workers(variables.get("CCL_WORKER_COUNT")):
+        yield BACKEND.finding(
+            context.at(launch.line, f"--ddp_backend ccl: {why}, and refuses"),
+            command=f"export CCL_WORKER_COUNT={LEAST_CCL_WORKERS}",
+        )
 
 
 def _under_a_launcher(launch: Launch) -> bool:
