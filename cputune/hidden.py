@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 HIDDEN = "(hidden)"
 """What stands in the place of such a value."""
@@ -13,33 +13,69 @@ _SHAPES = re.compile(
     \bhf_[A-Za-z0-9]{8,}                          # Hugging Face
     | \bgh[opusr]_[A-Za-z0-9]{16,} | \bgithub_pat_\w{16,} | \bglpat-[\w-]{16,}
     | \bsk-[\w-]{16,} | \bxox[abeoprs]-[\w-]{8,} | \b(?:npm_|pypi-|dop_v1_|ya29\.)[\w-]{16,}
-    | \b(?:AKIA|ASIA|AROA)[0-9A-Z]{16}\b | \bAIza[\w-]{30,}
-    | \beyJ[\w-]{8,}\.[\w-]{8,}                   # a JSON web token
-    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY
-    | \b[a-z][a-z0-9+.-]*://[^\s/@]*:[^\s/@]+@    # an address with a password
-    | \b(?:Bearer|Basic)\ [\w.+/=-]{8,}
+    | \b(?:AKIA|ASIA|AROA)[0-9A-Z]{16}\b | \bAIza[\w-]{30,} | \bSG\.[\w-]{16,}\.[\w-]{16,}
+    | \beyJ[\w-]{8,}\.[\w.-]{8,}                  # a JSON web token
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY(?:.*?-----END\ [A-Z ]*KEY-----)?
+    | \b[a-z][a-z0-9+.-]{0,20}://(?!git@)[^\s/@'"]+@   # an address with a password, or a token
+    | (?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks)/[\w/-]{8,}
+    | (?<=[?&])(?:sig|signature|token|\w+[-_]token|key|x-amz-\w+(?:-token)?)=[^\s&'"]{6,}
+    | \b(?:Bearer|Basic)\ [\w.+/=-]{8,} | \bAuthorization['"]?[:=]\s*['"]?[^\s'"][^'"\n]{7,}
+    | (?:passw(?:or)?d|passphrase|secret|(?:api|access|account|private|secret)[-_]?key)
+      ["']?\s*[:=]\s*["']?(?!\$|["'\s])[^\s"',;}]{3,}
+    | token["']?\s*[:=]\s*["']?(?=[\w.+/-]*\d)[\w.+/-]{12,}
     """,
-    re.VERBOSE | re.IGNORECASE,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+_AWS_KEY = re.compile(
+    r"(?<![\w/+=-])(?=\S{0,39}[a-z])(?=\S{0,39}[A-Z])(?=\S{0,39}\d)[A-Za-z0-9][A-Za-z0-9/+]{39}"
+    r"(?![\w/+=-])"
+)
+"""The secret key of AWS: forty letters, digits, slashes and plus signs, of either case."""
 _RUN = re.compile(r"[A-Za-z0-9_+=-]{24,}")
 _MASK = re.compile(r"(0x)?[0-9a-fA-F]+|[\d_-]+")
 
 _FLAG = re.compile(
-    r"-+(?:\w+[-_])*(?:pass(?:word|wd|phrase)|pwd|secret|(?:api|secret|access|private)[-_]?key"
-    r"|credentials?|jwt|bearer)",
+    r"-+(?:[A-Za-z0-9]+[-_.])*(?:\w*pass(?:word|wd|phrase)|pwd|secret|credentials?|jwt|bearer"
+    r"|(?:api|secret|access|private)[-_]?key)",
     re.IGNORECASE,
 )
 _TOKEN_FLAG = re.compile(
-    r"-+(?:(?:\w+[-_])?(?:hub|hf|huggingface|auth|access|api|refresh|session|wandb)[-_])?token",
+    r"-+(?:\w+\.)*"
+    r"(?:(?:\w+[-_])?(?:hub|hf|huggingface|auth|access|api|refresh|session|wandb)[-_])?token",
     re.IGNORECASE,
 )
+_KEY_FLAG = re.compile(
+    r"-+(?:[A-Za-z0-9]+[-_.])*(?:key|token|auth|pat|sas|dsn|webhook)", re.IGNORECASE
+)
+"""Flags whose value is a secret where it looks like one: ``--key`` may also name a column."""
 _NO_TOKEN = re.compile(r"true|false|yes|no|none|\d*|<.*>|\[.*\]", re.IGNORECASE)
 _TELLING = re.compile(r"TOKEN|KEY|SECRET|PASS|PWD|CREDENTIAL|JWT|BEARER")
+_SECRET_VARIABLE = re.compile(
+    r"(?:.*_)?(?:\w*TOKEN|\w*KEY|\w*SECRET|\w*PASS|\w*PASSWORD|\w*PASSWD|\w*PASSPHRASE|PWD"
+    r"|CREDENTIALS?|JWT|BEARER|AUTH)",
+    re.IGNORECASE,
+)
+_ASSIGNED = re.compile(r"[+~]*(?:[\w@/-]+\.)*(?P<name>[A-Za-z_][\w-]*)=(?P<value>\S*)")
+"""``NAME=value``, as ``mpirun -x`` and ``env`` take it, or ``group.name=value`` as Hydra does."""
 
 
 def looks_secret(text: str) -> bool:
     """Whether a text holds what can only be a secret, by its shape."""
-    return _SHAPES.search(text) is not None
+    return _SHAPES.search(text) is not None or _AWS_KEY.search(text) is not None
+
+
+def without_secrets(text: str, variables: Mapping[str, str]) -> str:
+    """A text that a script wrote, without what looks like a secret, and without the values of
+    the variables whose names tell that they hold one.
+    """
+    values = {
+        value
+        for name, value in variables.items()
+        if len(value) > 5 and _SECRET_VARIABLE.fullmatch(name) and not value.startswith("/")
+    }
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return _AWS_KEY.sub(HIDDEN, _SHAPES.sub(HIDDEN, text))
 
 
 def looks_random(text: str) -> bool:
@@ -64,29 +100,40 @@ def hide_arguments(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]
     """
     words, found = list(argv[:1]), dict[str, str]()
     for position in range(1, len(argv)):
-        word, before = argv[position], argv[position - 1]
-        flag, equals, value = word.partition("=") if word.startswith("-") else (before, "", word)
-        if not flag.startswith("-") or (not equals and "=" in before):
-            flag = ""
-        if word.startswith("-") and not equals:
-            words.append(word)
-        elif looks_secret(value) or _is_secret_of(flag, value):
-            before = f"{flag}=" if equals else ""
-            assigned = re.match(r"[A-Z][A-Z0-9_]*(?==)", value)
-            if assigned and not equals:  # mpirun -x NAME=value
-                flag, before, value = assigned[0], f"{assigned[0]}=", value[assigned.end() + 1 :]
+        last = argv[position - 1]
+        if position > 1 and argv[position - 2] in ("-env", "-genv"):  # mpirun -genv NAME value
+            last = f"--{last}"
+        before, flag, value = _parted(argv[position], last)
+        if looks_secret(value) or _is_secret_of(flag, value):
             name = _variable(flag, value, found)
             found[name] = value
             words.append(f"{before}${{{name}}}")
         else:
-            words.append(word)
+            words.append(argv[position])
     return tuple(words), found
 
 
+def _parted(word: str, last: str) -> tuple[str, str, str]:
+    """What of a word may be a secret, the flag that it belongs to, and what stands before it."""
+    if word.startswith("-"):
+        flag, equals, value = word.partition("=")
+        return f"{flag}{equals}", flag, value
+    flag = last if last.startswith("-") and "=" not in last else ""
+    assigned = _ASSIGNED.fullmatch(word)
+    if assigned is None or _is_secret_of(flag, word):
+        return "", flag, word
+    return word[: assigned.start("value")], f"--{assigned['name']}", assigned["value"]
+
+
 def _is_secret_of(flag: str, value: str) -> bool:
+    if not value or value.startswith("${"):
+        return False
     if _TOKEN_FLAG.fullmatch(flag):
         return not _NO_TOKEN.fullmatch(value)
-    return bool(value) and _FLAG.fullmatch(flag) is not None
+    pair = ":" in value and flag.lower().endswith("auth")
+    if _KEY_FLAG.fullmatch(flag) and (pair or looks_random(value)):
+        return True
+    return _FLAG.fullmatch(flag) is not None
 
 
 def _variable(flag: str, value: str, taken: dict[str, str]) -> str:

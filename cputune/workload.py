@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from cputune.documents import plain, record_of
 from cputune.errors import RecipeError, UsageError
-from cputune.hidden import HIDDEN, hide_arguments
+from cputune.hidden import HIDDEN, hide_arguments, without_secrets
 from cputune.host import read_document
 from cputune.script import read_typed
 
@@ -213,11 +213,11 @@ class Workload:
         return found
 
     def hide(self, text: str, variables: Mapping[str, str]) -> str:
-        """A text that a trial wrote, without the values of the secrets."""
+        """A text that a trial wrote, without the values of the secrets, its own and others."""
         for name in self.secrets:
             if variables.get(name):
                 text = text.replace(variables[name], HIDDEN)
-        return text
+        return without_secrets(text, variables)
 
     def argument(self, flag: str) -> str | None:
         """What the script's own words give a flag last, "" for a bare flag; None: it is not there.

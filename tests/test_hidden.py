@@ -13,12 +13,13 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 import cputune
 from cputune.emitters import FORMATS
 from cputune.errors import UsageError
-from cputune.hidden import hide_arguments, looks_random, looks_secret
+from cputune.hidden import hide_arguments, looks_random, looks_secret, without_secrets
 from cputune.layout import guide_plan
 from cputune.steps import Crashed
 from cputune.workload import Workload
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
+HEX = "0123456789abcdef0123456789abcdef01234567"
 PLAIN = [
     ("--tokenizer_name", "bert-base-uncased"),
     ("--max_new_tokens", "128"),
@@ -28,6 +29,12 @@ PLAIN = [
     ("--output_dir", "/data/runs/2024-01-01_bert-large-uncased-whole-word"),
     ("--text", "${HUB_TOKEN}"),
     ("--url", "https://example.com:8080/x"),
+    ("--git", "ssh://git@github.com/a/b"),
+    ("--label_key", "labels"),
+    ("--revision", "0123456789abcdef0123456789abcdef01234567"),
+    ("model.pad_token=<pad>", "trainer.max_steps=10"),
+    ("-genv", "OMP_NUM_THREADS", "2"),
+    ("--auth", "basic"),
 ]
 
 
@@ -47,6 +54,15 @@ def test_what_is_no_secret_stays(words: tuple[str, ...]) -> None:
         (("--db", "pg://me:pw@host/x"), ("--db", "${DB_SECRET}"), "DB_SECRET"),
         ((TOKEN,), ("${TRAIN_SECRET}",), "TRAIN_SECRET"),
         (("-x", f"HF_TOKEN={TOKEN}"), ("-x", "HF_TOKEN=${HF_TOKEN}"), "HF_TOKEN"),
+        (("-x", "COMET_API_KEY=x1"), ("-x", "COMET_API_KEY=${COMET_API_KEY}"), "COMET_API_KEY"),
+        (("-genv", "MYPASSWORD", "x1"), ("-genv", "MYPASSWORD", "${MYPASSWORD}"), "MYPASSWORD"),
+        (("log.wandb.api_key=x1",), ("log.wandb.api_key=${API_KEY}",), "API_KEY"),
+        (("+db.password=x1",), ("+db.password=${PASSWORD}",), "PASSWORD"),
+        (("--log.api_key", "x1"), ("--log.api_key", "${LOG_API_KEY}"), "LOG_API_KEY"),
+        (("--wandb_key", HEX), ("--wandb_key", "${WANDB_KEY}"), "WANDB_KEY"),
+        (("--auth", "jane:x1"), ("--auth", "${AUTH_SECRET}"), "AUTH_SECRET"),
+        (("--to", '{"api_key": "x123"}'), ("--to", "${TO_SECRET}"), "TO_SECRET"),
+        (("--dsn", "host=db password=x123"), ("--dsn", "${DSN_SECRET}"), "DSN_SECRET"),
     ],
 )
 def test_a_secret_becomes_a_variable(
@@ -72,6 +88,15 @@ def test_two_values_of_one_flag_have_two_names() -> None:
         "https://user:pass@proxy.example:3128",
         "-----BEGIN RSA PRIVATE KEY-----",
         "Bearer abcdefghijkl",
+        "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "https://0a1b2c3d@github.com/jane/private",
+        "https://a.blob.core.windows.net/c?sv=2020&sig=aB3%2Bc4d5",
+        "https://b.s3.amazonaws.com/k?X-Amz-Signature=0123abcd",
+        "https://hooks.slack.com/services/T0/B0/abcdefgh",
+        "DefaultEndpointsProtocol=https;AccountKey=abc123==;",
+        "Authorization: token 0123456789abc",
+        '{"password": "swordfish"}',
+        "SG.abcdefghijklmnopqr.stuvwxyzABCDEFGHIJ",
     ],
 )
 def test_shapes(text: str) -> None:
@@ -107,6 +132,26 @@ def test_what_a_trial_printed_is_cleaned(job: Workload) -> None:
     assert (str(error), error.details) == ("bad token (hidden)", "argv: (hidden)")
 
 
+def test_what_a_trial_printed_of_its_environment_is_cleaned_too(job: Workload) -> None:
+    variables = {
+        "HUB_TOKEN": TOKEN,
+        "WANDB_API_KEY": HEX,
+        "MLFLOW_TRACKING_PASSWORD": "swordfish",
+        "http_proxy": "http://jane:pw@proxy:3128",
+        "SSH_AUTH_SOCK": "/tmp/agent",
+        "OMP_NUM_THREADS": "2",
+    }
+    text = job.hide(f"environ({variables!r})", variables)
+    assert not [v for v in (TOKEN, HEX, "swordfish", "jane") if v in text]
+    assert "'OMP_NUM_THREADS': '2'" in text
+    assert "/tmp/agent" in text
+
+
+def test_a_private_key_is_hidden_as_a_whole() -> None:
+    key = "-----BEGIN RSA PRIVATE KEY-----\nabc\ndef\n-----END RSA PRIVATE KEY-----"
+    assert without_secrets(f"read {key} from id_rsa", {}) == "read (hidden) from id_rsa"
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_no_file_holds_it_and_the_launch_reads_the_variable(job: Workload, format: str) -> None:
     one = MACHINES[0]
@@ -127,3 +172,9 @@ def test_result_and_study_hold_no_value_and_are_for_the_user_alone(
         assert TOKEN.encode() not in file.read_bytes()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert cputune.Result.load(tmp_path / "cputune.json").workload.argv == job.argv
+
+
+def test_a_long_word_is_looked_at_in_no_time() -> None:
+    for word in ("--" + "a_" * 5000, "a." * 5000, "a-" * 5000, "Ab1" * 5000, "://a" * 3000):
+        assert hide_arguments(("t.py", word, word)) is not None
+        assert without_secrets(word, {word: "value"}) is not None

@@ -22,9 +22,11 @@ _HOST_VARIABLES = (
     "MASTER_ADDR",
     "PET_MASTER_ADDR",
 )
+_NODE_LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_TOPOLOGY_ADDR")
 _HOST = re.compile(r"(?!localhost|other-host|[\d.:]*$)(?=\w*[\d.-])[A-Za-z0-9][\w.-]{2,}")
 """A name that is no common word: it holds a digit, a dot or a hyphen."""
 _ADDRESSES = frozenset(("MASTER_ADDR", "PET_MASTER_ADDR", "PET_LOCAL_ADDR"))
+_ADDRESS_AND_PORT = "CCL_KVS_IP_PORT"
 
 _IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?!\d|\.\d)")
 _IPV6 = re.compile(  # eight groups, or fewer around a double colon; a time of day is neither
@@ -54,7 +56,10 @@ class Scrubber:
 
     Args:
         host_name: as the kernel has it; its short form is replaced too.
-        others: names of machines of the same job, as the launcher's variables have them.
+        others: names of machines of the same job, as the launcher's variables have them;
+            their short forms are replaced too.
+        families: what the names of a list begin with, before their numbers: ``cn`` of
+            ``cn[01-04]``.
         home, user: of the person that records; other homes below /home go as well.
     """
 
@@ -62,6 +67,7 @@ class Scrubber:
     home: str | None = None
     user: str | None = None
     others: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
     _groups: dict[str, str] = field(default_factory=dict, init=False)
 
     @classmethod
@@ -72,12 +78,15 @@ class Scrubber:
             name = host.read_text("/proc/sys/kernel/hostname").strip()
         except (OSError, ValueError):
             name = variables.get("HOSTNAME", "")
-        told = (variables.get(variable, "").strip() for variable in _HOST_VARIABLES)
+        told = [variables.get(variable, "").strip() for variable in _HOST_VARIABLES]
+        lists = " ".join(variables.get(variable, "") for variable in _NODE_LISTS)
+        told += re.findall(r"[\w.-]+(?![\w.-]*\[)", lists)
         return cls(
             host_name=name or None,
             home=variables.get("HOME"),
             user=variables.get("USER") or variables.get("LOGNAME"),
             others=tuple(dict.fromkeys(one for one in told if _HOST.fullmatch(one))),
+            families=tuple(dict.fromkeys(re.findall(r"([A-Za-z][\w.-]{2,})\[", lists))),
         )
 
     def document(self, value: Any) -> Any:
@@ -98,7 +107,13 @@ class Scrubber:
         for name in self._host_names():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", HOST_NAME, text)
         for name in self.others:
-            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", OTHER_HOST, text)
+            short = name.partition(".")[0]
+            for form in (name, short) if _HOST.fullmatch(short) else (name,):
+                text = re.sub(
+                    rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])", OTHER_HOST, text
+                )
+        for family in self.families:
+            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(family)}\d+[\w.]*", OTHER_HOST, text)
         return text
 
     def value(self, text: str) -> str:
@@ -115,6 +130,9 @@ class Scrubber:
         for name in _ADDRESSES & set(clean):
             if clean[name] not in ours and not re.fullmatch(r"127[\d.]+|::1", clean[name]):
                 clean[name] = OTHER_HOST
+        host, _, port = clean.get(_ADDRESS_AND_PORT, "").rpartition("_")
+        if host not in ours:
+            clean[_ADDRESS_AND_PORT] = f"{OTHER_HOST}_{port}"
         return clean
 
     def group_path(self, path: str) -> str:

@@ -25,6 +25,14 @@ SECRETS = {
     "I_MPI_DEBUG": "ghp_0123456789abcdefghijABCD",
     "TORCHELASTIC_RUN_ID": "3f2b8c1e-1111-2222-3333-444455556666",
     "HF_TOKEN": "hf_ZyXwVuTsRqPoNmLk",
+    "OMP_DISPLAY_ENV": "password=opensesame2",
+    "TORCH_LOGS": "https://0a1b2c3d@git.example",
+    "KMP_STACKSIZE": "AccountKey=bXlrZXk==",
+    "MALLOC_ARENA_MAX": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "WANDB_API_KEY": "0123456789abcdef0123456789abcdef01234567",
+    "MLFLOW_TRACKING_PASSWORD": "letmein-letmein",
+    "COMET_API_KEY": "shortcomet",
+    "AWS_SECRET_ACCESS_KEY": "je7MtGbClwBF/2Zp9Utk/h3yCo8nvbEXAMPLEKEY",
 }
 PEOPLE_AND_PLACES = {
     "HOME": "/data/people/jane.roe",
@@ -36,7 +44,9 @@ PEOPLE_AND_PLACES = {
     "MASTER_ADDR": "cn0418.corp.example",
     "PET_MASTER_ADDR": "cn0418.corp.example",
     "KMP_SETTINGS": f"seen on {platform.node()} and cn0417",
-    "CCL_KVS_IP_PORT": "10.20.30.40_3000",
+    "CCL_KVS_IP_PORT": "cn0419_3000",
+    "I_MPI_HYDRA_IFACE": "10.20.30.40",
+    "OMP_PLACES": "of cn0418-ib0",
 }
 OWN = platform.node() if len(platform.node()) > 4 else ""  # "vm" stands in other words too
 NAMED = ("jane", "corp.example", "cn04", "10.20.30.40", OWN)
