@@ -131,6 +131,28 @@ class ConfirmRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Where the time of a plan's steps goes, and how far its products are from the limit.
+
+    Attributes:
+        shares: of the time, by what it is spent on, in words; the largest first, the rest last.
+        steps: that were profiled.
+        step_seconds: of one of them, with the profiler's own time in it.
+        gflops: of all matrix products, over the whole time, of all ranks together.
+        limit_gflops: what the same cores reach in matrix products alone; None: not measured.
+        dtype: in what they multiply.
+    """
+
+    plan: Plan
+    shares: Mapping[str, Amount]
+    steps: Count
+    step_seconds: Amount
+    gflops: Amount
+    limit_gflops: Amount | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What a study has found.
 
@@ -146,6 +168,7 @@ class Result:
     baseline: Measured
     best: Measured
     speedup: Speedup
+    profile: Profile | None = None
     notes: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
     budget: Count | None = None
     seed: int | None = None

@@ -84,6 +84,18 @@ class DataRunner(Runner, Protocol):
         ...
 
 
+@runtime_checkable
+class ProfilingRunner(Runner, Protocol):
+    """A runner that can tell where the time of a plan's steps goes."""
+
+    def profile(self, plan: Plan) -> Sequence[Mapping[str, Any]]:
+        """What each rank tells of some of its steps (``cputune.inside.messages.Profiled``).
+
+        Raises ``TrialError`` where the plan fails, and ``TimeUp``.
+        """
+        ...
+
+
 class Living(Protocol):
     """A plan that lives beside others, and stands still while they have their turns."""
 

@@ -247,6 +247,7 @@ def _warn_of_errors(facts: HostFacts) -> None:
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:
     from cputune.emitters.job import usual_format
+    from cputune.report.profile import profile_lines
     from cputune.report.tuning import measured_lines, result_table, sentence
 
     if as_json:
@@ -255,7 +256,7 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
     out = console()
     out.print(result_table(result))
     out.print()
-    for line in measured_lines(result):
+    for line in (*measured_lines(result), *profile_lines(result)):
         out.print(visible(line))
     out.print(sentence(result), style="bold")
     for note in result.notes:

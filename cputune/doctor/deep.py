@@ -19,6 +19,7 @@ from cputune.doctor.checks.children import (
     ILLEGAL,
     IMPORT_FAILS,
     ISA,
+    LIMITS,
     OPENMP,
     RATIO,
     SKIPPED,
@@ -28,6 +29,7 @@ from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
 from cputune.host.interpreter import ELSEWHERE
+from cputune.inside import limits_script
 from cputune.knobs.precision import native_precisions
 from cputune.stack import oneccl_module, versions_of
 from cputune.stack.ways import both_ways
@@ -50,6 +52,7 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         imports,
         process,
         product,
+        limits,
     )
     found: list[Finding] = []
     for look in looks:
@@ -135,6 +138,21 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     promised = "bf16" in native_precisions(facts)
     slow = promised and ratio < 1
     yield RATIO.finding(text, severity=Severity.WARNING if slow else Severity.ADVICE)
+
+
+def limits(facts: HostFacts, host: Host) -> Iterator[Finding]:
+    """What all cores reach at most, in products and from memory."""
+    argv = (host.executable, str(limits_script()))
+    done = host.run(Command(argv=argv, timeout_seconds=LOOK_SECONDS))
+    reached = _told(done).get("limits")
+    if reached is None:
+        yield from _died("a measurement of all cores", done)
+        return
+    threads = "one thread" if reached["threads"] == 1 else f"{reached['threads']} threads"
+    yield LIMITS.finding(
+        f"with {threads}: {reached['fp32']:.0f} GFLOP/s in fp32, {reached['bf16']:.0f} in bf16, "
+        f"{reached['memory']:.0f} GB/s from memory"
+    )
 
 
 def _multiply(host: Host, **variables: str) -> Completed:

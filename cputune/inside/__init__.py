@@ -16,6 +16,7 @@ Two variables, and one of two ways in::
     CPUTUNE_TRIAL_SHOW     names of further variables that the rank shall show, with commas
     CPUTUNE_TRIAL_CPUS     JSON, the CPUs of each local rank, where the ranks bind themselves
     CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it is let take another
+    CPUTUNE_TRIAL_PROFILE  so many steps are profiled (``where_time_goes``)
 
 - ``python -m cputune.inside SCRIPT ARGS...`` in place of ``python SCRIPT ARGS...``; also
   ``torchrun ... -m cputune.inside SCRIPT ARGS...`` and ``accelerate launch -m ...``;
@@ -36,6 +37,7 @@ FORCE_VARIABLE = "CPUTUNE_TRIAL_FORCE"
 CPUS_VARIABLE = "CPUTUNE_TRIAL_CPUS"
 SHOW_VARIABLE = "CPUTUNE_TRIAL_SHOW"
 TURNS_VARIABLE = "CPUTUNE_TRIAL_TURNS"
+PROFILE_VARIABLE = "CPUTUNE_TRIAL_PROFILE"
 
 
 def recipe_script() -> Path:
@@ -51,6 +53,11 @@ def carry_script() -> Path:
 def torch_script() -> Path:
     """What ``carry.py`` sets in torch itself; emitted beside it where a plan has such settings."""
     return Path(__file__).with_name("in_torch.py")
+
+
+def limits_script() -> Path:
+    """What measures the limits of the cores, in a process of its own."""
+    return Path(__file__).with_name("machine_limits.py")
 
 
 def site_directory() -> Path:

@@ -114,6 +114,22 @@ class StepTaken(TypedDict):
     delayed: float
 
 
+class Profiled(TypedDict):
+    """Where the time of some steps of this rank went: shares by kind, in words.
+
+    ``gflops`` are those of its matrix products over the whole time, ``limit_gflops`` what its
+    cores reach in a product alone, of this ``dtype``.
+    """
+
+    event: Literal["profile"]
+    steps: int
+    seconds: float
+    shares: dict[str, float]
+    gflops: float
+    limit_gflops: float | None
+    dtype: str | None
+
+
 class Refused(TypedDict):
     """The script cannot run as the plan asks, or (``hopeless``) with any plan; the rank ends."""
 
@@ -138,7 +154,7 @@ class Ended(TypedDict):
     steps: int
 
 
-RankMessage = Hello | Note | State | StepTaken | Refused | Raised | Ended
+RankMessage = Hello | Note | State | StepTaken | Profiled | Refused | Raised | Ended
 
 
 class Turn(TypedDict):

@@ -8,10 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from cputune.inside import state
+from cputune.inside import PROFILE_VARIABLE, state
 from cputune.inside.clock import Delay
 from cputune.inside.messages import Framework, RankState
 from cputune.inside.speak import Speaker
+from cputune.inside.where_time_goes import Look
 
 
 class Meter:
@@ -37,6 +38,8 @@ class Meter:
         self._mark = 0.0
         self._paused = 0.0
         self._dtype = state.DtypeProbe()
+        profiled = int(os.environ.get(PROFILE_VARIABLE) or 0)
+        self._look = Look(profiled) if profiled else None
 
     def begin(self, framework: Framework) -> None:
         """Training starts now. Called again before the first step, the clock starts again."""
@@ -109,6 +112,10 @@ class Meter:
         )
         self._samples = 0
         self._losses = []
+        if self._look is not None:
+            seen = self._look.after(self.steps, sys.modules["torch"], self._dtype.dtype)
+            if seen is not None:
+                self.speaker.say(seen)
         self.speaker.await_turn()
         self._start_lap()
 

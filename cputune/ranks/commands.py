@@ -18,6 +18,7 @@ from cputune.facts import HostFacts
 from cputune.inside import (
     CPUS_VARIABLE,
     FORCE_VARIABLE,
+    PROFILE_VARIABLE,
     SCRATCH_VARIABLE,
     SOCKET_VARIABLE,
     TURNS_VARIABLE,
@@ -38,11 +39,13 @@ def trial_variables(
     cpus: Sequence[Sequence[int]] | None = None,
     *,
     in_turns: bool = False,
+    profiled: int = 0,
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
     ``cpus``: those of each local rank, for a launcher that cannot bind them exactly.
-    ``in_turns``: after each step it waits until it is let take another.
+    ``in_turns``: after each step it waits until it is let take another. ``profiled``: so many
+    steps are profiled.
     """
     return {
         SOCKET_VARIABLE: post,
@@ -50,6 +53,7 @@ def trial_variables(
         FORCE_VARIABLE: "" if force is None else force.to_json(),
         CPUS_VARIABLE: "" if cpus is None else json.dumps(cpus),
         TURNS_VARIABLE: "1" if in_turns else "",
+        PROFILE_VARIABLE: str(profiled or ""),
     }
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from cputune.inside.messages import Ended, Raised, RankMessage, RankState
+from cputune.inside.messages import Ended, Profiled, Raised, RankMessage, RankState
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.gather import Gather, of_rank
 from cputune.ranks.idle import IdleWatch, Patience
@@ -48,6 +48,7 @@ class Job:
         errors: exceptions that scripts raised, with the rank.
         refusals: why a rank could not run as asked.
         ends: scripts that came to their own end.
+        profiles: where the time of each rank went, where that was asked for.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Job:
         self.errors: list[tuple[int, Raised]] = []
         self.refusals: dict[int, str] = {}
         self.ends: list[Ended] = []
+        self.profiles: dict[int, Profiled] = {}
 
     def start(
         self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
@@ -224,6 +226,8 @@ class Job:
         if message["event"] == "state":
             message["local_rank"] = rank
             self.states[rank] = message
+        elif message["event"] == "profile":
+            self.profiles[rank] = message
         elif message["event"] == "refused":
             self.refusals[rank] = str(message["reason"])
             self._hopeless = self._hopeless or bool(message.get("hopeless"))

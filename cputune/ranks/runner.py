@@ -33,6 +33,8 @@ from cputune.script import require_trainable, script_text
 from cputune.steps import Infeasible, Step, TrialError
 from cputune.workload import Workload
 
+PROFILED_STEPS = 4
+
 GRACE_SECONDS = 0.5
 """Between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at once."""
 
@@ -73,6 +75,7 @@ class ProcessRunner:
         self._fresh = fresh
         self._in_turns = in_turns
         self._turn = 1
+        self._profiled = 0
         self._allow_mpi = allow_mpi
         self._patience = patience or Patience()
         self._on_note = on_note or (lambda text: None)
@@ -126,6 +129,21 @@ class ProcessRunner:
         own._offline = self._hub_offline()
         own.keep_to(lambda: self._seconds_left())
         return LivingPlan(own, plan)
+
+    def profile(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
+        """Where some steps of a plan spend their time: what each rank tells of it.
+
+        The plan runs for these steps alone. Raises TrialError and TimeUp.
+        """
+        self._profiled = PROFILED_STEPS
+        steps = self.steps(plan)
+        try:
+            while self._job is None or len(self._job.profiles) < plan.world_size:
+                next(steps)
+            return tuple(dict(told) for told in self._job.profiles.values())
+        finally:
+            self._profiled = 0
+            self._end_job()
 
     def turn(self, steps: int) -> None:
         """Of a runner in turns: so many steps are about to be read of its plan."""
@@ -185,7 +203,12 @@ class ProcessRunner:
         variables = {
             **way.variables,
             **commands.trial_variables(
-                self._post.path, self._empty_scratch(), way.force, cpus, in_turns=self._in_turns
+                self._post.path,
+                self._empty_scratch(),
+                way.force,
+                cpus,
+                in_turns=self._in_turns,
+                profiled=self._profiled,
             ),
         }
         command = self.workload.filled(trial_command(self.workload, way), os.environ)

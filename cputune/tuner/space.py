@@ -95,7 +95,7 @@ def build_space(
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
     values, left_out = _plans(facts, workload, ask)
-    left_out = (*left_out, *_not_asked_for(ask, varied(vary) | set(fixed)))
+    left_out = (*left_out, *_not_asked_for(facts, ask, varied(vary) | set(fixed)))
     if fixed and not values:
         raise _impossible(facts, workload, ask, fixed, left_out)
     return SearchSpace(
@@ -150,10 +150,14 @@ def _with_libraries(
     return found
 
 
-def _not_asked_for(ask: Ask, free: Set[str]) -> Iterator[LeftOut]:
-    """The knobs that are varied only where somebody asks for them."""
+def _not_asked_for(facts: HostFacts, ask: Ask, free: Set[str]) -> Iterator[LeftOut]:
+    """The knobs that could be varied here, were they asked for; of the others, why they cannot."""
     for knob in KNOBS:
-        if knob.asked_for is not None and knob.name not in free | set(ask.own):
+        if knob.asked_for is None or knob.choices is None or knob.name in free | set(ask.own):
+            continue
+        here = knob.choices(facts, replace(ask, fixed={}))
+        yield from here.left_out
+        if len(here.values) > 1:
             yield LeftOut(what=knob.name, why=f"{knob.asked_for} (--knobs +{knob.name})")
 
 

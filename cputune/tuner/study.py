@@ -35,6 +35,7 @@ from cputune.tuner.final import confirm_best
 from cputune.tuner.ledger import Ledger
 from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed
 from cputune.tuner.options import StudyOptions
+from cputune.tuner.profiling import profile_of
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import History, PlanSampler
@@ -105,7 +106,7 @@ class TuningStudy:
             if self._sampler is not None:
                 fresh = partial(self._open_runner, self._workload, True)
                 confirm_best(self._measuring, self._sampler.believe(), fresh)
-            result = self._conclude()
+            result = self._with_profile(self._conclude())
             self._on_event(StudyEnded(result=result))
             return result
         except BaseException as error:
@@ -114,6 +115,14 @@ class TuningStudy:
             if not interrupted and not self._findings.trials:
                 self._ledger.discard()
             raise
+
+    def _with_profile(self, result: Result) -> Result:
+        """The result, and where the time of its best plan goes, where that can be seen."""
+        if self._sampler is None or self._timer.up(1.0):
+            return result
+        with self._open_runner(self._workload, True) as runner:
+            left = partial(self._timer.left, 1.0)
+            return replace(result, profile=profile_of(runner, result.best.plan, left))
 
     def _interrupted(self) -> Interrupted:
         count = len(self._findings.trials)

@@ -28,7 +28,7 @@ class FakeHost(Host):
     live = True
 
     def __init__(self, **scripted):
-        self.scripted = scripted
+        self.scripted = {"machine_limits": limits(), **scripted}
         self.commands = []
 
     def run(self, command: Command) -> Completed:
@@ -56,6 +56,10 @@ def told(**facts):
     return json.dumps(facts) + "\n"
 
 
+def limits(**more):
+    return ended(out=told(limits={"threads": 2, "fp32": 200, "bf16": 827, "memory": 30.4, **more}))
+
+
 def process(before=(0, 1, 2, 3), after=(0, 1, 2, 3), libraries=("/t/libgomp.so.1",), **more):
     out = told(affinity_before=before) + told(affinity_after=after, threads=4)
     out += told(openmp_torch=libraries[:1]) + "a line of somebody else\n{half a line\n"
@@ -79,8 +83,12 @@ def only(code, found):
     return finding
 
 
-def test_on_a_healthy_machine_the_ratio_alone_is_told():
-    (finding,) = look()
+def test_on_a_healthy_machine_the_ratio_and_the_limits_alone_are_told():
+    finding, limit = look()
+    assert limit.code == "deep-limits"
+    assert limit.evidence == (
+        "with 2 threads: 200 GFLOP/s in fp32, 827 in bf16, 30 GB/s from memory"
+    )
     assert finding.code == "deep-bf16-ratio"
     assert finding.severity is Severity.ADVICE
     assert finding.evidence == (
@@ -107,7 +115,7 @@ def test_a_package_that_kills_the_interpreter_is_a_finding(done, said):
 
 def test_a_package_that_can_be_imported_is_none():
     found = look(IPEX_ERA, intel_extension_for_pytorch=ended())
-    assert [finding.code for finding in found] == ["deep-bf16-ratio"]
+    assert [finding.code for finding in found] == ["deep-bf16-ratio", "deep-limits"]
 
 
 def test_bindings_are_imported_by_the_name_of_their_version():
@@ -170,7 +178,7 @@ def test_an_instruction_set_that_onednn_does_not_use(flags, isa, missing):
 )
 def test_an_instruction_set_that_is_used(flags, isa):
     found = look(facts=machine(TODAY, isa=flags), product=product(isa=isa))
-    assert [finding.code for finding in found] == ["deep-bf16-ratio"]
+    assert [finding.code for finding in found] == ["deep-bf16-ratio", "deep-limits"]
 
 
 def test_bf16_that_is_slower_than_the_cpu_promises():
@@ -196,7 +204,7 @@ def test_instructions_that_nothing_helps_against():
 
 @pytest.mark.parametrize("done", [ended(None, seconds=120.0), ended(0, out="nothing of ours")])
 def test_a_look_that_says_nothing_proves_nothing(done):
-    found = look(process=done, product=done)
+    found = look(process=done, product=done, machine_limits=done)
     assert {finding.code for finding in found} == {"deep-skipped"}
 
 
@@ -223,7 +231,8 @@ def test_children_have_a_timeout_and_onednn_is_asked_to_speak():
     host = FakeHost(**HEALTHY)
     deep_findings(machine(TODAY), host)
     assert all(command.timeout_seconds for command in host.commands)
-    assert host.commands[-1].environment["ONEDNN_VERBOSE"] == "1"
+    (product,) = [one for one in host.commands if one.argv[1].endswith("product.py")]
+    assert product.environment["ONEDNN_VERBOSE"] == "1"
 
 
 def test_every_deep_check_tells_its_story():

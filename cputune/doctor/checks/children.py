@@ -69,6 +69,17 @@ RATIO = Check(
     story="""One core multiplied the same matrices in fp32 and in bf16, in turns, and these
 are the medians. A training step gains less: only its matrix products change.""",
 )
+LIMITS = Check(
+    code="deep-limits",
+    severity=Severity.ADVICE,
+    title="What all cores reach at most",
+    remedy="Hold the speed of a training against it: `cputune tune` says how far it is from it.",
+    source="https://www.cs.virginia.edu/stream/ref.html (triad)",
+    story="""All threads that torch takes multiplied two matrices of 2048 × 2048 numbers, and
+passed over memory that no cache holds (a = b + s * c). The best of some tries counts, so that
+a neighbour lowers the numbers less. A training step comes to a part of it: its matrices are
+smaller, and not all of it is products.""",
+)
 ILLEGAL = Check(
     code="deep-illegal-instruction",
     severity=Severity.ERROR,
@@ -88,5 +99,6 @@ CHECKS: tuple[Check, ...] = (
     OPENMP,
     ISA,
     RATIO,
+    LIMITS,
     SKIPPED,
 )

@@ -1,0 +1,162 @@
+"""Where the time of a training step goes: a few steps under torch's profiler, sorted by kind.
+
+Of each operation its own time counts, without that of what it calls, so that nothing is counted
+twice; an operation belongs to the kind of what called it where that has one (a product inside of
+attention is attention). What no operation covers is the rest: Python, and waiting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cputune.inside import machine_limits
+from cputune.inside.messages import Profiled
+
+SETTLED = 5
+"""Steps before the first that is profiled: they are slower than the rest."""
+
+PRODUCTS, MASKS, ATTENTION, OPTIMIZER, COPIES, REDUCE, DATA, REST = (
+    "matrix products", "dropout masks", "attention", "optimizer", "copies", "all-reduce",
+    "waiting for data", "the rest",
+)  # fmt: skip
+
+_CALLERS = (
+    ("enumerate(DataLoader)", DATA),
+    ("Optimizer.", OPTIMIZER),
+    ("aten::bernoulli", MASKS),
+    ("aten::native_dropout", MASKS),
+    ("aten::scaled_dot_product", ATTENTION),
+    ("aten::_scaled_dot_product", ATTENTION),
+)
+"""How operations begin that give their kind to all that they call, the first that fits."""
+
+_OWN = {
+    PRODUCTS: ("aten::mm", "aten::addmm", "aten::linear", "aten::mkldnn_linear"),
+    # Eager attention is these; nothing else of a transformer is.
+    ATTENTION: ("aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_softmax_backward_data"),
+    COPIES: ("aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous", "aten::cat"),
+}
+_KIND = {name: kind for kind, names in _OWN.items() for name in names}
+_COLLECTIVES = ("gloo:", "c10d::", "nccl:")
+
+Span = tuple[float, float]
+
+
+class Look:
+    """Profiles so many steps of this rank, and then measures what its cores can do at most."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._profile: StepProfile | None = None
+
+    def after(self, step: int, torch: Any, dtype: str | None) -> Profiled | None:
+        """A step is over; what was seen, once it is the last of them.
+
+        ``dtype`` is that of the matrix products. All ranks are here at the same step, so that
+        their limits are those of cores that are all busy.
+        """
+        if step == SETTLED:
+            self._profile = StepProfile(torch)
+            self._profile.begin()
+        if self._profile is None or step < SETTLED + self._steps:
+            return None
+        seen = self._profile.end()
+        self._profile = None
+        limit = None if dtype is None else machine_limits.gflops(torch, dtype)
+        return {
+            "event": "profile",
+            "steps": self._steps,
+            "seconds": seen["seconds"],
+            "shares": seen["shares"],
+            "gflops": seen["flops"] / seen["seconds"] / 1e9,
+            "limit_gflops": limit,
+            "dtype": dtype,
+        }
+
+
+class StepProfile:
+    """The profile of the steps from ``begin`` to ``end``."""
+
+    def __init__(self, torch: Any) -> None:
+        profiler = torch.profiler
+        self._profile = profiler.profile(
+            activities=[profiler.ProfilerActivity.CPU], record_shapes=True, with_flops=True
+        )
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Steps count from now on."""
+        self._profile.start()
+        self._began = time.perf_counter()
+
+    def end(self) -> dict[str, Any]:
+        """Shares of the time by kind, its seconds, and the operations of matrix products."""
+        seconds = time.perf_counter() - self._began
+        self._profile.stop()
+        events = list(self._profile.events())
+        return {
+            "seconds": seconds,
+            "shares": shares(events, seconds),
+            "flops": sum(event.flops or 0 for event in events if event.name in _PRODUCTS),
+        }
+
+
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+
+
+def shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
+    """The share of each kind in so many seconds, the largest first, the rest last."""
+    events = [event for event in events if event.time_range is not None]
+    talk = [event for event in events if event.name.startswith(_COLLECTIVES)]
+    work = [event for event in events if not event.name.startswith(_COLLECTIVES)]
+    taken: dict[str, float] = {}
+    for event in work:
+        if (kind := kind_of(event)) is not None:
+            taken[kind] = taken.get(kind, 0.0) + event.self_cpu_time_total / 1e6
+    waited = _uncovered(_spans(talk), _spans(e for e in work if e.cpu_parent is None))
+    if waited:
+        taken[REDUCE] = waited / 1e6
+    found = {kind: min(1.0, one / seconds) for kind, one in taken.items()}
+    found = dict(sorted(found.items(), key=lambda item: -item[1]))
+    return {**found, REST: max(0.0, 1.0 - sum(found.values()))}
+
+
+def kind_of(event: Any) -> str | None:
+    """The kind of an operation: that of what called it, else its own; None for neither."""
+    caller = event
+    while caller is not None:
+        for name, kind in _CALLERS:
+            if caller.name.startswith(name):
+                return kind
+        caller = caller.cpu_parent
+    own: str | None = _KIND.get(event.name)
+    return own
+
+
+def _spans(events: Iterable[Any]) -> list[Span]:
+    """Beginnings and ends in microseconds, those that overlap joined."""
+    joined: list[Span] = []
+    for start, end in sorted((e.time_range.start, e.time_range.end) for e in events):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _uncovered(spans: list[Span], by: list[Span]) -> float:
+    """How much of the spans the others leave free: communication that nothing computes beside."""
+    return sum(end - start for start, end in spans) - sum(_overlaps(spans, by))
+
+
+def _overlaps(spans: list[Span], others: list[Span]) -> Iterator[float]:
+    position = 0
+    for start, end in spans:
+        while position < len(others) and others[position][1] <= start:
+            position += 1
+        for first, last in others[position:]:
+            if first >= end:
+                break
+            yield max(0.0, min(end, last) - max(start, first))

@@ -1,0 +1,42 @@
+"""Where the time of the best plan goes: one run of it after the confirmation, not counted in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cputune.plan import Plan
+from cputune.result import Profile
+from cputune.steps import ProfilingRunner, PunctualRunner, Runner, TimeUp, TrialError
+
+
+def profile_of(runner: Runner, plan: Plan, seconds_left: Callable[[], float]) -> Profile | None:
+    """The profile of a plan; None where the runner knows none, or the run does not end well."""
+    if not isinstance(runner, ProfilingRunner):
+        return None
+    if isinstance(runner, PunctualRunner):
+        runner.keep_to(seconds_left)
+    try:
+        return of_ranks(plan, runner.profile(plan))
+    except (TrialError, TimeUp):
+        return None  # it has run before: what it shows beside its speed is not worth an error
+
+
+def of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile | None:
+    """What the ranks tell together: mean shares, and all their products."""
+    if not told:
+        return None
+    kinds = dict.fromkeys(kind for rank in told for kind in rank["shares"])
+    means = {k: sum(rank["shares"].get(k, 0.0) for rank in told) / len(told) for k in kinds}
+    rest = list(told[0]["shares"])[-1]
+    ordered = sorted(means, key=lambda kind: (kind == rest, -means[kind]))
+    limits = [rank["limit_gflops"] for rank in told]
+    return Profile(
+        plan=plan,
+        shares={kind: means[kind] for kind in ordered},
+        steps=told[0]["steps"],
+        step_seconds=max(rank["seconds"] / rank["steps"] for rank in told),
+        gflops=sum(rank["gflops"] for rank in told),
+        limit_gflops=None if None in limits else sum(limits),
+        dtype=told[0]["dtype"],
+    )

@@ -1,0 +1,95 @@
+"""Where the time of a step goes: each operation counts once, by what called it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from cputune.inside.where_time_goes import SETTLED, Look, kind_of, shares
+
+
+@dataclass
+class Range:
+    start: float
+    end: float
+
+
+@dataclass
+class FakeEvent:
+    """One operation of torch's profiler, from ``start`` for ``own`` microseconds of its own."""
+
+    name: str
+    start: float = 0.0
+    own: float = 0.0
+    cpu_parent: FakeEvent | None = None
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        return self.own
+
+    @property
+    def time_range(self) -> Range:
+        return Range(self.start, self.start + self.own)
+
+
+def test_an_operation_is_of_the_kind_of_what_called_it() -> None:
+    attention = FakeEvent("aten::scaled_dot_product_attention")
+    masks = FakeEvent("aten::bernoulli_", cpu_parent=attention)
+    assert kind_of(FakeEvent("aten::mul_", cpu_parent=masks)) == "dropout masks"
+    assert kind_of(FakeEvent("aten::mm", cpu_parent=attention)) == "attention"
+    assert kind_of(FakeEvent("aten::mm")) == "matrix products"
+    step = FakeEvent("Optimizer.step#AdamW.step")
+    assert kind_of(FakeEvent("aten::copy_", cpu_parent=step)) == "optimizer"
+    loader = FakeEvent("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+    assert kind_of(FakeEvent("aten::stack", cpu_parent=loader)) == "waiting for data"
+    assert kind_of(FakeEvent("aten::gelu")) is None
+
+
+def test_shares_add_up_to_the_whole_time_the_largest_first_and_the_rest_last() -> None:
+    found = shares(
+        [
+            FakeEvent("aten::bernoulli_", 0.0, 200_000),
+            FakeEvent("aten::addmm", 200_000, 500_000),
+            FakeEvent("aten::gelu", 700_000, 100_000),
+        ],
+        1.0,
+    )
+    assert found == {
+        "matrix products": pytest.approx(0.5),
+        "dropout masks": pytest.approx(0.2),
+        "the rest": pytest.approx(0.3),
+    }
+    assert list(found)[-1] == "the rest"
+
+
+def test_of_an_all_reduce_only_what_nothing_computes_beside_counts() -> None:
+    found = shares(
+        [FakeEvent("aten::mm", 0.0, 400_000), FakeEvent("gloo:all_reduce", 300_000, 300_000)], 1.0
+    )
+    assert found["all-reduce"] == pytest.approx(0.2)
+
+
+@pytest.mark.torch
+def test_steps_are_profiled_once_they_have_settled_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from cputune.inside import machine_limits
+
+    monkeypatch.setattr(machine_limits, "SIZE", 64)
+    monkeypatch.setattr(machine_limits, "SECONDS", 0.0)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp")  # the profiler sets it
+    look, weights = Look(2), torch.randn(64, 64)
+    told = []
+    for step in range(1, SETTLED + 4):
+        weights = torch.nn.functional.dropout(weights @ weights, 0.5).clamp(-1, 1)
+        told.append(look.after(step, torch, "float32"))
+    (seen,) = [one for one in told if one is not None]
+    assert told.index(seen) == SETTLED + 1
+    assert seen["steps"] == 2
+    assert {"matrix products", "dropout masks", "the rest"} <= set(seen["shares"])
+    assert sum(seen["shares"].values()) == pytest.approx(1.0, abs=0.01)
+    assert seen["gflops"] * seen["seconds"] * 1e9 == pytest.approx(2 * 2 * 64**3)
+    assert seen["limit_gflops"] > 0

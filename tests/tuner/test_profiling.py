@@ -1,0 +1,109 @@
+"""The profile of the best plan: what its ranks tell together, and in which words it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from machines import machine
+
+from cputune.knobs import LeftOut
+from cputune.layout import guide_plan
+from cputune.plan import Plan
+from cputune.report.profile import profile_lines
+from cputune.result import Measured, Profile, Result, Speedup, Throughput, host_fingerprint
+from cputune.steps import Crashed, Step
+from cputune.tuner.profiling import of_ranks, profile_of
+from cputune.workload import Workload
+
+PLAN = guide_plan(machine(cores_per_socket=2))
+
+
+def told(masks: float, products: float, **more: Any) -> dict[str, Any]:
+    shares = {
+        "matrix products": products,
+        "dropout masks": masks,
+        "the rest": 1 - products - masks,
+    }
+    return {
+        "steps": 4, "seconds": 2.0, "shares": shares, "gflops": 150.0, "limit_gflops": 400.0,
+        "dtype": "bfloat16", **more,
+    }  # fmt: skip
+
+
+class FakeProfiler:
+    """A runner that tells this of a plan, or fails."""
+
+    def __init__(self, *ranks: Mapping[str, Any]) -> None:
+        self.ranks = ranks
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        return iter(())
+
+    def profile(self, plan: Plan) -> Sequence[Mapping[str, Any]]:
+        if not self.ranks:
+            raise Crashed("a rank died")
+        return self.ranks
+
+
+def profile() -> Profile:
+    found = of_ranks(PLAN, [told(0.2, 0.5), told(0.3, 0.4, seconds=2.4)])
+    assert found is not None
+    return found
+
+
+def result(profile: Profile | None, *left_out: str) -> Result:
+    facts = machine(cores_per_socket=2)
+    rate = Throughput(median=2.0, low=1.9, high=2.1)
+    measured = Measured(plan=PLAN, samples_per_second=rate)
+    return Result(
+        host=host_fingerprint(facts),
+        versions={},
+        workload=Workload.from_recipe("bert-mini"),
+        baseline=measured,
+        best=measured,
+        speedup=Speedup(ratio=1.0, low=0.9, high=1.1),
+        profile=profile,
+        left_out=tuple(LeftOut(what=what, why="asked for") for what in left_out),
+        trials=(),
+    )
+
+
+def test_ranks_share_their_time_and_add_their_products() -> None:
+    found = profile()
+    assert list(found.shares) == ["matrix products", "dropout masks", "the rest"]
+    assert found.shares["dropout masks"] == pytest.approx(0.25)
+    assert (found.step_seconds, found.gflops, found.limit_gflops) == (0.6, 300.0, 800.0)
+
+
+def test_a_limit_that_one_rank_does_not_know_is_not_known() -> None:
+    found = of_ranks(PLAN, [told(0.2, 0.5), told(0.2, 0.5, limit_gflops=None)])
+    assert found is not None
+    assert found.limit_gflops is None
+
+
+def test_a_runner_without_profiles_and_one_that_fails_give_none() -> None:
+    assert profile_of(FakeProfiler(), PLAN, lambda: 60.0) is None
+    assert profile_of(object(), PLAN, lambda: 60.0) is None  # type: ignore[arg-type]
+    assert profile_of(FakeProfiler(told(0.2, 0.5)), PLAN, lambda: 60.0) is not None
+
+
+def test_it_is_said_in_words_and_percent_and_held_against_the_limit() -> None:
+    assert profile_lines(result(profile())) == (
+        "where its time goes: matrix products 45 %, dropout masks 25 %, the rest 30 %",
+        "its matrix products: 300 GFLOP/s over the whole step, 38 % of the 800 that its cores "
+        "reach in bf16",
+    )
+    assert profile_lines(result(None)) == ()
+
+
+def test_a_knob_that_would_help_is_named_where_it_could_be_asked_for() -> None:
+    assert profile_lines(result(profile(), "dropout"))[-1].startswith("--knobs +dropout draws")
+    little = replace(profile(), shares={"dropout masks": 0.01, "the rest": 0.99})
+    assert not any("--knobs" in line for line in profile_lines(result(little, "dropout")))
+
+
+def test_a_result_file_holds_it() -> None:
+    assert Result.from_json(result(profile()).to_json()).profile == profile()
