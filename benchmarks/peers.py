@@ -1,0 +1,140 @@
+"""The tuned launch beside what else people start a training with: same script, same batch.
+
+    python benchmarks/peers.py [cputune.json] [--minutes 5.5]
+
+Reads what `cputune tune` has found for a recipe, emits its torchrun.sh, and starts beside it: the
+launch as found, bf16 by hand, torch's own `run_cpu`, torchrun, `accelerate launch`, and `ipexrun`
+where it is installed. All are alive at once and take three steps in turn (the first of them does
+not count), so that each round compares all of them. Prints a Markdown table: samples per second
+(median), and how much faster the tuned launch is, with the 95 % interval of the median over rounds.
+
+Needs a quiet machine, and about 1 GiB of memory for each process. Start-up takes ten seconds a
+launch; the rest of the time is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from turns import Contender, ratio, side_by_side, table
+
+import cputune
+from cputune.facts import HostFacts
+from cputune.inside import recipe_script
+from cputune.knobs.precision import native_precisions
+from cputune.layout import baseline_plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.result import Result
+from cputune.stack import ipex_use, versions_of
+from cputune.workload import Recipe, Workload
+
+TUNED = "cputune's torchrun.sh"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("result", nargs="?", default="cputune.json", type=Path)
+    parser.add_argument("--minutes", type=float, default=5.5)
+    arguments = parser.parse_args()
+    until = time.monotonic() + 60 * arguments.minutes
+    result = Result.load(arguments.result)
+    recipe = result.workload.recipe
+    if recipe is None:
+        sys.exit("the result is of a script: tune a recipe for this benchmark")
+    facts = cputune.probe()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for file in cputune.emit(result, "torchrun"):
+            Path(file.name).write_text(file.text, encoding="utf-8")
+        Path("train.py").write_text(recipe_script().read_text("utf-8"), "utf-8")
+        Path("recipe.json").write_text(json.dumps(recipe.to_json()), encoding="utf-8")
+        contenders = [
+            contender(facts, recipe, name, words, ranks)
+            for name, words, ranks in launches(facts, result)
+        ]
+        side_by_side(contenders, until=until)
+        os.chdir("/")
+    report(facts, result, contenders)
+
+
+def launches(facts: HostFacts, result: Result) -> Iterator[tuple[str, list[str], int]]:
+    """What each is called, the words that start it, and how many ranks that are."""
+    recipe = result.workload.recipe
+    assert recipe is not None
+    batch = recipe.global_batch_size
+    fast = ["--bf16"] if "bf16" in native_precisions(facts) else []
+    said = ", bf16" if fast else ""
+
+    def train(ranks: int, *flags: str) -> list[str]:
+        words = ["train.py", "recipe.json", "--output_dir", "out", "--use_cpu"]
+        return [*words, "--per_device_train_batch_size", str(batch // ranks), *flags]
+
+    yield TUNED, ["bash", "torchrun.sh"], result.best.plan.processes_per_node
+    yield "python, as found", ["python", *train(1)], 1
+    if fast:
+        yield "python --bf16", ["python", *train(1, *fast)], 1
+    xeon = ["python", "-m", "torch.backends.xeon.run_cpu", "--ninstances", "1"]
+    yield f"run_cpu{said}", [*xeon, *train(1, *fast)], 1
+    if facts.library("tcmalloc") is not None:
+        words = [*xeon, "--enable-tcmalloc", *train(1, *fast)]
+        yield f"run_cpu --enable-tcmalloc{said}", words, 1
+    ranks = max(2, len(facts.topology.numa_nodes))
+    if batch % ranks == 0 and ranks <= len(facts.topology.allowed_cores):
+        # accelerate >= 1.13 trains every rank alone without it (huggingface/accelerate#3883).
+        words = ["env", "ACCELERATE_USE_CPU=true", "torchrun", "--nproc-per-node", str(ranks)]
+        yield f"torchrun, {ranks} ranks{said}", [*words, *train(ranks, *fast)], ranks
+    mixed = ["--mixed_precision", "bf16"] if fast else []
+    words = ["accelerate", "launch", "--cpu", *mixed, *train(1, *fast)]
+    yield f"accelerate launch --cpu{said}", words, 1
+    if shutil.which("ipexrun", path=str(Path(sys.executable).parent)) is not None:
+        use = ["--use_ipex"] if ipex_use(versions_of(facts)).possible else []
+        words = ["ipexrun", "--ninstances", "1", *train(1, *fast, *use)]
+        yield f"ipexrun{said}{', IPEX' if use else ''}", words, 1
+
+
+def contender(
+    facts: HostFacts, recipe: Recipe, name: str, words: list[str], ranks: int
+) -> Contender:
+    """A launch as it is typed, in processes that stand still between their turns."""
+    job = Workload(
+        name=recipe.name,
+        argv=("train.py", "recipe.json"),
+        launch=tuple(words),
+        launch_ranks=ranks,
+        framework="trainer",
+        parses_arguments=True,
+    )
+    plan = baseline_plan(facts, ranks=ranks)
+    return Contender(name=name, runner=ProcessRunner(job, facts, fresh=True), plan=plan)
+
+
+def report(facts: HostFacts, result: Result, contenders: list[Contender]) -> None:
+    """The table, what was launched, and what could not be."""
+    ran = [one for one in contenders if one.seconds and one.failed is None]
+    tuned = next((one for one in ran if one.name == TUNED), None)
+    if tuned is None:
+        sys.exit("the tuned launch did not run")
+    rows = {
+        one.name: (f"{one.samples_per_second:.1f}", "" if one is tuned else str(ratio(tuned, one)))
+        for one in sorted(ran, key=lambda one: -one.samples_per_second)
+    }
+    print(table(rows, ("launch", "samples/s", "the tuned launch is faster by ×")))
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    print(f"\n{facts.cpu.model_name}, {len(facts.topology.allowed_cores)} cores; {versions}.")
+    print(f"{result.workload.name}, global batch {result.workload.global_batch_size};", end=" ")
+    print(f"tuned: {result.best.plan.describe()}; {len(tuned.seconds)} rounds.")
+    for one in contenders:
+        if one.failed is not None:
+            print(f"{one.name}: {one.failed}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Launches that are alive at once and take steps in turn, for benchmarks that compare them.
+
+Whatever the machine does in the meantime hits all alike, and a ratio is taken within one round.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.steps import TrialError
+from cputune.tuner.statistics import median
+
+WARMUP = 6
+"""First steps of a launch, which do not count: they are slower, some four of them."""
+
+TURN = 3
+"""Steps of a turn, of which the first does not count: caches hold what others left there."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Contender:
+    """A launch and what it took: for each round seconds per sample, None where it was out."""
+
+    name: str
+    runner: ProcessRunner
+    plan: Plan
+    seconds: list[float] = field(default_factory=list)
+    failed: str | None = None
+
+    @property
+    def samples_per_second(self) -> float:
+        """The median of its rounds."""
+        return 1 / median(self.seconds)
+
+
+def side_by_side(contenders: Sequence[Contender], *, until: float, least_rounds: int = 4) -> None:
+    """Start all, one after the other, then let each take its turn until the clock shows ``until``.
+
+    A contender that fails is out, with the reason; the order turns by one from round to round.
+    """
+    with ExitStack() as ended:
+        alive = {}
+        for one in contenders:
+            ended.enter_context(one.runner)
+            living = one.runner.living(one.plan)
+            ended.callback(living.close)
+            try:
+                living.turn(WARMUP)
+                alive[one.name] = living
+                print(f"{one.name}: runs", file=sys.stderr, flush=True)
+            except TrialError as error:
+                one.failed = f"{error} {error.details or ''}".strip()[-300:]
+                print(f"{one.name}: {one.failed}", file=sys.stderr, flush=True)
+        rounds, longest = 0, 0.0
+        while alive and (rounds < least_rounds or time.monotonic() + longest < until):
+            began = time.monotonic()
+            running = [one for one in contenders if one.failed is None]
+            turned = rounds % len(running)
+            for one in running[turned:] + running[:turned]:
+                try:
+                    steps = alive[one.name].turn(TURN)[1:]
+                except TrialError as error:
+                    one.failed = str(error)
+                    continue
+                one.seconds.append(
+                    sum(step.seconds for step in steps) / sum(step.samples for step in steps)
+                )
+            rounds += 1
+            longest = max(longest, time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How much faster one is than another: the median over rounds, and its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
+
+
+def ratio(one: Contender, other: Contender) -> Ratio:
+    """How much faster ``one`` is than ``other``, taken within rounds.
+
+    The interval is that of the median by order statistics: it asks for no distribution, and a
+    round that a neighbour spoilt counts as one round and no more.
+    """
+    pairs = zip(one.seconds, other.seconds, strict=False)
+    ratios = sorted(theirs / ours for ours, theirs in pairs)
+    count = len(ratios)
+    out = max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)))
+    return Ratio(median=median(ratios), low=ratios[out], high=ratios[count - 1 - out])
+
+
+def table(rows: Mapping[str, Sequence[str]], head: Sequence[str]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join([name, *cells]) + " |" for name, cells in rows.items()]
+    return "\n".join(lines)
