@@ -11,6 +11,7 @@ from cputune.carrier.flags import batch_flags, training_flags
 from cputune.inside import carry_script, recipe_script
 from cputune.inside.carry import Force
 from cputune.knobs import plan_arguments, plan_in_torch
+from cputune.knobs.accumulation import accumulation_of
 from cputune.plan import Plan
 from cputune.workload import Workload
 
@@ -82,7 +83,9 @@ def carried(
         arguments={"use_cpu": True, "fp16": False, **plan_arguments(plan)},
         samples_per_rank=workload.samples_per_rank(plan.world_size),
         batch_per_rank=workload.batch_per_rank,
-        accumulation=workload.accumulation if workload.framework != "trainer" else None,
+        accumulation=accumulation_of(plan)
+        if workload.framework == "trainer"
+        else workload.accumulation,
         torch=in_torch,
     )
     return Carried(variables=variables, force=force, world_size=plan.world_size)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from cputune.knobs import plan_arguments
+from cputune.knobs.accumulation import accumulation_of
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, cpu_flag, takes
 from cputune.workload import Workload
@@ -49,10 +50,10 @@ def _knob_flags(workload: Workload, plan: Plan, versions: Versions) -> Iterator[
 
 
 def batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
-    """The batch of one rank, in as many accumulation steps as the script takes by itself.
+    """The batch of one rank, in as many accumulation steps as the plan or the script says.
 
-    A step of the optimizer takes batch × accumulation steps from each rank. Where the
-    script's accumulation steps do not divide that, the largest common divisor does.
+    A step of the optimizer takes batch × accumulation steps from each rank. Where those
+    do not divide that, the largest common divisor does.
     """
     samples = workload.samples_per_rank(plan.world_size)
     if samples is None:
@@ -62,7 +63,7 @@ def batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
     asked = workload.argument("--gradient_accumulation_steps") or "1"
     wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
     wanted = workload.accumulation or wanted  # a configuration file may have said it
-    steps = math.gcd(wanted, samples)
+    steps = math.gcd(accumulation_of(plan) or wanted, samples)
     flags: tuple[str, ...] = ("--per_device_train_batch_size", str(samples // steps))
     if steps != wanted:
         flags += ("--gradient_accumulation_steps", str(steps))

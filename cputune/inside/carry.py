@@ -69,8 +69,8 @@ class Force:
         samples_per_rank: samples of one rank per optimizer step; None takes the script's
             own batch for the global batch, and divides it over the ranks.
         batch_per_rank: the batch of every rank whatever their number; None: see above.
-        accumulation: batches that a loop of the script's own takes for one step; None where
-            its framework knows.
+        accumulation: batches of one step that the plan says, or that a loop of the script's
+            own takes; None where its framework knows, and they stay.
         torch: what is set in torch itself; see ``in_torch``.
     """
 
@@ -107,7 +107,7 @@ class Force:
                     f"a global batch of {batch * accumulation} cannot be divided over "
                     f"{self.world_size} ranks"
                 )
-        accumulation = math.gcd(accumulation, samples)
+        accumulation = math.gcd(self.accumulation or accumulation, samples)
         return samples // accumulation, accumulation
 
 

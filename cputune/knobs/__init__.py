@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cputune import cpulist
 from cputune.errors import UsageError
+from cputune.knobs.accumulation import ACCUMULATION
 from cputune.knobs.allocator import ALLOCATOR
 from cputune.knobs.backend import BACKEND
 from cputune.knobs.ccl_workers import CCL_WORKERS
@@ -54,6 +55,7 @@ KNOBS: tuple[Knob, ...] = (
     OPENMP,
     IPEX,
     OPTIMIZER,
+    ACCUMULATION,
     PRODUCTS,
     DROPOUT,
 )
