@@ -15,7 +15,15 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
 
-$(VENV)/.tune: pyproject.toml constraints.txt | $(BIN)/python
+# PyPI's torch for Linux brings CUDA along, 5 GB of it; this page has it without. Where it cannot be
+# reached, pip takes what it finds elsewhere.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+$(VENV)/.torch: constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --no-deps --retries 0 --extra-index-url $(TORCH_INDEX) \
+	  -c constraints.txt torch
+	@touch $@
+
+$(VENV)/.tune: pyproject.toml constraints.txt | $(VENV)/.torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]"
 	@touch $@
 
@@ -24,7 +32,7 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group lint
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt tests/consumers/install.py | $(BIN)/python
+$(VENV)/.dev: pyproject.toml constraints.txt tests/consumers/install.py | $(VENV)/.torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]" --group dev
 	$(BIN)/python tests/consumers/install.py
 	@touch $@
@@ -83,11 +91,13 @@ audit: $(VENV)/.dev $(VENV)/.audit  ## known vulnerabilities of all that is inst
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > $(VENV)/frozen.txt
 	$(BIN)/pip-audit --strict --disable-pip --no-deps -r $(VENV)/frozen.txt
 
-lint: $(VENV)/.lint  ## ruff, the one-way imports, the workflows (installs no torch)
+lint: $(VENV)/.lint  ## ruff, the one-way imports, workflows and issue forms (installs no torch)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/problem.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 
 type: $(VENV)/.lint  ## mypy --strict (installs no torch)
 	$(BIN)/mypy

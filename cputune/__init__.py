@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
+    __version__: str
     from cputune.doctor import Diagnosis as Diagnosis
     from cputune.doctor import Finding as Finding
     from cputune.doctor import Severity as Severity
@@ -87,11 +86,24 @@ if not TYPE_CHECKING:  # a type checker would believe that every name exists
     def __getattr__(name: str) -> Any:
         from importlib import import_module
 
+        if name == "__version__":
+            globals()[name] = _installed_version()
+            return globals()[name]
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(home), name)
         return found
+
+
+def _installed_version() -> str:
+    """The version that was installed: a tag of git, as pyproject.toml says."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("cputune")
+    except PackageNotFoundError:  # run from a tree that was never installed
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:

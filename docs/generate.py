@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from manual import man_page
+
 from cputune.cli import cli
 from cputune.report.checks_page import checks_page
 from cputune.report.knobs_page import knobs_page
@@ -31,6 +33,7 @@ def cli_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "checks.md": checks_page,
     "cli.md": cli_page,
+    "cputune.1": man_page,
     "knobs.md": knobs_page,
 }
 

@@ -51,7 +51,7 @@ def declared(*, core_only: bool = False) -> set[str]:
     ]
     for extra in () if core_only else project["optional-dependencies"].values():
         lines += extra
-    return {spelling(line) for line in lines}
+    return {spelling(line) for line in lines} - {"cputune"}  # the extra "all" names the others
 
 
 def test_every_dependency_is_imported() -> None:

@@ -24,10 +24,10 @@ HERE = Path(__file__).resolve().parent.parent
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def _build(target: Path, *what: str) -> Path:
+def _build(target: Path, *what: str, of: Path = HERE) -> Path:
     """Build with the hatchling of this environment; the folder that holds what was built."""
     argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), *what]
-    done = subprocess.run([*argv, str(HERE)], capture_output=True, text=True)
+    done = subprocess.run([*argv, str(of)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 
@@ -64,8 +64,8 @@ def _copy_distribution(name: str, site_packages: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """`run("doctor", "--json", cwd=…)`: the cputune of a fresh environment."""
+def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment into which the wheel is installed, without extras."""
     home = tmp_path_factory.mktemp("fresh")
     venv.create(home, symlinks=True)
     python = home / "bin" / "python"
@@ -76,10 +76,18 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     declared = importlib.metadata.PathDistribution(metadata).requires or []
     for name in _needed(declared, set()):
         _copy_distribution(name, site_packages)
+    return home
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> Run:
+    """`run("doctor", "--json", cwd=…)`: the cputune of the fresh environment."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
-    def cputune(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        argv = [str(home / "bin" / "cputune"), *words]
+    def cputune(
+        *words: str, cwd: Path, by: tuple[str, ...] = ("cputune",)
+    ) -> subprocess.CompletedProcess[str]:
+        argv = [str(home / "bin" / by[0]), *by[1:], *words]
         return subprocess.run(argv, cwd=cwd, env=clean, capture_output=True, text=True)
 
     return cputune
@@ -90,8 +98,9 @@ def test_the_wheel_holds_every_file_of_the_package_the_recipes_and_the_pages(whe
     wanted |= {f"cputune/{p.relative_to(HERE)}" for p in HERE.glob("recipes/*")}
     wanted |= {f"cputune/{p.relative_to(HERE)}" for p in HERE.glob("docs/*.md")}
     held = set(zipfile.ZipFile(wheel).namelist())
+    (manual,) = (name for name in held if name.endswith(".data/data/share/man/man1/cputune.1"))
     assert {name for name in wanted if "__pycache__" not in name} == {
-        name for name in held if ".dist-info/" not in name
+        name for name in held if ".dist-info/" not in name and name != manual
     }
 
 
@@ -129,3 +138,60 @@ def test_tune_says_what_to_install(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "cputune[tune]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_it_runs_as_a_module_too_and_bears_the_version_that_was_built(
+    run: Run, wheel: Path, tmp_path: Path
+) -> None:
+    version = wheel.name.split("-")[1]
+    for by in (("cputune",), ("python", "-m", "cputune")):
+        assert run("--version", cwd=tmp_path, by=by).stdout == f"cputune {version}\n"
+
+
+def test_the_manual_page_lies_where_man_looks(run: Run, home: Path) -> None:
+    page = home / "share" / "man" / "man1" / "cputune.1"
+    assert page.read_bytes() == (HERE / "docs" / "cputune.1").read_bytes()
+
+
+def test_every_extra_is_declared_and_what_it_asks_for_goes_together(home: Path) -> None:
+    """What pip would find: names that exist, in versions that this environment has."""
+    (metadata,) = home.glob("lib/python*/site-packages/cputune-*.dist-info")
+    found = importlib.metadata.PathDistribution(metadata)
+    extras = set(found.metadata.get_all("Provides-Extra") or ())
+    assert extras >= {"tune", "data", "verify", "all"}
+    every = {str(name): _of_extra(found.requires or [], str(name)) for name in extras}
+    for wanted in every["tune"] | every["data"] | every["verify"]:
+        one = Requirement(wanted)
+        assert one.specifier.contains(importlib.metadata.version(one.name), prereleases=True)
+    assert every["all"] == every["tune"] | every["data"] | every["verify"]
+
+
+def _of_extra(requirements: list[str], extra: str) -> set[str]:
+    """The lines of metadata that an extra adds, without their markers."""
+    lines = [Requirement(line) for line in requirements if "extra ==" in line]
+    asked = [line for line in lines if line.marker and line.marker.evaluate({"extra": extra})]
+    return {str(line).partition(";")[0].strip() for line in asked}
+
+
+@pytest.mark.parametrize("kind", ["tag", "no tag", "no git"])
+def test_the_version_is_the_tag_and_a_tree_without_one_builds_too(
+    kind: str, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(HERE / name, tree)
+    for name in ("cputune", "docs", "recipes"):
+        shutil.copytree(HERE / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    me = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.com"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        if kind != "no git":
+            subprocess.run(["git", *me, *words], cwd=tree, check=True)
+    if kind == "tag":
+        subprocess.run(["git", "tag", "v3.2.1"], cwd=tree, check=True)
+    (built,) = _build(tmp_path / "out", "--wheel", of=tree).glob("*.whl")
+    version = built.name.split("-")[1]
+    if kind == "no tag":
+        assert version.startswith("0.1.0.dev1+g")
+    else:
+        assert version == {"tag": "3.2.1", "no git": "0.1.0.dev0"}[kind]

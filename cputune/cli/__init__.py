@@ -11,7 +11,6 @@ from importlib import import_module
 
 import click
 
-from cputune import __version__
 from cputune.cli._common import add_common_options
 from cputune.cli._manner import manner
 from cputune.cli._output import print_traceback, report_error, set_color, set_verbosity
@@ -68,8 +67,23 @@ def _read_settings(ctx: click.Context, parameter: click.Parameter, config: str |
     ctx.default_map = ctx.obj.defaults(ctx.command, "")
 
 
+def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from cputune import __version__
+
+        click.echo(f"cputune {__version__}")
+        ctx.exit()
+
+
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="cputune")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 @click.option(
     "--config",
     metavar="FILE",
