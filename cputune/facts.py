@@ -186,6 +186,15 @@ class Frequency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinuxDistribution:
+    """Which one it is, by os-release(5): ``debian``, ``like`` what, and its release (``12``)."""
+
+    id: str
+    like: tuple[str, ...] = ()
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Kernel knobs that change training speed; None where the kernel does not say.
 
@@ -202,6 +211,7 @@ class Settings:
     kernel: str | None
     container: str | None
     frequencies: tuple[Frequency, ...] = ()
+    distribution: LinuxDistribution | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,7 @@ def command(
     _require_packages(job)
     facts = probe()
     search_space(facts, job, **options)
-    _warn_of_errors(facts)
+    _say_beforehand(facts)
     if force and not resume:
         from cputune.host.locks import study_lock
 
@@ -236,13 +236,18 @@ def _require_packages(job: Workload) -> None:
         )
 
 
-def _warn_of_errors(facts: HostFacts) -> None:
-    """One line where the doctor finds what would make every trial fail or lie."""
+def _say_beforehand(facts: HostFacts) -> None:
+    """What the doctor finds that would make every trial fail or lie; and what cannot be tried."""
     from cputune.doctor import Severity, diagnose
+    from cputune.doctor.checks.allocators import allocator_missing
 
-    errors = [f for f in diagnose(facts).findings if f.severity is Severity.ERROR]
-    for finding in errors:
-        tell(f"warning: {finding.title} (`cputune doctor --explain {finding.code}`)")
+    for finding in diagnose(facts).findings:
+        more = f"(`cputune doctor --explain {finding.code}`)"
+        if finding.severity is Severity.ERROR:
+            tell(f"warning: {finding.title} {more}")
+        elif finding.code == allocator_missing.code:
+            command = f": `{finding.command}`" if finding.command else ""
+            tell(f"note: {finding.title}{command} {more}")
 
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:

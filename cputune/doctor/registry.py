@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cputune.doctor.checks import (
     affinity,
+    allocators,
     binders,
     collectives,
     launchers,
@@ -48,6 +49,7 @@ THEMES: tuple[Theme, ...] = (
     Theme(title="binding by launchers", checks=binders.CHECKS),
     Theme(title="precision", checks=precision.CHECKS),
     Theme(title="libraries", checks=libraries.CHECKS),
+    Theme(title="allocators", checks=allocators.CHECKS),
     Theme(title="kernel settings and load", checks=system.CHECKS),
     Theme(title="sockets, cores, NUMA nodes", checks=shape.CHECKS),
 )

@@ -11,8 +11,8 @@ from cputune.emitters import security
 from cputune.emitters.header import comment
 from cputune.emitters.interface import Job
 from cputune.errors import UsageError
+from cputune.stack.system_packages import DEBIAN
 
-_DEBIAN = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "libgomp": "libgomp1"}
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
 
 
@@ -28,7 +28,7 @@ def dockerfile(job: Job) -> str:
     if "@sha256:" not in base:
         text += "# A tag may move; NAME@sha256:DIGEST does not (--base-image).\n"
     text += f"FROM {base}\n"
-    debian = [_DEBIAN[name] for name in k8s.preloads(job) if name in _DEBIAN]
+    debian = [DEBIAN[name] for name in k8s.preloads(job) if name in DEBIAN]
     if debian:
         text += (
             "RUN apt-get update \\\n"

@@ -21,6 +21,7 @@ from cputune.probing.environment import read_environment
 from cputune.probing.libraries import is_looked_for
 from cputune.probing.noting import NotingHost
 from cputune.probing.scrub import HOST_NAME, Scrubber
+from cputune.probing.settings import OS_RELEASE, OS_RELEASE_LINE
 
 CPU_INFO_KEYS = (
     "vendor_id_raw",
@@ -136,6 +137,8 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
     if path == "/etc/hosts":
         rows = (line.partition("#")[0].split() for line in scrub.value(text).splitlines())
         return "".join(f"{row[0]} {HOST_NAME}\n" for row in rows if HOST_NAME in row[1:])
+    if path in OS_RELEASE:
+        return "".join(f"{line[0]}\n" for line in OS_RELEASE_LINE.finditer(text))
     if path == "/proc/stat":
         return text.partition("\n")[0] + "\n"
     if path == "/proc/version":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cputune.facts import Frequency, Settings
+from cputune.facts import Frequency, LinuxDistribution, Settings
 from cputune.probing._look import CPU_DIR, Look
 
 _CONTAINERS = (
@@ -18,6 +18,10 @@ _CONTAINERS = (
     (r"/lxc[./]", "lxc"),
 )
 
+
+OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
+OS_RELEASE_LINE = re.compile(r"""(?m)^(ID|ID_LIKE|VERSION_ID)=(["']?)([\w.:+ -]*)\2$""")
+"""What is read of them, and recorded; the rest may name who has made the image."""
 
 NUMA_BALANCING_NORMAL = 1
 """The bit of the sysctl that moves pages to the CPUs that use them; bit 2 moves them between
@@ -36,6 +40,7 @@ def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
         kernel=_kernel(look),
         container=_container(look),
         frequencies=frequencies,
+        distribution=_distribution(look),
     )
     for fact, path in (
         ("governor", f"{CPU_DIR}/cpu0/cpufreq/scaling_governor"),
@@ -44,6 +49,7 @@ def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
         ("numa_balancing", "/proc/sys/kernel/numa_balancing"),
         ("smt", f"{CPU_DIR}/smt/control"),
         ("kernel", "/proc/sys/kernel/osrelease"),
+        ("distribution", OS_RELEASE[0]),
     ):
         if getattr(settings, fact) is None:
             look.not_known(f"settings.{fact}", look.why(path))
@@ -108,6 +114,19 @@ def _kernel(look: Look) -> str | None:
         return release
     found = re.match(r"Linux version (\S+)", look.text("/proc/version") or "")
     return found[1] if found else None
+
+
+def _distribution(look: Look) -> LinuxDistribution | None:
+    """What os-release(5) says; None where it says nothing."""
+    text = next(filter(None, map(look.text, OS_RELEASE)), "")
+    said = {name: plain.lower() for name, _, plain in OS_RELEASE_LINE.findall(text)}
+    if not said.get("ID"):
+        return None
+    return LinuxDistribution(
+        id=said["ID"],
+        like=tuple(said.get("ID_LIKE", "").split()),
+        version=said.get("VERSION_ID") or None,
+    )
 
 
 def _container(look: Look) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cputune import cpulist
-from cputune.facts import HostFacts
+from cputune.facts import HostFacts, LinuxDistribution
 
 _PACKAGES = (
     "torch",
@@ -145,6 +145,7 @@ def _settings(facts: HostFacts) -> str:
     settings = facts.settings
     yes_no = {True: "on", False: "off", None: None}
     known = (
+        ("", settings.distribution and _named(settings.distribution)),
         ("", settings.kernel),
         ("governor ", settings.governor),
         ("turbo ", yes_no[settings.turbo]),
@@ -153,6 +154,10 @@ def _settings(facts: HostFacts) -> str:
         ("SMT ", "none" if settings.smt == "notsupported" else settings.smt),
     )
     return ", ".join(f"{label}{text}" for label, text in known if text)
+
+
+def _named(system: LinuxDistribution) -> str:
+    return " ".join(filter(None, (system.id, system.version)))
 
 
 def _packages(facts: HostFacts) -> str:

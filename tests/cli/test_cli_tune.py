@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import psutil
 import pytest
-from machines import Model, machine, simulated
+from machines import TODAY, Model, machine, simulated
 
 from cputune import cpulist
 from cputune.cli import main
@@ -183,6 +183,16 @@ class TestGoodRun:
         tried = Result.load(Path("cputune.json")).trials[1:]
         assert {t.plan.threads_per_process for t in tried} == {1}
         assert Result.load(Path("cputune.json")).workload.batch_per_rank == 4
+
+
+def test_what_cannot_be_tried_is_named_before_the_first_trial(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = replace(SMALL.facts, packages=TODAY)
+    monkeypatch.setattr("cputune.probing.probe", lambda host=None: facts)
+    before = cputune("tune", "--budget", "1").err.partition("trial 0:")[0]
+    assert "note: tcmalloc is not installed" in before
+    assert "`cputune doctor --explain allocator-missing`" in before
 
 
 class TestDryRun:

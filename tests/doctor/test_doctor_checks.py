@@ -568,6 +568,12 @@ CASES = (
         },
     ),
     Case(
+        "allocator-missing",
+        {"libraries": (), **env(LD_PRELOAD=None)},
+        ("no libtcmalloc",),
+        near={"libraries": (), **env(LD_PRELOAD="/opt/libjemalloc.so.2")},
+    ),
+    Case(
         "setting-without-library",
         env(KMP_BLOCKTIME="1"),
         ("KMP_BLOCKTIME=1", "no libiomp5"),

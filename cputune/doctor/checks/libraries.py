@@ -1,4 +1,4 @@
-"""Libraries in the process: OpenMP runtimes, allocators, what LD_PRELOAD names."""
+"""Libraries in the process: OpenMP runtimes, what LD_PRELOAD names."""
 
 from __future__ import annotations
 
@@ -82,33 +82,6 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
             f"KMP_DUPLICATE_LIB_OK={value(facts, 'KMP_DUPLICATE_LIB_OK')} hides that two "
             "runtimes are loaded",
             command="unset KMP_DUPLICATE_LIB_OK",
-        )
-
-
-@check(
-    "allocator-default",
-    Severity.ADVICE,
-    title="A faster allocator is here and not used",
-    remedy="Preload it; the tuner measures whether it helps.",
-    source="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator",
-)
-def allocator_default(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: much time in page faults; every step frees and maps large tensors again.
-
-    Cause: glibc's malloc returns large blocks to the kernel at once. tcmalloc and
-    jemalloc keep them. What is gained depends on the model and on the machine.
-    """
-    loaded = preloaded(facts)
-    if facts.preload_missing or any(
-        re.search(_PRELOADS[name], path) for name in ("tcmalloc", "jemalloc") for path in loaded
-    ):
-        return
-    library = facts.library("tcmalloc") or facts.library("jemalloc")
-    if library is not None and facts.package("torch"):
-        wanted = ":".join([*loaded, library.path])
-        yield allocator_default.finding(
-            f"{library.path} is installed, LD_PRELOAD is {value(facts, 'LD_PRELOAD') or 'unset'}",
-            command=f"export LD_PRELOAD={shlex.quote(wanted)}",
         )
 
 
@@ -225,7 +198,6 @@ CHECKS: tuple[Check, ...] = (
     intel_only,
     preload_dead,
     openmp_two,
-    allocator_default,
     setting_without_library,
     blocktime_long,
     schedule_dynamic,

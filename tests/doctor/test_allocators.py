@@ -1,0 +1,118 @@
+"""The allocator that is not here: how this very machine comes by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clean_machine import changed
+from hosts.builder import machine
+
+import cputune
+from cputune.doctor import Finding, diagnose
+from cputune.facts import LinuxDistribution
+
+UBUNTU_24 = LinuxDistribution(id="ubuntu", like=("debian",), version="24.04")
+UBUNTU_22 = LinuxDistribution(id="ubuntu", like=("debian",), version="22.04")
+DEBIAN_12 = LinuxDistribution(id="debian", version="12")
+DEBIAN_13 = LinuxDistribution(id="debian", version="13")
+TESTING = LinuxDistribution(id="debian")
+MINT = LinuxDistribution(id="linuxmint", like=("ubuntu", "debian"), version="22")
+FEDORA = LinuxDistribution(id="fedora", version="43")
+ROCKY = LinuxDistribution(id="rocky", like=("rhel", "centos", "fedora"), version="9.6")
+LEAP = LinuxDistribution(id="opensuse-leap", like=("suse", "opensuse"), version="15.6")
+ARCH = LinuxDistribution(id="arch")
+ALPINE = LinuxDistribution(id="alpine", version="3.22")
+HAIKU = LinuxDistribution(id="haiku")
+
+
+def missing(distribution: LinuxDistribution | None, **changes: Any) -> Finding:
+    """The finding on a machine of this distribution that has no tcmalloc."""
+    settings = {"distribution": distribution, "container": changes.pop("container", None)}
+    environment = {"LD_PRELOAD": None, **changes.pop("environment", {})}
+    facts = changed(libraries=(), settings=settings, environment=environment, **changes)
+    (found,) = [f for f in diagnose(facts).findings if f.code == "allocator-missing"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("distribution", "command"),
+    [
+        (UBUNTU_24, "sudo apt-get install libtcmalloc-minimal4t64"),
+        (UBUNTU_22, "sudo apt-get install libtcmalloc-minimal4"),
+        (DEBIAN_13, "sudo apt-get install libtcmalloc-minimal4t64"),
+        (DEBIAN_12, "sudo apt-get install libtcmalloc-minimal4"),
+        (TESTING, "sudo apt-get install libtcmalloc-minimal4"),
+        (MINT, "sudo apt-get install libtcmalloc-minimal4"),
+        (FEDORA, "sudo dnf install gperftools-libs"),
+        (ROCKY, "sudo dnf install gperftools-libs"),
+        (LEAP, "sudo zypper install libtcmalloc4"),
+        (ARCH, "sudo pacman -S gperftools"),
+        (ALPINE, "sudo apk add gperftools"),
+        (HAIKU, None),
+        (None, None),
+    ],
+    ids=lambda value: value.id if isinstance(value, LinuxDistribution) else None,
+)
+def test_the_package_is_that_of_the_distribution(
+    distribution: LinuxDistribution | None, command: str | None
+) -> None:
+    found = missing(distribution)
+    assert found.command == command
+    assert "12 to 30 %" in found.remedy
+    assert ("is called gperftools" in found.remedy) is (command is None)
+
+
+def test_on_rhel_and_its_kin_it_is_elsewhere() -> None:
+    assert "EPEL" in missing(ROCKY).remedy
+    assert "EPEL" not in missing(FEDORA).remedy
+
+
+def test_in_a_container_a_line_of_the_dockerfile_lasts() -> None:
+    found = missing(DEBIAN_12, container="docker")
+    assert found.command == "apt-get update && apt-get install libtcmalloc-minimal4"
+    assert found.remedy.endswith(
+        "RUN apt-get update && apt-get install -y --no-install-recommends libtcmalloc-minimal4 "
+        "&& rm -rf /var/lib/apt/lists/*"
+    )
+    assert missing(FEDORA, container="podman").remedy.endswith("RUN dnf install -y gperftools-libs")
+
+
+def test_conda_needs_neither_root_nor_distribution() -> None:
+    found = missing(None, environment={"CONDA_PREFIX": "/opt/conda"})
+    assert found.command == "conda install -c conda-forge gperftools"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (
+            'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n',
+            LinuxDistribution(id="ubuntu", like=("debian",), version="24.04"),
+        ),
+        (
+            'ID=\'rocky\'\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"',
+            LinuxDistribution(id="rocky", like=("rhel", "centos", "fedora"), version="9.6"),
+        ),
+        ("ID=arch\n", LinuxDistribution(id="arch")),
+        ("NAME=nothing\nID=$(reboot)\n", None),
+        ("", None),
+    ],
+)
+def test_a_recorded_machine_tells_its_distribution(
+    text: str, seen: LinuxDistribution | None
+) -> None:
+    facts = cputune.probe(machine(None, files={"etc/os-release": text}))
+    assert facts.settings.distribution == seen
+    assert (facts.why_unknown("settings.distribution") is None) is (seen is not None)
+
+
+def test_a_recording_keeps_of_it_what_is_read(tmp_path: Path) -> None:
+    from cputune.probing.recording import record
+
+    text = 'PRETTY_NAME="Image of Eva"\nID=debian\nVERSION_ID="13"\nBUG_REPORT_URL="x"\n'
+    replay = record(machine(None, files={"etc/os-release": text}), tmp_path / "m")
+    assert cputune.probe(replay).settings.distribution == DEBIAN_13
+    kept = "".join(p.read_text() for p in (tmp_path / "m").rglob("*") if p.is_file())
+    assert "Eva" not in kept
