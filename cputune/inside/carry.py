@@ -260,19 +260,18 @@ class Carrier:
         def init(original: Any, trainer: Any, **given: Any) -> None:
             # Neither Slurm's numbers nor mpi4py's: the ranks are those of RANK and LOCAL_RANK.
             ranks = environments.LightningEnvironment()
-            for name, value in self._lightning(given, ranks).items():
-                before = given.get(name)
-                if name in ("precision", "strategy") and value != (before or value):
-                    self._changes[name] = f"{name}={value} (was {before})"
-                given[name] = value
-            original(trainer, **given)
+            set_here = self._lightning(given, ranks)
+            for name, default in (("precision", "32-true"), ("strategy", "auto")):
+                before = given.get(name) or default
+                if before != set_here[name]:
+                    self._changes[name] = f"{name}={set_here[name]} (was {before})"
+            original(trainer, **{**given, **set_here})
 
         @around(module._DataConnector, "_prepare_dataloader")
-        def prepare(original: Any, connector: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
-            prepared = original(connector, loader, *args, **kwargs)
-            trainer = connector.trainer
-            if trainer.training:
-                self._divide_lightning(trainer, prepared)
+        def prepare(original: Any, connector: Any, loader: Any, shuffle: bool, mode: Any) -> Any:
+            prepared = original(connector, loader, shuffle=shuffle, mode=mode)
+            if mode.value == "train":
+                self._divide_lightning(connector.trainer, prepared)
             return prepared
 
         @around(module.Strategy, "setup_optimizers")
@@ -294,7 +293,7 @@ class Carrier:
             fits = re.match("ddp($|_find|_static)" if world > 1 else "auto$", strategy)
             strategy = strategy if fits else "ddp" if world > 1 else "auto"
         precision = "bf16-mixed" if self.force.precision == "bf16" else "32-true"
-        own = str(given.get("precision") or 32)
+        own = given.get("precision") or "32-true"
         plugins = given.get("plugins") or []
         plugins = plugins if isinstance(plugins, (list, tuple)) else [plugins]
         # A plugin of precision, or one that starts ranks, contradicts these arguments.
@@ -306,7 +305,7 @@ class Carrier:
             "num_nodes": world // local,
             "strategy": strategy,
             "plugins": [*plugins, environment],
-            "precision": own if own[:2] == precision[:2] else precision,
+            "precision": own if str(own)[:2] == precision[:2] else precision,
         }
 
     def _divide_lightning(self, trainer: Any, loader: Any) -> None:

@@ -47,7 +47,8 @@ def test_a_strategy_that_fits_stays(ranks: int, own: Any, strategy: Any) -> None
 @pytest.mark.parametrize(
     ("plan", "own", "precision"),
     [
-        ("fp32", None, "32"),
+        ("fp32", None, "32-true"),
+        ("fp32", 32, 32),
         ("fp32", "16-mixed", "32-true"),
         ("bf16", None, "bf16-mixed"),
         ("bf16", 32, "bf16-mixed"),

@@ -1,4 +1,4 @@
-"""Data for the scripts; the whole matrix takes an hour: only ``make test-scripts`` runs it."""
+"""Data for the scripts; the whole matrix takes half an hour: only ``make test-scripts`` runs it."""
 
 from __future__ import annotations
 
