@@ -52,6 +52,28 @@ for number, batch in enumerate(loader, start=1):
         optimizer.step()
         optimizer.zero_grad()
 """
+FITS = """
+import lightning.pytorch as pl
+import torch
+from tiny import Data, model
+class Mine(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.save_hyperparameters()
+        self.model = model()
+    def training_step(self, batch, number):
+        self.logger.log_metrics({"number": number})
+        return self.model(**batch).loss
+    def validation_step(self, batch, number):
+        open("evaluated", "w")
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+loader = torch.utils.data.DataLoader(Data(), batch_size=8)
+saves = pl.callbacks.ModelCheckpoint(every_n_train_steps=1)
+logger = pl.loggers.CSVLogger("logs")
+trainer = pl.Trainer(accelerator="cpu", max_epochs=1, logger=logger, callbacks=saves)
+trainer.fit(Mine(), loader, loader)
+"""
 OVERRIDES = """
 from tiny import Data, model
 from transformers import Trainer, TrainingArguments, default_data_collator
@@ -93,6 +115,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in (
         ("saves.py", SAVES),
         ("by_hand.py", BY_HAND),
+        ("fits.py", FITS),
         ("overrides.py", OVERRIDES),
         ("streams.py", STREAMS),
         ("few.py", FEW),
@@ -136,6 +159,7 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
         "accelerate_script.py --output_dir out --cpu",
         "saves.py",
         "by_hand.py",
+        "fits.py",
         "overrides.py",
         "streams.py",
     ],
