@@ -15,6 +15,9 @@ from typing import Any
 from cputune.inside.carry import LIGHTNING, Patch, around
 from cputune.inside.meter import Meter, samples_of
 
+FABRIC = ("lightning.fabric", "lightning_fabric")
+"""Loops of a script's own over Fabric are loops over torch to us: ``loop_hooks`` measures them."""
+
 _SILENT = {
     "enable_checkpointing": False,
     "enable_progress_bar": False,
@@ -34,10 +37,13 @@ _UNWANTED = {
 
 
 def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
-    """What to do with the module of the Trainer, under each of its names."""
+    """What to do with the modules of Trainer and Fabric, under each of their names."""
     return [
-        (f"{package}.trainer.trainer", lambda module: _patch_trainer(module, meter, scratch))
-        for package in LIGHTNING
+        *(
+            (f"{package}.trainer.trainer", lambda module: _patch_trainer(module, meter, scratch))
+            for package in LIGHTNING
+        ),
+        *((f"{package}.fabric", lambda module: _patch_fabric(module, meter)) for package in FABRIC),
     ]
 
 
@@ -71,6 +77,13 @@ def _patch_trainer(module: ModuleType, meter: Meter, scratch: str | None) -> Non
     cls.save_checkpoint = lambda self, *args, **kwargs: None
 
 
+def _patch_fabric(module: ModuleType, meter: Meter) -> None:
+    @around(module.Fabric, "launch")
+    def launch(original: Any, fabric: Any, *args: Any, **kwargs: Any) -> Any:
+        _refuse_own_processes(fabric, meter)
+        return original(fabric, *args, **kwargs)
+
+
 def _is_wanted(callback: Any) -> bool:
     return _UNWANTED.isdisjoint(parent.__name__ for parent in type(callback).__mro__)
 
@@ -80,8 +93,8 @@ def _refuse_own_processes(trainer: Any, meter: Meter) -> None:
     ranks = trainer.world_size
     if ranks > 1 and trainer.strategy.launcher is not None and "LOCAL_RANK" not in os.environ:
         meter.refuse(
-            f"it lets Lightning start {ranks} processes (devices={trainer.num_devices}): start "
-            f"them with torchrun --nproc-per-node {trainer.num_devices}, or take devices=1",
+            f"it lets Lightning start {ranks} processes: start them with "
+            f"torchrun --nproc-per-node {ranks}, or take devices=1",
             hopeless=True,
         )
 

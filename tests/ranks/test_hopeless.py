@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,10 @@ from cputune.ranks.failure import failure
 from cputune.steps import TrialError
 from cputune.workload import Workload
 
-LIGHTNING = """
-import lightning.pytorch as pl
-trainer = pl.Trainer(accelerator="cpu", devices=2)
-open("made", "w")
-"""
+LIGHTNING = {
+    "Trainer": "import lightning.pytorch as pl; pl.Trainer(accelerator='cpu', devices=2)",
+    "Fabric": "from lightning import Fabric; Fabric(accelerator='cpu', devices=2).launch()",
+}
 
 
 def raised(kind: str, text: str) -> TrialError:
@@ -74,9 +74,13 @@ def tuned_in_vain(folder: Path, *words: str) -> NoValidTrialError:
 
 
 @pytest.mark.torch
-def test_lightning_that_starts_ranks_itself_is_told_before_it_does(folder: Path) -> None:
-    pytest.importorskip("lightning", reason="pip install --group scripts")
-    (folder / "train.py").write_text(LIGHTNING)
+@pytest.mark.parametrize("script", LIGHTNING.values(), ids=LIGHTNING)
+def test_lightning_that_starts_ranks_itself_is_told_before_it_does(
+    folder: Path, script: str
+) -> None:
+    if find_spec("lightning") is None:
+        pytest.skip("pip install --group scripts")
+    (folder / "train.py").write_text(f"{script}\nopen('made', 'w')\n")
     error = tuned_in_vain(folder, "train.py")
     assert "start them with torchrun --nproc-per-node 2" in str(error)
     assert "no other was tried" in str(error.hint)
