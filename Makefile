@@ -89,7 +89,10 @@ $(VENV)/.audit: pyproject.toml constraints.txt | $(BIN)/python
 # Strict: what could not be looked up is a failure, and not a clean bill.
 audit: $(VENV)/.dev $(VENV)/.audit  ## known vulnerabilities of all that is installed (needs PyPI)
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > $(VENV)/frozen.txt
-	$(BIN)/pip-audit --strict --disable-pip --no-deps -r $(VENV)/frozen.txt
+	@$(BIN)/pip-audit --strict --disable-pip --no-deps --progress-spinner off \
+	  -r $(VENV)/frozen.txt || { echo "make audit: no clean bill. Above stand the vulnerabilities," \
+	  "or the first package of which PyPI's advisories could not be had (a mirror, no network):" \
+	  "then nothing is known of any." >&2; exit 1; }
 
 lint: $(VENV)/.lint  ## ruff, the one-way imports, workflows and issue forms (installs no torch)
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ beside it stands in the trial's user attributes.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -224,6 +225,8 @@ def _create(storage: RDBStorage | None) -> optuna.Study:
 @contextmanager
 def _storage(path: Path) -> Iterator[RDBStorage]:
     """Optuna's storage in this very file: in an address some signs of its name mean something."""
+    # An interrupt while a connection is closed is raised, and also logged with its traceback.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     engine = {"creator": partial(connect, path), "poolclass": NullPool}
     storage = RDBStorage("sqlite:///study", engine_kwargs=engine)
     try:

@@ -11,11 +11,11 @@ from random import Random
 
 from faults.outcome import Outcome
 from faults.parents import LIGHT
-from faults.watched import TUNE, Watched, on_record, told, traceback_in
+from faults.watched import PATIENCE, TUNE, Watched, on_record, told, traceback_in
 
 GROUPS = Path("/sys/fs/cgroup")
 MEMORY_BYTES = 1 << 30
-LONGEST_SECONDS = 120.0
+LONGEST_SECONDS = 120.0 * PATIENCE
 BUDGET = ("--budget", "8")
 
 

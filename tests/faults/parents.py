@@ -26,6 +26,8 @@ class Chain:
         place: an empty folder; each study has one of its own below it.
         longest_seconds: the latest moment of a signal.
         warm: whether it begins as a fork (see ``faults.warm``).
+        late: the moment is counted from the first round of the confirmation, so that its rest,
+            the writing of the result and the end of the process are hit.
     """
 
     place: Path
@@ -34,6 +36,7 @@ class Chain:
     dice: Random
     longest_seconds: float
     warm: bool = False
+    late: bool = False
     _studies: int = 0
     _told: set[int] = field(default_factory=set)
     _folders: set[Path] = field(default_factory=set)
@@ -55,6 +58,8 @@ class Chain:
         again = ("--resume",) if (folder / "cputune.db").exists() else ()
         words = (*TUNE, "--budget", "12", *again, "--force", "--", *self.script)
         watched = Watched(folder, words, warm=self.warm)
+        if self.late:
+            watched.until("round", SLOW_SECONDS)
         ended = watched.wait(self.dice.uniform(0.0, self.longest_seconds))
         signalled = ended is None
         if signalled:

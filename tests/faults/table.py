@@ -28,16 +28,19 @@ CHAIN = 10
 COLD_SHARE = 5
 """One chain in so many begins cold, so that imports are hit too."""
 
-LIGHT_SECONDS, COLD_SECONDS, TORCH_SECONDS = 4.0, 6.0, 14.0
-"""The latest moment of a signal: a study of each kind takes somewhat longer."""
+LATE_SHARE = 4
+"""One chain in so many sends its signals from the confirmation on."""
+
+LIGHT_SECONDS, COLD_SECONDS, TORCH_SECONDS, LATE_SECONDS = 4.0, 6.0, 14.0, 2.0
+"""The latest moment of a signal: a study of each kind, and a confirmation, take about as long."""
 
 
 def chain(
     place: Path, script: tuple[str, ...], number: int, seed: int, count: int, longest: float
 ) -> list[Outcome]:
     """So many signals to studies of this script, in a worker that is warm."""
-    warm = longest != COLD_SECONDS
-    sent = Chain(place, script, signal.Signals(number), Random(seed), longest, warm=warm)
+    warm, late = longest != COLD_SECONDS, longest == LATE_SECONDS
+    sent = Chain(place, script, signal.Signals(number), Random(seed), longest, warm, late)
     return list(itertools.islice(sent.tries(), count))
 
 
@@ -75,8 +78,11 @@ def main() -> int:
                     f"{number.name} at a random moment, {'torch' if script == TORCH else 'light'}"
                 )
                 for begin in range(0, total, CHAIN):
-                    cold = script == LIGHT and begin // CHAIN % COLD_SHARE == 0
-                    seconds = COLD_SECONDS if cold else longest
+                    seconds = longest
+                    if script == LIGHT and begin // CHAIN % COLD_SHARE == 0:
+                        seconds = COLD_SECONDS
+                    elif script == LIGHT and begin // CHAIN % LATE_SHARE == 1:
+                        seconds = LATE_SECONDS
                     count = min(CHAIN, total - begin)
                     plan(name, chain, next(places), script, number, next(seeds), count, seconds)
         for fault, name in STRIKES.items():

@@ -26,7 +26,10 @@ MARK = "CPUTUNE_WATCHED"
 TUNE = ("tune", "--share-machine")
 """Several studies run beside each other here, and their figures do not count."""
 
-GONE_SECONDS = 8.0
+PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
+"""How many times longer than on a usual machine is waited: in an emulated guest, say."""
+
+GONE_SECONDS = 8.0 * PATIENCE
 """So long may what was started outlive a parent that was killed."""
 
 TIDY = {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
@@ -87,7 +90,7 @@ class Watched:
         """What it has written to stderr so far."""
         return self._file("err").read_text(errors="replace")
 
-    def until(self, text: str, seconds: float = 120.0) -> bool:
+    def until(self, text: str, seconds: float = 120.0 * PATIENCE) -> bool:
         """Wait until it has said this; False where it has ended without, or time is up."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -22,6 +22,7 @@ from cputune.errors import CannotError, Interrupted, NoValidTrialError, UsageErr
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
+from cputune.tuner import ledger
 from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded, TrialRepeated
 from cputune.tuner.ledger import Ledger
 
@@ -389,6 +390,20 @@ class TestNeighbours:
         result = cputune.tune(of.workload, facts=facts, runner=runner, budget=4)
         assert result.trials[0].state == COMPLETED
         assert result.baseline.samples_per_second.median == pytest.approx(8 / 3)
+
+
+def test_an_interrupt_while_the_file_is_closed_shows_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Interrupted(sqlite3.Connection):
+        def close(self) -> None:
+            super().close()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ledger, "connect", lambda path: sqlite3.connect(path, factory=Interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        ledger.Ledger(tmp_path / "s.db", resume=False)
+    assert caplog.records == []
 
 
 class TestInterrupt:

@@ -46,7 +46,7 @@ class Guest:
         started = time.monotonic()
         disk = self._directory / "project.ext4"
         project = self._directory / "project"
-        for name in ("cputune", "recipes", "tests/vm"):
+        for name in ("cputune", "recipes", "tests/faults", "tests/vm"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(image.PROJECT / name, project / name, ignore=ignored)
         image.write_disk(project, disk, free_mib=16)

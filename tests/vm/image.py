@@ -29,7 +29,7 @@ DEBIAN = (
     "bash,coreutils,hwloc-nox,iproute2,kmod,linux-image-cloud-amd64,mount,mpich,procps,python3,"
     "util-linux"
 )
-PACKAGES = ("torch", "numpy")
+PACKAGES = ("torch", "numpy", "optuna", "transformers", "accelerate")
 """Beside what cputune itself requires."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "debootstrap": "debootstrap"}

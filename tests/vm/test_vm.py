@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hosts import recordings
 from hosts.lscpu import COMMAND, assert_as_lscpu
-from vm import image
 from vm.guest import Guest
 
 from cputune import cpulist
@@ -50,17 +49,6 @@ STATES = {
         inside(f"{CGROUP}/job"),
     ),
 }
-
-
-@pytest.fixture(scope="session")
-def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """One guest for all tests; each leaves it as it was."""
-    reason = image.why_not()
-    if reason is not None:
-        pytest.skip(reason)
-    with Guest(tmp_path_factory.mktemp("vm")) as booted:
-        print(f"the guest booted in {booted.boot_seconds:.0f} s")
-        yield booted
 
 
 def doctor(guest: Guest, within: str = "") -> Document:
