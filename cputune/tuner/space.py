@@ -221,9 +221,10 @@ def _suggestions(
     and IPEX, which the guides use where they live. The topology's plan takes a faster
     allocator. ``own`` are the knobs that the script decides.
     """
-    cores = usable_cores(facts)
-    nodes = len({(core.socket, core.numa_node) for core in cores})
-    guide = guide_plan(facts).processes_per_node if cores else 1
+    if not values:
+        return ()
+    nodes = len({(core.socket, core.numa_node) for core in usable_cores(facts)})
+    guide = guide_plan(facts).processes_per_node
     precision = advised_precision(facts)
     today = {
         knob.name: knob.today for knob in KNOBS if knob.put is not None and knob.name != "ipex"

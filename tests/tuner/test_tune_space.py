@@ -154,7 +154,7 @@ class TestPrecision:
 
     def test_no_bf16_elsewhere_unless_asked(self) -> None:
         facts = machine(isa=AVX512)
-        space = cputune.search_space(facts, JOB)
+        space = build_space(facts, JOB)
         assert values_of(space, "precision") == {"fp32"}
         assert "slower" in why(space, "precision=bf16")
         slow = cputune.search_space(facts, JOB, allow_slow_precision=True)
@@ -290,6 +290,11 @@ class TestFixing:
             "1 × 8 threads, bf16",
         ]
 
+    def test_the_backend_is_not_varied_for_another_knob(self) -> None:
+        space = cputune.search_space(ipex_era(), JOB, knobs=["precision"])
+        assert values_of(space, "backend") == {"gloo"}
+        assert values_of(space, "ccl_workers") == {0}
+
     @pytest.mark.parametrize("call", [{"knobs": ["rank"]}, {"fix": {"colour": "red"}}])
     def test_an_unknown_knob_is_named(self, call: dict[str, object]) -> None:
         with pytest.raises(UsageError, match="no knob is called") as caught:
@@ -308,6 +313,9 @@ class TestFixing:
             ({"threads": 99}, "no plan of this machine has threads=99"),
             ({"placement": "packed"}, "no plan of this machine has placement=packed"),
             ({"backend": "mpi"}, "no plan of this machine has backend=mpi"),
+            ({"smt": True}, "no plan of this machine has smt=yes$"),
+            ({"threads": 4, "precision": "fp16"}, "no plan of this machine has precision=fp16$"),
+            ({"precision": "fp16", "ranks": 99}, "no plan of this machine has ranks=99$"),
         ],
     )
     def test_an_impossible_value_is_refused(self, fix: dict[str, object], message: str) -> None:
@@ -394,6 +402,13 @@ class TestSuggestions:
     def test_the_guide_leaves_a_core_to_a_worker_where_ccl_lives(self) -> None:
         guide = dict(cputune.search_space(ipex_era(), JOB).suggestions)["guide"]
         assert (guide.backend, guide.ccl_workers, guide.threads_per_process) == ("ccl", 1, 27)
+        assert guide.ipex
+
+    def test_the_guide_leaves_what_it_does_not_name_as_it_is_today(self) -> None:
+        for facts in (ipex_era(), machine(libraries=("iomp",))):
+            space = cputune.search_space(facts, JOB)
+            values = space.values[dict(space.suggestions)["guide"]]
+            assert (values["optimizer"], values["openmp"]) == ("default", "default")
 
     @pytest.mark.parametrize("packages", [IPEX_ERA, TODAY], ids=["ipex", "today"])
     @pytest.mark.parametrize("launchers", [(), (INTEL_MPI,)], ids=["no mpi", "intel mpi"])
