@@ -45,13 +45,12 @@ def _try_room(nursery: Nursery, room: Room, words: Sequence[str], *, survivors: 
     modules = [m for m in room.modules if not words or any(word in m for word in words)]
     if not modules:
         return
-    seconds = nursery.unharmed(room.tests)
     for module in modules:
-        source = (PROJECT / module).read_text(encoding="utf-8")
         before = _kept(module) if survivors else None
         nursery.prepare(module)
+        seconds = nursery.unharmed(room.tests)
         caught, survived = 0, []
-        for mutant in planted(module, source):
+        for mutant in planted(module, nursery.source(module)):
             fault = Fault(module=module, was=mutant.was, becomes=mutant.becomes)
             known = before is not None and fault not in before
             if known or nursery.notices(module, mutant.source, room.tests, seconds):

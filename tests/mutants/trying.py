@@ -80,6 +80,10 @@ class Nursery:
                 importlib.import_module(name)
         gc.freeze()
 
+    def source(self, module: str) -> str:
+        """The module as it was copied: the project itself may be worked on meanwhile."""
+        return (self._copy / module).read_text(encoding="utf-8")
+
     def unharmed(self, tests: Sequence[str]) -> float:
         """CPU and wall seconds of these tests without a fault; raises RuntimeError if one fails."""
         began = time.monotonic()
