@@ -47,18 +47,17 @@ def _try_room(nursery: Nursery, room: Room, words: Sequence[str], *, survivors: 
         return
     for module in modules:
         before = _kept(module) if survivors else None
-        nursery.prepare(module)
-        seconds = nursery.unharmed(room.tests)
-        caught, survived = 0, []
-        for mutant in planted(module, nursery.source(module)):
-            fault = Fault(module=module, was=mutant.was, becomes=mutant.becomes)
-            known = before is not None and fault not in before
-            if known or nursery.notices(module, mutant.source, room.tests, seconds):
-                caught += 1
-            else:
-                survived.append(fault)
-                sys.stderr.write(f"{module}:{mutant.line}\n  - {fault.was}\n  + {fault.becomes}\n")
-        _keep(module, caught, survived)
+        planted_here = list(planted(module, nursery.source(module)))
+        faults = [Fault(module=module, was=m.was, becomes=m.becomes) for m in planted_here]
+        tried = [n for n, fault in enumerate(faults) if before is None or fault in before]
+        found = nursery.noticed(module, [planted_here[n] for n in tried], room.tests)
+        survived = []
+        for number, caught in zip(tried, found, strict=True):
+            if not caught:
+                survived.append(faults[number])
+                line, fault = planted_here[number].line, faults[number]
+                sys.stderr.write(f"{module}:{line}\n  - {fault.was}\n  + {fault.becomes}\n")
+        _keep(module, len(faults) - len(survived), survived)
 
 
 def _print() -> bool:

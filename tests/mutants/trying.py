@@ -1,15 +1,23 @@
 """One fault and the tests of its room, in a process that is forked for it.
 
-The faults are planted in a copy of the project, never in the project itself. What costs time,
-importing pytest and other people's libraries, is done once, before the fork.
+The faults are planted in a copy of the project, never in the project itself. Two ways lead to
+the same answer:
+
+- quick: the tests are collected once, and each fork runs them with the function exchanged that
+  has the fault; on disk it is in the file, for the processes that a test starts;
+- whole: each fork imports everything anew. That is how what cannot be exchanged is tried: a
+  constant, a default, a class, and a function that has run while the tests were collected.
 """
 
 from __future__ import annotations
 
 import compileall
+import contextlib
+import ctypes
 import gc
 import importlib
 import itertools
+import json
 import os
 import py_compile
 import resource
@@ -18,8 +26,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import NoReturn
 
 import grimp
@@ -27,18 +36,22 @@ import hypothesis
 import hypothesis.strategies
 import pytest
 
+from mutants.exchange import Exchange
+from mutants.planting import Mutant
+
 QUICK = "not torch and not slow and not consumer and not vm and not ipex"
 OPTIONS = (
-    *("-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "-m", QUICK),
+    *("-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--basetemp=tmp", "-m", QUICK),
     *("-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin"),
 )
 
 SAID = "said.txt"
 """What pytest says about the last try, inside the copy."""
 
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
 MEMORY_BYTES = 8 << 30
 """Of one try: a fault may make a list without end."""
-
 
 # Quick, and the same for every fault; what is found need not be made small.
 hypothesis.settings.register_profile(
@@ -51,11 +64,10 @@ hypothesis.settings.register_profile(
 
 
 class Nursery:
-    """Tries one fault after another in a copy of the project, the best tests first."""
+    """Tries faults in a copy of the project, those tests first that caught the last ones."""
 
     def __init__(self, copy: Path) -> None:
         self._copy = copy
-        self._catchers: list[str] = []
         # By hash: two faults of one second and one size are not mistaken for each other.
         by_hash = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(copy, quiet=2, invalidation_mode=by_hash)
@@ -67,7 +79,34 @@ class Nursery:
         )
         self._graph = grimp.build_graph("cputune", cache_dir=None)
 
-    def prepare(self, module: str) -> None:
+    def source(self, module: str) -> str:
+        """The module as it was copied: the project itself may be worked on meanwhile."""
+        return (self._copy / module).read_text(encoding="utf-8")
+
+    def noticed(
+        self, module: str, mutants: Sequence[Mutant], tests: Sequence[str]
+    ) -> Iterator[bool]:
+        """Of each of these faults of a module whether the tests notice it.
+
+        Raises RuntimeError if one of them fails without any fault.
+        """
+        self._prepare(module)
+        began = time.monotonic()
+        if _forked(_First([]), tests, 600.0)[0]:
+            raise RuntimeError(f"these fail without any fault:\n{Path(SAID).read_text()}")
+        limit_seconds = 10.0 + 5.0 * (time.monotonic() - began)
+        place = self._copy / module
+        _, said = _forked(_Quick(place, mutants, limit_seconds), tests, 100_000.0)
+        quick = json.loads(said)
+        catchers: list[str] = []
+        for mutant, noticed in zip(mutants, quick, strict=True):
+            if noticed is not None:
+                yield noticed
+                continue
+            with _planted(place, mutant.source):
+                yield _catches(*_forked(_First(catchers), tests, limit_seconds), catchers)
+
+    def _prepare(self, module: str) -> None:
         """Import what this module has no part in: all forks have it, and only the rest is new."""
         for name in [name for name in sys.modules if name.partition(".")[0] == "cputune"]:
             del sys.modules[name]
@@ -80,66 +119,114 @@ class Nursery:
                 importlib.import_module(name)
         gc.freeze()
 
-    def source(self, module: str) -> str:
-        """The module as it was copied: the project itself may be worked on meanwhile."""
-        return (self._copy / module).read_text(encoding="utf-8")
 
-    def unharmed(self, tests: Sequence[str]) -> float:
-        """CPU and wall seconds of these tests without a fault; raises RuntimeError if one fails."""
-        began = time.monotonic()
-        if self._forked(tests, limit_seconds=600.0):
-            raise RuntimeError(f"these fail without any fault:\n{Path(SAID).read_text()}")
-        return time.monotonic() - began
+class _First:
+    """Runs the tests that caught the last faults first, and tells which one catches this."""
 
-    def notices(self, module: str, source: str, tests: Sequence[str], seconds: float) -> bool:
-        """Whether these tests, which take so long without it, notice this fault."""
-        place = self._copy / module
-        before = place.read_bytes()
-        place.write_text(source, encoding="utf-8")
-        try:
-            return self._forked(tests, limit_seconds=10.0 + 5.0 * seconds)
-        finally:
-            place.write_bytes(before)
-
-    def _forked(self, tests: Sequence[str], limit_seconds: float) -> bool:
-        """Whether a test failed, or did not come to an end."""
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            os.setsid()
-            _run(tests, self._catchers, writing)
-        os.close(writing)
-        ready, _, _ = select.select([reading], [], [], limit_seconds)
-        caught_by = os.read(reading, 4096).decode() if ready else ""
-        os.close(reading)
-        if not ready:
-            os.killpg(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        if caught_by:
-            self._catchers = [caught_by, *(c for c in self._catchers if c != caught_by)][:20]
-        code = os.waitstatus_to_exitcode(status)
-        if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
-            raise RuntimeError(f"no tests: {' '.join(tests)}")
-        return code != 0
-
-
-class _Catching:
-    """Puts the tests that caught the last faults first, and tells which one caught this."""
-
-    def __init__(self, catchers: list[str]) -> None:
-        self._rank = {name: number for number, name in enumerate(catchers)}
-        self.caught_by = ""
+    def __init__(self, catchers: Sequence[str]) -> None:
+        self.catchers = catchers
+        self.answer = ""
+        self.answer_to = -1
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: self._rank.get(item.nodeid, len(self._rank)))
+        rank = {name: number for number, name in enumerate(self.catchers)}
+        items.sort(key=lambda item: rank.get(item.nodeid, len(rank)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and not self.caught_by:
-            self.caught_by = report.nodeid
+        if report.failed and not self.answer:
+            self.answer = report.nodeid
 
 
-def _run(tests: Sequence[str], catchers: list[str], answer: int) -> NoReturn:
+class _Quick(_First):
+    """Collects the tests, and runs them in a fork for each fault; tells of each what came of it.
+
+    None for those that cannot be exchanged.
+    """
+
+    def __init__(self, place: Path, mutants: Sequence[Mutant], limit_seconds: float) -> None:
+        super().__init__([])
+        self._place, self._mutants, self._limit = place, mutants, limit_seconds
+        self._ran: set[CodeType] = set()
+
+    def pytest_sessionstart(self) -> None:
+        sys.setprofile(lambda frame, event, argument: self._ran.add(frame.f_code))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        sys.setprofile(None)
+        exchange = Exchange(self._place, self._ran)
+        gc.freeze()
+        catchers: list[str] = []
+        noticed: list[bool | None] = []
+        for mutant in self._mutants:
+            functions = exchange.functions(mutant.source)
+            if not functions:
+                noticed.append(None)
+                continue
+            with _planted(self._place, mutant.source):
+                child, reading, writing = _fork()
+                if child == 0:  # it runs the tests as if nothing had been, and ends in _run
+                    for function, code in functions:
+                        function.__code__ = code
+                    self.catchers, self.answer_to = catchers, writing
+                    self.pytest_collection_modifyitems(session.items)
+                    return None
+                ended = _ended(child, reading, writing, self._limit)
+                noticed.append(_catches(*ended, catchers))
+        self.answer = json.dumps(noticed)
+        return True
+
+
+@contextlib.contextmanager
+def _planted(place: Path, source: str) -> Iterator[None]:
+    before, process = place.read_bytes(), os.getpid()
+    place.write_text(source, encoding="utf-8")
+    try:
+        yield
+    finally:
+        if os.getpid() == process:  # and not a fork of it
+            place.write_bytes(before)
+
+
+def _forked(plugin: _First, tests: Sequence[str], limit_seconds: float) -> tuple[int, str]:
+    """These tests in a process of their own: its exit code, and the answer of the plugin."""
+    child, reading, writing = _fork()
+    if child == 0:
+        plugin.answer_to = writing
+        _run(plugin, tests)
+    return _ended(child, reading, writing, limit_seconds)
+
+
+def _fork() -> tuple[int, int, int]:
+    """A process that ends with this one; a pipe to read its answer from."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return child, reading, writing
+
+
+def _ended(child: int, reading: int, writing: int, limit_seconds: float) -> tuple[int, str]:
+    os.close(writing)
+    ready, _, _ = select.select([reading], [], [], limit_seconds)
+    if not ready:
+        os.killpg(child, signal.SIGKILL)
+    with open(reading, encoding="utf-8") as pipe:
+        answer = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), answer
+
+
+def _catches(code: int, caught_by: str, catchers: list[str]) -> bool:
+    """Whether a test failed, or did not come to an end."""
+    if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise RuntimeError(f"no tests:\n{Path(SAID).read_text()}")
+    if caught_by:
+        catchers[:] = [caught_by, *(name for name in catchers if name != caught_by)][:20]
+    return code != 0
+
+
+def _run(plugin: _First, tests: Sequence[str]) -> NoReturn:
     """The tests, in the child; it ends with pytest's exit code."""
     code = 1
     try:
@@ -149,9 +236,8 @@ def _run(tests: Sequence[str], catchers: list[str], answer: int) -> NoReturn:
         os.dup2(said, 2)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         hypothesis.settings.load_profile("mutants")
-        catching = _Catching(catchers)
-        code = int(pytest.main([*OPTIONS, *tests], plugins=[catching]))
-        os.write(answer, catching.caught_by.encode())
+        code = int(pytest.main([*OPTIONS, *tests], plugins=[plugin]))
+        os.write(plugin.answer_to, plugin.answer.encode())
     except BaseException:
         traceback.print_exc()
     finally:
