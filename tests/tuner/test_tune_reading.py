@@ -10,7 +10,7 @@ from tuner.fakes import SMALL, FakeRunner, steady
 
 import cputune
 from cputune.plan import Plan
-from cputune.steps import Step
+from cputune.steps import Step, TimeUp
 from cputune.tuner.race import Verdict
 from cputune.tuner.reading import Rules, Run, divergence, read_run
 
@@ -65,6 +65,71 @@ def test_time_that_is_up_ends_a_run() -> None:
     assert runner.steps_read == 2
     assert run.verdict == "more"
     assert run.failure is None
+    assert run.cut == "after 2 steps"
+
+
+def test_time_that_is_up_before_the_first_step_is_told_in_the_runners_words() -> None:
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        yield from [Step(1.0, 8)] * before
+        raise TimeUp("while it loaded")
+
+    runner = FakeRunner(script)
+    cuts = [read_run(runner, PLAN, Rules(verdict=five)).cut for _ in range(2)]
+    assert cuts == ["while it loaded", "after one step"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [(0, "the job ended after no steps"), (1, "the job ended after one step"), (2, "")],
+)
+def test_a_job_that_ends_by_itself_has_two_steps_at_least(steps: int, said: str) -> None:
+    run, _ = read([Step(0.5, 8)] * steps)
+    assert run.ended
+    assert str(run.failure or "").startswith(said)
+    assert (run.failure is None) == (said == "")
+
+
+def test_a_run_that_was_enough_has_not_ended_by_itself() -> None:
+    assert not read(steady(0.5))[0].ended
+
+
+@pytest.mark.parametrize("step", [Step(0.0, 8), Step(math.inf, 8), Step(0.5, 0)])
+def test_the_third_step_without_a_time_ends_a_run(step: Step) -> None:
+    run, runner = read([step, step, *[Step(0.5, 8)] * 5])
+    assert (run.failure, run.unusable, len(run.logs)) == (None, 2, 5)
+    run, runner = read([step] * 9)
+    assert runner.steps_read == 3
+    assert str(run.failure).startswith("3 steps took")
+
+
+@pytest.mark.parametrize("step", [Step(1e-9, 8), Step(0.5, 1)])
+def test_a_nanosecond_and_one_sample_are_measured(step: Step) -> None:
+    assert read([step] * 5)[0].logs == [math.log(step.seconds / step.samples)] * 5
+
+
+def test_half_of_the_steps_may_be_delayed() -> None:
+    late, good = Step(2.0, 8, delayed_seconds=1.5), Step(0.5, 8)
+    run, _ = read([good, good, good, late, late, late, good, good])
+    assert (run.failure, run.delayed) == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (MemoryError(), "out of memory", "MemoryError"),
+        (TimeoutError("late"), "timed out", "TimeoutError: late"),
+        (RuntimeError("no"), "crashed", "RuntimeError: no"),
+        (SystemExit(), "crashed", "SystemExit"),
+    ],
+)
+def test_what_a_runner_raises_fails_the_run(error: BaseException, kind: str, said: str) -> None:
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        yield Step(1.0, 8)
+        raise error
+
+    failure = read_run(FakeRunner(script), PLAN, Rules(verdict=five)).failure
+    assert failure is not None
+    assert (failure.kind, str(failure)) == (kind, said)
 
 
 def test_an_interrupt_comes_through_and_the_run_is_ended() -> None:
@@ -104,6 +169,19 @@ def test_what_goes_wrong_while_ending_does_not_hide_the_steps() -> None:
         ([7.5, 7.4, 7.6], [5.0, 4.9, 4.8], "the mean loss of the first 3 steps is 7.5"),
         ([2.0, 2.0, 2.0], [5.0, 4.9, 4.8], "the mean loss of the first 3 steps is 2"),
         ([5.0, 4.0], [None, math.nan], None),
+        ([11.0], [5.0], None),  # twice the worst, and one
+        ([11.1], [5.0], "the loss is 11.1 at step 0"),
+        ([-11.1], [-5.0], "the loss is -11.1 at step 0"),
+        ([7.5, 7.4], [5.0, 4.9], None),  # two say nothing
+        ([None, 7.5, 7.4, 7.6], [9.0, 5.0, 4.9, 4.8], "the mean loss of the first 3 steps is 7.5"),
+        ([9.0, 7.5, 7.4, 7.6], [None, 5.0, 4.9, 4.8], "the mean loss of the first 3 steps is 7.5"),
+        ([9.0, 7.5, 7.4, 7.6], [math.inf, 5.0, 4.9, 4.8], "the mean loss of the first 3 steps"),
+        ([13.2] * 3, [10.0] * 3, None),  # a third
+        ([13.4] * 3, [10.0] * 3, "the mean loss of the first 3 steps is 13.4"),
+        ([1.5] * 3, [1.0] * 3, None),  # a half
+        ([1.6] * 3, [1.0] * 3, "the mean loss of the first 3 steps is 1.6"),
+        ([8.25, 6.25] * 2, [5.0] * 4, None),  # twice the error of the mean, and a little less
+        ([8.37, 6.37] * 2, [5.0] * 4, "the mean loss of the first 4 steps is 7.37"),
     ],
 )
 def test_losses_beside_the_baselines(

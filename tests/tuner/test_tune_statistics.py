@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune.tuner.statistics import USUAL_NOISE, Noise, estimate, median, student_t
+from cputune.tuner.statistics import USUAL_NOISE, Noise, estimate, median, spread, student_t
 
 
 def logs(*seconds: float) -> list[float]:
@@ -31,6 +31,73 @@ def test_steps_that_still_get_faster_are_not_level(seen: int) -> None:
 def test_a_run_without_warm_up_has_none() -> None:
     now = estimate(logs(0.5, 0.49, 0.51, 0.5), USUAL_NOISE)
     assert (now.warmup, len(now.kept), now.level) == (0, 4, True)
+
+
+@pytest.mark.parametrize(
+    ("noise", "first", "warmup"),
+    [(0.1, 0.25, 0), (0.1, 0.3, 1), (0.01, 0.07, 0), (0.01, 0.09, 1)],
+)
+def test_warm_up_are_steps_that_lie_far_above_the_rest(
+    noise: float, first: float, warmup: int
+) -> None:
+    assert estimate([first, *[0.0] * 5], noise).warmup == warmup
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup"),
+    [([0.2] * 2 + [0.0] * 2, 2), ([0.3] * 3 + [0.0], 0), ([0.2] * 6 + [0.0] * 2, 0)],
+)
+def test_the_rest_is_the_later_half_and_three_steps_at_least(
+    steps: list[float], warmup: int
+) -> None:
+    assert estimate(steps, 0.05).warmup == warmup
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(5, 3), (4, 0)])
+def test_steps_are_skipped_where_two_follow(steps: int, warmup: int) -> None:
+    assert estimate([0.0] * steps, 0.05, skip=3).warmup == warmup
+
+
+@pytest.mark.parametrize(
+    ("noise", "last", "kept"), [(0.1, 0.4, 5), (0.1, 0.45, 4), (0.01, 0.12, 5), (0.01, 0.2, 4)]
+)
+def test_steps_far_above_the_median_were_delayed(noise: float, last: float, kept: int) -> None:
+    assert len(estimate([0.0, 0.0, 0.0, 0.0, last], noise).kept) == kept
+
+
+@pytest.mark.parametrize(
+    ("steps", "noise", "level"),
+    [
+        ([0.0], 0.05, False),  # one says nothing
+        ([0.0, 0.0], 0.05, True),
+        ([0.0, 0.0, 1.0, 1.0], 0.05, False),  # no more than half count
+        ([0.0, 0.34, 0.0], 0.1, True),
+        ([0.0, 0.4375, 0.0], 0.125, True),
+        ([0.0, 0.39, 0.0], 0.1, False),  # too wide
+        ([0.0, 0.09, 0.0], 0.01, True),
+        ([0.0, 0.11, 0.0], 0.01, False),
+        ([0.12, 0.06, 0.0], 0.05, False),  # falling
+        ([0.12, 0.12, 0.06, 0.0], 0.05, False),
+        ([0.12, 0.12, 0.0], 0.05, True),
+        ([0.12, 0.0, 0.0], 0.05, True),
+        ([0.125, 0.0625, 0.0], 0.0625, True),  # so little is noise
+    ],
+)
+def test_level_are_steps_that_neither_scatter_widely_nor_fall(
+    steps: list[float], noise: float, level: bool
+) -> None:
+    assert estimate(steps, noise).level == level
+
+
+def test_the_scatter_of_few_steps_is_held_by_what_is_known_beforehand() -> None:
+    assert spread([5.0, 5.2], 0.1) == pytest.approx(math.sqrt((0.02 + 6 * 0.01) / (1 + 6)))
+
+
+def test_the_interval_is_as_wide_as_the_error_of_the_mean() -> None:
+    now = estimate([0.0, 0.02, 0.0, 0.02], 0.05)
+    assert now.error == pytest.approx(spread(now.kept, 0.05) / 2)
+    assert now.high - now.center == pytest.approx(1.96 * now.error)
+    assert now.center - now.low == pytest.approx(1.96 * now.error)
 
 
 def test_one_step_five_times_longer_is_left_out() -> None:
@@ -72,16 +139,35 @@ def test_noise_is_learnt_from_the_steps() -> None:
     noise = Noise()
     assert noise.deviation == pytest.approx(USUAL_NOISE)
     for _ in range(100):
-        noise.learn([rng.gauss(0, 0.12) for _ in range(5)])
+        noise.learn([rng.gauss(3, 0.12) for _ in range(5)])
     assert noise.deviation == pytest.approx(0.12, rel=0.1)
+
+
+@pytest.mark.parametrize(("steps", "deviation"), [([0.0, 0.0], 0.01), ([0.0, 9.0], 0.3)])
+def test_noise_is_never_less_or_more_than_is_plausible(
+    steps: list[float], deviation: float
+) -> None:
+    noise = Noise()
+    noise.learn(steps * 20)
+    assert noise.deviation == deviation
+
+
+def test_the_median_of_an_odd_count_is_the_one_in_the_middle() -> None:
+    assert median([3, 1, 2]) == 2
 
 
 def test_the_median_of_an_even_count_is_between_the_two_in_the_middle() -> None:
     assert median([4, 1, 3, 2]) == 2.5
 
 
+def test_quantiles_of_students_t() -> None:
+    tabled = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179]
+    assert [student_t(freedom) for freedom in range(1, 13)] == pytest.approx(tabled, rel=1e-6)
+
+
 @pytest.mark.parametrize(
-    ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (10, 2.228), (30, 2.042)]
+    ("freedom", "quantile"),
+    [(0.5, 12.706), (1.5, 8.504), (11.5, 2.19), (13, 2.160), (30, 2.042), (1000, 1.962)],
 )
-def test_quantiles_of_students_t(freedom: float, quantile: float) -> None:
-    assert student_t(freedom) == pytest.approx(quantile, rel=0.01)
+def test_quantiles_between_and_beyond_the_tabled_ones(freedom: float, quantile: float) -> None:
+    assert student_t(freedom) == pytest.approx(quantile, abs=0.005)
