@@ -36,10 +36,15 @@ ASKED: tuple[tuple[str, KnobValue], ...] = (
     ("products", "bf16"),
     ("optimizer", "adamw_torch"),
     ("accumulation", 2),
+    ("malloc", "kept"),
+    ("malloc", "huge_pages"),
 )
 """Knobs and the value that is compared with that of the base."""
 
-FIRST = {"products": {"precision": "fp32"}}
+FIRST = {
+    "products": {"precision": "fp32"},
+    "malloc": {"allocator": "default", "preload": ()},
+}
 """In what else the plans that are compared for a knob differ from the base."""
 
 

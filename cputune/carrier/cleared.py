@@ -45,7 +45,10 @@ CLEARED = (
         why="threads and their places",
     ),
     Cleared(names=("CCL_*", "I_MPI_PIN*"), why="workers of oneCCL, pinning of Intel MPI"),
-    Cleared(names=("LD_PRELOAD", "MALLOC_CONF", "TCMALLOC_*"), why="another malloc or OpenMP"),
+    Cleared(
+        names=("LD_PRELOAD", "MALLOC_*", "GLIBC_TUNABLES", "TCMALLOC_*"),
+        why="another malloc or OpenMP",
+    ),
 )  # fmt: skip
 """In the order in which emitted scripts show them."""
 

@@ -9,7 +9,10 @@ from cputune.carrier.cleared import is_cleared
 from cputune.plan import Plan
 from cputune.stack import Versions, ipex_off
 
-LOADED_ONCE = ("LD_PRELOAD", "MALLOC_CONF", "KMP_BLOCKTIME")
+LOADED_ONCE = (
+    "LD_PRELOAD", "MALLOC_CONF", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_",
+    "GLIBC_TUNABLES", "KMP_BLOCKTIME",
+)  # fmt: skip
 """Variables of a plan that are read when a library is loaded: a forked rank has them from
 the process that it is forked of, and cannot change them."""
 

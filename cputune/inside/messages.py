@@ -50,6 +50,8 @@ class RankState(TypedDict, total=False):
         accumulation: forward passes of one optimizer step, as the framework was told.
         parses_arguments: whether the script reads TrainingArguments from its command line.
         optimizer: its class, and which of torch's implementations it takes.
+        mapped_blocks: blocks that glibc's malloc has mapped by themselves; None: not known.
+        huge_pages_bytes: what lies in transparent huge pages; None: not known.
         products: in what oneDNN may multiply fp32 matrices, "fp32" or "bf16".
         products_rounded: whether it really rounds their factors to bf16.
         dropout: how masks were drawn so far: "bytes", or as torch does.
@@ -86,6 +88,8 @@ class RankState(TypedDict, total=False):
     parses_arguments: bool
     learning_rate: float
     optimizer: dict[str, Any]
+    mapped_blocks: int | None
+    huge_pages_bytes: int | None
     products: str
     products_rounded: bool
     dropout: str

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 import resource
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 from cputune.inside import SHOW_VARIABLE, oneccl
 from cputune.inside.messages import RankState
@@ -25,7 +27,7 @@ _OPENMP = ("libiomp5", "libomp", "libgomp")
 """In the order in which they win: torch brings libgomp along even where another is preloaded."""
 
 _VARIABLES = re.compile(
-    r"(OMP|GOMP|KMP|MKL|OPENBLAS)_.*|CCL_(WORKER_.*|ATL_.*)|MALLOC_CONF|TCMALLOC_.*"
+    r"(OMP|GOMP|KMP|MKL|OPENBLAS)_.*|CCL_(WORKER_.*|ATL_.*)|MALLOC_.*|GLIBC_TUNABLES|TCMALLOC_.*"
 )
 """What native libraries read once and then do not show otherwise."""
 
@@ -77,9 +79,43 @@ def read() -> RankState:
         state["products_rounded"] = products_rounded(torch)
     masks = getattr(sys.modules.get("cputune_in_torch"), "MASKS", None)
     state["dropout"] = "bytes" if masks is not None and masks.drawn else "torch"
+    if state["allocator"] == "default":
+        state["mapped_blocks"] = mapped_blocks()
+        state["huge_pages_bytes"] = huge_pages_bytes()
     if state["backend"] == "ccl":
         state["ccl_workers"], state["ccl_workers_unknown"] = oneccl.workers(environment)
     return state
+
+
+class _MallocInfo(ctypes.Structure):
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd",
+            "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def mapped_blocks() -> int | None:
+    """Blocks that glibc's malloc has mapped one by one; None for another libc, or an old one."""
+    with contextlib.suppress(OSError, AttributeError):
+        mallinfo = ctypes.CDLL(None).mallinfo2  # glibc 2.33 and later
+        mallinfo.restype = _MallocInfo
+        return int(mallinfo().hblks)
+    return None
+
+
+def huge_pages_bytes() -> int | None:
+    """Bytes of this process that lie in transparent huge pages; None where it is not told."""
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as file,
+    ):
+        for line in file:
+            if line.startswith("AnonHugePages:"):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def products(torch: Any) -> str:

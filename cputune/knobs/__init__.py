@@ -19,6 +19,7 @@ from cputune.knobs.backend import BACKEND
 from cputune.knobs.ccl_workers import CCL_WORKERS
 from cputune.knobs.dropout import DROPOUT
 from cputune.knobs.ipex import IPEX
+from cputune.knobs.malloc import MALLOC
 from cputune.knobs.openmp import OPENMP
 from cputune.knobs.optimizer import OPTIMIZER
 from cputune.knobs.placement import PLACEMENT
@@ -52,6 +53,7 @@ KNOBS: tuple[Knob, ...] = (
     BACKEND,
     CCL_WORKERS,
     ALLOCATOR,
+    MALLOC,
     OPENMP,
     IPEX,
     OPTIMIZER,

@@ -33,9 +33,9 @@ def profile_lines(result: Result) -> tuple[str, ...]:
 def _limit(profile: Profile) -> Iterator[str]:
     if profile.limit_gflops:
         yield (
-            f"its matrix products: {profile.gflops:.0f} GFLOP/s over the whole step, "
+            f"its matrix products: {profile.gflops:.3g} GFLOP/s over the whole step, "
             f"{100 * profile.gflops / profile.limit_gflops:.0f} % of the "
-            f"{profile.limit_gflops:.0f} that its cores reach in "
+            f"{profile.limit_gflops:.3g} that its cores reach in "
             f"{WORDS.get(profile.dtype or '', profile.dtype)}"
         )
 

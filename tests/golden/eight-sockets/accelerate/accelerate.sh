@@ -45,7 +45,7 @@ unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS MKL_DYNAMIC \
 # Workers of oneCCL, pinning of Intel MPI.
 unset "${!CCL_@}" "${!I_MPI_PIN@}"
 # Another malloc or OpenMP.
-unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
+unset LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
 
 # What is trained; further arguments of this script are appended.
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand

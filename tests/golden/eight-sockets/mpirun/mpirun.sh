@@ -43,7 +43,7 @@ unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS MKL_DYNAMIC \
 # Workers of oneCCL, pinning of Intel MPI.
 unset "${!CCL_@}" "${!I_MPI_PIN@}"
 # Another malloc or OpenMP.
-unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
+unset LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
 
 # An mpirun of pip or conda lies beside the interpreter, whose directory need not be on PATH.
 beside=$(dirname -- "$(command -v -- "$python")")

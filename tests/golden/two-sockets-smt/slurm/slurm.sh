@@ -70,7 +70,7 @@ unset "${!OMP_@}" "${!GOMP_@}" "${!KMP_@}" MKL_NUM_THREADS MKL_DYNAMIC \
 # Workers of oneCCL, pinning of Intel MPI.
 unset "${!CCL_@}" "${!I_MPI_PIN@}"
 # Another malloc or OpenMP.
-unset LD_PRELOAD MALLOC_CONF "${!TCMALLOC_@}"
+unset LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
 
 # oneCCL and the Intel MPI that it comes with (https://github.com/intel/torch-ccl).
 setvars=$("$python" -c 'import importlib.util, os

@@ -1,0 +1,118 @@
+"""The knob ``malloc``: what glibc's own malloc does with the memory of tensors that are freed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cputune.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    KnobValue,
+    LeftOut,
+    Shown,
+    State,
+    one_of,
+    variable_shown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cputune.facts import HostFacts
+    from cputune.plan import Plan
+
+DEFAULT, KEPT, HUGE = "default", "kept", "huge_pages"
+
+_KEPT = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+"""Nothing is mapped by itself, nothing is given back, and the heap grows by 64 MiB (mallopt(3)).
+
+As it is, malloc maps each large tensor and gives it back when it is freed, and the next one of its
+size costs a page fault for each 4 KiB."""
+
+_HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""The heap asks for huge pages (madvise(2)); glibc 2.35 and later."""
+
+
+def _choices(facts: HostFacts, ask: Ask) -> Choices:
+    """As it is; memory that is kept; and kept in huge pages, where the kernel gives them."""
+    pages = facts.settings.transparent_huge_pages
+    if pages in ("madvise", "always"):
+        return Choices(values=(DEFAULT, KEPT, HUGE))
+    why = (
+        f"transparent huge pages are not known: "
+        f"{facts.why_unknown('settings.transparent_huge_pages') or 'the kernel does not say'}"
+        if pages is None
+        else f"/sys/kernel/mm/transparent_hugepage/enabled says {pages}"
+    )
+    return Choices(values=(DEFAULT, KEPT), left_out=(LeftOut(what=f"malloc={HUGE}", why=why),))
+
+
+def _put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
+    """Another malloc that is preloaded reads none of these variables."""
+    if plan.allocator != "default" and value != DEFAULT:
+        return None
+    return plan.with_setting("malloc", value)
+
+
+def _value(plan: Plan) -> str:
+    return str(plan.setting("malloc"))
+
+
+def _variables(plan: Plan) -> Mapping[str, str]:
+    value = _value(plan)
+    return {**(_KEPT if value != DEFAULT else {}), **(_HUGE if value == HUGE else {})}
+
+
+def _maps(plan: Plan, state: State) -> str | None:
+    blocks = state.get("mapped_blocks")
+    if blocks is None:
+        return None
+    return "kept" if blocks == 0 else f"{blocks} mapped blocks"
+
+
+def _pages(plan: Plan, state: State) -> str | None:
+    huge = state.get("huge_pages_bytes")
+    if huge is None:
+        return None
+    return "in use" if huge else "none"
+
+
+MALLOC = Knob(
+    name="malloc",
+    summary="what glibc's malloc does with freed memory: as it is, kept, or in huge pages",
+    today=DEFAULT,
+    parse=one_of("malloc", (DEFAULT, KEPT, HUGE)),
+    choices=_choices,
+    put=_put,
+    in_settings=True,
+    variables=_variables,
+    asked_for="what it is worth beside other mallocs was not read on a quiet machine yet",
+    shown=(
+        Shown(
+            what="memory of tensors",
+            expected=lambda plan, local_rank: None if _value(plan) == DEFAULT else "kept",
+            seen=_maps,
+        ),
+        Shown(
+            what="huge pages",
+            expected=lambda plan, local_rank: "in use" if _value(plan) == HUGE else None,
+            seen=_pages,
+        ),
+        *(variable_shown(name, _variables) for name in (*_KEPT, *_HUGE)),
+    ),
+    words=lambda plan: {KEPT: "memory kept", HUGE: "huge pages"}.get(_value(plan)),
+    effect=Effect(
+        own=0.1,
+        within={"layout": 0.04, "precision": 0.04},
+        part_of="allocator",
+        label=lambda plan, at: _value(plan),
+        source="assumed: tcmalloc, which keeps its memory too, is 1.12 times as fast as glibc's "
+        "malloc as it is (log 0.11)",
+    ),
+)

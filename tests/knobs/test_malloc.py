@@ -1,0 +1,110 @@
+"""What glibc's malloc does with freed memory: its own variables, seen in the rank's memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from machines import machine
+
+import cputune
+from cputune.carrier.cleared import is_cleared
+from cputune.carrier.environment import LOADED_ONCE
+from cputune.facts import HostFacts
+from cputune.knobs import knob_named
+from cputune.plan import Plan
+from cputune.workload import Workload
+
+JOB = Workload.from_recipe("bert-mini")
+KNOB = knob_named("malloc")
+PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
+KEPT, HUGE = (PLAN.with_setting("malloc", value) for value in ("kept", "huge_pages"))
+
+
+def with_pages(pages: str | None) -> HostFacts:
+    facts = machine(cores_per_socket=2, libraries=("tcmalloc",))
+    return replace(facts, settings=replace(facts.settings, transparent_huge_pages=pages))
+
+
+def plans_of(facts: HostFacts) -> set[tuple[str, object]]:
+    space = cputune.search_space(facts, JOB, knobs=["allocator", "malloc"])
+    return {(plan.allocator, plan.setting("malloc")) for plan in space.plans()}
+
+
+@pytest.mark.parametrize("pages", ["madvise", "always"])
+def test_lives_beside_the_malloc_of_glibc_alone(pages: str) -> None:
+    glibc = {("default", value) for value in ("default", "kept", "huge_pages")}
+    assert plans_of(with_pages(pages)) == {*glibc, ("tcmalloc", "default")}
+
+
+@pytest.mark.parametrize(
+    ("pages", "reason"), [("never", "enabled says never"), (None, "are not known")]
+)
+def test_huge_pages_are_left_out_where_the_kernel_gives_none(
+    pages: str | None, reason: str
+) -> None:
+    facts = with_pages(pages)
+    assert ("default", "huge_pages") not in plans_of(facts)
+    left_out = cputune.search_space(facts, JOB, knobs=["+malloc"]).left_out
+    assert reason in next(out.why for out in left_out if out.what == "malloc=huge_pages")
+
+
+def test_is_asked_for() -> None:
+    space = cputune.search_space(with_pages("madvise"), JOB)
+    assert {plan.setting("malloc") for plan in space.plans()} == {"default"}
+
+
+def test_its_variables_are_read_as_a_process_starts_and_others_are_cleared() -> None:
+    assert set(HUGE.environment()) - set(PLAN.environment()) <= {*LOADED_ONCE}
+    assert all(map(is_cleared, HUGE.environment().keys() - PLAN.environment().keys()))
+    assert is_cleared("MALLOC_ARENA_MAX")
+
+
+@pytest.mark.parametrize(
+    ("state", "memory", "pages"),
+    [
+        ({"mapped_blocks": 0, "huge_pages_bytes": 1 << 21}, "kept", "in use"),
+        ({"mapped_blocks": 12, "huge_pages_bytes": 0}, "12 mapped blocks", "none"),
+        ({"mapped_blocks": None, "huge_pages_bytes": None}, None, None),
+    ],
+)
+def test_a_rank_shows_it_by_its_memory(
+    state: dict[str, object], memory: str | None, pages: str | None
+) -> None:
+    kept, huge, *_ = KNOB.shown
+    assert (kept.seen(HUGE, state), huge.seen(HUGE, state)) == (memory, pages)
+    assert (kept.expected(HUGE, 0), huge.expected(HUGE, 0)) == ("kept", "in use")
+    assert (kept.expected(KEPT, 0), huge.expected(KEPT, 0)) == ("kept", None)
+    assert kept.expected(PLAN, 0) is None
+
+
+LOOK = """
+import json
+from cputune.inside import state
+kept = [bytearray(1 << 22) for _ in range(8)]
+print(json.dumps([state.mapped_blocks(), state.huge_pages_bytes()]))
+"""
+
+
+def test_a_process_with_these_variables_maps_no_block_by_itself() -> None:
+    def look(plan: Plan) -> list[int | None]:
+        environment = {k: v for k, v in os.environ.items() if not is_cleared(k)}
+        done = subprocess.run(
+            [sys.executable, "-c", LOOK],
+            env={**environment, **plan.environment()},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told: list[int | None] = json.loads(done.stdout)
+        return told
+
+    mapped, _ = look(PLAN)
+    if mapped is None:
+        pytest.skip("this libc has no mallinfo2")
+    assert mapped >= 8
+    assert look(KEPT)[0] == 0
