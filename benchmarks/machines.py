@@ -222,8 +222,10 @@ class SimulatedRunner:
     """Steps of a model with noise: ``noise`` per step, ``delays`` of them ``delay`` times longer.
 
     ``marked`` delays carry ``delayed_seconds`` as a real runner's would. ``warmup``
-    multiplies the first steps; ``run_noise`` is the same for all steps of a run.
-    ``spent_seconds`` counts every step that was read.
+    multiplies the first steps; ``run_noise`` is the same for all steps of a run. The
+    machine as a whole gets slower and faster by ``wander`` (standard deviation of the log),
+    and has forgotten where it was after ``wander_seconds`` or two.
+    ``spent_seconds`` counts every step that was read, and is the clock.
     """
 
     true: Callable[[Plan], float]
@@ -234,10 +236,14 @@ class SimulatedRunner:
     delays: float = 0.03
     delay: float = 5.0
     marked: bool = True
+    wander: float = 0.0
+    wander_seconds: float = 15.0
     warmup: tuple[float, ...] = ()
     spent_seconds: float = 0.0
     spent_steps: int = 0
     runs: int = 0
+    _where: float | None = None
+    _when: float = 0.0
 
     def steps(self, plan: Plan) -> Iterator[Step]:
         """Endless steps of a plan."""
@@ -251,6 +257,8 @@ class SimulatedRunner:
         index = 0
         while True:
             seconds = true * math.exp(rng.gauss(0, self.noise))
+            if self.wander:
+                seconds *= self._wandered(rng)
             if index < len(self.warmup):
                 seconds *= self.warmup[index]
             delayed = 0.0
@@ -266,6 +274,33 @@ class SimulatedRunner:
                 delayed_seconds=delayed,
             )
             index += 1
+
+    def living(self, plan: Plan) -> SimulatedPlan:
+        """The plan beside others: what the machine does meanwhile hits it too."""
+        return SimulatedPlan(self.steps(plan))
+
+    def _wandered(self, rng: random.Random) -> float:
+        """What the machine's wandering makes of a step now (Ornstein and Uhlenbeck 1930)."""
+        if self._where is None:
+            self._where = rng.gauss(0, 1)
+        kept = math.exp(-(self.spent_seconds - self._when) / self.wander_seconds)
+        self._where = kept * self._where + math.sqrt(1 - kept**2) * rng.gauss(0, 1)
+        self._when = self.spent_seconds
+        return math.exp(self.wander * self._where)
+
+
+class SimulatedPlan:
+    """A plan of a runner that simulates, or replays, between its turns."""
+
+    def __init__(self, steps: Iterator[Step]) -> None:
+        self._steps = steps
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        """Its next steps."""
+        return tuple(islice(self._steps, steps))
+
+    def close(self) -> None:
+        """Nothing runs."""
 
 
 class StepSource(Protocol):
@@ -455,6 +490,10 @@ class ReplayRunner:
         for step in chain(recorded[:WARMUP_RECORDED], (rng.choice(later) for _ in repeat(None))):
             self.spent_seconds += step.seconds
             yield step
+
+    def living(self, plan: Plan) -> SimulatedPlan:
+        """The plan beside others."""
+        return SimulatedPlan(self.steps(plan))
 
 
 WARMUP_RECORDED = 5

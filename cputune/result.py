@@ -120,7 +120,8 @@ class Trial:
 class ConfirmRun:
     """One run of a plan in one round of the confirmation, from 0.
 
-    ``samples_per_second`` is None where the run failed, and ``reason`` says why.
+    ``samples_per_second`` is None where the run failed, and ``reason`` says why. ``turns``
+    is how often its processes had their turn beside the others', where all lived at once.
     """
 
     round: Count
@@ -128,6 +129,7 @@ class ConfirmRun:
     plan: Plan
     samples_per_second: Throughput | None
     reason: str | None = None
+    turns: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

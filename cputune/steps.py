@@ -100,7 +100,7 @@ class Living(Protocol):
     """A plan that lives beside others, and stands still while they have their turns."""
 
     def turn(self, steps: int) -> Sequence[Step]:
-        """Let it take so many steps, then stop it; the first turn starts it."""
+        """Let it take so many steps, then stop it."""
         ...
 
     def close(self) -> None:

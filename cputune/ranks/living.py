@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 class LivingPlan:
-    """The processes of one plan, from its first turn until it is closed."""
+    """The processes of one plan; they start at once, and stand still after each turn."""
 
     def __init__(self, runner: ProcessRunner, plan: Plan) -> None:
         self._runner = runner
+        runner.begin(plan)
         self._steps = runner.steps(plan)
 
     def turn(self, steps: int) -> Sequence[Step]:
-        """Let the plan take so many steps, then stop it; the first turn starts it.
+        """Let the plan take so many steps, then stop it; the first turn waits for its start.
 
         The ranks wait between two steps when they are stopped. Raises TrialError where the
         plan fails; nothing of it is left then.

@@ -30,7 +30,7 @@ from cputune.ranks.shown import fed_with, for_people, global_batch
 from cputune.ranks.supervisors import Supervisors, modules_of
 from cputune.ranks.work_folder import WorkFolder
 from cputune.script import require_trainable, script_text
-from cputune.steps import Infeasible, Step, TrialError
+from cputune.steps import Infeasible, Step, TimeUp, TrialError
 from cputune.workload import Workload
 
 PROFILED_STEPS = 4
@@ -76,6 +76,7 @@ class ProcessRunner:
         self._in_turns = in_turns
         self._turn = 1
         self._profiled = 0
+        self._ahead = False
         self._allow_mpi = allow_mpi
         self._patience = patience or Patience()
         self._on_note = on_note or (lambda text: None)
@@ -97,9 +98,11 @@ class ProcessRunner:
 
         Raises TrialError and TimeUp. Only one plan runs at a time: starting another ends the first.
         """
-        self._end_job()
-        self._observed = ()
-        self._job = job = self._start(plan)
+        if not self._ahead:
+            self._begin(plan)
+        self._ahead = False
+        job = self._job
+        assert job is not None
         try:
             yield from job.steps(
                 lambda states: self._check(plan, states),
@@ -113,6 +116,20 @@ class ProcessRunner:
         finally:
             job.end()
             self._empty_scratch()
+
+    def begin(self, plan: Plan) -> None:
+        """Start the plan whose steps are read next, and do not wait for it.
+
+        What fails here is tried again, and told, when they are read.
+        """
+        with contextlib.suppress(TrialError, TimeUp):
+            self._begin(plan)
+            self._ahead = True
+
+    def _begin(self, plan: Plan) -> None:
+        self._end_job()
+        self._observed = ()
+        self._job = self._start(plan)
 
     def living(self, plan: Plan) -> LivingPlan:
         """The plan in processes of its own, which stand still between their turns."""

@@ -23,8 +23,9 @@ from cputune.result import (
     host_fingerprint,
 )
 from cputune.steps import Contended
-from cputune.tuner.confirm import SLOWER, Contender, Gain, gain_of, throughput_of
+from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of, throughput_of
 from cputune.tuner.cutoff import CutOff
+from cputune.tuner.paired import DOUBT, Gain
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
 
@@ -44,6 +45,7 @@ _VERSIONS = (
 class Findings:
     """What a study has found so far.
 
+    ``turns`` are those of the confirmation, ``delayed_turns`` those that others delayed.
     ``cut_off`` is the trial that the end of the time has cut short. ``stand_in`` is the plan
     that is compared with where the baseline did not run; ``fallen`` are candidates that failed
     in the confirmation.
@@ -55,6 +57,8 @@ class Findings:
     never_quiet: bool = False
     saw_quiet: bool = False
     contended_runs: int = 0
+    turns: int = 0
+    delayed_turns: int = 0
     samples_per_step: int | None = None
     data: str | None = None
     cut_off: CutOff | None = None
@@ -116,15 +120,26 @@ def _recommend(findings: Findings, valid: list[Trial], noise: float) -> _Recomme
         base = Measured(
             plan=baseline.plan, samples_per_second=throughput_of(baseline.measured, noise)
         )
-        gains = [
-            (rival, gain)
-            for rival in findings.rivals
-            if rival.out is None or rival.out == SLOWER
-            if (gain := gain_of(baseline, rival, noise)) is not None
-        ]
+        gains = _gains(baseline, findings.rivals, noise)
         if gains:
-            return _confirmed(base, min(gains, key=lambda pair: pair[0].merged()), noise)
+            alive = bool(baseline.sittings)
+            best = max(gains, key=lambda pair: pair[1].mean if alive else -pair[0].merged())
+            return _confirmed(base, best, noise)
     return _unconfirmed(findings, valid)
+
+
+def _gains(
+    baseline: Contender, rivals: Sequence[Contender], noise: float
+) -> list[tuple[Contender, Gain]]:
+    """The rivals that were measured beside the baseline, with their gains."""
+    alive = bool(baseline.sittings)
+    doubt = doubt_each(rivals) if alive else DOUBT
+    return [
+        (rival, gain)
+        for rival in rivals
+        if rival.out is None or (rival.out == SLOWER and not alive)
+        if (gain := gain_of(baseline, rival, noise, doubt=doubt)) is not None
+    ]
 
 
 def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _Recommendation:

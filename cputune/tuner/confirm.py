@@ -1,7 +1,8 @@
-"""The last word: the baseline and the best plans measured again, side by side.
+"""The last word where plans cannot live side by side: rounds of fresh processes.
 
-Rounds are interleaved, so that whatever changes on the machine in the meantime hits
-all of them alike; the speed-up is a mean of differences within rounds.
+Their memory does not suffice for two, or the runner runs one plan at a time. Rounds are
+interleaved, so that whatever changes on the machine in the meantime hits all of them alike;
+the speed-up is a mean of differences within rounds.
 """
 
 from __future__ import annotations
@@ -9,24 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from cputune.plan import Plan
 from cputune.result import Role, Throughput
+from cputune.tuner.paired import DOUBT, RUN_NOISE, Gain, gain_of_rounds, gain_side_by_side
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Run
-from cputune.tuner.statistics import student_t
 
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 5
-RUN_NOISE = 0.02
-"""What two runs of one plan differ by beside the noise of their steps (log)."""
-
 ROUND_DEVIATION = 0.04
 """Standard deviation (log) of what one run in one round says of a plan."""
 
 SLOWER = "slower than the other"
-
-_PRIOR_WEIGHT = 2.0
 
 NARROW = 0.08
 """Half-width of the speed-up's interval (log) at which it is narrow enough; 0.4 of the
@@ -40,13 +37,16 @@ NO_GAIN = 0.02
 class Contender:
     """A plan in the confirmation: its log seconds per sample, one per round or None.
 
-    ``believed`` is what the study thinks of it: mean and standard deviation.
+    ``believed`` is what the study thinks of it: mean and standard deviation. ``sittings``
+    holds for each round which processes took their turns in it; empty where each round
+    had processes of its own.
     """
 
     role: Role
     plan: Plan
     believed: tuple[float, float]
     logs: list[float | None] = field(default_factory=list)
+    sittings: list[int] = field(default_factory=list)
     out: str | None = None
 
     @property
@@ -69,57 +69,42 @@ class Contender:
         return math.sqrt(1 / weight)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
-    """log(speed-up) over the baseline: its mean and 95 % interval, from so many rounds."""
-
-    mean: float
-    low: float
-    high: float
-    pairs: int
-
-    @property
-    def settled(self) -> bool:
-        """Whether more rounds would not change what is said."""
-        if self.high < NO_GAIN:
-            return True
-        return self.low > 0 and self.high - self.mean <= max(NARROW, 0.4 * self.mean)
-
-
-def gain_of(baseline: Contender, other: Contender, noise: float) -> Gain | None:
+def gain_of(
+    baseline: Contender, other: Contender, noise: float, *, doubt: float = DOUBT
+) -> Gain | None:
     """The paired gain of a plan over the baseline; None before two rounds have both."""
     pairs = [
-        slow - fast
-        for slow, fast in zip(baseline.logs, other.logs, strict=False)
+        (sitting, slow - fast)
+        for sitting, slow, fast in zip_longest(
+            baseline.sittings, baseline.logs, other.logs, fillvalue=None
+        )
         if slow is not None and fast is not None
     ]
-    if len(pairs) < 2:
-        return None
-    mean, half = _interval(pairs, noise)
-    return Gain(mean=mean, low=mean - half, high=mean + half, pairs=len(pairs))
+    if not baseline.sittings:
+        return gain_of_rounds([gain for _, gain in pairs], noise)
+    sittings = [[g for s, g in pairs if s == number] for number in dict(pairs)]
+    return gain_side_by_side(sittings, noise, doubt=doubt)
 
 
-def _interval(differences: Sequence[float], noise: float) -> tuple[float, float]:
-    """Mean and half-width of the 95 % interval (Student's t).
+def doubt_each(rivals: Sequence[Contender]) -> float:
+    """The doubt of one rival's interval where the best of them is named for its gain."""
+    return DOUBT / max(1, sum(rival.out is None for rival in rivals))
 
-    The variance leans on what two runs usually differ by, for three rounds alone would
-    now and then agree by chance.
-    """
-    count = len(differences)
-    mean = sum(differences) / count
-    usual = 2 * (noise**2 / 3 + RUN_NOISE**2)
-    squares = sum((value - mean) ** 2 for value in differences)
-    freedom = count - 1 + _PRIOR_WEIGHT
-    variance = (squares + _PRIOR_WEIGHT * usual) / freedom
-    return mean, student_t(freedom) * math.sqrt(variance / count)
+
+def settled(gain: Gain) -> bool:
+    """Whether more rounds of fresh processes would not change what is said."""
+    if gain.high < NO_GAIN:
+        return True
+    return gain.low > 0 and gain.high - gain.mean <= max(NARROW, 0.4 * gain.mean)
 
 
 def throughput_of(logs: Sequence[float], noise: float) -> Throughput:
     """Samples per second with a 95 % interval, from one log time per round."""
     mean = sum(logs) / len(logs)
     half = 2 * math.sqrt(noise**2 / 3 + RUN_NOISE**2)
-    if len(logs) > 1:
-        half = _interval([value - mean for value in logs], noise)[1]
+    gain = gain_of_rounds(logs, noise)
+    if gain is not None:
+        half = gain.half_width
     return Throughput(
         median=math.exp(-mean), low=math.exp(-mean - half), high=math.exp(-mean + half)
     )
@@ -153,7 +138,7 @@ def confirm(
             continue
         leader = min((r for r in rivals if r.out is None), key=Contender.merged, default=None)
         gain = None if leader is None else gain_of(baseline, leader, race.noise.deviation)
-        if (gain is not None and gain.settled) or out_of_time():
+        if (gain is not None and settled(gain)) or out_of_time():
             return
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED
-from cputune.steps import Contended, Runner
+from cputune.steps import Contended, LivingRunner, Runner
 from cputune.tuner.conclusion import Findings
 from cputune.tuner.confirm import Contender, confirm
 from cputune.tuner.events import ConfirmStarted
 from cputune.tuner.measuring import Measuring
+from cputune.tuner.room import room_for
+from cputune.tuner.sidebyside import side_by_side
+
+LEAST_ALIVE = 2
+MOST_RIVALS = 4
+NEAR = 0.1
+"""So far behind the best (log) a plan may still turn out to be the fastest: the machine may
+have wandered by as much between their trials."""
 
 Belief = Mapping[Plan, tuple[float, float]]
 """Mean and standard deviation of the log time per sample of each plan."""
@@ -35,22 +43,48 @@ def confirm_best(
     if base is None or not ranked:
         return
     baseline = Contender(role="baseline", plan=base, believed=belief[base])
-    rivals = [Contender(role="candidate", plan=p, believed=belief[p]) for p in ranked[:2]]
-    measuring.on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
     with fresh_runner() as runner:
-        out_of_time = partial(measuring.timer.up, 1.0)
-        run = partial(measuring.confirm_run, runner)
-        confirm(baseline, rivals, measuring.race, run, out_of_time=out_of_time)
-        spare = ranked[2:]
+        room = room_for(measuring.facts, findings.trials)
+        if isinstance(runner, LivingRunner) and room >= LEAST_ALIVE:
+            rivals = _contenders(_promising(ranked, belief)[: room - 1], belief)
+            measuring.on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
+            side_by_side(measuring, runner, baseline, rivals)
+        else:
+            rivals = _contenders(ranked[:2], belief)
+            measuring.on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
+            _in_rounds(measuring, runner, baseline, rivals)
+        spare = [plan for plan in ranked if plan not in {rival.plan for rival in rivals}]
         while spare and all(rival.out is not None and not rival.measured for rival in rivals):
-            # Both fell over in a fresh process: the next best has its turn.
+            # All fell over in a fresh process: the next best has its turn.
             findings.fallen.extend(rivals)
-            plan = spare.pop(0)
-            rivals = [Contender(role="candidate", plan=plan, believed=belief[plan])]
+            rivals = _contenders([spare.pop(0)], belief)
             baseline.logs.clear()
-            confirm(baseline, rivals, measuring.race, run, out_of_time=out_of_time)
+            baseline.sittings.clear()
+            _in_rounds(measuring, runner, baseline, rivals)
     findings.baseline = baseline
     findings.rivals = rivals
+
+
+def _contenders(plans: Sequence[Plan], belief: Belief) -> list[Contender]:
+    return [Contender(role="candidate", plan=p, believed=belief[p]) for p in plans]
+
+
+def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
+    """Of the plans that ran, the best first, those that may be the fastest."""
+    best, _ = belief[ranked[0]]
+    return [
+        plan
+        for index, plan in enumerate(ranked[:MOST_RIVALS])
+        if index == 0 or belief[plan][0] - best < max(NEAR, 2 * belief[plan][1])
+    ]
+
+
+def _in_rounds(
+    measuring: Measuring, runner: Runner, baseline: Contender, rivals: Sequence[Contender]
+) -> None:
+    out_of_time = partial(measuring.timer.up, 1.0)
+    run = partial(measuring.confirm_run, runner)
+    confirm(baseline, rivals, measuring.race, run, out_of_time=out_of_time)
 
 
 def _today(findings: Findings) -> Plan | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -144,23 +144,26 @@ class Measuring:
         share = share_of(number)
         if isinstance(runner, PunctualRunner):
             runner.keep_to(partial(self.timer.left, share))
+        rules = replace(
+            self.rules(plan, number),
+            verdict=verdict or self.race.verdict,
+            believe_delayed=believe_delayed,
+            out_of_time=lambda seconds: self.timer.up(share, seconds),
+        )
+        return read_run(runner, plan, rules)
+
+    def rules(self, plan: Plan, number: int | None = None) -> Rules:
+        """How the steps of a plan are read: of trial ``number``, or of the confirmation."""
 
         def on_step(index: int, step: Step, delayed: bool) -> None:
             self.on_event(
                 StepTaken(number=number, index=index, seconds=step.seconds, delayed=delayed)
             )
 
-        return read_run(
-            runner,
-            plan,
-            Rules(
-                verdict=verdict or self.race.verdict,
-                delays_itself=delays_itself(plan, self.facts),
-                believe_delayed=believe_delayed,
-                reference=() if plan.as_found else self.reference,
-                out_of_time=lambda seconds: self.timer.up(share, seconds),
-                on_step=on_step,
-            ),
+        return Rules(
+            delays_itself=delays_itself(plan, self.facts),
+            reference=() if plan.as_found else self.reference,
+            on_step=on_step,
         )
 
 

@@ -69,7 +69,7 @@ class Rules:
     ``reference``: the losses of the baseline, by step; empty where there are none.
     """
 
-    verdict: Callable[[Sequence[float]], Verdict]
+    verdict: Callable[[Sequence[float]], Verdict] = lambda logs: "more"
     delays_itself: bool = False
     believe_delayed: bool = False
     reference: Sequence[float | None] = ()
@@ -88,7 +88,7 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
     try:
         iterator = iter(runner.steps(plan))
         for step in iterator:
-            _take(run, step, rules)
+            take(run, step, rules)
             if run.verdict != "more":
                 break
             if run.contended and not rules.believe_delayed:
@@ -118,7 +118,8 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
     return run
 
 
-def _take(run: Run, step: Step, rules: Rules) -> None:
+def take(run: Run, step: Step, rules: Rules) -> None:
+    """Add a step to what was read of a run. Raises TrialError where it shows that it fails."""
     seconds, samples = float(step.seconds), step.samples
     index = run.steps
     run.steps += 1

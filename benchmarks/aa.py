@@ -1,0 +1,292 @@
+"""Does the interval hold the truth? The confirmation asked about plans whose ratio is known.
+
+    python benchmarks/aa.py                       # simulated machines, some minutes
+    python benchmarks/aa.py --studies 2000 --worlds wander
+    python benchmarks/aa.py --real --studies 5    # this machine: it has to be quiet
+    python benchmarks/aa.py --forked --studies 5  # forked beside fresh processes of one plan
+
+A/A are plans that are the same: a gain that is called there is false. For each question: how
+often the 95 % interval held the truth, how often a gain was called, half of the interval's
+width, and the seconds of steps that were spent. ``among 4`` is the best of four rivals that are
+all like the baseline, or as much faster. The second table holds the seconds instead.
+
+With ``--real`` the plan is today's launch of the recipe; a known ratio is planted by telling
+each step of the rival as so much shorter than it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from unittest import mock
+
+from machines import SimulatedRunner, machine
+
+import cputune
+from cputune.plan import Plan
+from cputune.ranks.runner import ProcessRunner
+from cputune.steps import Living, LivingRunner, Step
+from cputune.tuner import sidebyside
+from cputune.tuner.conclusion import Findings
+from cputune.tuner.confirm import Contender, doubt_each, gain_of
+from cputune.tuner.events import StepTaken
+from cputune.tuner.measuring import Measuring, Timer
+from cputune.tuner.race import Race
+from cputune.tuner.sidebyside import side_by_side
+from cputune.workload import DEFAULT_RECIPE, Workload
+
+STEP_SECONDS = 0.3
+
+WORLDS: dict[str, dict[str, float | bool]] = {
+    "white": {"noise": 0.04, "delays": 0.0},
+    "wander": {"noise": 0.04, "delays": 0.0, "wander": 0.1},
+    "bursts": {"noise": 0.04, "delays": 0.05, "delay": 3.0, "marked": False},
+    "processes": {"noise": 0.04, "delays": 0.0, "wander": 0.05, "run_noise": 0.007},
+}
+"""White noise of 4 % alone; with a wander of 10 % over 15 s; with one step in twenty three times
+as long and the kernel silent; with processes of one plan that differ by 0.7 %."""
+
+QUESTIONS = (
+    ("A/A", 1, 1.0),
+    ("A/A among 4", 4, 1.0),
+    ("1.07", 1, 1.07),
+    ("1.3 among 4", 4, 1.3),
+    ("2.0", 1, 2.0),
+)
+
+SECONDS = (30.0, 60.0, 120.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one confirmation said of a ratio that is known."""
+
+    ratio: float
+    low: float
+    high: float
+    truth: float
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the truth lies in the interval."""
+        return self.low <= self.truth <= self.high
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval's width, as a log."""
+        return math.log(self.high / self.low) / 2
+
+
+class Planted:
+    """A runner of which the steps of the rivals are told as ``ratio`` times shorter."""
+
+    def __init__(self, runner: LivingRunner, baseline: Plan, ratio: float) -> None:
+        self._runner = runner
+        self._baseline = baseline
+        self._ratio = ratio
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        """As the runner's."""
+        return self._runner.steps(plan)
+
+    def living(self, plan: Plan) -> Living:
+        """The plan; in rivals each step is shorter."""
+        living = self._runner.living(plan)
+        return living if plan is self._baseline else Shortened(living, self._ratio)
+
+
+class Shortened:
+    """A living plan whose steps are told as so many times shorter."""
+
+    def __init__(self, living: Living, ratio: float) -> None:
+        self._living = living
+        self._ratio = ratio
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        """The steps of a turn."""
+        return [
+            replace(step, seconds=step.seconds / self._ratio) for step in self._living.turn(steps)
+        ]
+
+    def close(self) -> None:
+        """End it."""
+        self._living.close()
+
+
+class ForkedAndFresh:
+    """Two runners as one: the baseline's ranks are forked, the rivals' are new processes."""
+
+    def __init__(self, forked: LivingRunner, fresh: LivingRunner, baseline: Plan) -> None:
+        self._forked, self._fresh, self._baseline = forked, fresh, baseline
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        """As a forked rank's."""
+        return self._forked.steps(plan)
+
+    def living(self, plan: Plan) -> Living:
+        """The plan, forked where it is the baseline."""
+        return (self._forked if plan is self._baseline else self._fresh).living(plan)
+
+
+def ask(
+    runner: LivingRunner, facts: cputune.HostFacts, plan: Plan, rivals: int, truth: float
+) -> Answer | None:
+    """One confirmation of a plan against as many copies of it."""
+    spent = 0.0
+
+    def on_event(event: object) -> None:
+        nonlocal spent
+        if isinstance(event, StepTaken):
+            spent += event.seconds
+
+    measuring = Measuring(
+        facts=facts,
+        race=Race(),
+        findings=Findings(),
+        timer=Timer(clock=time.monotonic, most_seconds=None, started=0.0),
+        on_event=on_event,
+    )
+    believed = (0.0, 0.05)
+    baseline = Contender(role="baseline", plan=plan, believed=believed)
+    others = [
+        Contender(role="candidate", plan=replace(plan), believed=believed) for _ in range(rivals)
+    ]
+    side_by_side(measuring, runner, baseline, others)
+    doubt, noise = doubt_each(others), measuring.race.noise.deviation
+    gains = [
+        gain
+        for rival in others
+        if rival.out is None and (gain := gain_of(baseline, rival, noise, doubt=doubt)) is not None
+    ]
+    if not gains:
+        return None
+    best = max(gains, key=lambda gain: gain.mean)
+    return Answer(
+        ratio=math.exp(best.mean),
+        low=math.exp(best.low),
+        high=math.exp(best.high),
+        truth=truth,
+        seconds=spent,
+    )
+
+
+FACTS = machine(cores_per_socket=2)
+PLAN = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
+
+
+def simulated(world: str, rivals: int, ratio: float, seed: int) -> Answer | None:
+    """A confirmation on a machine that does not exist."""
+    workload = Workload.from_recipe(DEFAULT_RECIPE)
+    runner = SimulatedRunner(
+        true=lambda plan: STEP_SECONDS, workload=workload, seed=seed, **WORLDS[world]
+    )
+    return ask(Planted(runner, PLAN, ratio), FACTS, PLAN, rivals, ratio)
+
+
+def row(name: str, answers: Sequence[Answer | None], *, each: bool = False) -> None:
+    """A line of the table."""
+    given = [answer for answer in answers if answer is not None]
+    if not given:
+        print(f"  {name:<16} no answer", flush=True)
+        return
+    print(
+        f"  {name:<16}{100 * statistics.fmean(a.holds for a in given):>9.1f}%"
+        f"{100 * statistics.fmean(a.low > 1 for a in given):>9.1f}%"
+        f"{100 * statistics.median(a.half_width for a in given):>9.1f}%"
+        f"{statistics.fmean(a.seconds for a in given):>9.0f}",
+        flush=True,
+    )
+    if each:
+        for answer in given:
+            print(
+                f"    {answer.ratio:.3f} ({answer.low:.3f}-{answer.high:.3f}), "
+                f"{answer.seconds:.0f} s"
+            )
+
+
+def heading(text: str) -> None:
+    """The head of a table."""
+    print(f"\n{text}\n  {'question':<16}{'holds':>10}{'gain':>10}{'+-':>10}{'seconds':>9}")
+
+
+def on_simulated_machines(worlds: Sequence[str], studies: int) -> None:
+    """The tables of every world: the questions, then the seconds."""
+    for world in worlds:
+        heading(f"{world}: {studies} confirmations each")
+        for name, rivals, ratio in QUESTIONS:
+            row(name, [simulated(world, rivals, ratio, seed) for seed in range(studies)])
+        for seconds in SECONDS:
+            with of_length(seconds):
+                answers = [simulated(world, 1, 1.0, seed) for seed in range(studies // 4)]
+            row(f"A/A, {seconds:.0f} s", answers)
+
+
+def of_length(seconds: float) -> ExitStack:
+    """Confirmations that last so long, however narrow the interval is before."""
+    held, half = ExitStack(), seconds / 2
+    lengths = {"NARROW": 0.0, "MOST_SECONDS": (half, half), "MOST_ROUNDS": 10_000}
+    for name, value in lengths.items():
+        held.enter_context(mock.patch.object(sidebyside, name, value))
+    return held
+
+
+def on_this_machine(studies: int, forked: bool) -> None:
+    """The same with processes: today's launch of the recipe, and bf16 where it is forked."""
+    facts = cputune.probe()
+    workload = Workload.from_recipe(DEFAULT_RECIPE)
+    space = cputune.search_space(facts, workload)
+    with ExitStack() as held:
+
+        def open_runner(fresh: bool) -> ProcessRunner:
+            return held.enter_context(ProcessRunner(workload, facts, fresh=fresh))
+
+        if not forked:
+            runner = open_runner(True)
+            heading(f"real: {space.baseline.describe()}, {studies} confirmations each")
+            for name, ratio in (("A/A", 1.0), ("1.07", 1.07)):
+                planted = Planted(runner, space.baseline, ratio)
+                answers = [ask(planted, facts, space.baseline, 1, ratio) for _ in range(studies)]
+                row(name, answers, each=True)
+            return
+        forking, fresh = open_runner(False), open_runner(True)
+        heading(f"fresh over forked: {studies} confirmations each")
+        for plan in _one_of_each_shape(space):
+            both = ForkedAndFresh(forking, fresh, plan)
+            answers = [ask(both, facts, plan, 1, 1.0) for _ in range(studies)]
+            row(plan.describe()[:16], answers, each=True)
+
+
+def _one_of_each_shape(space: cputune.SearchSpace) -> list[Plan]:
+    """For each number of ranks and threads the plan that is otherwise as plain as can be."""
+    shapes: dict[tuple[int, int], Plan] = {}
+    for plan in space.plans():
+        plain = plan.allocator == "default" and plan.openmp == "default"
+        if plain and plan.precision == "bf16" and not plan.oversubscribed:
+            shapes.setdefault((plan.processes_per_node, plan.threads_per_process), plan)
+    return list(shapes.values())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--studies", type=int, help="confirmations of each question")
+    parser.add_argument("--worlds", nargs="*", default=list(WORLDS), choices=list(WORLDS))
+    parser.add_argument("--real", action="store_true", help="measure on this machine")
+    parser.add_argument("--forked", action="store_true", help="forked beside fresh processes")
+    options = parser.parse_args(argv)
+    if options.real or options.forked:
+        on_this_machine(options.studies or 5, options.forked)
+    else:
+        on_simulated_machines(options.worlds, options.studies or 400)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""A contender that lives: its processes, its turns, and what was read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cputune.steps import Living, TrialError
+from cputune.tuner.confirm import Contender
+from cputune.tuner.race import Race
+from cputune.tuner.reading import Rules, Run, take
+from cputune.tuner.statistics import median
+
+TURN_SECONDS = 1.0
+"""What the steps of a turn that count take about: much less than the machine takes to wander,
+much more than it takes to stop one plan and let the next go on."""
+
+MOST_COUNTED = 8
+LONG_STEP_SECONDS = 3.0
+"""Of so long a step the first after a pause counts too. Of a shorter one it does not: caches
+are cold, and it takes 5 to 15 % more than usual."""
+
+MOST_WARMUP = 12
+
+
+@dataclass(slots=True, kw_only=True)
+class Seat:
+    """A contender's place in one sitting.
+
+    ``turns`` counts them, ``delayed`` those that others delayed; ``counted`` are the rest,
+    each as its median log of seconds per sample.
+    """
+
+    contender: Contender
+    living: Living
+    rules: Rules
+    run: Run = field(default_factory=Run)
+    turns: int = 0
+    delayed: int = 0
+    counted: list[float] = field(default_factory=list)
+    _step_seconds: float = 1.0
+
+    @property
+    def is_in(self) -> bool:
+        """Whether it still races."""
+        return self.contender.out is None
+
+    def warm_up(self, race: Race) -> None:
+        """Its first steps, until they are level."""
+        self._read(race.warmup + 2)
+        while self.is_in and self.run.steps < MOST_WARMUP:
+            if self.run.logs and race.estimate(self.run.logs).level:
+                return
+            self._read(2)
+
+    def turn(self) -> float | None:
+        """One turn: its log seconds per sample; None where others delayed it, or it failed."""
+        skipped = int(self._step_seconds < LONG_STEP_SECONDS)
+        counted = min(max(1, round(TURN_SECONDS / self._step_seconds)), MOST_COUNTED)
+        logs = self._read(skipped + counted)[skipped:]
+        quiet = [value for value in logs if value is not None]
+        if not self.is_in:
+            return None
+        self.turns += 1
+        if 2 * len(quiet) <= counted:
+            self.delayed += 1
+            return None
+        self.counted.append(median(quiet))
+        return self.counted[-1]
+
+    def _read(self, steps: int) -> list[float | None]:
+        """So many steps: for each its log, None where it was delayed. A failure ends its race."""
+        logs: list[float | None] = []
+        try:
+            for step in self.living.turn(steps):
+                before = len(self.run.logs)
+                take(self.run, step, self.rules)
+                logs.append(self.run.logs[-1] if len(self.run.logs) > before else None)
+                self._step_seconds = step.seconds
+        except TrialError as failure:
+            self.run.failure = failure
+            self.contender.out = f"{failure.kind}: {failure}"
+            self.living.close()
+        return logs
+
+
+def seconds_of(seats: Sequence[Seat]) -> float:
+    """What all their steps have taken so far."""
+    return sum(seat.run.step_seconds for seat in seats)

@@ -1,0 +1,203 @@
+"""Plans that live side by side in the confirmation, and take steps in turn."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import pytest
+from tuner.fakes import SMALL
+
+import cputune
+from cputune.plan import Plan
+from cputune.steps import Crashed, Step
+from cputune.tuner.conclusion import Findings
+from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of
+from cputune.tuner.measuring import Measuring, Timer
+from cputune.tuner.race import Race
+from cputune.tuner.sidebyside import GIVEN_UP, LEAST_ROUNDS, MOST_ROUNDS, side_by_side
+
+PLANS = list(cputune.search_space(SMALL.facts, SMALL.workload).plans())
+
+Steps = Callable[[int], Iterator[Step]]
+"""The steps of a plan by its number, for ever or until it raises."""
+
+
+@dataclass
+class FakeLiving:
+    """A plan between its turns; it tells when it has one and when it is ended."""
+
+    runner: FakeLivingRunner
+    plan: Plan
+    steps: Iterator[Step]
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        self.runner.turns.append(PLANS.index(self.plan))
+        return list(islice(self.steps, steps))
+
+    def close(self) -> None:
+        self.runner.alive.discard(id(self))
+
+
+@dataclass
+class FakeLivingRunner:
+    """Plays steps, and remembers the turns."""
+
+    script: Steps
+    turns: list[int] = field(default_factory=list)
+    alive: set[int] = field(default_factory=set)
+    most_alive: int = 0
+    begun: list[int] = field(default_factory=list)
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        return self.script(PLANS.index(plan))
+
+    def living(self, plan: Plan) -> FakeLiving:
+        self.begun.append(PLANS.index(plan))
+        living = FakeLiving(self, plan, self.steps(plan))
+        self.alive.add(id(living))
+        self.most_alive = max(self.most_alive, len(self.alive))
+        return living
+
+
+def steady(*seconds: float, noise: float = 0.0) -> FakeLivingRunner:
+    rng = random.Random(1)
+
+    def steps(number: int) -> Iterator[Step]:
+        while True:
+            yield Step(seconds=seconds[number] * math.exp(rng.gauss(0, noise)), samples=8)
+
+    return FakeLivingRunner(steps)
+
+
+def confirmed(
+    runner: FakeLivingRunner, rivals: int = 1, seconds: float | None = None
+) -> tuple[Contender, list[Contender], Findings]:
+    measuring = Measuring(
+        facts=SMALL.facts,
+        race=Race(),
+        findings=Findings(),
+        timer=Timer(clock=lambda: 0.0, most_seconds=seconds, started=0.0),
+        on_event=lambda event: None,
+    )
+    base, *others = (
+        Contender(role="candidate" if number else "baseline", plan=PLANS[number], believed=(0, 1))
+        for number in range(rivals + 1)
+    )
+    side_by_side(measuring, runner, base, others)
+    assert not runner.alive
+    return base, others, measuring.findings
+
+
+def ratio(base: Contender, rival: Contender) -> float:
+    gain = gain_of(base, rival, 0.05)
+    assert gain is not None
+    return math.exp(gain.mean)
+
+
+def test_all_live_at_once_and_have_turns() -> None:
+    runner = steady(1.0, 0.5, 0.6)
+    base, rivals, _ = confirmed(runner, 2)
+    assert runner.most_alive == 3
+    assert ratio(base, rivals[0]) == pytest.approx(2.0)
+
+
+def test_the_order_of_a_round_is_turned_in_the_next() -> None:
+    runner = steady(1.0, 0.9, 0.9)
+    confirmed(runner, 2)
+    rounds = [runner.turns[at : at + 3] for at in range(3, 12, 3)]
+    assert rounds[1] == rounds[0][::-1]
+    assert sorted(rounds[2]) == [0, 1, 2]
+
+
+def test_the_second_sitting_has_new_processes_of_the_leader_alone() -> None:
+    runner = steady(1.0, 0.9, 0.5)
+    base, rivals, findings = confirmed(runner, 2)
+    assert runner.begun == [0, 1, 2, 0, 2]
+    assert rivals[0].out == SLOWER
+    assert {run.round for run in findings.confirm_runs} == {0, 1}
+    assert base.sittings == sorted(base.sittings)
+
+
+def test_what_the_machine_does_hits_all_alike() -> None:
+    turns = [0]
+
+    def steps(number: int) -> Iterator[Step]:
+        while True:
+            turns[0] += 1
+            wander = 1 + 0.3 * math.sin(turns[0] / 20)
+            yield Step(seconds=(1.0, 0.8)[number] * wander, samples=8)
+
+    base, rivals, _ = confirmed(FakeLivingRunner(steps))
+    gain = gain_of(base, rivals[0], 0.05)
+    assert gain is not None
+    assert gain.low < math.log(1.25) < gain.high
+    assert gain.half_width < 0.06
+
+
+def test_the_first_step_after_a_pause_does_not_count() -> None:
+    def steps(number: int) -> Iterator[Step]:
+        while True:
+            yield Step(seconds=5.0 if number else 0.5, samples=8)
+            yield Step(seconds=0.5, samples=8)
+            yield Step(seconds=0.5, samples=8)
+
+    base, rivals, _ = confirmed(FakeLivingRunner(steps))
+    assert ratio(base, rivals[0]) == pytest.approx(1.0)
+
+
+def test_one_that_fails_is_out_and_the_others_go_on() -> None:
+    def steps(number: int) -> Iterator[Step]:
+        for _ in range(6 if number == 1 else 10_000):
+            yield Step(seconds=1.0 - 0.2 * number, samples=8)
+        raise Crashed("rank 0 died")
+
+    base, rivals, findings = confirmed(FakeLivingRunner(steps), 2)
+    assert rivals[0].out == "crashed: rank 0 died"
+    assert ratio(base, rivals[1]) == pytest.approx(1 / 0.6)
+    assert any(run.reason == "crashed: rank 0 died" for run in findings.confirm_runs)
+
+
+def test_a_round_that_others_delayed_does_not_count() -> None:
+    def steps(number: int) -> Iterator[Step]:
+        while True:
+            for _ in range(12):
+                yield Step(seconds=1.0 - 0.2 * number, samples=8)
+            for _ in range(5):
+                yield Step(seconds=9.0, samples=8, delayed_seconds=5.0)
+
+    base, rivals, findings = confirmed(FakeLivingRunner(steps))
+    assert ratio(base, rivals[0]) == pytest.approx(1.25)
+    assert 0 < findings.delayed_turns < findings.turns
+
+
+def test_where_it_is_never_quiet_it_is_soon_given_up() -> None:
+    def steps(number: int) -> Iterator[Step]:
+        while True:
+            yield Step(seconds=1.0, samples=8, delayed_seconds=0.5)
+
+    base, rivals, findings = confirmed(FakeLivingRunner(steps))
+    assert findings.turns == findings.delayed_turns == 2 * 2 * GIVEN_UP
+    assert gain_of(base, rivals[0], 0.05) is None
+
+
+def test_no_gain_is_looked_at_until_it_is_sure() -> None:
+    base, rivals, _ = confirmed(steady(1.0, 1.0, noise=0.04))
+    gain = gain_of(base, rivals[0], 0.05)
+    assert gain is not None
+    assert 2 * LEAST_ROUNDS <= gain.pairs <= 2 * MOST_ROUNDS
+    assert gain.low < 0 < gain.high
+
+
+def test_when_the_time_is_up_it_ends() -> None:
+    base, _, _ = confirmed(steady(1.0, 1.0, noise=0.04), seconds=20.0)
+    assert len(base.logs) <= 5
+
+
+def test_of_several_that_may_be_named_each_is_doubted_less() -> None:
+    rivals = [Contender(role="candidate", plan=plan, believed=(0, 1)) for plan in PLANS[:4]]
+    assert doubt_each(rivals[:1]) == 0.05
+    assert doubt_each(rivals) == 0.05 / 4
