@@ -60,6 +60,7 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 
 def test_each_takes_its_steps_while_the_other_stands_still(runner: ProcessRunner) -> None:
     with closing(runner.living(ONE)) as one, closing(runner.living(TWO)) as two:
+        two.turn(1)
         for count in (1, 3, 2):
             assert [step.samples for step in one.turn(count)] == [8] * count
             assert not awake()
