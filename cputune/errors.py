@@ -8,6 +8,7 @@
         - ``ResultError``: a result file that cannot be read, or is not for us
         - ``MissingPackageError``: an optional package is needed for this
     - ``NoValidTrialError``: tuning ended without one valid trial (exit 4)
+        - ``NotMeasurableError``: others computed here, so that nothing can be said (exit 4)
     - ``Interrupted``: Ctrl-C, SIGTERM or SIGHUP stopped it, the study is kept (exit 130)
 """
 
@@ -64,6 +65,10 @@ class NoValidTrialError(CputuneError):
     """A study ended, and not one trial gave a number that can be believed."""
 
     exit_code = 4
+
+
+class NotMeasurableError(NoValidTrialError):
+    """Others computed on this machine all the time: no number is true, so none is said."""
 
 
 class Interrupted(CputuneError):  # noqa: N818 - it is no error of anybody's

@@ -58,6 +58,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.option(
     "--share-machine", is_flag=True, help="Measure even while another process measures here."
 )
+@click.option("--wait-quiet", metavar="TIME", help="Wait so long until nothing else computes here.")
 @click.option("-o", "--output", metavar="FILE", default="cputune.json", show_default=True)
 @click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
 @click.option("--json", "as_json", is_flag=True, help="The result on stdout, nothing else.")
@@ -80,6 +81,7 @@ def command(
     study: str | None,
     resume: bool,
     share_machine: bool,
+    wait_quiet: str | None,
     output: str,
     force: bool,
     as_json: bool,
@@ -102,6 +104,7 @@ def command(
         "allow_slow_precision": allow_slow_precision,
     }
     seconds = None if max_time is None else _seconds(max_time)
+    quiet_seconds = None if wait_quiet is None else _seconds(wait_quiet)
 
     from cputune.cli._progress import Progress
     from cputune.host import RecordedHost
@@ -140,6 +143,7 @@ def command(
                 resume=resume,
                 share_machine=share_machine,
                 started=started,
+                wait_quiet_seconds=quiet_seconds,
                 on_event=progress,
                 **options,
             )

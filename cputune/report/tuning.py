@@ -10,6 +10,7 @@ from cputune.plan import Plan
 from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
+    Disturbed,
     Event,
     StudyStarted,
     TrialEnded,
@@ -30,6 +31,8 @@ def line_of(event: Event) -> str | None:
     """One line for an event, or None for one that is not worth a line of its own."""
     if isinstance(event, Waiting):
         return waiting_line(event.owner)
+    if isinstance(event, Disturbed):
+        return disturbed_line(event)
     if isinstance(event, StudyStarted):
         resumed = f", {event.resumed} trials are on record" if event.resumed else ""
         return f"{len(event.space)} plans, {event.budget} trials{resumed} ({LEGEND})"
@@ -55,7 +58,15 @@ def style_of(event: Event) -> str | None:
     """How the line of an event looks where there is colour; None for no way of its own."""
     if isinstance(event, TrialEnded):
         return {FAILED: "red", PRUNED: "dim"}.get(event.trial.state)
-    return "yellow" if isinstance(event, (Waiting, TrialRepeated)) else None
+    return "yellow" if isinstance(event, (Waiting, Disturbed, TrialRepeated)) else None
+
+
+def disturbed_line(event: Disturbed) -> str:
+    """Who computes beside us, and what is done about it."""
+    who = visible("; ".join(event.neighbours))
+    if event.waiting:
+        return f"waiting until it is quiet: {who}"
+    return f"warning: the machine is not quiet, so speeds may be false (--wait-quiet 10m): {who}"
 
 
 def trial_line(trial: Trial) -> str:

@@ -7,7 +7,7 @@ Optuna is imported when a study starts, not before.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -59,6 +59,7 @@ def tune(
     resume: bool = False,
     share_machine: bool = False,
     started: float | None = None,
+    wait_quiet_seconds: float | None = None,
 ) -> Result:
     """Measure plans of this job on this machine and return the fastest, compared with today's.
 
@@ -79,11 +80,14 @@ def tune(
         resume: go on with that study; its host, workload, seed and knobs must be the same.
         share_machine: measure although another process measures here; else real processes
             are only started when that has ended.
+        wait_quiet_seconds: wait so long, at most, until nothing else computes here; where it
+            is None, who does is only told (``Disturbed``). Real processes alone.
         started: when the time began to run, by ``time.monotonic()``; now where it is None.
 
     Raises UsageError for what makes no sense, MissingPackageError without optuna,
     CannotError for a study that is in use or cannot be gone on with, NoValidTrialError
-    where no trial gave a number, and Interrupted on SIGINT, whose ``result`` is what was
+    where no trial gave a number, NotMeasurableError where others computed here all the time
+    (the trials are kept in the study), and Interrupted on SIGINT, whose ``result`` is what was
     found.
     """
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
@@ -105,6 +109,7 @@ def tune(
     from cputune.host.locks import measuring_lock, study_lock
     from cputune.tuner.logged import logged
     from cputune.tuner.options import StudyOptions
+    from cputune.tuner.quiet import wait_until_quiet
     from cputune.tuner.study import TuningStudy
 
     options = StudyOptions(
@@ -140,8 +145,37 @@ def tune(
         if runner is None and not share_machine:
             until = None if max_time_seconds is None else started + max_time_seconds
             held.enter_context(measuring_lock(wait_for, until=until))
-        study_ = TuningStudy(job, facts, open_runner, options, on_event=hear, started=started)
+        neighbours = _nobody if runner is not None else _who_computes_here()
+        wait_until_quiet(
+            neighbours,
+            hear,
+            most_seconds=wait_quiet_seconds,
+            clock=time.monotonic,
+            pause=time.sleep,
+        )
+        study_ = TuningStudy(
+            job,
+            facts,
+            open_runner,
+            options,
+            on_event=hear,
+            started=started,
+            neighbours=neighbours,
+        )
         return study_.run()
+
+
+def _nobody() -> tuple[str, ...]:
+    """Beside a runner that simulates."""
+    return ()
+
+
+def _who_computes_here() -> Callable[[], tuple[str, ...]]:
+    from cputune.host import LiveHost
+    from cputune.probing.quiet import look_around
+
+    host = LiveHost()
+    return lambda: look_around(host).neighbours()
 
 
 def _require_optuna() -> None:

@@ -221,8 +221,8 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
             )
     if findings.never_quiet:
         notes.append(
-            "The machine was never quiet: other processes delayed most steps. Speeds are those "
-            "of a busy machine; tune again when it is quiet."
+            "Other processes delayed most steps of the trials; only what was measured side by "
+            "side at the end was quiet."
         )
     elif findings.contended_runs:
         lost = sum(t.kind == "contended" for t in trials)

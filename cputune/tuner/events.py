@@ -30,6 +30,14 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """Others compute on this machine, in words; ``waiting`` until they do not."""
+
+    neighbours: tuple[str, ...]
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
     """The runner says in words what it is doing."""
 
@@ -90,6 +98,7 @@ class StudyEnded:
 
 Event = (
     Waiting
+    | Disturbed
     | StudyStarted
     | Said
     | TrialStarted

@@ -109,7 +109,7 @@ class Measuring:
                 runner,
                 contender.plan,
                 None,
-                believe_delayed=self.findings.never_quiet,
+                believe_delayed=False,
                 verdict=verdict,
             )
             self.timer.step_seconds += run.step_seconds

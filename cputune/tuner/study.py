@@ -36,11 +36,12 @@ from cputune.tuner.ledger import Ledger
 from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed
 from cputune.tuner.options import StudyOptions
 from cputune.tuner.profiling import profile_of
+from cputune.tuner.quiet import Look, how_disturbed, is_disturbed, not_measurable
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.space import SearchSpace, build_space
-from cputune.tuner.trials import trial_of
+from cputune.tuner.trials import trial_of, was_disturbed
 from cputune.workload import Workload
 
 BUSY_ERROR = 0.1
@@ -64,12 +65,14 @@ class TuningStudy:
         on_event: OnEvent | None = None,
         clock: Callable[[], float] = time.monotonic,
         started: float | None = None,
+        neighbours: Look = tuple,
     ) -> None:
         self._workload = workload
         self._facts = facts
         self._open_runner = open_runner
         self._options = options
         self._on_event: OnEvent = on_event or (lambda event: None)
+        self._neighbours = neighbours
         self._timer = Timer(
             clock=clock,
             started=clock() if started is None else started,
@@ -149,7 +152,10 @@ class TuningStudy:
     # The study's book
 
     def _take_up(self) -> int:
-        """Go on from the trials on record; says how many."""
+        """Go on from the trials on record; says how many.
+
+        Those that others disturbed are run again: it may be quiet now.
+        """
         identity = self._options.identity(self._facts, self._workload)
         recorded = self._ledger.identity
         if recorded is None:
@@ -162,7 +168,7 @@ class TuningStudy:
                 + ", ".join(name.replace("_", " ") for name in different),
                 hint="resume it as it was started, or give another file with --study",
             )
-        past = self._ledger.past()
+        past = [(trial, run) for trial, run in self._ledger.past() if not was_disturbed(trial)]
         for trial, run in past:
             self._book(trial, run)
         self._workload = self._ledger.workload or self._workload
@@ -189,7 +195,7 @@ class TuningStudy:
         else:
             guess = self._race.estimate(run.logs)
         self._race.learn(run.logs, guess, completed=trial.state == COMPLETED)
-        busy = BUSY_ERROR if trial.delayed_steps * 2 > trial.steps else 0.0
+        busy = BUSY_ERROR if was_disturbed(trial) else 0.0
         past.plans.append(trial.plan)
         past.logs.append(guess.center)
         past.errors.append(max(guess.error, busy))
@@ -299,6 +305,8 @@ class TuningStudy:
         return {} if self._sampler is None else self._sampler.believe()
 
     def _conclude(self) -> Result:
+        if is_disturbed(self._findings):
+            raise not_measurable(how_disturbed(self._findings), self._neighbours())
         return conclude(
             self._findings,
             facts=self._facts,

@@ -9,6 +9,7 @@ from typing import Any
 
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, Origin, Trial
+from cputune.steps import Contended
 from cputune.tuner.measuring import speed
 from cputune.tuner.race import LEAST_KEPT, Race
 from cputune.tuner.reading import Run
@@ -71,6 +72,11 @@ def trial_of(
         samples_per_second=speed(race.lost(run.logs)),
         reason=cut or _lost(race),
     )
+
+
+def was_disturbed(trial: Trial) -> bool:
+    """Whether other processes delayed most of its steps."""
+    return trial.kind == Contended.kind or trial.delayed_steps * 2 > trial.steps
 
 
 def _lost(race: Race) -> str:
