@@ -33,9 +33,9 @@ from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import Living, LivingRunner, Step
 from cputune.tuner import sidebyside
-from cputune.tuner.conclusion import Findings
 from cputune.tuner.confirm import Contender, doubt_each, gain_of
 from cputune.tuner.events import StepTaken
+from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring, Timer
 from cputune.tuner.race import Race
 from cputune.tuner.sidebyside import side_by_side

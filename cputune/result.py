@@ -54,7 +54,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
-    """Throughput of the best plan over the baseline's, measured interleaved, 95 % interval.
+    """Throughput of the best plan over the baseline's, measured in turns, 95 % interval.
 
     ``pairs`` is how often the two were measured side by side. ``significant`` is false
     where the interval includes 1: the recommendation is then the baseline.
@@ -69,6 +69,11 @@ class Speedup:
     def significant(self) -> bool:
         """Whether the gain is beyond noise."""
         return self.low > 1.0
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the interval is narrow enough to say a factor at all."""
+        return self.high < 2 * self.low
 
 
 TIME_UP = "the time given was up"
@@ -159,7 +164,8 @@ class Result:
     """What a study has found.
 
     ``best`` is the recommendation: the baseline itself where nothing beat it beyond
-    noise. ``notes`` are sentences that a reader needs in order to trust it.
+    noise. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
+    others delayed most of what it rests on (``share_machine``), so no factor is to be said.
     """
 
     created: str | None = None
@@ -178,6 +184,7 @@ class Result:
     seconds: Amount | None = None
     left_out: tuple[LeftOut, ...] = ()
     confirmation: tuple[ConfirmRun, ...] = ()
+    disturbed: bool = False
     trials: tuple[Trial, ...]
 
     @classmethod

@@ -88,15 +88,19 @@ def outcome(trial: Trial) -> str:
 
 
 def sentence(result: Result) -> str:
-    """The outcome of a whole study in one sentence."""
+    """The outcome of a whole study in one sentence; a factor only where it is known well."""
     speedup = result.speedup
-    if result.best.plan == result.baseline.plan:
-        return "What you have today is as fast as anything that was tried."
+    between = f"95 % interval {speedup.low:.2f}–{speedup.high:.2f}"
     today = "what you have today" if result.baseline.plan.as_found else "the plan compared with"
-    return (
-        f"{speedup.ratio:.2f} times faster than {today} "
-        f"(95 % interval {speedup.low:.2f}–{speedup.high:.2f})."
-    )
+    if result.disturbed:
+        return "The machine was not quiet, so nothing is said of how much faster a plan is."
+    if result.best.plan == result.baseline.plan:
+        if speedup.narrow:
+            return "What you have today is as fast as anything that was tried."
+        return f"Nothing was surely faster than {today}, and the speeds are not sure ({between})."
+    if not speedup.narrow:
+        return f"Faster than {today}, but by how much could not be measured ({between})."
+    return f"{speedup.ratio:.2f} times faster than {today} ({between})."
 
 
 def result_table(result: Result) -> Table:

@@ -78,8 +78,9 @@ def tune(
             downloaded counts. The search takes 7/10 of it at most, the confirmation the rest.
         study: an SQLite file to keep the study in; in memory where it is None.
         resume: go on with that study; its host, workload, seed and knobs must be the same.
-        share_machine: measure although another process measures here; else real processes
-            are only started when that has ended.
+        share_machine: measure although others compute here, and say no factor where they
+            delayed most of it; else real processes are only started when another process
+            that measures has ended, and a result that is disturbed is none.
         wait_quiet_seconds: wait so long, at most, until nothing else computes here; where it
             is None, who does is only told (``Disturbed``). Real processes alone.
         started: when the time began to run, by ``time.monotonic()``; now where it is None.
@@ -161,6 +162,7 @@ def tune(
             on_event=hear,
             started=started,
             neighbours=neighbours,
+            shared=share_machine,
         )
         return study_.run()
 

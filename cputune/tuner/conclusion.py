@@ -6,16 +6,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cputune import __version__
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
-from cputune.plan import Plan
 from cputune.result import (
     COMPLETED,
     FAILED,
-    ConfirmRun,
     Measured,
     Result,
     Speedup,
@@ -24,7 +22,7 @@ from cputune.result import (
 )
 from cputune.steps import Contended
 from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of, throughput_of
-from cputune.tuner.cutoff import CutOff
+from cputune.tuner.findings import Findings, is_disturbed
 from cputune.tuner.paired import DOUBT, Gain
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
@@ -39,34 +37,6 @@ _VERSIONS = (
     "oneccl_bind_pt",
     "optuna",
 )
-
-
-@dataclass(slots=True, kw_only=True)
-class Findings:
-    """What a study has found so far.
-
-    ``turns`` are those of the confirmation, ``delayed_turns`` those that others delayed.
-    ``cut_off`` is the trial that the end of the time has cut short. ``stand_in`` is the plan
-    that is compared with where the baseline did not run; ``fallen`` are candidates that failed
-    in the confirmation.
-    """
-
-    trials: list[Trial] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    exhausted: bool = False
-    never_quiet: bool = False
-    saw_quiet: bool = False
-    contended_runs: int = 0
-    turns: int = 0
-    delayed_turns: int = 0
-    samples_per_step: int | None = None
-    data: str | None = None
-    cut_off: CutOff | None = None
-    stand_in: Plan | None = None
-    baseline: Contender | None = None
-    rivals: list[Contender] = field(default_factory=list)
-    fallen: list[Contender] = field(default_factory=list)
-    confirm_runs: list[ConfirmRun] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +81,7 @@ def conclude(
         notes=(*findings.notes, *_study_notes(findings, space), *advice.notes),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),
+        disturbed=is_disturbed(findings),
     )
 
 
@@ -221,7 +192,10 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
             )
     if findings.never_quiet:
         notes.append(
-            "Other processes delayed most steps of the trials; only what was measured side by "
+            "Other processes delayed most steps, at the end too: no factor is true of this "
+            "machine. Tune again when it is quiet."
+            if is_disturbed(findings)
+            else "Other processes delayed most steps of the trials; only what was measured side by "
             "side at the end was quiet."
         )
     elif findings.contended_runs:

@@ -9,9 +9,9 @@ from functools import partial
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED
 from cputune.steps import Contended, LivingRunner, Runner
-from cputune.tuner.conclusion import Findings
 from cputune.tuner.confirm import Contender, confirm
 from cputune.tuner.events import ConfirmStarted
+from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.room import room_for
 from cputune.tuner.sidebyside import side_by_side

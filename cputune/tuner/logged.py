@@ -8,6 +8,7 @@ from cputune.log import log
 from cputune.result import ConfirmRun, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
+    Disturbed,
     Event,
     OnEvent,
     Said,
@@ -43,6 +44,8 @@ def in_words(event: Event) -> str:
     match event:
         case Waiting(owner=owner):
             return f"waiting for {owner}"
+        case Disturbed(neighbours=neighbours):
+            return f"not quiet: {'; '.join(neighbours)}"
         case Said(text=text):
             return text
         case StudyStarted(budget=budget, resumed=resumed):

@@ -12,9 +12,9 @@ from cputune.facts import HostFacts
 from cputune.plan import Plan
 from cputune.result import ConfirmRun, Throughput
 from cputune.steps import Contended, ObservingRunner, PunctualRunner, Runner, Step
-from cputune.tuner.conclusion import Findings
 from cputune.tuner.confirm import Contender
 from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
+from cputune.tuner.findings import Findings
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Rules, Run, read_run
 from cputune.tuner.statistics import Estimate
@@ -60,7 +60,8 @@ class Timer:
 class Measuring:
     """Runs plans, and writes down what that shows of the machine.
 
-    ``reference`` are the losses of the baseline, by step.
+    ``reference`` are the losses of the baseline, by step. ``shared``: the machine is known not
+    to be quiet, so what a busy machine gives is taken in the confirmation too.
     """
 
     facts: HostFacts
@@ -69,6 +70,7 @@ class Measuring:
     timer: Timer
     on_event: OnEvent
     reference: Sequence[float | None] = field(default=())
+    shared: bool = False
 
     def quiet_run(self, runner: Runner, plan: Plan, number: int) -> tuple[Run, float]:
         """A run that no other process delayed, if one can be had; and the seconds of all tries."""
@@ -109,9 +111,10 @@ class Measuring:
                 runner,
                 contender.plan,
                 None,
-                believe_delayed=False,
+                believe_delayed=self._believes_delayed,
                 verdict=verdict,
             )
+            self.findings.believed |= self._believes_delayed
             self.timer.step_seconds += run.step_seconds
             if not isinstance(run.failure, Contended) or self.timer.up(1.0):
                 break
@@ -152,6 +155,10 @@ class Measuring:
         )
         return read_run(runner, plan, rules)
 
+    @property
+    def _believes_delayed(self) -> bool:
+        return self.shared and self.findings.never_quiet
+
     def rules(self, plan: Plan, number: int | None = None) -> Rules:
         """How the steps of a plan are read: of trial ``number``, or of the confirmation."""
 
@@ -162,6 +169,7 @@ class Measuring:
 
         return Rules(
             delays_itself=delays_itself(plan, self.facts),
+            believe_delayed=self._believes_delayed,
             reference=() if plan.as_found else self.reference,
             on_step=on_step,
         )

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cputune.errors import NotMeasurableError
-from cputune.steps import Contended
-from cputune.tuner.conclusion import Findings
 from cputune.tuner.events import Disturbed, OnEvent
 
 AGAIN_SECONDS = 4.0
@@ -50,23 +48,6 @@ def wait_until_quiet(
         neighbours = seen or neighbours
 
 
-def is_disturbed(findings: Findings) -> bool:
-    """Whether others delayed most of what a claim would rest on."""
-    if findings.turns:
-        return 2 * findings.delayed_turns > findings.turns
-    if findings.confirm_runs:
-        contended = [run for run in findings.confirm_runs if _is_contended(run.reason)]
-        return 2 * len(contended) > len(findings.confirm_runs)
-    return findings.never_quiet
-
-
-def how_disturbed(findings: Findings) -> str:
-    """The same in words."""
-    if findings.turns:
-        return f"other processes delayed {findings.delayed_turns} of {findings.turns} turns"
-    return "other processes delayed most steps, again and again"
-
-
 def not_measurable(why: str, neighbours: Sequence[str]) -> NotMeasurableError:
     """No factor and no recommendation: why, who computes here, and what to do."""
     return NotMeasurableError(
@@ -75,7 +56,3 @@ def not_measurable(why: str, neighbours: Sequence[str]) -> NotMeasurableError:
         hint="end what computes here, or wait for it: --wait-quiet 30m; the trials are kept "
         "with the study, --resume goes on with those that were quiet",
     )
-
-
-def _is_contended(reason: str | None) -> bool:
-    return (reason or "").startswith(Contended.kind)

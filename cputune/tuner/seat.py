@@ -57,13 +57,14 @@ class Seat:
         """One turn: its log seconds per sample; None where others delayed it, or it failed."""
         skipped = int(self._step_seconds < LONG_STEP_SECONDS)
         counted = min(max(1, round(TURN_SECONDS / self._step_seconds)), MOST_COUNTED)
+        before = self.run.delayed
         logs = self._read(skipped + counted)[skipped:]
         quiet = [value for value in logs if value is not None]
         if not self.is_in:
             return None
         self.turns += 1
+        self.delayed += 2 * (self.run.delayed - before) > counted
         if 2 * len(quiet) <= counted:
-            self.delayed += 1
             return None
         self.counted.append(median(quiet))
         return self.counted[-1]

@@ -22,7 +22,7 @@ from cputune.result import (
     Trial,
 )
 from cputune.steps import Contended, DataRunner, LearningRunner, Runner
-from cputune.tuner.conclusion import Findings, cannot_work, conclude
+from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.cutoff import CutOff
 from cputune.tuner.events import (
     OnEvent,
@@ -32,11 +32,12 @@ from cputune.tuner.events import (
     TrialStarted,
 )
 from cputune.tuner.final import confirm_best
+from cputune.tuner.findings import Findings, how_disturbed, is_disturbed
 from cputune.tuner.ledger import Ledger
 from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed
 from cputune.tuner.options import StudyOptions
 from cputune.tuner.profiling import profile_of
-from cputune.tuner.quiet import Look, how_disturbed, is_disturbed, not_measurable
+from cputune.tuner.quiet import Look, not_measurable
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import History, PlanSampler
@@ -66,6 +67,7 @@ class TuningStudy:
         clock: Callable[[], float] = time.monotonic,
         started: float | None = None,
         neighbours: Look = tuple,
+        shared: bool = False,
     ) -> None:
         self._workload = workload
         self._facts = facts
@@ -73,6 +75,7 @@ class TuningStudy:
         self._options = options
         self._on_event: OnEvent = on_event or (lambda event: None)
         self._neighbours = neighbours
+        self._shared = shared
         self._timer = Timer(
             clock=clock,
             started=clock() if started is None else started,
@@ -87,6 +90,7 @@ class TuningStudy:
             findings=self._findings,
             timer=self._timer,
             on_event=self._on_event,
+            shared=shared,
         )
         self._hopeless = False
         self._space: SearchSpace | None = None
@@ -305,7 +309,7 @@ class TuningStudy:
         return {} if self._sampler is None else self._sampler.believe()
 
     def _conclude(self) -> Result:
-        if is_disturbed(self._findings):
+        if is_disturbed(self._findings) and not self._shared:
             raise not_measurable(how_disturbed(self._findings), self._neighbours())
         return conclude(
             self._findings,

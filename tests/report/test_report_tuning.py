@@ -20,9 +20,10 @@ from cputune.report.tuning import (
     style_of,
     trial_line,
 )
-from cputune.result import ConfirmRun, Result
+from cputune.result import ConfirmRun, Result, Speedup
 from cputune.tuner.events import (
     ConfirmStarted,
+    Disturbed,
     Event,
     Said,
     StudyStarted,
@@ -107,6 +108,25 @@ def test_the_sentence(result: Result) -> None:
     same = replace(result, best=result.baseline)
     assert sentence(same) == "What you have today is as fast as anything that was tried."
     assert len(measured_lines(same)) == 1
+
+
+def test_a_factor_is_said_only_where_it_is_known_well(result: Result) -> None:
+    wide = replace(result, speedup=Speedup(ratio=14.15, low=3.65, high=54.78, pairs=3))
+    assert sentence(wide) == (
+        "Faster than what you have today, but by how much could not be measured "
+        "(95 % interval 3.65–54.78)."
+    )
+    unsure = replace(wide, best=wide.baseline, speedup=Speedup(ratio=1.1, low=0.7, high=1.7))
+    assert "the speeds are not sure" in sentence(unsure)
+    assert "14" not in sentence(replace(wide, disturbed=True))
+
+
+def test_who_computes_here_is_a_line() -> None:
+    event = Disturbed(neighbours=("stress (process 7) 98 % of a CPU",), waiting=False)
+    assert "stress (process 7) 98 % of a CPU" in str(line_of(event))
+    assert "--wait-quiet" in str(line_of(event))
+    assert str(line_of(replace(event, waiting=True))).startswith("waiting until it is quiet")
+    assert style_of(event) == "yellow"
 
 
 def test_a_trial_in_a_line(result: Result) -> None:

@@ -14,8 +14,8 @@ from tuner.fakes import SMALL
 import cputune
 from cputune.plan import Plan
 from cputune.steps import Crashed, Step
-from cputune.tuner.conclusion import Findings
 from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of
+from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring, Timer
 from cputune.tuner.race import Race
 from cputune.tuner.sidebyside import GIVEN_UP, LEAST_ROUNDS, MOST_ROUNDS, side_by_side

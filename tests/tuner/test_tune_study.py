@@ -18,7 +18,13 @@ from sqlalchemy.pool import NullPool
 from tuner.fakes import BY_NAME, SMALL, FakeRunner, Script, steady, truthful
 
 import cputune
-from cputune.errors import CannotError, Interrupted, NoValidTrialError, UsageError
+from cputune.errors import (
+    CannotError,
+    Interrupted,
+    NotMeasurableError,
+    NoValidTrialError,
+    UsageError,
+)
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
@@ -358,13 +364,23 @@ class TestNeighbours:
         assert {t.kind for t in result.trials if t.plan == best} == {"contended"}
         assert result.best.plan != best
 
-    def test_a_machine_that_is_never_quiet_is_said_to_be_so(self) -> None:
-        runner = FakeRunner(
-            lambda plan, before: steady(2 * SMALL.seconds(plan), delayed=0.9 * SMALL.seconds(plan))
-        )
-        result = tune(SMALL, runner)
-        assert "The machine was never quiet" in " ".join(result.notes)
+    def test_of_a_machine_that_is_never_quiet_nothing_is_claimed(self, tmp_path: Path) -> None:
+        def busy(plan: Plan, before: int) -> Iterable[Step]:
+            return steady(2 * SMALL.seconds(plan), delayed=0.9 * SMALL.seconds(plan))
+
+        book = tmp_path / "study.db"
+        with pytest.raises(NotMeasurableError, match="not measurable today") as caught:
+            tune(SMALL, FakeRunner(busy), study=book)
+        assert caught.value.exit_code == 4
+        assert "--resume" in str(caught.value.hint)
+
+        shared = tune(SMALL, FakeRunner(busy), share_machine=True)
+        assert shared.disturbed
+        assert "no factor is true" in " ".join(shared.notes)
+
+        result = tune(SMALL, FakeRunner(truthful()), study=book, resume=True)
         assert result.best.plan == fastest(SMALL)
+        assert not any(trial.delayed_steps for trial in result.trials)
 
     def test_single_delayed_steps_do_not_count(self) -> None:
         def script(plan: Plan, before: int) -> Iterable[Step]:
