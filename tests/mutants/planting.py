@@ -109,7 +109,7 @@ def _mutant(module: str, source: str, mutated: str) -> Mutant:
 
 
 def _declarations(tree: ast.Module) -> Iterator[Range]:
-    """Where nothing is decided: types, how a record is declared, imports for types alone."""
+    """Where nothing is decided: types, how a record is declared. And where a fault does harm."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             yield from map(_range, node.decorator_list)
@@ -119,6 +119,8 @@ def _declarations(tree: ast.Module) -> Iterator[Range]:
             yield _range(node.annotation)
         elif isinstance(node, ast.keyword) and node.arg == "strict":
             yield _range(node.value)  # of zip: an assertion that always holds
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("os.sched_"):
+            yield _range(node.args[0])  # 0 is this process, and 1 is that of the whole machine
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield _range(node.test)
 

@@ -28,6 +28,7 @@ def test_a_number_is_one_more_and_one_less() -> None:
         "@dataclass(frozen=True)\nclass A:\n    b: int | None",
         "if TYPE_CHECKING:\n    import os",
         "x = zip(c, d, strict=True)",
+        "os.sched_setaffinity(0, cpus)",
     ],
 )
 def test_nothing_is_planted_where_nothing_is_decided(source: str) -> None:
