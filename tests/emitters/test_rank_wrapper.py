@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -200,4 +203,93 @@ def test_a_wrong_word_is_told_with_an_example(words: tuple[str, ...], said: str)
 
 def test_a_number_that_the_launcher_garbled_is_told() -> None:
     answer = start("--cpus", LAST, "--", "x.py", **{**TORCH, "LOCAL_RANK": "one"})
-    assert (answer.returncode, "not 'one'" in answer.stderr) == (3, True)
+    assert answer.returncode == 3
+    assert "LOCAL_RANK is a whole number, not 'one'" in answer.stderr
+
+
+def test_half_of_a_launchers_numbers_is_none() -> None:
+    cpus = ("--launcher", "mpi", "--cpus", f"{LAST}/{LAST}")
+    assert seen(*cpus, **OPENMPI, PMI_RANK="0", PMI_SIZE="1")[2]["RANK"] == "5"
+    assert seen(*cpus, **OPENMPI, MPI_LOCALRANKID="0")[2]["RANK"] == "5"
+
+
+class TestLook:
+    def test_says_nothing_where_all_ranks_can_have_their_cpus(self) -> None:
+        answer = start("--cpus", f"{ALLOWED[0]}/{LAST}", "--look", "--", "-c", "print('ran')")
+        assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+    def test_refuses_where_one_of_them_cannot(self) -> None:
+        answer = start("--cpus", f"{LAST}/4000", "--bind", "offered", "--look")
+        assert answer.returncode == 3
+        assert "rank 1 cannot have CPUs 4000" in answer.stderr
+
+    def test_tells_that_the_ranks_leave_what_the_launch_was_bound_to(self) -> None:
+        if len(ALLOWED) < 2:
+            pytest.skip("needs two CPUs")
+        bound = ("taskset", "-c", str(ALLOWED[0]))
+        answer = start("--cpus", LAST, "--look", prefix=bound)
+        assert answer.returncode == 0
+        assert f"bound to CPUs {ALLOWED[0]} (taskset" in answer.stderr
+
+
+@pytest.fixture(scope="module")
+def rank() -> ModuleType:
+    """rank.py, loaded and not run."""
+    spec = importlib.util.spec_from_file_location("rank", RANK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_numbers_have_six_digits_at_most(rank: ModuleType) -> None:
+    assert rank.number("999999", "it") == 999_999
+    with pytest.raises(rank.RankError):
+        rank.number("1000000", "it")
+
+
+def test_siblings_that_are_not_told_are_none(
+    rank: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rank.siblings(999_999) == {999_999}
+    monkeypatch.setattr(rank, "open", lambda *a, **k: io.StringIO("rubbish"), raising=False)
+    assert rank.siblings(0) == {0}
+    monkeypatch.setattr(rank, "open", lambda *a, **k: io.StringIO("0,4-5\n"), raising=False)
+    assert rank.siblings(0) == {0, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "workers", "asked", "bound", "affinity"),
+    [
+        (2, 1, 0, 4, [[0], [1]], None),  # a core each
+        (2, 2, 0, 4, [[0, 1], [2, 3]], None),  # more threads than cores: siblings too
+        (1, 2, 0, 4, [[0, 1]], None),
+        (2, 1, 1, 4, [[1], [3]], "0,2"),  # a worker on the first CPU of each share
+        (2, 1, 0, 3, [], None),  # more CPUs than it asked for are not its own
+        (3, 2, 0, 4, [], None),  # fewer than its ranks need
+    ],
+)
+def test_a_pod_with_siblings_is_cut_by_cores(
+    rank: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ranks: int,
+    threads: int,
+    workers: int,
+    asked: int,
+    bound: list[list[int]],
+    affinity: str | None,
+) -> None:
+    taken: list[list[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: taken.append(cpus))
+    monkeypatch.setattr(rank, "siblings", lambda cpu: {cpu % 2, cpu % 2 + 2})
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    monkeypatch.setenv("CCL_WORKER_COUNT", str(workers))
+    monkeypatch.setenv("CCL_WORKER_AFFINITY", "")
+    for local_rank in range(ranks):
+        rank.share_pod(ranks, local_rank, asked)
+    assert taken == bound
+    assert os.environ["CCL_WORKER_AFFINITY"] == (affinity or "")
+    assert capsys.readouterr().err.count("note: ") == (not bound)
