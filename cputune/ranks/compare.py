@@ -23,7 +23,7 @@ class Comparison:
     expected: str
     seen: str | None
     unknown: str | None = None
-    by_cpu_number: bool = False
+    by_cpu_number: bool
 
     @property
     def differs(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ def main() -> int:
     """Try what is asked for, then print the table of all that was tried, now or earlier."""
     given = _arguments()
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not given.table:
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
             copy = Path(folder) / "project"

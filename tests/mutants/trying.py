@@ -202,6 +202,7 @@ def _fork() -> tuple[int, int, int]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setpgid(0, 0)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return child, reading, writing

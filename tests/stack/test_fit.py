@@ -3,8 +3,8 @@
 import pytest
 from packaging.version import Version
 
-from cputune.stack import Versions
-from cputune.stack.fit import misfits, pythons_for
+from cputune.stack import Versions, load
+from cputune.stack.fit import PYTHONS, misfits, pythons_for
 
 
 def versions(**texts):
@@ -46,6 +46,11 @@ def test_a_broken_rule_is_said_with_both_versions(stack, said):
 )
 def test_what_fits_breaks_no_rule(stack):
     assert misfits(versions(**stack)) == ()
+
+
+def test_the_pythons_are_those_that_torch_was_built_for():
+    tags = {tag.rstrip("t") for torch in load().torch for tag in torch.tags}
+    assert {f"cp{python.replace('.', '')}" for python in PYTHONS} == tags
 
 
 def test_the_pythons_that_all_have_wheels_for():

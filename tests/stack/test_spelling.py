@@ -11,6 +11,8 @@ from cputune.stack import (
     optimizers,
     takes,
     why_no_bf16,
+    why_no_bf16_products,
+    why_no_masks,
 )
 
 
@@ -50,6 +52,16 @@ def test_bf16_on_a_cpu():
     assert "for GPUs only" in why_no_bf16(stack("4.19.4"))
     assert why_no_bf16(stack("4.20.0")) is None
     assert why_no_bf16(stack()) is None
+
+
+@pytest.mark.parametrize(
+    ("why", "last_without", "first"),
+    [(why_no_bf16_products, "2.8.0", "2.9.0"), (why_no_masks, "1.13.1", "2.0.0")],
+)
+def test_what_torch_itself_can_be_told(why, last_without, first):
+    assert "is not known" in why(stack())
+    assert f"torch {last_without} " in why(stack(torch=last_without))
+    assert why(stack(torch=first)) is None
 
 
 @pytest.mark.parametrize(
