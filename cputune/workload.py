@@ -95,6 +95,8 @@ class Workload:
             itself; None while it has not shown it yet.
         optimizer: how the script steps by itself ("AdamW as a loop"); None while it has not
             shown it yet.
+        loading_share: of the time of its steps as found, what they wait for their data; None
+            while it has not shown it yet.
         global_batch_size: samples per optimizer step over all ranks; None while the
             script has not shown it yet.
         batch_per_rank: the guides' way instead: every rank takes this many samples,
@@ -112,6 +114,7 @@ class Workload:
     parses_arguments: bool | None = None
     accumulation: Samples | None = None
     optimizer: str | None = None
+    loading_share: Annotated[float, Meta(ge=0, le=1)] | None = None
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
 

@@ -5,9 +5,11 @@ A module that is already there (a forked rank) is hooked at once.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
+import time
 from types import ModuleType
 from typing import Any
 
@@ -58,6 +60,7 @@ def install() -> Meter:
             *accelerate_hooks.patches(meter, scratch),
             *lightning_hooks.patches(meter, scratch),
             *loop_hooks.patches(meter, scratch),
+            ("torch.utils.data.dataloader", lambda module: _time_loading(module, meter)),
             ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),
         ]
     )
@@ -80,6 +83,23 @@ def _watch_arguments(meter: Meter, scratch: str | None) -> None:
         return namespace, rest
 
     argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+
+def _time_loading(module: ModuleType, meter: Meter) -> None:
+    """How long the script waits for each batch, whoever iterates the loader, and for whom."""
+    cls = module._BaseDataLoaderIter
+    original = cls.__next__
+
+    @functools.wraps(original)
+    def following(self: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return original(self)
+        finally:
+            meter.waited += time.perf_counter() - began
+            meter.facts["loader_workers"] = self._num_workers
+
+    cls.__next__ = following
 
 
 def _note_ipex(module: ModuleType, meter: Meter) -> None:

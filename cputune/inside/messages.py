@@ -55,6 +55,7 @@ class RankState(TypedDict, total=False):
         products: in what oneDNN may multiply fp32 matrices, "fp32" or "bf16".
         products_rounded: whether it really rounds their factors to bf16.
         dropout: how masks were drawn so far: "bytes", or as torch does.
+        loader_workers: processes that prepare the batches of the loader that was asked last.
         dataset: the class of the data set.
         dataset_samples: how many it has; None where it is a stream, or does not say.
     """
@@ -93,6 +94,7 @@ class RankState(TypedDict, total=False):
     products: str
     products_rounded: bool
     dropout: str
+    loader_workers: int
     dataset: str
     dataset_samples: int | None
 
@@ -107,7 +109,7 @@ class StepTaken(TypedDict):
     """One optimizer step of this rank; ``number`` counts from 1.
 
     ``delayed`` are the seconds that its most delayed thread waited for a CPU because of
-    other processes.
+    other processes, ``waited`` those that the script waited for a batch.
     """
 
     event: Literal["step"]
@@ -116,6 +118,7 @@ class StepTaken(TypedDict):
     samples: int
     loss: float | None
     delayed: float
+    waited: float
 
 
 class Profiled(TypedDict):

@@ -21,6 +21,7 @@ class Meter:
     Attributes:
         facts: what the hooks learn of the script for the state of this rank.
         parses_arguments: whether HfArgumentParser is at work just now.
+        waited: seconds of this step in which the script waited for a batch.
         items_counted: whether a loss of this step was divided by the items of all its batches.
     """
 
@@ -32,6 +33,7 @@ class Meter:
         self.flags: set[str] = set()
         self.steps = 0
         self.backwards = 0
+        self.waited = 0.0
         self._samples = 0
         self._losses: list[Any] = []
         self._delay: Delay | None = None
@@ -108,6 +110,7 @@ class Meter:
                 "samples": self._samples,
                 "loss": loss,
                 "delayed": delayed,
+                "waited": self.waited,
             }
         )
         self._samples = 0
@@ -120,7 +123,7 @@ class Meter:
         self._start_lap()
 
     def _start_lap(self) -> None:
-        self._paused = 0.0
+        self._paused = self.waited = 0.0
         if self._delay is not None:
             self._delay.lap()
         self._mark = time.perf_counter()

@@ -40,6 +40,7 @@ from cputune.knobs.record import (
 )
 from cputune.knobs.smt import SMT
 from cputune.knobs.threads import THREADS
+from cputune.knobs.workers import WORKERS
 
 if TYPE_CHECKING:
     from cputune.plan import Plan
@@ -58,6 +59,7 @@ KNOBS: tuple[Knob, ...] = (
     IPEX,
     OPTIMIZER,
     ACCUMULATION,
+    WORKERS,
     PRODUCTS,
     DROPOUT,
 )

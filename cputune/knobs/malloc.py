@@ -14,7 +14,6 @@ from cputune.knobs.record import (
     Shown,
     State,
     one_of,
-    variable_shown,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +103,6 @@ MALLOC = Knob(
             expected=lambda plan, local_rank: "in use" if _value(plan) == HUGE else None,
             seen=_pages,
         ),
-        *(variable_shown(name, _variables) for name in (*_KEPT, *_HUGE)),
     ),
     words=lambda plan: {KEPT: "memory kept", HUGE: "huge pages"}.get(_value(plan)),
     effect=Effect(

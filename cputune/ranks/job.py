@@ -48,6 +48,7 @@ class Job:
         errors: exceptions that scripts raised, with the rank.
         refusals: why a rank could not run as asked.
         ends: scripts that came to their own end.
+        waits: the share of each step of each rank that it waited for its data.
         profiles: where the time of each rank went, where that was asked for.
     """
 
@@ -82,6 +83,7 @@ class Job:
         self.refusals: dict[int, str] = {}
         self.ends: list[Ended] = []
         self.profiles: dict[int, Profiled] = {}
+        self.waits: list[float] = []
 
     def start(
         self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
@@ -221,6 +223,7 @@ class Job:
     def _hear_rank(self, rank: int, message: RankMessage) -> Step | None:
         if message["event"] == "step":
             step = of_rank(message)
+            self.waits.append(float(message.get("waited") or 0.0) / max(step.seconds, 1e-9))
             self.ranks.setdefault(rank, []).append(step)
             return self._gather.add(rank, int(message["number"]), step)
         if message["event"] == "state":

@@ -12,7 +12,9 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from cputune.carrier import environment
@@ -116,6 +118,9 @@ class ProcessRunner:
         finally:
             job.end()
             self._empty_scratch()
+            if plan.as_found and len(job.waits) > 2:
+                share = min(1.0, median(job.waits[1:]))  # the first waits for workers to start
+                self.workload = replace(self.workload, loading_share=round(share, 4))
 
     def begin(self, plan: Plan) -> None:
         """Start the plan whose steps are read next, and do not wait for it.

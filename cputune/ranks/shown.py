@@ -40,6 +40,7 @@ def for_people(state: RankState) -> dict[str, Any]:
         "preload", "ipex", "framework", "parses_arguments", "batch", "accumulation", "samples",
         "learning_rate", "dataset", "optimizer", "products", "products_rounded", "dropout",
         "python", "pid", "peak_bytes", "mapped_blocks", "huge_pages_bytes",
+        "loader_workers",
     )  # fmt: skip
     record: dict[str, Any] = {name: value for name, value in state.items() if name in kept}
     record["affinity"] = cpulist.render(state["affinity"])
