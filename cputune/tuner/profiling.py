@@ -7,13 +7,13 @@ from typing import Any
 
 from cputune.plan import Plan
 from cputune.result import Profile
-from cputune.steps import ProfilingRunner, PunctualRunner, Runner, TimeUp, TrialError
+from cputune.steps import ProfilingRunner, PunctualRunner, TimeUp, TrialError
 
 
-def profile_of(runner: Runner, plan: Plan, seconds_left: Callable[[], float]) -> Profile | None:
-    """The profile of a plan; None where the runner knows none, or the run does not end well."""
-    if not isinstance(runner, ProfilingRunner):
-        return None
+def profile_of(
+    runner: ProfilingRunner, plan: Plan, seconds_left: Callable[[], float]
+) -> Profile | None:
+    """The profile of a plan; None where the run does not end well."""
     if isinstance(runner, PunctualRunner):
         runner.keep_to(seconds_left)
     try:

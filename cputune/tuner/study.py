@@ -21,11 +21,12 @@ from cputune.result import (
     Result,
     Trial,
 )
-from cputune.steps import Contended, DataRunner, LearningRunner, Runner
+from cputune.steps import Contended, DataRunner, LearningRunner, ProfilingRunner, Runner
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.cutoff import CutOff
 from cputune.tuner.events import (
     OnEvent,
+    Said,
     StudyEnded,
     StudyStarted,
     TrialEnded,
@@ -125,9 +126,12 @@ class TuningStudy:
 
     def _with_profile(self, result: Result) -> Result:
         """The result, and where the time of its best plan goes, where that can be seen."""
-        if self._sampler is None or self._timer.up(1.0):
+        if self._sampler is None or result.disturbed or self._timer.up(1.0):
             return result
         with self._open_runner(self._workload, True) as runner:
+            if not isinstance(runner, ProfilingRunner):
+                return result
+            self._on_event(Said(text="looking where the time of the best plan goes"))
             left = partial(self._timer.left, 1.0)
             return replace(result, profile=profile_of(runner, result.best.plan, left))
 

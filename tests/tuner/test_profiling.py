@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 from machines import machine
+from tuner.fakes import SMALL, FakeRunner, truthful
 
+import cputune
 from cputune.knobs import LeftOut
 from cputune.layout import guide_plan
 from cputune.plan import Plan
 from cputune.report.profile import profile_lines
 from cputune.result import Measured, Profile, Result, Speedup, Throughput, host_fingerprint
 from cputune.steps import Crashed, Step
+from cputune.tuner.events import Said
 from cputune.tuner.profiling import of_ranks, profile_of
 from cputune.workload import Workload
 
@@ -84,9 +87,8 @@ def test_a_limit_that_one_rank_does_not_know_is_not_known() -> None:
     assert found.limit_gflops is None
 
 
-def test_a_runner_without_profiles_and_one_that_fails_give_none() -> None:
+def test_a_run_that_fails_gives_none() -> None:
     assert profile_of(FakeProfiler(), PLAN, lambda: 60.0) is None
-    assert profile_of(object(), PLAN, lambda: 60.0) is None  # type: ignore[arg-type]
     assert profile_of(FakeProfiler(told(0.2, 0.5)), PLAN, lambda: 60.0) is not None
 
 
@@ -103,6 +105,31 @@ def test_a_knob_that_would_help_is_named_where_it_could_be_asked_for() -> None:
     assert profile_lines(result(profile(), "dropout"))[-1].startswith("--knobs +dropout draws")
     little = replace(profile(), shares={"dropout masks": 0.01, "the rest": 0.99})
     assert not any("--knobs" in line for line in profile_lines(result(little, "dropout")))
+
+
+class FakeStudyRunner(FakeRunner):
+    """A small machine whose ranks tell where their time goes."""
+
+    profiled: tuple[Plan, ...] = ()
+
+    def profile(self, plan: Plan) -> Sequence[Mapping[str, Any]]:
+        self.profiled = (*self.profiled, plan)
+        return [told(0.2, 0.5)]
+
+
+def test_a_study_profiles_its_best_plan_once_and_says_so() -> None:
+    runner, events = FakeStudyRunner(truthful()), []
+    result = cputune.tune(
+        SMALL.workload, facts=SMALL.facts, runner=runner, budget=4, on_event=events.append
+    )
+    assert runner.profiled == (result.best.plan,)
+    assert result.profile is not None
+    assert result.profile.plan == result.best.plan
+    assert any("where the time" in event.text for event in events if isinstance(event, Said))
+    assert (
+        cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful())).profile
+        is None
+    )
 
 
 def test_a_result_file_holds_it() -> None:
