@@ -1,6 +1,6 @@
 """Eight hours of tuning in simulated time: what grows with them? A line for each hour.
 
-    python benchmarks/endurance.py            # some minutes
+    python benchmarks/endurance.py            # a quarter of an hour
     python benchmarks/endurance.py --hours 2
 
 The study is that of load.py, kept in an SQLite file; its steps are drawn from a model, and the
@@ -26,8 +26,8 @@ from cputune.tuner.measuring import STUDY_SHARE
 
 HOUR = 3600.0
 
-SLOW = simulated("slow", LARGE.facts, Model(work=240, bandwidth=8), noise=0.03)
-"""Steps of some seconds, as those of a large model: trials of a quarter of a minute."""
+SLOW = simulated("slow", LARGE.facts, Model(work=480, bandwidth=8), noise=0.03)
+"""Steps of some seconds, as those of a large model: trials of half a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

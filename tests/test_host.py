@@ -277,6 +277,18 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["out.json"]
 
 
+def test_an_interrupt_leaves_no_half_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "out.json", "{}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(CannotError):
         write_tree(tmp_path / "t", {"a": "", "a/b": "a file is no directory"})

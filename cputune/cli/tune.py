@@ -131,6 +131,7 @@ def command(
 
         with study_lock(book):
             book.unlink(missing_ok=True)
+    result: Result | None = None
     try:
         with Progress(started) as progress:
             result = tune(
@@ -149,15 +150,15 @@ def command(
             )
         if destination is not None:
             result.save(destination, force=True)
+        _show(result, destination, facts, as_json=as_json or destination is None)
     except (Interrupted, KeyboardInterrupt) as error:  # the latter while all is put away
-        found = getattr(error, "result", None)
+        found = getattr(error, "result", None) or result
         if found is not None and destination is not None:
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}")
         raise Interrupted(
             str(error) or "interrupted", hint=f"go on with: {again(ctx, job, script)}"
         ) from None
-    _show(result, destination, facts, as_json=as_json or destination is None)
 
 
 def _job(

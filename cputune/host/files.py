@@ -75,12 +75,13 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
 
         log.getChild("host").info("wrote %s", path)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         raise CannotError(
             f"cannot write {path}: {error.strerror or error}", hint="choose another place with -o"
         ) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):  # it has its name already
+                os.unlink(temporary)
 
 
 def _umask() -> int:

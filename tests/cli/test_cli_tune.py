@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -380,16 +381,21 @@ class TestNoResult:
         assert hint.startswith("hint: go on with: cputune tune --resume")
         assert hint.endswith(said)
 
-    def test_an_interrupt_after_the_last_round_says_how_to_go_on_too(
-        self, cputune: Run, runner: type[FakeProcessRunner], monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("moment", ["cputune.result.Result.save", "cputune.cli.tune._show"])
+    def test_an_interrupt_after_the_last_round_loses_nothing_and_says_how_to_go_on_too(
+        self, cputune: Run, monkeypatch: pytest.MonkeyPatch, moment: str
     ) -> None:
-        def stopped(result: Result, path: Path, *, force: bool) -> None:
+        whole = pkgutil.resolve_name(moment)
+
+        def stopped(*given: Any, **more: Any) -> None:
+            monkeypatch.setattr(moment, whole)
             signal.raise_signal(signal.SIGHUP)
 
-        monkeypatch.setattr(Result, "save", stopped)
+        monkeypatch.setattr(moment, stopped)
         ended = cputune("tune", "--seed", "3")
         assert ended.code == 130
         assert "hint: go on with: cputune tune --resume --seed 3" in ended.err
+        assert Result.load("cputune.json").confirmation
 
     def test_a_study_in_use_is_left_alone(self, cputune: Run) -> None:
         cputune("tune", "--budget", "2")
