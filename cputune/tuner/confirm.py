@@ -169,9 +169,10 @@ def _one_run(
     finished = run(number, contender, verdict)
     if finished.failure is not None or not finished.logs:
         contender.logs.append(None)
-        kind = finished.failure.kind if finished.failure is not None else "no measurement"
-        if kind != "contended":
-            contender.out = f"{kind}: {finished.failure}"
+        if finished.failure is None:
+            contender.out = "no measurement"
+        elif finished.failure.kind != "contended":
+            contender.out = f"{finished.failure.kind}: {finished.failure}"
         return
     contender.logs.append(race.estimate(finished.logs).center)
 

@@ -131,15 +131,3 @@ def _middle(ordered: Sequence[float]) -> float:
     if len(ordered) % 2:
         return ordered[half]
     return (ordered[half - 1] + ordered[half]) / 2
-
-
-_T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
-
-
-def student_t(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t, linear between the tabled degrees of freedom."""
-    if freedom > len(_T975):
-        return Z95 + 2.6 / freedom
-    below = min(max(1, int(freedom)), len(_T975) - 1)
-    first, after = _T975[below - 1], _T975[below]
-    return first + (after - first) * (max(freedom, 1.0) - below)

@@ -34,13 +34,15 @@ class Fault:
 
 
 def rooms() -> Iterator[Room]:
-    """Each room, its patterns resolved."""
+    """Each room, its patterns resolved; a module is in the first room that names it."""
+    seen: set[Path] = set()
     for room in _read("rooms.toml")["room"]:
-        found = (path for pattern in room["modules"] for path in sorted(PROJECT.glob(pattern)))
+        found = [path for pattern in room["modules"] for path in sorted(PROJECT.glob(pattern))]
         yield Room(
-            modules=tuple(str(path.relative_to(PROJECT)) for path in found),
+            modules=tuple(str(path.relative_to(PROJECT)) for path in found if path not in seen),
             tests=tuple(room["tests"]),
         )
+        seen.update(found)
 
 
 def harmless() -> dict[Fault, str]:

@@ -8,7 +8,13 @@ from statistics import NormalDist
 
 import pytest
 
-from cputune.tuner.paired import gain_of_rounds, gain_side_by_side
+from cputune.tuner.paired import (
+    Gain,
+    _quantile,
+    _ranks_outside,
+    gain_of_rounds,
+    gain_side_by_side,
+)
 
 NOISE = 0.05
 
@@ -46,6 +52,76 @@ def test_the_interval_holds_the_truth(count: int) -> None:
     gains = [gain_side_by_side([drawn(rng, count)], NOISE) for _ in range(400)]
     held = sum(gain is not None and gain.low <= 0.1 <= gain.high for gain in gains)
     assert held >= 0.93 * 400
+
+
+@pytest.mark.parametrize(
+    ("rounds", "critical"), [(6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (15, 25), (20, 52), (25, 89)]
+)
+def test_ranks_outside_are_those_of_the_printed_tables(rounds: int, critical: int) -> None:
+    """Two-sided, 5 %: the largest sum of ranks that is still outside."""
+    assert _ranks_outside(rounds, 0.05) == critical + 1
+
+
+def test_five_rounds_are_too_few_for_ranks() -> None:
+    assert _ranks_outside(5, 0.05) == 0
+    values = [0.0, 0.1, 0.1, 0.1, 5.0]
+    five, mean = gain_side_by_side([values], NOISE), gain_of_rounds(values, NOISE)
+    assert five is not None
+    assert mean is not None
+    assert five.mean == mean.mean
+
+
+def test_the_centre_is_the_median_of_the_means_of_all_pairs() -> None:
+    gain = gain_side_by_side([[0.0, 1.0, 2.0, 4.0, 8.0, 16.0]], NOISE)
+    assert gain is not None
+    assert gain.mean == 4.0
+    assert gain.low == pytest.approx(0.0, abs=0.001)
+    assert gain.high == pytest.approx(16.0, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile", "within"),
+    [(3, 3.182, 8e-3), (4, 2.776, 3e-3), (5, 2.571, 2e-3), (6, 2.447, 1e-3), (10, 2.228, 2e-4)],
+)
+def test_quantiles_of_students_t(freedom: int, quantile: float, within: float) -> None:
+    assert _quantile(freedom, 0.05) == pytest.approx(quantile, rel=within)
+
+
+def test_the_interval_of_few_rounds() -> None:
+    gain = gain_of_rounds([0.1, 0.2], NOISE)
+    assert gain is not None
+    usual = 2 * (NOISE**2 / 3 + 0.02**2)
+    variance = (0.005 + 2 * usual) / 3
+    assert gain.mean == pytest.approx(0.15)
+    assert gain.half_width == pytest.approx(3.159 * math.sqrt(variance / 2), rel=1e-3)
+
+
+def test_the_width_is_that_of_the_longer_side() -> None:
+    assert Gain(mean=1.0, low=0.0, high=3.0, pairs=2).half_width == 2.0
+    assert Gain(mean=1.0, low=-2.0, high=3.0, pairs=2).half_width == 3.0
+
+
+@pytest.mark.parametrize(
+    ("sittings", "apart"),
+    [
+        ([[0.1, 0.1]], 0.0),  # one sitting: what is usual
+        ([[0.1, 0.1], [0.3, 0.3]], 0.02),
+        ([[0.0, 0.2], [0.4, 0.6]], 0.07),  # less what their rounds scatter
+        ([[0.0, 0.2], [0.1, 0.3]], 0.0),  # they scatter more than they lie apart
+        ([[0.1, 0.1], [0.3, 0.3], [9.0]], 0.02),  # one round tells nothing of its processes
+    ],
+)
+def test_the_interval_covers_what_processes_differ_by(
+    sittings: list[list[float]], apart: float
+) -> None:
+    centers = max(1, sum(len(sitting) > 1 for sitting in sittings))
+    variance = (4 * 2 * 0.007**2 + (centers - 1) * apart) / (4 + centers - 1)
+    own = 1.96 * math.sqrt(variance / centers)
+    gain = gain_side_by_side(sittings, NOISE)
+    rounds = gain_of_rounds([value for sitting in sittings for value in sitting], NOISE)
+    assert gain is not None
+    assert rounds is not None
+    assert gain.half_width == pytest.approx(math.hypot(rounds.half_width, own), rel=1e-4)
 
 
 def test_less_doubt_makes_it_wider() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune.tuner.statistics import USUAL_NOISE, Noise, estimate, median, spread, student_t
+from cputune.tuner.statistics import USUAL_NOISE, Noise, estimate, median, spread
 
 
 def logs(*seconds: float) -> list[float]:
@@ -158,16 +158,3 @@ def test_the_median_of_an_odd_count_is_the_one_in_the_middle() -> None:
 
 def test_the_median_of_an_even_count_is_between_the_two_in_the_middle() -> None:
     assert median([4, 1, 3, 2]) == 2.5
-
-
-def test_quantiles_of_students_t() -> None:
-    tabled = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179]
-    assert [student_t(freedom) for freedom in range(1, 13)] == pytest.approx(tabled, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("freedom", "quantile"),
-    [(0.5, 12.706), (1.5, 8.504), (11.5, 2.19), (13, 2.160), (30, 2.042), (1000, 1.962)],
-)
-def test_quantiles_between_and_beyond_the_tabled_ones(freedom: float, quantile: float) -> None:
-    assert student_t(freedom) == pytest.approx(quantile, abs=0.005)
