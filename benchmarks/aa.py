@@ -32,7 +32,7 @@ import cputune
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import Living, LivingRunner, Step
-from cputune.tuner import sidebyside
+from cputune.tuner import sidebyside, turns
 from cputune.tuner.confirm import Contender, doubt_each, gain_of
 from cputune.tuner.events import StepTaken
 from cputune.tuner.findings import Findings
@@ -231,9 +231,9 @@ def on_simulated_machines(worlds: Sequence[str], studies: int) -> None:
 def of_length(seconds: float) -> ExitStack:
     """Confirmations that last so long, however narrow the interval is before."""
     held, half = ExitStack(), seconds / 2
-    lengths = {"NARROW": 0.0, "MOST_SECONDS": (half, half), "MOST_ROUNDS": 10_000}
-    for name, value in lengths.items():
-        held.enter_context(mock.patch.object(sidebyside, name, value))
+    held.enter_context(mock.patch.object(sidebyside, "NARROW", 0.0))
+    held.enter_context(mock.patch.object(sidebyside, "MOST_SECONDS", (half, half)))
+    held.enter_context(mock.patch.object(turns, "MOST_ROUNDS", 10_000))
     return held
 
 

@@ -81,6 +81,19 @@ TIME_UP = "the time given was up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """What one change brings on the way from today's launch to the best plan.
+
+    ``speedup`` is over the plan before it on that way. Several knobs stand together, with
+    commas, where there is no plan in which one of them alone is changed.
+    """
+
+    knob: str
+    value: str
+    speedup: Speedup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """A plan and how fast it ran."""
 
@@ -96,6 +109,10 @@ class Trial:
         state: how it ended.
         kind: which failure it was, for a trial that failed.
         reason: for people; with the tail of stderr for a crash.
+        samples_per_second: measured, for a trial that was completed; for one that was pruned
+            no more than a guess, from steps that are still slow.
+        at_most_samples_per_second: of a trial that was pruned all that is known: it is not
+            faster than that.
         steps: optimizer steps that were measured.
         step_seconds: seconds of all its steps, warm-up included.
         origin: who proposed the plan.
@@ -108,6 +125,7 @@ class Trial:
     kind: FailureKind | None = None
     reason: str | None = None
     samples_per_second: Throughput | None = None
+    at_most_samples_per_second: Amount | None = None
     steps: Count = 0
     delayed_steps: Count = 0
     warmup_steps: Count = 0
@@ -166,6 +184,7 @@ class Result:
     ``best`` is the recommendation: the baseline itself where nothing beat it beyond
     noise. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
     others delayed most of what it rests on (``share_machine``), so no factor is to be said.
+    ``worth`` is the way from the baseline to the best plan, one change at a time.
     """
 
     created: str | None = None
@@ -185,6 +204,7 @@ class Result:
     left_out: tuple[LeftOut, ...] = ()
     confirmation: tuple[ConfirmRun, ...] = ()
     disturbed: bool = False
+    worth: tuple[Worth, ...] = ()
     trials: tuple[Trial, ...]
 
     @classmethod

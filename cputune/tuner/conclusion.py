@@ -82,6 +82,7 @@ def conclude(
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),
         disturbed=is_disturbed(findings),
+        worth=findings.worth if advice.best.plan != advice.baseline.plan else (),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cputune.plan import Plan
-from cputune.result import ConfirmRun, Trial
+from cputune.result import ConfirmRun, Trial, Worth
 from cputune.steps import Contended
 from cputune.tuner.confirm import Contender
 from cputune.tuner.cutoff import CutOff
@@ -39,6 +39,7 @@ class Findings:
     rivals: list[Contender] = field(default_factory=list)
     fallen: list[Contender] = field(default_factory=list)
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
+    worth: tuple[Worth, ...] = ()
 
 
 def is_disturbed(findings: Findings) -> bool:

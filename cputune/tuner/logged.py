@@ -19,6 +19,7 @@ from cputune.tuner.events import (
     TrialRepeated,
     TrialStarted,
     Waiting,
+    WorthStarted,
 )
 
 _LOG = log.getChild("events")
@@ -62,6 +63,8 @@ def in_words(event: Event) -> str:
             return f"trial {trial.number} {trial.state}: {_outcome(trial)}"
         case ConfirmStarted(plans=plans):
             return f"{len(plans)} plans are measured again, side by side"
+        case WorthStarted(plans=plans):
+            return f"{len(plans)} plans on the way from today to the best are set side by side"
         case ConfirmRun():
             return f"round {event.round} of the confirmation: {_outcome(event)}"
         case StudyEnded(result=result):
@@ -70,4 +73,6 @@ def in_words(event: Event) -> str:
 
 def _outcome(run: Trial | ConfirmRun) -> str:
     rate = run.samples_per_second
+    if isinstance(run, Trial) and run.at_most_samples_per_second is not None:
+        return f"at most {run.at_most_samples_per_second:.4g} samples/s, {run.reason}"
     return run.reason or "" if rate is None else f"{rate.median:.4g} samples/s"

@@ -113,7 +113,8 @@ class TuningStudy:
                 self._search(runner, resumed)
             if self._sampler is not None:
                 fresh = partial(self._open_runner, self._workload, True)
-                confirm_best(self._measuring, self._sampler.believe(), fresh)
+                assert self._space is not None
+                confirm_best(self._measuring, self._space, self._sampler.believe(), fresh)
             result = self._with_profile(self._conclude())
             self._on_event(StudyEnded(result=result))
             return result

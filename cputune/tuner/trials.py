@@ -13,6 +13,10 @@ from cputune.steps import Contended
 from cputune.tuner.measuring import speed
 from cputune.tuner.race import LEAST_KEPT, Race
 from cputune.tuner.reading import Run
+from cputune.tuner.statistics import Z95, Estimate
+
+WANDER = 0.1
+"""Standard deviation (log) of what a machine wanders by, from one trial to another."""
 
 MOST_CHARACTERS = 16_384
 """Of a reason: its first line and the last lines of a stderr; a result is read by people."""
@@ -66,12 +70,22 @@ def trial_of(
     cut = None if run.cut is None else f"{TIME_UP} {run.cut}"
     if cut and now.level and len(run.logs) >= race.warmup + LEAST_KEPT:
         return replace(trial, reason=cut)
+    guess = race.lost(run.logs)
     return replace(
         trial,
         state=PRUNED,
-        samples_per_second=speed(race.lost(run.logs)),
+        samples_per_second=speed(guess),
+        at_most_samples_per_second=at_most(guess),
         reason=cut or _lost(race),
     )
+
+
+def at_most(guess: Estimate) -> float:
+    """Samples per second that a plan has at most of which only the first steps were seen.
+
+    Beside what the steps scatter, the machine may just have been slower than usual.
+    """
+    return math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))
 
 
 def was_disturbed(trial: Trial) -> bool:

@@ -18,7 +18,8 @@ from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring, Timer
 from cputune.tuner.race import Race
-from cputune.tuner.sidebyside import GIVEN_UP, LEAST_ROUNDS, MOST_ROUNDS, side_by_side
+from cputune.tuner.sidebyside import side_by_side
+from cputune.tuner.turns import GIVEN_UP, LEAST_ROUNDS, MOST_ROUNDS
 
 PLANS = list(cputune.search_space(SMALL.facts, SMALL.workload).plans())
 

@@ -1,0 +1,72 @@
+"""Contenders that live at once and have turns: their seats, and the rounds they take."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+from cputune.steps import LivingRunner, TimeUp
+from cputune.tuner.confirm import Contender
+from cputune.tuner.measuring import Measuring
+from cputune.tuner.seat import Seat, seconds_of
+
+LEAST_ROUNDS = 6
+"""Delayed ones not counted; fewer have no interval by ranks."""
+
+MOST_ROUNDS = 30
+"""The delayed ones too."""
+
+GIVEN_UP = 6
+"""After so many rounds it is over where hardly one was quiet."""
+
+
+@contextmanager
+def seated(
+    measuring: Measuring, runner: LivingRunner, contenders: Sequence[Contender]
+) -> Iterator[list[Seat]]:
+    """All of them started, and past their warm-up; ended with the block.
+
+    Where the time is up the block is left, with the turns that were taken until then.
+    """
+    seats: list[Seat] = []
+    with ExitStack() as held, suppress(TimeUp):
+        for contender in contenders:
+            living = held.enter_context(closing(runner.living(contender.plan)))
+            rules = measuring.rules(contender.plan)
+            seats.append(Seat(contender=contender, living=living, rules=rules))
+        yield seats
+
+
+def take_turns(
+    measuring: Measuring,
+    seats: Sequence[Seat],
+    everybody: Sequence[Contender],
+    sitting: int,
+    is_enough: Callable[[int, float], bool],
+    after_two: Callable[[], None] = lambda: None,
+) -> None:
+    """Rounds, the order of each drawn, and turned in the next, until that is enough.
+
+    ``everybody`` gets an entry for each round, also who has no seat. ``is_enough`` is asked
+    before each round, with the quiet rounds and the seconds of steps so far.
+    """
+    for seat in seats:
+        seat.warm_up(measuring.race)
+    measuring.timer.step_seconds += seconds_of(seats)
+    order, begun, quiet = random.Random(sitting), seconds_of(seats), 0
+    turned = list(seats)
+    for done in range(MOST_ROUNDS):
+        given_up = done >= GIVEN_UP and 3 * quiet < done
+        if given_up or is_enough(quiet, seconds_of(seats) - begun):
+            return
+        turned = turned[::-1] if done % 2 else order.sample(seats, len(seats))
+        before = seconds_of(seats)
+        taken = {id(seat.contender): seat.turn() for seat in turned if seat.is_in}
+        measuring.timer.step_seconds += seconds_of(seats) - before
+        quiet += taken.get(id(seats[0].contender)) is not None
+        for contender in everybody:
+            contender.logs.append(taken.get(id(contender)))
+            contender.sittings.append(sitting)
+        if done % 2:
+            after_two()
