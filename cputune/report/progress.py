@@ -21,7 +21,6 @@ from cputune.tuner.events import (
     TrialRepeated,
     TrialStarted,
     Waiting,
-    WorthStarted,
 )
 from cputune.visible import visible
 
@@ -82,8 +81,6 @@ class Standing:
         elif isinstance(event, ConfirmStarted):
             self.searching_since = None
             self._go_on("confirming", f"{len(event.plans)} plans side by side")
-        elif isinstance(event, WorthStarted):
-            self._go_on("what is it worth", f"{len(event.plans)} plans, one change from each other")
         elif isinstance(event, StudyEnded):
             self.result = event.result
 

@@ -16,7 +16,6 @@ from cputune.tuner.events import (
     TrialEnded,
     TrialRepeated,
     Waiting,
-    WorthStarted,
 )
 from cputune.visible import visible
 
@@ -43,8 +42,6 @@ def line_of(event: Event) -> str | None:
         return f"trial {event.number}: {event.reason}, so it is run again"
     if isinstance(event, ConfirmStarted):
         return f"measuring {len(event.plans)} plans again, side by side"
-    if isinstance(event, WorthStarted):
-        return f"what each change is worth: {len(event.plans)} plans from today to the best"
     if isinstance(event, ConfirmRun):
         rate = event.samples_per_second
         shown = f"{rate.median:.3g} samples/s" if rate is not None else event.reason

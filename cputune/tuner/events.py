@@ -90,13 +90,6 @@ class ConfirmStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorthStarted:
-    """The plans from today's launch to the best are about to be set side by side, in order."""
-
-    plans: tuple[Plan, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyEnded:
     """The study is over."""
 
@@ -114,7 +107,6 @@ Event = (
     | TrialEnded
     | ConfirmStarted
     | ConfirmRun
-    | WorthStarted
     | StudyEnded
 )
 OnEvent = Callable[[Event], None]

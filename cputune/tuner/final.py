@@ -7,25 +7,22 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, Worth
+from cputune.result import COMPLETED, FAILED
 from cputune.steps import Contended, LivingRunner, Runner
-from cputune.tuner.confirm import Contender, confirm, gain_of
+from cputune.tuner.confirm import Contender, confirm
 from cputune.tuner.events import ConfirmStarted
-from cputune.tuner.findings import Findings, is_disturbed
+from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.room import room_for
 from cputune.tuner.sidebyside import side_by_side
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.worth import changes, measure_worth, worth_of
+from cputune.tuner.worth import Change, changes
 
 LEAST_ALIVE = 2
-MOST_RIVALS = 4
+MOST_RIVALS = 3
 NEAR = 0.1
 """So far behind the best (log) a plan may still turn out to be the fastest: the machine may
 have wandered by as much between their trials."""
-
-WORTH_SHARE = 0.9
-"""Of ``--max-time``: later no changes are set side by side any more."""
 
 Belief = Mapping[Plan, tuple[float, float]]
 """Mean and standard deviation of the log time per sample of each plan."""
@@ -56,9 +53,9 @@ def confirm_best(
         if isinstance(runner, LivingRunner) and room >= LEAST_ALIVE:
             rivals = _contenders(_promising(ranked, belief)[: room - 1], belief)
             measuring.on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
-            leader = side_by_side(measuring, runner, baseline, rivals)
-            if leader is not None:
-                findings.worth = _worth(measuring, runner, space, baseline, leader, room)
+            side_by_side(
+                measuring, runner, baseline, rivals, partial(on_the_way, space, base, room)
+            )
         else:
             rivals = _contenders(ranked[:2], belief)
             measuring.on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
@@ -75,24 +72,10 @@ def confirm_best(
     findings.rivals = rivals
 
 
-def _worth(
-    measuring: Measuring,
-    runner: LivingRunner,
-    space: SearchSpace,
-    baseline: Contender,
-    leader: Contender,
-    room: int,
-) -> tuple[Worth, ...]:
-    """What each change brings, where the whole is surely a gain and there are room and time."""
-    gain = gain_of(baseline, leader, measuring.race.noise.deviation)
-    if gain is None or gain.low <= 0 or is_disturbed(measuring.findings):
-        return ()
-    way = changes(space, baseline.plan, leader.plan)
-    if len(way) == 1:
-        return (worth_of(way[0], gain),)
-    if not way or len(way) >= room or measuring.timer.up(WORTH_SHARE):
-        return ()
-    return measure_worth(measuring, runner, baseline.plan, way)
+def on_the_way(space: SearchSpace, today: Plan, room: int, best: Plan) -> tuple[Change, ...]:
+    """The changes from today's launch to this plan, where all on the way can live at once."""
+    way = changes(space, today, best)
+    return way if len(way) < room else ()
 
 
 def _contenders(plans: Sequence[Plan], belief: Belief) -> list[Contender]:

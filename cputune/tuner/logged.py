@@ -19,7 +19,6 @@ from cputune.tuner.events import (
     TrialRepeated,
     TrialStarted,
     Waiting,
-    WorthStarted,
 )
 
 _LOG = log.getChild("events")
@@ -63,8 +62,6 @@ def in_words(event: Event) -> str:
             return f"trial {trial.number} {trial.state}: {_outcome(trial)}"
         case ConfirmStarted(plans=plans):
             return f"{len(plans)} plans are measured again, side by side"
-        case WorthStarted(plans=plans):
-            return f"{len(plans)} plans on the way from today to the best are set side by side"
         case ConfirmRun():
             return f"round {event.round} of the confirmation: {_outcome(event)}"
         case StudyEnded(result=result):

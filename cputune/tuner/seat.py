@@ -11,11 +11,14 @@ from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, Run, take
 from cputune.tuner.statistics import median
 
-TURN_SECONDS = 1.0
-"""What the steps of a turn that count take about: much less than the machine takes to wander,
+TURN_SECONDS = 0.6
+"""What the steps of a turn that count take, about: much less than the machine takes to wander,
 much more than it takes to stop one plan and let the next go on."""
 
 MOST_COUNTED = 8
+TWICE_SECONDS = 1.0
+"""Of a shorter step two count in a turn at least, for the one that does not."""
+
 LONG_STEP_SECONDS = 3.0
 """Of so long a step the first after a pause counts too. Of a shorter one it does not: caches
 are cold, and it takes 5 to 15 % more than usual."""
@@ -56,7 +59,8 @@ class Seat:
     def turn(self) -> float | None:
         """One turn: its log seconds per sample; None where others delayed it, or it failed."""
         skipped = int(self._step_seconds < LONG_STEP_SECONDS)
-        counted = min(max(1, round(TURN_SECONDS / self._step_seconds)), MOST_COUNTED)
+        least = 2 if self._step_seconds < TWICE_SECONDS else 1
+        counted = min(max(least, round(TURN_SECONDS / self._step_seconds)), MOST_COUNTED)
         before = self.run.delayed
         logs = self._read(skipped + counted)[skipped:]
         quiet = [value for value in logs if value is not None]

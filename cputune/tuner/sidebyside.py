@@ -5,15 +5,17 @@ machine does in the meantime hits all alike, so the difference within a round is
 The order of a round is drawn, and turned for the next one: what drifts in two rounds cancels.
 
 Two sittings, each with new processes: in the first the rivals are told apart, in the second
-the leader alone is set against the baseline. So what one process of a plan differs by from
+the leader alone is set against the baseline, with the plans between the two, which show what
+each change is worth. So what one process of a plan differs by from
 the next is seen, and is in the interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from cputune.plan import Plan
 from cputune.result import ConfirmRun
 from cputune.steps import LivingRunner, PunctualRunner
 from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of, throughput_of
@@ -21,6 +23,7 @@ from cputune.tuner.measuring import Measuring
 from cputune.tuner.paired import Gain
 from cputune.tuner.seat import Seat
 from cputune.tuner.turns import LEAST_ROUNDS, seated, take_turns
+from cputune.tuner.worth import Change, worths
 
 SITTINGS = 2
 MOST_SECONDS = (30.0, 45.0)
@@ -34,32 +37,67 @@ CLEARLY = 0.01
 """Doubt at which a rival is slower than the leader, and sits out."""
 
 
+Way = Callable[[Plan], Sequence[Change]]
+"""The changes that lead from the baseline to a plan; none where they cannot live at once."""
+
+
 def side_by_side(
-    measuring: Measuring, runner: LivingRunner, baseline: Contender, rivals: Sequence[Contender]
-) -> Contender | None:
+    measuring: Measuring,
+    runner: LivingRunner,
+    baseline: Contender,
+    rivals: Sequence[Contender],
+    way: Way = lambda plan: (),
+) -> None:
     """Fill the contenders' rounds, until the leader's gain is sure or the time is up.
 
-    Returns the leader; None where no rival was measured beside the baseline.
+    The findings hold what each change on the way to the leader is worth.
     """
     if isinstance(runner, PunctualRunner):
         runner.keep_to(partial(measuring.timer.left, 1.0))
-    match = _Match(measuring, baseline, rivals)
-    for sitting in range(SITTINGS):
-        if match.is_over:
-            break
-        match.sit(sitting, runner)
-    return match.leader()
+    match = _Match(measuring, runner, baseline, rivals)
+    match.tell_apart()
+    match.confirm_leader(way)
 
 
 class _Match:
     """The contenders, and who of them leads."""
 
     def __init__(
-        self, measuring: Measuring, baseline: Contender, rivals: Sequence[Contender]
+        self,
+        measuring: Measuring,
+        runner: LivingRunner,
+        baseline: Contender,
+        rivals: Sequence[Contender],
     ) -> None:
         self._measuring = measuring
+        self._runner = runner
         self._baseline = baseline
         self._rivals = tuple(rivals)
+        self._noise = measuring.race.noise.deviation
+
+    def tell_apart(self) -> None:
+        """The first sitting: the baseline and all rivals."""
+        if not self.is_over:
+            self._sit(0, (self._baseline, *self._rivals))
+
+    def confirm_leader(self, way: Way) -> None:
+        """The second: the baseline, the leader, and the plans on the way between them."""
+        leader = self._leader()
+        if self.is_over or leader is None:
+            return
+        gain = self._gain(leader)
+        found = way(leader.plan) if gain is not None and gain.low > 0 else ()
+        between = [
+            Contender(role="candidate", plan=change.plan, believed=leader.believed)
+            for change in found[:-1]
+        ]
+        for contender in between:  # they had no part in the first sitting
+            contender.logs += [None] * len(self._baseline.logs)
+            contender.sittings += self._baseline.sittings
+        self._sit(1, (self._baseline, leader), between)
+        row = (self._baseline, *between, leader)
+        if found:
+            self._measuring.findings.worth = worths(found, row, self._noise)
 
     @property
     def is_over(self) -> bool:
@@ -67,32 +105,35 @@ class _Match:
         racing = [rival for rival in self._rivals if rival.out is None]
         return not racing or self._baseline.out is not None or self._measuring.timer.up(1.0)
 
-    def sit(self, sitting: int, runner: LivingRunner) -> None:
-        """One sitting: new processes, their warm-up, and rounds until that is enough."""
-        rivals = [rival for rival in self._rivals if rival.out is None]
-        if sitting:
-            rivals = [self.leader() or rivals[0]]
-        with seated(self._measuring, runner, (self._baseline, *rivals)) as seats:
+    def _sit(
+        self, sitting: int, racing: Sequence[Contender], between: Sequence[Contender] = ()
+    ) -> None:
+        """New processes, their warm-up, and rounds until that is enough."""
+
+        def is_enough(quiet: int, seconds: float) -> bool:
+            return self.is_over or self._is_enough(sitting, quiet, seconds)
+
+        with seated(self._measuring, self._runner, (*racing, *between)) as seats:
             take_turns(
                 self._measuring,
                 seats,
-                (self._baseline, *self._rivals),
+                (self._baseline, *self._rivals, *between),
                 sitting,
-                lambda quiet, seconds: self.is_over or self._is_enough(sitting, quiet, seconds),
+                is_enough,
                 self._let_the_slower_sit_out,
             )
-        for seat in seats:
+        for seat in seats[: len(racing)]:
             self._book(sitting, seat)
 
     def _is_enough(self, sitting: int, quiet: int, seconds: float) -> bool:
-        leader = self.leader()
+        leader = self._leader()
         gain = None if leader is None else self._gain(leader)
         if gain is None or quiet < LEAST_ROUNDS:
             return False
         wanted = max(NARROW * (SITTINGS - sitting) ** 0.5, 0.1 * abs(gain.mean))
         return gain.half_width <= wanted or seconds > MOST_SECONDS[sitting]
 
-    def leader(self) -> Contender | None:
+    def _leader(self) -> Contender | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""
         gains = {
             index: gain.mean
@@ -106,7 +147,7 @@ class _Match:
         return gain_of(self._baseline, rival, noise, doubt=doubt_each(self._rivals))
 
     def _let_the_slower_sit_out(self) -> None:
-        leader = self.leader()
+        leader = self._leader()
         if leader is None:
             return
         for rival in self._rivals:

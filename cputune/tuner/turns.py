@@ -14,7 +14,7 @@ from cputune.tuner.seat import Seat, seconds_of
 LEAST_ROUNDS = 6
 """Delayed ones not counted; fewer have no interval by ranks."""
 
-MOST_ROUNDS = 30
+MOST_ROUNDS = 50
 """The delayed ones too."""
 
 GIVEN_UP = 6

@@ -1,7 +1,7 @@
 """What each change is worth: from today's launch to the best plan, one knob at a time.
 
-The plans on the way live side by side, as in the confirmation, and each is compared with the
-one before it.
+The plans on the way live beside the two in the second sitting of the confirmation, and each
+is compared with the one before it.
 """
 
 from __future__ import annotations
@@ -14,25 +14,15 @@ from itertools import pairwise
 from cputune.knobs import KNOBS, TODAY, KnobValue
 from cputune.plan import Plan
 from cputune.result import Speedup, Worth
-from cputune.steps import LivingRunner
 from cputune.tuner.confirm import Contender, gain_of
-from cputune.tuner.events import WorthStarted
-from cputune.tuner.measuring import Measuring
 from cputune.tuner.paired import Gain
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.turns import LEAST_ROUNDS, seated, take_turns
 
 LAYOUT = "layout"
 """The change of everything that decides which CPUs the ranks have, and how many there are."""
 
 _LAID_OUT = ("backend", "ccl_workers")
 """Knobs that change together with the layout."""
-
-MOST_SECONDS = 30.0
-"""Of steps; what is not known by then stays as wide as it is."""
-
-NARROW = 0.04
-"""Half-width (log) at which the worth of a change is known well enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,33 +61,25 @@ def changes(space: SearchSpace, today: Plan, best: Plan) -> tuple[Change, ...]:
     return tuple(way)
 
 
-def measure_worth(
-    measuring: Measuring, runner: LivingRunner, today: Plan, way: Sequence[Change]
+def worths(
+    way: Sequence[Change], contenders: Sequence[Contender], noise: float
 ) -> tuple[Worth, ...]:
-    """What each change brings beside the plan before it; those without a number are left out."""
-    contenders = [
-        Contender(role="candidate", plan=plan, believed=(0.0, 1.0))
-        for plan in (today, *(change.plan for change in way))
-    ]
-    noise = measuring.race.noise.deviation
+    """What each change brings beside the plan before it; those without a number are left out.
 
-    def is_enough(quiet: int, seconds: float) -> bool:
-        if measuring.timer.up(1.0) or any(one.out is not None for one in contenders):
-            return True
-        known = all(gain.half_width <= NARROW for gain in _gains(contenders, noise) if gain)
-        return quiet >= LEAST_ROUNDS and (known or seconds > MOST_SECONDS)
-
-    measuring.on_event(WorthStarted(plans=tuple(one.plan for one in contenders)))
-    with seated(measuring, runner, contenders) as seats:
-        take_turns(measuring, seats, contenders, 0, is_enough)
+    ``contenders`` are today's launch and the plan of each change, in order.
+    """
+    gains = gains_between(contenders, noise)
     return tuple(
-        worth_of(change, gain)
-        for change, gain in zip(way, _gains(contenders, noise), strict=True)
-        if gain is not None
+        _worth_of(change, gain) for change, gain in zip(way, gains, strict=True) if gain is not None
     )
 
 
-def worth_of(change: Change, gain: Gain) -> Worth:
+def gains_between(contenders: Sequence[Contender], noise: float) -> list[Gain | None]:
+    """The gain of each over the one before it."""
+    return [gain_of(before, after, noise) for before, after in pairwise(contenders)]
+
+
+def _worth_of(change: Change, gain: Gain) -> Worth:
     """A change and its gain, as they stand in a result."""
     return Worth(
         knob=change.knob,
@@ -109,10 +91,6 @@ def worth_of(change: Change, gain: Gain) -> Worth:
             pairs=gain.pairs,
         ),
     )
-
-
-def _gains(contenders: Sequence[Contender], noise: float) -> list[Gain | None]:
-    return [gain_of(before, after, noise) for before, after in pairwise(contenders)]
 
 
 def _separate() -> Iterator[str]:

@@ -181,7 +181,7 @@ def test_where_it_is_never_quiet_it_is_soon_given_up() -> None:
             yield Step(seconds=1.0, samples=8, delayed_seconds=0.5)
 
     base, rivals, findings = confirmed(FakeLivingRunner(steps))
-    assert findings.turns == findings.delayed_turns == 2 * 2 * GIVEN_UP
+    assert findings.turns == findings.delayed_turns == 2 * GIVEN_UP
     assert gain_of(base, rivals[0], 0.05) is None
 
 

@@ -6,11 +6,10 @@ import math
 
 import pytest
 from machines import MACHINES, SEEN_WARMUP, Machine, Model, machine, simulated
-from tuner.fakes import BY_NAME
 
 import cputune
 from cputune.result import Result
-from cputune.tuner.events import WorthStarted
+from cputune.tuner.final import on_the_way
 from cputune.tuner.worth import LAYOUT, changes
 
 SMALL = simulated(
@@ -73,15 +72,8 @@ def test_it_is_kept_in_the_result(result: Result) -> None:
     assert Result.from_json(result.to_json()).worth == result.worth
 
 
-def test_without_time_it_is_left_out() -> None:
-    of = BY_NAME["one-socket"]
-    events: list[object] = []
-    result = cputune.tune(
-        of.workload,
-        facts=of.facts,
-        runner=of.runner(0),
-        max_time_seconds=60,
-        on_event=events.append,
-    )
-    assert not any(isinstance(event, WorthStarted) for event in events)
-    assert len(result.worth) <= 1
+def test_where_memory_does_not_hold_all_it_is_left_out() -> None:
+    space = cputune.search_space(SMALL.facts, SMALL.workload)
+    best = min(space.plans(), key=SMALL.seconds)
+    assert len(on_the_way(space, space.baseline, 3, best)) == 2
+    assert on_the_way(space, space.baseline, 2, best) == ()
