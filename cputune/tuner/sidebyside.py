@@ -95,6 +95,10 @@ class _Match:
             contender.logs += [None] * len(self._baseline.logs)
             contender.sittings += self._baseline.sittings
         self._sit(1, (self._baseline, leader), between)
+        if leader.out is None:  # the choice is made; the second sitting is no new one
+            for rival in self._rivals:
+                if rival is not leader and rival.out is None:
+                    rival.out = SLOWER
         row = (self._baseline, *between, leader)
         if found:
             self._measuring.findings.worth = worths(found, row, self._noise)

@@ -123,6 +123,20 @@ def test_the_second_sitting_has_new_processes_of_the_leader_alone() -> None:
     assert base.sittings == sorted(base.sittings)
 
 
+def test_who_leads_after_the_first_sitting_is_named() -> None:
+    begun = [0, 0, 0]
+
+    def steps(number: int) -> Iterator[Step]:
+        begun[number] += 1
+        second = number == 1 and begun[1] == 2
+        while True:
+            yield Step(seconds=0.55 if second else (1.0, 0.50, 0.505)[number], samples=8)
+
+    _, rivals, _ = confirmed(FakeLivingRunner(steps), 2)
+    assert rivals[0].out is None
+    assert rivals[1].out == SLOWER
+
+
 def test_what_the_machine_does_hits_all_alike() -> None:
     turns = [0]
 
