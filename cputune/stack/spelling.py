@@ -75,7 +75,7 @@ def optimizers(versions: Versions) -> tuple[str, ...]:
 def default_optimizer(versions: Versions) -> str | None:
     """What ``--optim`` is where nobody says it; None for a transformers that has no ``--optim``."""
     rows = load().transformers.default_optimizers
-    found = [
+    found = (
         row.name for row in rows if row.covers(versions.transformers) and row.beside(versions.torch)
-    ]
-    return found[0] if found else None
+    )
+    return next(found, None)

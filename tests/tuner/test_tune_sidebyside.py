@@ -19,7 +19,7 @@ from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring, Timer
 from cputune.tuner.race import Race
 from cputune.tuner.sidebyside import side_by_side
-from cputune.tuner.turns import GIVEN_UP, LEAST_ROUNDS, MOST_ROUNDS
+from cputune.tuner.turns import MOST_ROUNDS
 
 PLANS = list(cputune.search_space(SMALL.facts, SMALL.workload).plans())
 
@@ -195,7 +195,7 @@ def test_where_it_is_never_quiet_it_is_soon_given_up() -> None:
             yield Step(seconds=1.0, samples=8, delayed_seconds=0.5)
 
     base, rivals, findings = confirmed(FakeLivingRunner(steps))
-    assert findings.turns == findings.delayed_turns == 2 * GIVEN_UP
+    assert findings.turns == findings.delayed_turns == 2 * 6
     assert gain_of(base, rivals[0], 0.05) is None
 
 
@@ -203,8 +203,13 @@ def test_no_gain_is_looked_at_until_it_is_sure() -> None:
     base, rivals, _ = confirmed(steady(1.0, 1.0, noise=0.04))
     gain = gain_of(base, rivals[0], 0.05)
     assert gain is not None
-    assert 2 * LEAST_ROUNDS <= gain.pairs <= 2 * MOST_ROUNDS
+    assert 2 * 6 <= gain.pairs <= 2 * MOST_ROUNDS
     assert gain.low < 0 < gain.high
+
+
+def test_a_clear_gain_has_six_rounds_in_each_of_two_sittings() -> None:
+    base, rivals, _ = confirmed(steady(1.0, 0.25))
+    assert base.sittings == rivals[0].sittings == [0] * 6 + [1] * 6
 
 
 def test_when_the_time_is_up_it_ends() -> None:
