@@ -254,5 +254,6 @@ def test_real_children_measure_this_machine():
     facts = replace(probe(host), environment={"OMP_PROC_BIND": "true"})
     found = deep_findings(facts, host)
     assert " times as fast as fp32 on one core" in only("deep-bf16-ratio", found).evidence
+    assert "GB/s from memory" in only("deep-limits", found).evidence
     if len(os.sched_getaffinity(0)) > 1 and sys.platform == "linux":
         assert only("deep-affinity", found).command == "unset OMP_PROC_BIND"
