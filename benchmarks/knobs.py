@@ -5,7 +5,7 @@
 The base is one rank over all cores, in bf16 where the CPU multiplies it, with tcmalloc where it was
 found. Of each knob that lives here one plan has it and one has not; all are alive at once and take
 three steps in turn, so that each round compares all of them. Prints a Markdown table: how much
-faster the plan with the knob is, with the 95 % interval of the median over rounds.
+faster the plan with the knob is, with the 95 % interval over rounds.
 
 Needs a quiet machine, and about 1 GiB of memory for each plan.
 """
@@ -97,7 +97,7 @@ def main() -> None:
     for name, without, changed in compared:
         one, other = contenders[changed], contenders[without]
         failed = one.failed or other.failed
-        told = failed or str(ratio(one, other))
+        told = failed or ratio(one, other)
         rows[name] = (other.name, told)
     print(table(rows, ("knob", "beside", "faster by ×")))
     rounds = max(len(one.seconds) for one in contenders.values())

@@ -6,7 +6,7 @@ Reads what `cputune tune` has found for a recipe, emits its torchrun.sh, and sta
 launch as found, bf16 by hand, torch's own `run_cpu`, torchrun, `accelerate launch`, and `ipexrun`
 where it is installed. All are alive at once and take three steps in turn (the first of them does
 not count), so that each round compares all of them. Prints a Markdown table: samples per second
-(median), and how much faster the tuned launch is, with the 95 % interval of the median over rounds.
+(median), and how much faster the tuned launch is, with the 95 % interval over rounds.
 
 Needs a quiet machine, and about 1 GiB of memory for each process. Start-up takes ten seconds a
 launch; the rest of the time is measured.
@@ -123,7 +123,7 @@ def report(facts: HostFacts, result: Result, contenders: list[Contender]) -> Non
     if tuned is None:
         sys.exit("the tuned launch did not run")
     rows = {
-        one.name: (f"{one.samples_per_second:.1f}", "" if one is tuned else str(ratio(tuned, one)))
+        one.name: (f"{one.samples_per_second:.1f}", "" if one is tuned else ratio(tuned, one))
         for one in sorted(ran, key=lambda one: -one.samples_per_second)
     }
     print(table(rows, ("launch", "samples/s", "the tuned launch is faster by ×")))

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import TrialError
-from cputune.tuner.statistics import median
+from cputune.tuner.paired import gain_side_by_side
+from cputune.tuner.statistics import USUAL_NOISE, median
 
 WARMUP = 6
 """First steps of a launch, which do not count: they are slower, some four of them."""
@@ -76,29 +77,17 @@ def side_by_side(contenders: Sequence[Contender], *, until: float, least_rounds:
             longest = max(longest, time.monotonic() - began)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """How much faster one is than another: the median over rounds, and its 95 % interval."""
+def ratio(one: Contender, other: Contender) -> str:
+    """How much faster ``one`` is than ``other``, within rounds, with its 95 % interval.
 
-    median: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
-
-
-def ratio(one: Contender, other: Contender) -> Ratio:
-    """How much faster ``one`` is than ``other``, taken within rounds.
-
-    The interval is that of the median by order statistics: it asks for no distribution, and a
-    round that a neighbour spoilt counts as one round and no more.
+    By the tuner's own statistics (``cputune.tuner.paired``).
     """
     pairs = zip(one.seconds, other.seconds, strict=False)
-    ratios = sorted(theirs / ours for ours, theirs in pairs)
-    count = len(ratios)
-    out = max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)))
-    return Ratio(median=median(ratios), low=ratios[out], high=ratios[count - 1 - out])
+    gain = gain_side_by_side([[math.log(theirs / ours) for ours, theirs in pairs]], USUAL_NOISE)
+    if gain is None:
+        return "too few rounds"
+    center, low, high = map(math.exp, (gain.mean, gain.low, gain.high))
+    return f"{center:.2f} ({low:.2f}–{high:.2f})"
 
 
 def table(rows: Mapping[str, Sequence[str]], head: Sequence[str]) -> str:
