@@ -45,7 +45,7 @@ def full(job: Job, format: str, title: str, notes: Iterable[str] = ()) -> str:
 
 def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     """What a result says of its best plan. ``plan`` is the one that is written down."""
-    best, baseline, speedup = result.best, result.baseline, result.speedup
+    best, baseline = result.best, result.baseline
     when = f" on {result.created[:10]}" if result.created else ""
     lines = [
         f"Plan: {plan.describe()}.",
@@ -58,15 +58,22 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
         )
     else:
         other = "The launch as found" if baseline.plan.as_found else baseline.plan.describe()
-        lines.append(
-            f"{other} ran at {_speed(baseline.samples_per_second)}; speed-up "
-            f"{speedup.ratio:.2f} ({speedup.low:.2f} to {speedup.high:.2f})"
-            + (f", {speedup.pairs} pairs measured side by side." if speedup.pairs else ".")
-        )
+        lines.append(f"{other} ran at {_speed(baseline.samples_per_second)}; {_speedup(result)}")
     if plan.nodes > 1:
         lines.append(f"All this on one node; nothing was measured on {plan.nodes}.")
     lines += [*_versions(result.versions), *_data(result.data)]
     return (*lines, *(f"Note: {note}" for note in result.notes))
+
+
+def _speedup(result: Result) -> str:
+    """The speed-up; no factor where the machine was not quiet, or its interval is too wide."""
+    speedup = result.speedup
+    if result.disturbed:
+        return "the machine was not quiet, so no speed-up is said."
+    if not speedup.narrow:
+        return f"this is faster, between {speedup.low:.2f} and {speedup.high:.2f} times."
+    beside = f", {speedup.pairs} pairs measured side by side" if speedup.pairs else ""
+    return f"speed-up {speedup.ratio:.2f} ({speedup.low:.2f} to {speedup.high:.2f}){beside}."
 
 
 def unmeasured(host: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ def promise(
 ) -> dict[str, Any]:
     """What `cputune verify` holds an artefact against, beside its format."""
     said: dict[str, Any] = {"plan": plan.to_json(), "environment": dict(variables)}
-    if result is not None:
+    if result is not None and not result.disturbed:
         said["samples_per_second"] = asdict(result.best.samples_per_second)
     samples = workload.samples_per_rank(plan.world_size)
     if samples is not None:
