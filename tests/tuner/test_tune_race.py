@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cputune.tuner.race import MOST_STEPS, Race
+from cputune.tuner.race import Race
 
 WARMING = (1.0, 1.0, 0.66, 0.62, 0.57, 0.49, 0.49, 0.5, 0.49)
 """The first steps of BERT on two cores, in seconds."""
@@ -29,10 +29,47 @@ def test_a_first_run_is_read_until_it_is_level() -> None:
     assert verdicts == ["more"] * 8 + ["enough"]
 
 
-def test_a_run_that_never_settles_comes_to_an_end() -> None:
-    race = Race()
-    wild = [math.log(1 + (i * 7 % 5)) for i in range(MOST_STEPS)]
-    assert race.verdict(wild) == "enough"
+def test_a_flat_first_run_has_four_steps_and_the_next_ones_three() -> None:
+    first = [Race().verdict([0.0] * n) for n in range(7)]
+    assert first == ["more"] * 5 + ["enough"] * 2
+    race = taught((1.0,) * 5)
+    assert race.warmup == 0
+    assert [race.verdict([0.0] * n) for n in range(1, 4)] == ["more", "more", "enough"]
+    assert race.verdict(logs(1.4, 1.4)) == "more"  # behind, and of two steps alone
+
+
+def test_a_run_that_never_settles_has_24_steps() -> None:
+    falling = [-0.1 * i for i in range(30)]
+    assert [Race().verdict(falling[:n]) for n in (23, 24)] == ["more", "enough"]
+
+
+def test_a_run_that_scatters_widely_has_eight_that_count() -> None:
+    wild = [0.0, 0.19] * 5
+    assert [Race().verdict(wild[:n]) for n in (8, 9)] == ["more", "enough"]
+
+
+def test_half_of_the_usual_warm_up_is_believed_before_any_was_seen() -> None:
+    guesses = [Race().lost([0.0] * n) for n in range(1, 8)]
+    left = [-guess.center for guess in guesses]
+    assert left == pytest.approx([0.55, 0.375, 0.225, 0.15, 0.1, 0.05, 0.0])
+    first, last = guesses[0], guesses[-1]
+    assert first.error == pytest.approx(math.hypot(0.05 * math.sqrt(6 / 6), 1.1 / 2, 0.025))
+    assert last.error == pytest.approx(math.hypot(Race().estimate([0.0] * 7).error, 0.025))
+
+
+def test_the_fastest_is_the_fastest_whenever_it_came() -> None:
+    race = taught((0.5,) * 5, (0.4,) * 5, (0.6,) * 5)
+    assert race.fastest is not None
+    assert race.fastest.center == pytest.approx(math.log(0.4))
+
+
+def test_a_run_that_is_shorter_than_the_warm_up_teaches_none() -> None:
+    race = taught(WARMING)
+    assert race.warmup == 5
+    for steps, learnt in ((7, 1), (8, 2)):
+        short = logs(*WARMING[:steps])
+        race.learn(short, race.estimate(short), completed=True)
+        assert len(race.excesses[0]) == learnt
 
 
 def test_a_warm_up_that_was_seen_is_waited_for() -> None:
