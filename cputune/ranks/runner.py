@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +22,7 @@ from cputune.carrier import environment
 from cputune.carrier.command import carried, trial_command
 from cputune.facts import HostFacts
 from cputune.inside.messages import RankState
+from cputune.inside.where_time_goes import SETTLED
 from cputune.knobs.optimizer import optimizer_of
 from cputune.plan import Plan
 from cputune.ranks import batch, commands, compare
@@ -36,6 +38,8 @@ from cputune.steps import Infeasible, Step, TimeUp, TrialError
 from cputune.workload import Workload
 
 PROFILED_STEPS = 4
+TOLD_BY_STEP = SETTLED + PROFILED_STEPS + 4
+"""By this step every rank that can be profiled has told what was seen."""
 
 GRACE_SECONDS = 0.5
 """Between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at once."""
@@ -155,14 +159,17 @@ class ProcessRunner:
     def profile(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
         """Where some steps of a plan spend their time: what each rank tells of it.
 
-        The plan runs for these steps alone. Raises TrialError and TimeUp.
+        The plan runs for these steps alone; empty where a rank has not told by then. Raises
+        TrialError and TimeUp.
         """
         self._profiled = PROFILED_STEPS
-        steps = self.steps(plan)
+        told: tuple[Mapping[str, Any], ...] = ()
         try:
-            while self._job is None or len(self._job.profiles) < plan.world_size:
-                next(steps)
-            return tuple(dict(told) for told in self._job.profiles.values())
+            for _ in islice(self.steps(plan), TOLD_BY_STEP):
+                told = tuple(map(dict, self._job.profiles.values() if self._job else ()))
+                if len(told) == plan.world_size:
+                    return told
+            return ()
         finally:
             self._profiled = 0
             self._end_job()

@@ -321,3 +321,7 @@ def test_a_fork_measures_what_a_fresh_process_does(facts: HostFacts, tmp_path: P
             uneven = Plan(processes_per_node=3, threads_per_process=1, cpus=((CPUS[0],),) * 3)
             assert "cannot be divided over 3 ranks" in str(fault(runner, uneven))
     assert seen[0] == seen[1]
+
+
+def test_ranks_that_tell_no_profile_are_not_waited_for(script: Open) -> None:
+    assert script("light.py").profile(AS_FOUND) == ()
