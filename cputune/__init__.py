@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from cputune.tuner import search_space as search_space
     from cputune.tuner import tune as tune
     from cputune.tuner.events import ConfirmStarted as ConfirmStarted
+    from cputune.tuner.events import Disturbed as Disturbed
     from cputune.tuner.events import Event as Event
     from cputune.tuner.events import Said as Said
     from cputune.tuner.events import StepTaken as StepTaken
@@ -70,7 +71,7 @@ _PUBLIC = {
     "cputune.steps": ("Runner", "Step", "TrialError"),
     "cputune.tuner": ("SearchSpace", "search_space", "tune"),
     "cputune.tuner.events": (
-        "ConfirmStarted", "Event", "Said", "StepTaken", "StudyEnded",
+        "ConfirmStarted", "Disturbed", "Event", "Said", "StepTaken", "StudyEnded",
         "StudyStarted", "TrialEnded", "TrialRepeated", "TrialStarted", "Waiting",
     ),
     "cputune.verifier": ("Verification", "verify"),

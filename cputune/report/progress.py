@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cputune.result import COMPLETED, Result, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
+    Disturbed,
     Event,
     Said,
     StepTaken,
@@ -26,8 +27,6 @@ from cputune.visible import visible
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from cputune.facts import BusyProcess
 
 _MOST_NAMED = 3
 
@@ -52,7 +51,7 @@ class Standing:
     doing: str = ""
     detail: str = ""
     delayed: bool = False
-    neighbours: tuple[BusyProcess, ...] = ()
+    neighbours: tuple[str, ...] = ()
     searching_since: float | None = None
     searched: int = 0
     result: Result | None = None
@@ -62,7 +61,6 @@ class Standing:
         if isinstance(event, StudyStarted):
             self.trials = min(event.budget, len(event.space) + 1)
             self.done = max(self.done, event.resumed)
-            self.neighbours = event.space.facts.load.busy
         elif isinstance(event, TrialStarted):
             self._go_on(f"trial {event.number}", event.plan.describe())
             if event.number and self.searching_since is None:
@@ -78,6 +76,10 @@ class Standing:
             self.detail = event.text
         elif isinstance(event, Waiting):
             self._go_on("waiting", f"for {event.owner}, which measures on this machine")
+        elif isinstance(event, Disturbed):
+            self.neighbours = event.neighbours
+            if event.waiting:
+                self._go_on("waiting", "until nobody else computes here")
         elif isinstance(event, ConfirmStarted):
             self.searching_since = None
             self._go_on("confirming", f"{len(event.plans)} plans side by side")
@@ -136,16 +138,10 @@ class Standing:
         return f"[{of}{duration(now - self.started)}{gain}]"
 
     def disturbed_by(self) -> str | None:
-        """Who computed beside the study when it began, by name and share of a CPU."""
-        shares: dict[str, float] = {}
-        for process in self.neighbours:
-            shares[process.name] = shares.get(process.name, 0.0) + process.cpu_share
-        if not shares:
-            return None
-        busiest = sorted(shares.items(), key=lambda pair: -pair[1])
-        named = [f"{visible(name)} ({share:.0%} of a CPU)" for name, share in busiest]
-        more = len(named) - _MOST_NAMED
-        return ", ".join(named[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        """Who computes on this machine too, in words, as far as was seen."""
+        named = [visible(name) for name in self.neighbours[:_MOST_NAMED]]
+        more = len(self.neighbours) - len(named)
+        return ", ".join(named) + (f" and {more} more" if more else "") if named else None
 
 
 def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:

@@ -6,6 +6,7 @@ Optuna is imported when a study starts, not before.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -140,17 +141,18 @@ def tune(
     def wait_for(owner: str) -> None:
         hear(Waiting(owner=owner))
 
+    until = None if max_time_seconds is None else started + max_time_seconds
     with ExitStack() as held:
         if options.study is not None:
             held.enter_context(study_lock(options.study))
         if runner is None and not share_machine:
-            until = None if max_time_seconds is None else started + max_time_seconds
             held.enter_context(measuring_lock(wait_for, until=until))
         neighbours = _nobody if runner is not None else _who_computes_here()
+        left = math.inf if until is None else until - time.monotonic()
         wait_until_quiet(
             neighbours,
             hear,
-            most_seconds=wait_quiet_seconds,
+            most_seconds=None if wait_quiet_seconds is None else min(wait_quiet_seconds, left),
             clock=time.monotonic,
             pause=time.sleep,
         )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.facts import BusyProcess
 from cputune.report.progress import Standing, block, duration, figure
 from cputune.tuner.events import (
+    Disturbed,
     Event,
     Said,
     StepTaken,
-    StudyStarted,
     TrialEnded,
     TrialRepeated,
     TrialStarted,
@@ -91,27 +88,21 @@ def test_the_confirmation_says_so_and_has_no_trial(events: list[Event]) -> None:
 @pytest.mark.parametrize("columns", [140, 80, 40, 12, 1])
 def test_no_line_is_wider_than_the_terminal(events: list[Event], columns: int) -> None:
     standing, now = standing_after(events, 3)
-    busy = tuple(
-        BusyProcess(pid=n, name=f"a-process-with-a-long-name-{n}", cpu_share=0.9) for n in range(6)
-    )
-    standing.neighbours = busy
+    standing.neighbours = tuple(f"a-process-with-a-long-name-{n} 90 %" for n in range(6))
     shown = lines(standing, now, columns)
     assert all(len(line) <= max(1, columns - 1) for line in shown)
     assert len(shown) == 5
 
 
-def test_who_disturbs_is_named_once_with_all_that_it_takes(events: list[Event]) -> None:
-    started = next(event for event in events if isinstance(event, StudyStarted))
-    two = [BusyProcess(pid=n, name="make\x1b[2J", cpu_share=0.4) for n in range(2)]
-    load = replace(SMALL.facts.load, busy=(*two, BusyProcess(pid=9, name="X", cpu_share=1.0)))
-    facts = replace(SMALL.facts, load=load)
+def test_who_computes_here_is_named_as_it_was_seen() -> None:
     standing = Standing(started=0.0)
-    standing.take(replace(started, space=replace(started.space, facts=facts)), 0.0)
-    text = standing.disturbed_by()
-    assert text is not None
-    assert text.startswith("X (100% of a CPU), make")
-    assert text.endswith("(80% of a CPU)")
-    assert "\x1b" not in text
+    assert standing.disturbed_by() is None
+    standing.take(Disturbed(neighbours=("make\x1b[2J 98 %", "a", "b", "c"), waiting=True), 0.0)
+    shown = lines(standing, 0.0)
+    assert shown[0].split(maxsplit=1) == ["waiting", "until nobody else computes here"]
+    assert shown[-1].startswith("beside you  make")
+    assert shown[-1].endswith("98 %, a, b and 1 more")
+    assert "\x1b" not in shown[-1]
 
 
 def test_delays_and_what_the_runner_says_are_shown() -> None:
