@@ -94,11 +94,12 @@ def test_a_command_on_a_page_is_one_that_the_program_takes(page: str, line: str)
     words = shlex.split(line.replace("…", ""), comments=True)[1:]
     words = list(itertools.takewhile(lambda word: word not in ("|", ">", "&&", "||"), words))
     name, *rest = words
-    command = cli.get_command(click.Context(cli), name)
+    root = click.Context(cli, **cli.context_settings)  # a command keeps its first help option
+    command = cli.get_command(root, name)
     assert command is not None, f"there is no cputune {name}"
     if any(re.fullmatch(r"[A-Z]+|\[.*", word) for word in rest):
         return  # a pattern, and no command: cputune doctor --root DIR
-    given, _, order = command.make_parser(click.Context(command)).parse_args(rest)
+    given, _, order = command.make_parser(click.Context(command, parent=root)).parse_args(rest)
     for option in order:
         value = given.get(option.name or "")
         for one in value if isinstance(value, (list, tuple)) else (value,):
