@@ -19,9 +19,10 @@ from machines import TODAY, Model, machine, simulated
 
 from cputune import cpulist
 from cputune.cli import main
-from cputune.facts import Launcher
+from cputune.facts import BusyProcess, Launcher
 from cputune.host import locks
 from cputune.plan import Plan
+from cputune.probing.quiet import Surroundings
 from cputune.result import Result
 from cputune.steps import Crashed, Step
 from cputune.workload import Workload
@@ -65,7 +66,7 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
-    import cputune.probing
+    import cputune.probing.quiet
     import cputune.ranks.runner
 
     class Runner(FakeProcessRunner):
@@ -75,6 +76,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
     monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
     monkeypatch.setattr(cputune.probing, "probe", lambda host=None: SMALL.facts)
+    monkeypatch.setattr(cputune.probing.quiet, "look_around", lambda host: Surroundings())
     return Runner
 
 
@@ -157,6 +159,21 @@ class TestGoodRun:
         assert json.loads(ended.out) == json.loads(Path("cputune.json").read_text())
         assert json.loads(ended.out)["schema"] == "cputune.result/1"
 
+    def test_who_computes_here_is_told_and_waited_for_where_asked(
+        self, cputune: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        busy = BusyProcess(pid=4711, name="make", cpu_share=0.98)
+        seen = Surroundings(busy=(busy,))
+        monkeypatch.setattr("cputune.probing.quiet.look_around", lambda host: seen)
+        monkeypatch.setattr("cputune.tuner.quiet.AGAIN_SECONDS", 0.6)
+        told = cputune("tune", "--budget", "2")
+        assert "warning: the machine is not quiet" in told.err
+        assert "make (process 4711) 98 % of a CPU" in told.err
+        waited = cputune("tune", "--budget", "2", "--wait-quiet", "1s", "--force")
+        assert waited.code == 4
+        assert "not measurable today: it was not quiet in 1 s" in waited.err
+        assert "busy now: make (process 4711) 98 % of a CPU" in waited.err
+
     def test_a_dash_is_stdout(self, cputune: Run) -> None:
         ended = cputune("tune", "-o", "-", "--budget", "2")
         assert json.loads(ended.out)["budget"] == 2
@@ -166,7 +183,7 @@ class TestGoodRun:
         self, cputune: Run, runner: type[FakeProcessRunner]
     ) -> None:
         cputune("tune", "--budget", "2")
-        assert [fresh for _, fresh in runner.opened] == [False, True]
+        assert [fresh for _, fresh in runner.opened][:2] == [False, True]
 
     def test_arguments_of_a_script_pass_untouched(
         self, cputune: Run, runner: type[FakeProcessRunner]
