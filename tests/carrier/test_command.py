@@ -159,3 +159,20 @@ def test_every_format_has_the_recipe_with_its_learning_rate(recipe: Path) -> Non
         }
         assert json.loads(files["recipe.json"])["learning_rate"] == RATE
         assert "set_defaults(learning_rate" in files["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "known"), [("accelerate", 4), ("lightning", 4), ("trainer", None)]
+)
+def test_batches_of_a_step_are_carried_where_no_framework_knows_them(
+    framework: str, known: int | None
+) -> None:
+    seen = replace(
+        Workload.script(["train.py"], global_batch_size=32),
+        framework=framework,  # type: ignore[arg-type]
+        parses_arguments=False,
+        accumulation=4,
+    )
+    way = carried(seen, ONE, {})
+    assert way.force is not None
+    assert way.force.accumulation == known
