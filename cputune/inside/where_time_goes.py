@@ -17,6 +17,9 @@ from cputune.inside.messages import Profiled
 SETTLED = 5
 """Steps before the first that is profiled: they are slower than the rest."""
 
+ENOUGH_SECONDS = 30.0
+"""Of steps that settle, and of steps that are profiled: where steps are long, fewer will do."""
+
 PRODUCTS, MASKS, ATTENTION, OPTIMIZER, COPIES, REDUCE, DATA, REST = (
     "matrix products", "dropout masks", "attention", "optimizer", "copies", "all-reduce",
     "waiting for data", "the rest",
@@ -50,6 +53,8 @@ class Look:
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._profile: StepProfile | None = None
+        self._first = 0
+        self._since = time.perf_counter()
 
     def after(self, step: int, torch: Any, dtype: str | None) -> Profiled | None:
         """A step is over; what was seen, once it is the last of them.
@@ -57,17 +62,23 @@ class Look:
         ``dtype`` is that of the matrix products. All ranks are here at the same step, so that
         their limits are those of cores that are all busy.
         """
-        if step == SETTLED:
+        if step == 1:
+            self._since = time.perf_counter()
+        long = time.perf_counter() - self._since > ENOUGH_SECONDS
+        if self._first == 0 and (step == SETTLED or long):
+            self._first, self._since = step, time.perf_counter()
             self._profile = StepProfile(torch)
             self._profile.begin()
-        if self._profile is None or step < SETTLED + self._steps:
+            return None
+        steps = step - self._first
+        if self._profile is None or not (steps == self._steps or long):
             return None
         seen = self._profile.end()
         self._profile = None
         limit = None if dtype is None else machine_limits.gflops(torch, dtype)
         return {
             "event": "profile",
-            "steps": self._steps,
+            "steps": steps,
             "seconds": seen["seconds"],
             "shares": seen["shares"],
             "gflops": seen["flops"] / seen["seconds"] / 1e9,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from cputune.inside import where_time_goes
 from cputune.inside.where_time_goes import SETTLED, Look, kind_of, shares
 
 
@@ -68,6 +69,30 @@ def test_of_an_all_reduce_only_what_nothing_computes_beside_counts() -> None:
         [FakeEvent("aten::mm", 0.0, 400_000), FakeEvent("gloo:all_reduce", 300_000, 300_000)], 1.0
     )
     assert found["all-reduce"] == pytest.approx(0.2)
+
+
+class FakeProfile:
+    """A profile of nothing, for whoever decides when to look."""
+
+    def __init__(self, torch: object) -> None:
+        self.began = False
+
+    def begin(self) -> None:
+        self.began = True
+
+    def end(self) -> dict[str, object]:
+        return {"seconds": 80.0, "shares": {}, "flops": 0}
+
+
+def test_where_steps_are_long_fewer_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 40))
+    monkeypatch.setattr(where_time_goes, "StepProfile", FakeProfile)
+    monkeypatch.setattr(where_time_goes.time, "perf_counter", lambda: float(next(clock)))
+    look = Look(4)
+    told = [look.after(step, None, None) for step in range(1, 6)]
+    (seen,) = [one for one in told if one is not None]
+    assert told.index(seen) < 3
+    assert seen["steps"] == 1
 
 
 @pytest.mark.torch
