@@ -124,6 +124,7 @@ bench: $(VENV)/.dev  ## ratios against the peers; needs a quiet machine
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/wall.py
 	$(BIN)/python benchmarks/emit.py
+	$(BIN)/python benchmarks/knobs.py
 	$(BIN)/python benchmarks/load.py
 
 clean:  ## remove what the targets above have made
