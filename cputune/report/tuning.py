@@ -80,11 +80,11 @@ def outcome(trial: Trial) -> str:
         reason = visible((trial.reason or "").split("\n")[0])
         return f"{trial.kind}: {reason}" if reason else str(trial.kind)
     rate = trial.samples_per_second
+    most = trial.at_most_samples_per_second
     if trial.cut_short:
-        bounds = "" if rate is None else f"{rate.low:.3g} to {rate.high:.3g} samples/s, "
+        bounds = "" if most is None else f"at most {most:.3g} samples/s, "
         return f"{bounds}cut short: {trial.reason}"
     if trial.state == PRUNED:
-        most = trial.at_most_samples_per_second
         return "not measured" if most is None else f"at most {most:.3g} samples/s"
     return "not measured" if rate is None else f"{rate.median:.3g} samples/s"
 
