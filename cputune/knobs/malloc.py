@@ -38,6 +38,11 @@ _HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """The heap asks for huge pages (madvise(2)); glibc 2.35 and later."""
 
 
+_IN_USE_BYTES = 8 << 20
+"""Of huge pages: a process that asks for none has 2 MiB, of stacks and libraries; one that does,
+some hundred."""
+
+
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
     """As it is; memory that is kept; and kept in huge pages, where the kernel gives them."""
     pages = facts.settings.transparent_huge_pages
@@ -79,7 +84,7 @@ def _pages(plan: Plan, state: State) -> str | None:
     huge = state.get("huge_pages_bytes")
     if huge is None:
         return None
-    return "in use" if huge else "none"
+    return "in use" if huge >= _IN_USE_BYTES else f"{huge >> 20} MiB"
 
 
 MALLOC = Knob(
