@@ -7,6 +7,7 @@ import math
 import pytest
 
 from cputune.tuner.race import Race
+from cputune.tuner.statistics import Estimate
 
 WARMING = (1.0, 1.0, 0.66, 0.62, 0.57, 0.49, 0.49, 0.5, 0.49)
 """The first steps of BERT on two cores, in seconds."""
@@ -55,6 +56,67 @@ def test_half_of_the_usual_warm_up_is_believed_before_any_was_seen() -> None:
     first, last = guesses[0], guesses[-1]
     assert first.error == pytest.approx(math.hypot(0.05 * math.sqrt(6 / 6), 1.1 / 2, 0.025))
     assert last.error == pytest.approx(math.hypot(Race().estimate([0.0] * 7).error, 0.025))
+
+
+@pytest.mark.parametrize(
+    ("seen", "typical", "most"),
+    [
+        ([], 0.55, 1.1),
+        ([0.2], 0.2, 0.55),
+        ([0.9], 0.55, 0.95),
+        ([0.1, 0.2], 0.2, 0.25),
+        ([0.6, 0.7], 0.6, 0.75),
+        ([-0.3, -0.2], 0.0, 0.05),
+        ([0.6, 0.7, 0.8], 0.6, 0.85),
+        ([0.1, 0.2, 0.3, 0.4], 0.3, 0.45),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], 0.3, 0.45),
+    ],
+)
+def test_a_first_step_lies_as_far_above_the_rest_as_most_that_were_seen(
+    seen: list[float], typical: float, most: float
+) -> None:
+    guess = Race(excesses=[seen]).lost([1.0])
+    assert 1.0 - guess.center == pytest.approx(typical)
+    assert guess.error == pytest.approx(math.hypot(0.05, most / 2, 0.05 / 2))
+
+
+def test_the_guess_for_a_loser_is_of_its_last_two_steps() -> None:
+    flat = Race(excesses=[[0.0, 0.0]] * 4)
+    assert flat.lost([0.0, 0.1, 0.2]).center == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(("excess", "warmup"), [(0.08, 1), (0.07, 0)])
+def test_warm_up_is_what_stands_out_of_the_noise(excess: float, warmup: int) -> None:
+    assert Race(excesses=[[excess] * 2, [0.0] * 2]).warmup == warmup
+    assert Race().warmup == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "verdict"),
+    [
+        ([0.35], "more"),
+        ([0.36], "lost"),  # the most that a first step was above, and the noise, taken off
+        ([0.15] * 2, "more"),
+        ([0.16] * 2, "lost"),
+        ([0.15, 0.5], "more"),
+        ([0.1, 0.5, 0.9], "lost"),
+        ([0.125] * 4, "enough"),
+        ([0.13] * 4, "lost"),
+    ],
+)
+def test_lost_is_what_cannot_get_as_fast_as_the_fastest(steps: list[float], verdict: str) -> None:
+    race = Race(
+        fastest=Estimate(center=0.0, error=0.02, kept=(0.0,) * 5, warmup=0, level=True),
+        excesses=[[0.1, 0.2], *[[0.0, 0.0]] * 5],
+        expected=(0.16, 0.05),
+    )
+    assert race.verdict(steps) == verdict
+
+
+def test_level_steps_within_a_warm_up_that_was_seen_are_not_enough() -> None:
+    race = taught(WARMING, WARMING)
+    verdicts = [race.verdict(logs(*(0.49,) * n)) for n in range(4, 9)]
+    assert verdicts == ["more"] * 4 + ["enough"]
 
 
 def test_the_fastest_is_the_fastest_whenever_it_came() -> None:
