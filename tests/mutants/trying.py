@@ -91,13 +91,11 @@ class Nursery:
         Raises RuntimeError if one of them fails without any fault.
         """
         self._prepare(module)
-        began = time.monotonic()
-        if _forked(_First([]), tests, 600.0)[0]:
-            raise RuntimeError(f"these fail without any fault:\n{Path(SAID).read_text()}")
-        limit_seconds = 10.0 + 5.0 * (time.monotonic() - began)
         place = self._copy / module
-        _, said = _forked(_Quick(place, mutants, limit_seconds), tests, 100_000.0)
-        quick = json.loads(said)
+        code, said = _forked(_Quick(place, mutants), tests, 100_000.0)
+        if code:
+            raise RuntimeError(f"these fail without any fault:\n{Path(SAID).read_text()}")
+        quick, limit_seconds = json.loads(said)
         catchers: list[str] = []
         for mutant, noticed in zip(mutants, quick, strict=True):
             if noticed is not None:
@@ -115,7 +113,7 @@ class Nursery:
         for name in sorted(self._graph.modules - touched):
             # A package whose __init__ is touched is loaded with its modules.
             above = itertools.accumulate(name.split("."), "{}.{}".format)
-            if touched.isdisjoint(above) and not name.endswith((".__main__", ".sitecustomize")):
+            if touched.isdisjoint(above) and not name.startswith("cputune.inside."):
                 importlib.import_module(name)
         gc.freeze()
 
@@ -143,9 +141,9 @@ class _Quick(_First):
     None for those that cannot be exchanged.
     """
 
-    def __init__(self, place: Path, mutants: Sequence[Mutant], limit_seconds: float) -> None:
+    def __init__(self, place: Path, mutants: Sequence[Mutant]) -> None:
         super().__init__([])
-        self._place, self._mutants, self._limit = place, mutants, limit_seconds
+        self._place, self._mutants = place, mutants
         self._ran: set[CodeType] = set()
 
     def pytest_sessionstart(self) -> None:
@@ -158,12 +156,13 @@ class _Quick(_First):
         gc.freeze()
         catchers: list[str] = []
         noticed: list[bool | None] = []
-        for mutant in self._mutants:
-            functions = exchange.functions(mutant.source)
-            if not functions:
+        began, limit_seconds = time.monotonic(), 600.0
+        for mutant in (None, *self._mutants):
+            functions = exchange.functions(mutant.source) if mutant else []
+            if mutant and not functions:
                 noticed.append(None)
                 continue
-            with _planted(self._place, mutant.source):
+            with _planted(self._place, mutant.source if mutant else None):
                 child, reading, writing = _fork()
                 if child == 0:  # it runs the tests as if nothing had been, and ends in _run
                     for function, code in functions:
@@ -171,16 +170,22 @@ class _Quick(_First):
                     self.catchers, self.answer_to = catchers, writing
                     self.pytest_collection_modifyitems(session.items)
                     return None
-                ended = _ended(child, reading, writing, self._limit)
-                noticed.append(_catches(*ended, catchers))
-        self.answer = json.dumps(noticed)
+                caught = _catches(*_ended(child, reading, writing, limit_seconds), catchers)
+            if mutant:
+                noticed.append(caught)
+            elif caught:
+                raise pytest.UsageError("these fail without any fault")
+            else:
+                limit_seconds = 10.0 + 5.0 * (time.monotonic() - began)
+        self.answer = json.dumps([noticed, limit_seconds])
         return True
 
 
 @contextlib.contextmanager
-def _planted(place: Path, source: str) -> Iterator[None]:
+def _planted(place: Path, source: str | None) -> Iterator[None]:
     before, process = place.read_bytes(), os.getpid()
-    place.write_text(source, encoding="utf-8")
+    if source is not None:
+        place.write_text(source, encoding="utf-8")
     try:
         yield
     finally:
