@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import AMX, AVX512, machine
+from machines import AMX, AVX512, IPEX_ERA, machine
 
 from cputune.cores import nodes_spanned, paid_cores, placements, usable_cores
-from cputune.facts import Core
+from cputune.facts import Core, Launcher
 from cputune.knobs.precision import native_precisions
 from cputune.layout import (
     baseline_plan,
@@ -282,6 +282,19 @@ class TestPlans:
         assert guide.describe() == "2 × 4 threads, bf16, gloo"
         assert native_precisions(machine(isa=AVX512)) == ("fp32",)
         assert native_precisions(machine(isa=AMX)) == ("bf16", "fp32")
+
+    @pytest.mark.parametrize(
+        ("sockets", "cores", "backend", "workers"),
+        [(1, 8, "gloo", 0), (2, 8, "ccl", 1), (2, 2, "ccl", 1), (2, 1, "gloo", 0)],
+    )
+    def test_the_guide_has_oneccl_where_ranks_speak_and_have_a_core_for_it(
+        self, sockets: int, cores: int, backend: str, workers: int
+    ) -> None:
+        facts = machine(sockets=sockets, cores_per_socket=cores, packages=IPEX_ERA)
+        mpi = Launcher(name="mpirun", path="/opt/intel/mpirun", dialect="intelmpi")
+        guide = guide_plan(replace(facts, launchers=(mpi,)))
+        assert (guide.backend, guide.ccl_workers, guide.ipex) == (backend, workers, True)
+        assert not make_plan(usable_cores(facts), 1).ipex
 
     def test_the_baseline_is_what_a_plain_run_gets(self) -> None:
         facts = machine(cores_per_socket=4, threads_per_core=2, cpu_quota=2)
