@@ -139,7 +139,8 @@ class Children:
 
     def _attend(self, descriptor: int) -> None:
         if descriptor == self._wake:
-            os.read(self._wake, 4096)
+            with contextlib.suppress(BlockingIOError):  # heard while the ranks were ended
+                os.read(self._wake, 4096)
             self._reap()
         elif descriptor in self._pipes:  # else it was read to its end when its rank was reaped
             self._drain(descriptor)
@@ -201,18 +202,18 @@ def main() -> None:
             except Exception as error:  # a broken package is the ranks' to complain about
                 missing[name] = f"{type(error).__name__}: {error}"
     children = Children(control)
-    goodbye = False
+    killed = False
     try:
         children.say({"event": "ready", "threads": list(_other_threads()), "missing": missing})
-        goodbye = children.serve()
+        killed = not children.serve()
     except ConnectionError:
-        pass
+        killed = is_gone(control)
     except Exception:
         traceback.print_exc()  # the tuner, which lives, tells it as the reason
     finally:
         children.end(0)
         sys.stderr.flush()
-        leave(work if is_gone(control) else (), goodbye=goodbye)
+        leave(work, goodbye=not killed)
 
 
 def _other_threads() -> Iterator[str]:

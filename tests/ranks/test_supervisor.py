@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -102,3 +103,23 @@ def test_a_thread_that_ends_while_they_are_counted_is_no_error(
 ) -> None:
     monkeypatch.setattr(supervisor_main.os, "listdir", lambda place: [str(os.getpid()), "0"])
     assert list(supervisor_main._other_threads()) == []
+
+
+def test_a_wake_up_that_was_heard_already_is_no_error() -> None:
+    """Ending ranks hears that they died; the same event then stands in what was selected before."""
+    code = (
+        "import socket\n"
+        "from cputune.ranks.supervisor_main import Children\n"
+        "children = Children(socket.socketpair()[0])\n"
+        "children._attend(children._wake)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_one_that_falls_over_leaves_the_files_of_the_run(post: Post, work: WorkFolder) -> None:
+    supervisor = Supervisor(os.environ, (), work)
+    supervisor.join(post)
+    supervisor._send({"do": "start"})  # type: ignore[typeddict-item]  # it has no commands
+    supervisor.close()
+    assert not supervisor.alive
+    assert work.path.exists()
