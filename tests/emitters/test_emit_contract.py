@@ -15,6 +15,7 @@ from typing import ClassVar
 import pytest
 import yaml
 from emit_machines import (
+    IPEX_ERA,
     TODAY,
     machine,
     one_socket,
@@ -705,6 +706,15 @@ class TestHeader:
         for file in emit(None, format, facts=one_socket().facts):
             if file.name not in ("train.py", "recipe.json", "hosts.openmpi"):
                 assert "NOTHING WAS MEASURED" in file.text
+
+    @pytest.mark.parametrize(("versions", "era"), [(IPEX_ERA, True), (TODAY, False)])
+    def test_without_a_result_the_guides_plan_is_that_of_the_versions(
+        self, versions: dict[str, str], era: bool
+    ) -> None:
+        script = emit(None, "mpirun", facts=two_sockets_smt().facts, versions=versions)[0].text
+        assert ("CCL_WORKER_COUNT 1" in script) is era
+        assert ("--use_ipex" in script) is era
+        assert ("--ddp_backend ccl" in script) is era
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_every_placeholder_is_told(self, format: str) -> None:
