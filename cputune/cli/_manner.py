@@ -18,7 +18,7 @@ def manner(cli: click.Group, words: Sequence[str]) -> tuple[int, bool]:
 
     What click does not know is passed over. Words after ``--`` are the script's.
     """
-    context = click.Context(cli, resilient_parsing=True, ignore_unknown_options=True)
+    context = _context(cli)
     with contextlib.suppress(CputuneError):
         context.obj = read_settings(_config(cli, words), os.environ, cli.list_commands(context))
         context.default_map = context.obj.defaults(cli, "")
@@ -61,8 +61,15 @@ def _parsed(
     return {name: value for name, value in values.items() if name}, rest
 
 
+def _context(cli: click.Group) -> click.Context:
+    """With the program's own settings: a command keeps the first help option it is asked for."""
+    return click.Context(
+        cli, resilient_parsing=True, ignore_unknown_options=True, **cli.context_settings
+    )
+
+
 def _config(cli: click.Group, words: Sequence[str]) -> str | None:
-    context = click.Context(cli, resilient_parsing=True, ignore_unknown_options=True)
+    context = _context(cli)
     given, _, _ = cli.make_parser(context).parse_args(list(words))
     found = given.get("config")
     return found if isinstance(found, str) else os.environ.get("CPUTUNE_CONFIG") or None
