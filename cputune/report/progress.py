@@ -36,13 +36,15 @@ class Standing:
     """Where a study stands: what its events have told so far.
 
     ``started`` is when the command began, by the clock of whoever calls ``take``; ``trials``
-    are those that can be run at most, None before the space is known. ``doing`` is what goes
+    are those that can be run at most, None before the space is known; ``number`` is the one that
+    runs, or ran last, from 0, and ``done`` how many have ended. ``doing`` is what goes
     on now, and ``detail`` more of it. ``searching_since`` is when the first trial after
     today's launch began: what comes before (imports, downloads) says nothing of the rest.
     """
 
     started: float
     trials: int | None = None
+    number: int = 0
     done: int = 0
     resumed: int = 0
     today: Trial | None = None
@@ -62,6 +64,7 @@ class Standing:
             self.trials = min(event.budget, len(event.space) + 1)
             self.done = max(self.done, event.resumed)
         elif isinstance(event, TrialStarted):
+            self.number = event.number
             self._go_on(f"trial {event.number}", event.plan.describe())
             if event.number and self.searching_since is None:
                 self.searching_since = now
@@ -105,7 +108,7 @@ class Standing:
         """``5 of 20``: the trial that runs, or ran last; empty before the space is known."""
         if self.trials is None or not self.heading.startswith("trial"):
             return ""
-        return f"{self.done + 1} of {self.trials}"
+        return f"{self.number + 1} of {self.trials}"
 
     def gain(self) -> str | None:
         """The best so far beside today's launch: single trials, so that it is only about."""

@@ -68,6 +68,15 @@ def test_later_it_says_which_of_how_many_the_best_beside_today_and_what_is_left(
     assert "to the end of the search" in shown["time"]
 
 
+def test_a_trial_that_has_ended_is_still_the_same_one(events: list[Event]) -> None:
+    standing = Standing(started=0.0)
+    for event in events:
+        before = standing.of_all
+        standing.take(event, 1.0)
+        if isinstance(event, TrialEnded) and event.trial.number:
+            assert standing.of_all == before
+
+
 def test_what_is_left_follows_from_the_trials_after_todays(events: list[Event]) -> None:
     standing, now = standing_after(events, 4)
     began = standing.searching_since
