@@ -11,7 +11,7 @@ from cputune.host import Host
 from cputune.probing._look import Look
 from cputune.probing.load import busiest, read_load
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 LOUD_CPUS = 0.4
 """CPUs that others may use together. One busy neighbour uses 1.0, and costs a factor of nine."""
 
@@ -51,7 +51,7 @@ class Surroundings:
 
 
 def look_around(host: Host, pause: Callable[[float], None] = time.sleep) -> Surroundings:
-    """Look for a second at what others do; nothing of ours may be running."""
+    """Look for half a second at what others do; nothing of ours may be running."""
     host.processes()
     before = _ticks(host)
     pause(LOOK_SECONDS)

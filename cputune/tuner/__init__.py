@@ -83,7 +83,8 @@ def tune(
             delayed most of it; else real processes are only started when another process
             that measures has ended, and a result that is disturbed is none.
         wait_quiet_seconds: wait so long, at most, until nothing else computes here; where it
-            is None, who does is only told (``Disturbed``). Real processes alone.
+            is None, who does is only told (``Disturbed``), unless the machine is shared anyway.
+            Real processes alone.
         started: when the time began to run, by ``time.monotonic()``; now where it is None.
 
     Raises UsageError for what makes no sense, MissingPackageError without optuna,
@@ -149,8 +150,9 @@ def tune(
             held.enter_context(measuring_lock(wait_for, until=until))
         neighbours = _nobody if runner is not None else _who_computes_here()
         left = math.inf if until is None else until - time.monotonic()
+        known = share_machine and wait_quiet_seconds is None  # that it is not quiet
         wait_until_quiet(
-            neighbours,
+            _nobody if known else neighbours,
             hear,
             most_seconds=None if wait_quiet_seconds is None else min(wait_quiet_seconds, left),
             clock=time.monotonic,
