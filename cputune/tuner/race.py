@@ -96,8 +96,6 @@ class Race:
     def _floor(self, logs: Sequence[float], now: Estimate) -> float:
         """Where the centre of this run lies at least, were the rest of warm-up still to come."""
         noise = self.noise.deviation
-        if len(logs) == 1:
-            return logs[0] - self._excess(0, sure=True) - 1.2 * noise
         index = len(logs) - 1
         if now.level and len(now.kept) >= LEAST_KEPT:
             return now.center - SURE * now.error - self._excess(index, sure=True) / 2

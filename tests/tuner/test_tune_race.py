@@ -113,6 +113,20 @@ def test_lost_is_what_cannot_get_as_fast_as_the_fastest(steps: list[float], verd
     assert race.verdict(steps) == verdict
 
 
+@pytest.mark.parametrize("times", [3, 5, 8])
+@pytest.mark.parametrize(("beyond", "verdict"), [(-0.002, "more"), (0.005, "lost")])
+def test_a_first_step_was_delayed_where_the_model_expects_the_faster_of_both(
+    times: int, beyond: float, verdict: str
+) -> None:
+    """So many times as slow as the fastest: the border lies in the middle between the two."""
+    race = Race(
+        fastest=Estimate(center=0.0, error=0.02, kept=(0.0,) * 5, warmup=0, level=True),
+        excesses=[[0.1, 0.1], *[[0.0, 0.0]] * 5],
+        expected=(math.log(times) / 2 + beyond, 0.05),
+    )
+    assert race.verdict([math.log(times) + 0.1]) == verdict
+
+
 def test_level_steps_within_a_warm_up_that_was_seen_are_not_enough() -> None:
     race = taught(WARMING, WARMING)
     verdicts = [race.verdict(logs(*(0.49,) * n)) for n in range(4, 9)]
