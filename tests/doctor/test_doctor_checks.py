@@ -742,6 +742,11 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
         changed(unknown=(Unknown(fact="cpu.isa", reason="no flags"),)),
         ADVICE,
     ),
+    (
+        "numa-not-zero",
+        changed(topology=topology(nodes_per_socket=2), limits={"cpuset": tuple(range(28, 56))}),
+        ADVICE,
+    ),
     ("threads-one", changed(**env(OMP_NUM_THREADS=None)), ADVICE),
     (
         "threads-one",
@@ -834,6 +839,33 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
 def test_other_ways_to_the_same_fault(code: str, facts: HostFacts, severity: Severity) -> None:
     found = [finding for finding in diagnose(facts).findings if finding.code == code]
     assert [finding.severity for finding in found] == [severity]
+
+
+OTHER_SOCKET = tuple(range(28, 56))
+NO_NICE = {"settings": {"container": "docker"}, "sys_nice": False}
+
+NEARLY: tuple[tuple[str, HostFacts], ...] = (
+    ("numa-not-zero", changed(limits={"cpuset": (0, 2, 3)})),
+    ("numa-not-zero", changed(topology=topology(sockets=1), limits={"cpuset": (2, 3)})),
+    (
+        "numa-not-zero",  # nodes of memory alone
+        changed(
+            topology={"numa_nodes": (HBM, replace(HBM, id=3))}, limits={"cpuset": OTHER_SOCKET}
+        ),
+    ),
+    ("mempolicy", changed(topology={"numa_nodes": (SPLIT.numa_nodes[0], MEMORYLESS)}, **NO_NICE)),
+)
+
+
+@pytest.mark.parametrize(("code", "facts"), NEARLY)
+def test_what_comes_close_in_other_ways_is_no_fault(code: str, facts: HostFacts) -> None:
+    assert not BY_CODE[code](facts)
+
+
+@pytest.mark.parametrize("allowed", [(), SPLIT.allowed])
+def test_cpus_of_gomp_are_outside_of_known_ones_alone(allowed: tuple[int, ...]) -> None:
+    facts = changed(topology={"allowed": allowed}, **env(GOMP_CPU_AFFINITY="0-3"))
+    assert evidence("affinity-gomp", facts) == "GOMP_CPU_AFFINITY=0-3"
 
 
 def test_the_cures_of_all_faults_are_one_script_that_bash_and_shellcheck_take(

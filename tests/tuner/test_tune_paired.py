@@ -93,6 +93,7 @@ def test_the_interval_of_few_rounds() -> None:
     usual = 2 * (NOISE**2 / 3 + 0.02**2)
     variance = (0.005 + 2 * usual) / 3
     assert gain.mean == pytest.approx(0.15)
+    assert gain.mean - gain.low == pytest.approx(gain.high - gain.mean)
     assert gain.half_width == pytest.approx(3.159 * math.sqrt(variance / 2), rel=1e-3)
 
 
@@ -105,7 +106,9 @@ def test_the_width_is_that_of_the_longer_side() -> None:
     ("sittings", "apart"),
     [
         ([[0.1, 0.1]], 0.0),  # one sitting: what is usual
+        ([[0.1], [0.1]], 0.0),
         ([[0.1, 0.1], [0.3, 0.3]], 0.02),
+        ([[0.1, 0.1], [0.3, 0.3], [0.5, 0.5]], 0.04),
         ([[0.0, 0.2], [0.4, 0.6]], 0.07),  # less what their rounds scatter
         ([[0.0, 0.2], [0.1, 0.3]], 0.0),  # they scatter more than they lie apart
         ([[0.1, 0.1], [0.3, 0.3], [9.0]], 0.02),  # one round tells nothing of its processes
