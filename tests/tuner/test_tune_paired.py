@@ -119,12 +119,12 @@ def test_the_interval_covers_what_processes_differ_by(
 ) -> None:
     centers = max(1, sum(len(sitting) > 1 for sitting in sittings))
     variance = (4 * 2 * 0.007**2 + (centers - 1) * apart) / (4 + centers - 1)
-    own = 1.96 * math.sqrt(variance / centers)
     gain = gain_side_by_side(sittings, NOISE)
-    rounds = gain_of_rounds([value for sitting in sittings for value in sitting], NOISE)
+    at_once = gain_side_by_side([[value for sitting in sittings for value in sitting]], NOISE)
     assert gain is not None
-    assert rounds is not None
-    assert gain.half_width == pytest.approx(math.hypot(rounds.half_width, own), rel=1e-4)
+    assert at_once is not None
+    more = 1.96**2 * (variance / centers - 2 * 0.007**2)
+    assert gain.half_width**2 == pytest.approx(at_once.half_width**2 + more, rel=1e-4)
 
 
 def test_less_doubt_makes_it_wider() -> None:
