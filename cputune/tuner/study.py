@@ -94,6 +94,7 @@ class TuningStudy:
             shared=shared,
         )
         self._hopeless = False
+        self._next = 0
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
         self._ledger = Ledger(options.study, resume=options.resume, private=bool(workload.argv))
@@ -177,7 +178,9 @@ class TuningStudy:
                 + ", ".join(name.replace("_", " ") for name in different),
                 hint="resume it as it was started, or give another file with --study",
             )
-        past = [(trial, run) for trial, run in self._ledger.past() if not was_disturbed(trial)]
+        all_told = self._ledger.past()
+        self._next = max((trial.number + 1 for trial, _ in all_told), default=0)
+        past = [(trial, run) for trial, run in all_told if not was_disturbed(trial)]
         for trial, run in past:
             self._book(trial, run)
         self._workload = self._ledger.workload or self._workload
@@ -273,7 +276,8 @@ class TuningStudy:
         return workload
 
     def _trial(self, runner: Runner, plan: Plan, origin: Origin) -> None:
-        number = len(self._findings.trials)
+        number = self._next
+        self._next += 1
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
         begun = self._timer.used_seconds

@@ -16,7 +16,7 @@ from faults.watched import PATIENCE, TUNE, Watched, on_record, told, traceback_i
 GROUPS = Path("/sys/fs/cgroup")
 MEMORY_BYTES = 1 << 30
 LONGEST_SECONDS = 120.0 * PATIENCE
-BUDGET = ("--budget", "8")
+BUDGET = ("--budget", "8", "--max-time", f"{60 * PATIENCE:.0f}s")
 
 
 @contextlib.contextmanager

@@ -26,8 +26,8 @@ class Chain:
         place: an empty folder; each study has one of its own below it.
         longest_seconds: the latest moment of a signal.
         warm: whether it begins as a fork (see ``faults.warm``).
-        late: the moment is counted from the first round of the confirmation, so that its rest,
-            the writing of the result and the end of the process are hit.
+        late: the moment is counted from the beginning of the confirmation, so that it, the
+            writing of the result and the end of the process are hit.
     """
 
     place: Path
@@ -59,7 +59,7 @@ class Chain:
         words = (*TUNE, "--budget", "12", *again, "--force", "--", *self.script)
         watched = Watched(folder, words, warm=self.warm)
         if self.late:
-            watched.until("round", SLOW_SECONDS)
+            watched.until("side by side", SLOW_SECONDS)
         ended = watched.wait(self.dice.uniform(0.0, self.longest_seconds))
         signalled = ended is None
         if signalled:

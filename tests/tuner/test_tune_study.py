@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -406,6 +407,18 @@ class TestNeighbours:
         result = cputune.tune(of.workload, facts=facts, runner=runner, budget=4)
         assert result.trials[0].state == COMPLETED
         assert result.baseline.samples_per_second.median == pytest.approx(8 / 3)
+
+
+def test_no_number_is_given_twice_where_a_disturbed_trial_is_run_again(tmp_path: Path) -> None:
+    def disturbed(plan: Plan, before: int) -> Iterable[Step]:
+        return steady(0.1, delayed=0.09 if len(set(runner.started)) == 2 else 0.0)
+
+    runner = FakeRunner(disturbed)
+    book: dict[str, Any] = {"facts": SMALL.facts, "study": tmp_path / "s.db"}
+    cputune.tune(SMALL.workload, runner=runner, budget=4, **book)
+    quiet = FakeRunner(truthful())
+    result = cputune.tune(SMALL.workload, runner=quiet, budget=5, resume=True, **book)
+    assert [trial.number for trial in result.trials] == [0, 2, 3, 4, 5]
 
 
 def test_an_interrupt_while_the_file_is_closed_shows_no_traceback(

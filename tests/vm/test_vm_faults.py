@@ -30,7 +30,7 @@ print(json.dumps(asdict(outcome)))
 )
 def test_a_study_goes_on_or_ends_in_words(guest: Guest, fault: str, place: str) -> None:
     guest.run(f"cat > /tmp/try.py << 'END'\n{TRY}\nEND")
-    settings = "FAULTS_MAY_OFFLINE=1 FAULTS_PATIENCE=10 PYTHONPATH=/project/tests"
+    settings = "FAULTS_MAY_OFFLINE=1 FAULTS_PATIENCE=4 PYTHONPATH=/project/tests"
     ended = guest.run(
         f"{settings} python3 /tmp/try.py '{fault}' /tmp/faults-{place}", timeout_seconds=3000
     )
