@@ -18,7 +18,6 @@ from cputune.tuner.paired import DOUBT, RUN_NOISE, Gain, gain_of_rounds, gain_si
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Run
 
-LEAST_ROUNDS = 2
 MOST_ROUNDS = 5
 ROUND_DEVIATION = 0.04
 """Standard deviation (log) of what one run in one round says of a plan."""
@@ -138,8 +137,6 @@ def confirm(
                 return
             _one_run(number, contender, race, run, wanted)
         _drop_the_slower(rivals)
-        if number + 1 < LEAST_ROUNDS:
-            continue
         leader = min((r for r in rivals if r.out is None), key=Contender.merged, default=None)
         gain = None if leader is None else gain_of(baseline, leader, race.noise.deviation)
         if (gain is not None and settled(gain)) or out_of_time():

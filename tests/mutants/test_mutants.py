@@ -41,12 +41,10 @@ def test_each_room_has_modules_and_tests() -> None:
         assert all((PROJECT / test).exists() for test in room.tests)
 
 
-def test_each_harmless_fault_is_one_that_is_planted() -> None:
-    for module in {fault.module for fault in harmless()}:
-        source = (PROJECT / module).read_text(encoding="utf-8")
-        there = {(mutant.was, mutant.becomes) for mutant in planted(module, source)}
-        stale = {(f.was, f.becomes) for f in harmless() if f.module == module} - there
-        assert not stale
+def test_each_harmless_fault_is_of_a_line_that_is_there() -> None:
+    for fault in harmless():
+        lines = (PROJECT / fault.module).read_text(encoding="utf-8").splitlines()
+        assert fault.was in map(str.strip, lines), fault
 
 
 def test_the_table_counts_what_survived_though_it_is_harmless() -> None:

@@ -12,6 +12,7 @@ from tuner.fakes import SMALL
 import cputune
 from cputune.steps import Contended, Crashed
 from cputune.tuner.confirm import (
+    SLOWER,
     Contender,
     confirm,
     doubt_each,
@@ -19,7 +20,7 @@ from cputune.tuner.confirm import (
     settled,
     throughput_of,
 )
-from cputune.tuner.paired import Gain, gain_of_rounds
+from cputune.tuner.paired import Gain, gain_of_rounds, gain_side_by_side
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Run
 
@@ -227,6 +228,31 @@ def test_of_three_rivals_none_sits_out() -> None:
     seconds = {i: (lambda n, s=s: s) for i, s in enumerate((2.0, 1.0, 1.5, 1.9))}
     confirm(base, rivals, Race(), runner(seconds))
     assert [rival.out for rival in rivals] == [None] * 3
+
+
+def test_when_the_third_has_failed_the_slower_of_two_sits_out() -> None:
+    base, *rivals = contenders(2.0, 1.0, 1.0, 1.5)
+    seconds = {i: (lambda n, s=s: s) for i, s in enumerate((2.0, 1.0, 1.0, 1.5))}
+    alone = runner(seconds)
+
+    def run(
+        number: int, contender: Contender, verdict: Callable[[Sequence[float]], Verdict]
+    ) -> Run:
+        if contender is rivals[0] and number == 1:
+            return Run(failure=Crashed("rank 0 died"))
+        return alone(number, contender, verdict)
+
+    confirm(base, rivals, Race(), run)
+    assert [rival.out for rival in rivals] == ["crashed: rank 0 died", None, SLOWER]
+
+
+def test_rounds_of_one_sitting_are_compared_with_each_other() -> None:
+    base, rival = contenders(1.0, 0.9)
+    base.logs, rival.logs = [0.1, 0.1, 0.3, 0.3], [0.0] * 4
+    base.sittings = rival.sittings = [0, 0, 1, 1]
+    gain = gain_of(base, rival, 0.05)
+    assert gain == gain_side_by_side([[0.1, 0.1], [0.3, 0.3]], 0.05)
+    assert gain != gain_of_rounds([0.1, 0.1, 0.3, 0.3], 0.05)
 
 
 @pytest.mark.parametrize(
