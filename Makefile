@@ -101,6 +101,7 @@ lint: $(VENV)/.lint  ## ruff, the one-way imports, workflows and issue forms (in
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/problem.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --schemafile docs/recipe.schema.json recipes/*.toml
 
 type: $(VENV)/.lint  ## mypy --strict (installs no torch)
 	$(BIN)/mypy

@@ -74,7 +74,8 @@ def needed_bytes(workload: Workload, ranks: int = 1) -> int | Unknown:
     if isinstance(sizes, str):
         return Unknown(fact=f"memory need of recipe {recipe.name}", reason=sizes)
     value_bytes = 2 if _of_16_bits(recipe.model) else 4
-    state = VALUES_PER_PARAMETER * value_bytes * _parameters(sizes)
+    values = 1 if recipe.lora else VALUES_PER_PARAMETER  # frozen weights have no gradient
+    state = values * value_bytes * _parameters(sizes)
     per_rank = workload.batch_per_rank
     samples = (workload.global_batch_size or ranks) if per_rank is None else per_rank * ranks
     return ranks * (PROCESS_BYTES + state) + samples * _activation_bytes(sizes, recipe)
@@ -112,12 +113,15 @@ def _activation_bytes(sizes: Mapping[str, int], recipe: Recipe) -> int:
 
     For each token and layer the inputs of the four linear maps and of the activation
     function, and queries, keys and values (Korthikanti et al. 2022, arXiv:2205.05198,
-    section 4.1, without norms, dropout masks and the attention matrix).
+    section 4.1, without norms, dropout masks and the attention matrix). The inputs of frozen
+    linear maps, half of it, nobody needs.
     """
     patch = sizes.get("patch")
     tokens = (sizes["image"] // patch) ** 2 if patch else recipe.sequence_length
-    layers = sizes["layers"] + sizes.get("decoder_layers", 0)
-    return tokens * layers * (12 * sizes["hidden"] + 4 * sizes["inner"])
+    written = tokens if recipe.target_length is None else recipe.target_length
+    layers = tokens * sizes["layers"] + written * sizes.get("decoder_layers", 0)
+    bytes_each = 12 * sizes["hidden"] + 4 * sizes["inner"]
+    return layers * (bytes_each // 2 if recipe.lora else bytes_each)
 
 
 def _sizes(model: Mapping[str, Any]) -> dict[str, int] | str:

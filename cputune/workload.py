@@ -30,7 +30,16 @@ DEFAULT_RECIPE = "bert-mini"
 MOST_BYTES = 1 << 20
 """Of a recipe file; the shipped ones have less than 1 KiB."""
 
-Task = Literal["question-answering", "sequence-classification", "masked-lm", "causal-lm"]
+Task = Literal[
+    "question-answering",
+    "sequence-classification",
+    "token-classification",
+    "masked-lm",
+    "causal-lm",
+    "seq2seq-lm",
+    "sentence-embedding",
+    "image-classification",
+]
 Framework = Literal["trainer", "accelerate", "lightning", "pytorch"]
 """What a script trains with; "pytorch" is a loop of its own over torch alone."""
 Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
@@ -39,13 +48,27 @@ Samples = Annotated[int, Meta(ge=1, le=1 << 30)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank matrices that train beside frozen weights (Hu et al. 2021, arXiv:2106.09685).
+
+    ``target_modules`` are ends of the names of the linear layers that get them.
+    """
+
+    rank: Annotated[int, Meta(ge=1, le=4096)]
+    alpha: Annotated[float, Meta(gt=0, le=1e6)]
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    target_modules: Annotated[tuple[str, ...], Meta(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A training job as data.
 
     ``model`` is a transformers configuration (``model_type`` and its fields), from
     which a model with random weights is built where ``hub_id`` cannot be reached.
-    ``sequence_length`` and ``doc_stride`` are in tokens, ``global_batch_size`` in
-    samples per optimizer step over all ranks.
+    ``sequence_length``, ``target_length`` (of what a seq2seq model writes) and ``doc_stride``
+    are in tokens, ``global_batch_size`` in samples per optimizer step over all ranks. With
+    ``lora`` only its matrices train.
     """
 
     name: str
@@ -58,6 +81,8 @@ class Recipe:
     learning_rate: Annotated[float, Meta(gt=0, le=1e6)]
     dataset: str | None = None
     doc_stride: Tokens | None = None
+    target_length: Tokens | None = None
+    lora: Lora | None = None
     source: str | None = None
 
     def __post_init__(self) -> None:
@@ -65,6 +90,8 @@ class Recipe:
             raise ValueError("model needs a model_type, as in a transformers configuration")
         if self.doc_stride is not None and self.doc_stride >= self.sequence_length:
             raise ValueError("doc_stride must be below sequence_length")
+        if self.target_length is not None and self.task != "seq2seq-lm":
+            raise ValueError("target_length is for seq2seq-lm alone")
 
     def to_json(self) -> dict[str, Any]:
         """A mapping of plain JSON values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from manual import man_page
 from cputune.cli import cli
 from cputune.report.checks_page import checks_page
 from cputune.report.knobs_page import knobs_page
+from cputune.report.recipe_schema import recipe_schema
 
 
 def cli_page() -> str:
@@ -35,6 +37,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "cputune.1": man_page,
     "knobs.md": knobs_page,
+    "recipe.schema.json": lambda: json.dumps(recipe_schema(), indent=2) + "\n",
 }
 
 

@@ -50,6 +50,28 @@ def test_doctor_and_tuner_name_the_same_number() -> None:
     assert any(f"at least {need / GIB:.1f} GiB" in item.why for item in left_out)
 
 
+def test_frozen_weights_need_neither_gradient_nor_moments() -> None:
+    whole, lora = Workload.from_recipe("gpt2-clm"), Workload.from_recipe("gpt2-lora")
+    assert whole.recipe is not None
+    assert lora.recipe is not None
+    same = replace(lora, recipe=replace(lora.recipe, lora=None))
+    weights = 4 * (parameters(lora.recipe.model) or 0)
+    assert known(same) - known(lora) > 3 * weights
+
+
+def test_what_a_seq2seq_model_writes_counts_in_its_decoder_alone() -> None:
+    job = Workload.from_recipe("t5-small-cnn")
+    assert job.recipe is not None
+    long = replace(job, recipe=replace(job.recipe, target_length=job.recipe.sequence_length))
+    assert known(job) < known(long)
+
+
+def test_a_machine_without_room_for_a_model_of_1b_is_not_told_so() -> None:
+    assert not any(f.code == "memory-limit" for f in diagnose(changed(limits={})).findings)
+    small = changed(limits={"memory_bytes": 20 * GIB})
+    assert not any(f.code == "memory-limit" for f in diagnose(small).findings)
+
+
 def test_both_let_the_same_machine_pass() -> None:
     need = known(LARGE)
     enough = changed(limits={"memory_bytes": need})

@@ -2,28 +2,103 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import click
 
-from cputune.cli._output import console
-from cputune.workload import DEFAULT_RECIPE, load_recipe, recipe_names
+from cputune.cli._output import console, json_text, tell
+from cputune.errors import UsageError
+from cputune.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe_names, recipes_dir
+
+_ACTIONS = ("list", "show", "schema")
 
 
 @click.command(name="recipes")
-def command() -> None:
-    """List the workloads that can be tuned on."""
+@click.argument("action", required=False, metavar="[" + "|".join(_ACTIONS) + "]")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
+@click.option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
+@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+def command(
+    action: str | None,
+    name: str | None,
+    as_json: bool,
+    output: str,
+    force: bool,
+) -> None:
+    """List the workloads that can be tuned on, or show one.
+
+    `schema` is the JSON schema of recipes, for editors.
+
+    \b
+    cputune recipes
+    cputune recipes show gpt2-clm
+    cputune recipes schema -o recipe.schema.json
+    """
+    if action not in (None, *_ACTIONS):
+        raise UsageError(f"recipes cannot {action}", hint=f"one of {', '.join(_ACTIONS)}")
+    if (name is not None) != (action == "show"):
+        raise UsageError("show takes the name of a recipe", hint="cputune recipes show gpt2-clm")
+    if action in (None, "list"):
+        _print_list(as_json)
+        return
+    if action == "show":
+        assert name is not None
+        text = _shown(name, as_json)
+    else:
+        from cputune.report.recipe_schema import recipe_schema
+
+        text = json_text(recipe_schema())
+    _put(text, output, force)
+
+
+def _print_list(as_json: bool) -> None:
     from rich.table import Table
 
+    recipes = [load_recipe(name) for name in recipe_names()]
+    if as_json:
+        listed = [recipe.to_json() for recipe in recipes]
+        sys.stdout.write(json_text({"schema": "cputune.recipes/1", "recipes": listed}))
+        return
     table = Table(box=None, pad_edge=False)
     for heading in ("recipe", "task", "batch", "sequence", ""):
         table.add_column(heading, justify="right" if heading in ("batch", "sequence") else "left")
-    for name in recipe_names():
-        recipe = load_recipe(name)
-        default = " (default)" if name == DEFAULT_RECIPE else ""
+    for recipe in recipes:
+        default = " (default)" if recipe.name == DEFAULT_RECIPE else ""
         table.add_row(
-            name,
+            recipe.name,
             recipe.task,
             str(recipe.global_batch_size),
             str(recipe.sequence_length),
             recipe.description + default,
         )
     console().print(table)
+
+
+def _shown(name: str, as_json: bool) -> str:
+    """The recipe's file as it stands, with its size as comments; or its values as JSON."""
+    from cputune.facts import Unknown
+    from cputune.host import read_document
+    from cputune.memory import needed_bytes, parameters
+    from cputune.report.machine import gib
+
+    recipe = load_recipe(name)
+    if as_json:
+        return json_text(recipe.to_json())
+    weights, need = parameters(recipe.model), needed_bytes(Workload.from_recipe(name))
+    counted = "not counted" if weights is None else f"{weights / 1e6:.0f} million"
+    memory = need.reason if isinstance(need, Unknown) else f"{gib(need)} at least, one rank"
+    shipped = recipes_dir() / f"{name}.toml"
+    text = read_document(shipped if shipped.is_file() else Path(name))
+    return f"# {recipe.name}: parameters: {counted}; memory: {memory}\n{text}"
+
+
+def _put(text: str, output: str, force: bool) -> None:
+    if output == "-":
+        sys.stdout.write(text)
+        return
+    from cputune.host import write_atomically
+
+    write_atomically(Path(output), text, force=force)
+    tell(f"wrote {output}")

@@ -232,12 +232,14 @@ def _seconds(text: str) -> float:
 def _require_packages(job: Workload) -> None:
     """A script may do without transformers; what it lacks it says itself."""
     needed = _NEEDED if job.recipe is None else (*_NEEDED, *_NEEDED_BY_RECIPES)
+    lora = job.recipe is not None and job.recipe.lora is not None
+    needed = (*needed, "peft") if lora else needed
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise MissingPackageError(
             f"tuning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
             "not installed",
-            hint="pip install 'cputune[tune]'",
+            hint="pip install 'cputune[tune,lora]'" if lora else "pip install 'cputune[tune]'",
         )
 
 

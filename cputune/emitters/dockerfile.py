@@ -111,6 +111,8 @@ def _pip(job: Job) -> str:
     others = [pinned(name) for name in ("transformers", "accelerate")]
     if job.workload.recipe is None or job.workload.recipe.dataset:
         others.append("datasets")
+    if job.workload.recipe is not None and job.workload.recipe.lora is not None:
+        others.append("peft")
     if job.plan.openmp == "libiomp5":
         others.append("intel-openmp")
     if job.plan.ipex:

@@ -23,10 +23,15 @@ import torch
 from torch.utils.data import Dataset
 from transformers import (
     AutoConfig,
+    AutoImageProcessor,
+    AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     HfArgumentParser,
     Trainer,
@@ -35,15 +40,22 @@ from transformers import (
     set_seed,
     training_args,
 )
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 MODELS = {
     "question-answering": AutoModelForQuestionAnswering,
     "sequence-classification": AutoModelForSequenceClassification,
+    "token-classification": AutoModelForTokenClassification,
     "masked-lm": AutoModelForMaskedLM,
     "causal-lm": AutoModelForCausalLM,
+    "seq2seq-lm": AutoModelForSeq2SeqLM,
+    "sentence-embedding": AutoModel,
+    "image-classification": AutoModelForImageClassification,
 }
 IGNORED = -100  # the label that the loss passes over
 MASKED_SHARE = 0.15  # as in BERT's pre-training
+TEXTS = ("text", "sentence", "content", "article", "document", "dialogue", "anchor")
+TARGETS = ("highlights", "summary", "positive")
 
 
 @dataclass
@@ -56,12 +68,44 @@ class RecipeArguments:
     )
 
 
-class SyntheticTokens(Dataset):  # type: ignore[misc]
-    """Random tokens with the columns, shapes and types of a real data set of this task."""
+class SentencePairs(torch.nn.Module):  # type: ignore[misc]
+    """Each sentence against all partners of the batch, by the mean of its token embeddings.
 
-    def __init__(self, recipe: dict[str, Any], vocab_size: int, num_labels: int, samples: int):
-        self.task, self.length = recipe["task"], recipe["sequence_length"]
-        self.vocab_size, self.num_labels, self.samples = vocab_size, num_labels, samples
+    The loss that sentence-transformers calls MultipleNegativesRankingLoss.
+    """
+
+    SCALE = 20.0
+
+    def __init__(self, encoder: Any):
+        super().__init__()
+        self.encoder, self.config = encoder, encoder.config
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        pair_input_ids: torch.Tensor,
+        pair_attention_mask: torch.Tensor,
+    ) -> Any:
+        first = self.embed(input_ids, attention_mask)
+        second = self.embed(pair_input_ids, pair_attention_mask)
+        scores = self.SCALE * first @ second.T
+        partners = torch.arange(len(scores), device=scores.device)
+        loss = torch.nn.functional.cross_entropy(scores, partners)
+        return SequenceClassifierOutput(loss=loss, logits=scores)
+
+    def embed(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        tokens = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        weights = mask.unsqueeze(-1).to(tokens.dtype)
+        mean = (tokens * weights).sum(1) / weights.sum(1)
+        return torch.nn.functional.normalize(mean, dim=-1)
+
+
+class SyntheticSamples(Dataset):  # type: ignore[misc]
+    """Random samples with the columns, shapes and types of a real data set of this task."""
+
+    def __init__(self, recipe: dict[str, Any], config: Any, samples: int):
+        self.recipe, self.config, self.samples = recipe, config, samples
 
     def __len__(self) -> int:
         return self.samples
@@ -70,27 +114,64 @@ class SyntheticTokens(Dataset):  # type: ignore[misc]
         if not 0 <= index < self.samples:
             raise IndexError(index)
         dice = torch.Generator().manual_seed(index)
-        ids = torch.randint(self.vocab_size, (self.length,), generator=dice)
-        sample = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if self.task == "question-answering":
-            first, last = torch.randint(self.length, (2,), generator=dice).sort().values
-            sample |= {"start_positions": first, "end_positions": last}
-        elif self.task == "sequence-classification":
-            sample["labels"] = torch.randint(self.num_labels, (), generator=dice)
-        elif self.task == "masked-lm":
-            kept = torch.rand(self.length, generator=dice) < MASKED_SHARE
-            sample["labels"] = torch.where(kept, ids, torch.full_like(ids, IGNORED))
-        else:
-            sample["labels"] = ids.clone()
-        return sample
+        if self.recipe["task"] == "image-classification":
+            return random_image(self.config, dice)
+        return random_tokens(self.recipe, self.config, dice)
+
+
+def random_image(config: Any, dice: torch.Generator) -> dict[str, torch.Tensor]:
+    shape = (config.num_channels, config.image_size, config.image_size)
+    pixels = torch.rand(shape, generator=dice)
+    return {"pixel_values": pixels, "labels": torch.randint(config.num_labels, (), generator=dice)}
+
+
+def random_tokens(
+    recipe: dict[str, Any], config: Any, dice: torch.Generator
+) -> dict[str, torch.Tensor]:
+    def some(below: int, *shape: int) -> torch.Tensor:
+        return torch.randint(below, shape, generator=dice)
+
+    task, length, vocabulary = recipe["task"], recipe["sequence_length"], config.vocab_size
+    ids = some(vocabulary, length)
+    sample = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if task == "question-answering":
+        first, last = some(length, 2).sort().values
+        sample |= {"start_positions": first, "end_positions": last}
+    elif task == "sequence-classification":
+        sample["labels"] = some(config.num_labels)
+    elif task == "token-classification":
+        sample["labels"] = some(config.num_labels, length)
+    elif task == "masked-lm":
+        kept = torch.rand(length, generator=dice) < MASKED_SHARE
+        sample["labels"] = torch.where(kept, ids, torch.full_like(ids, IGNORED))
+    elif task == "causal-lm":
+        sample["labels"] = ids.clone()
+    elif task == "seq2seq-lm":
+        sample["labels"] = some(vocabulary, recipe.get("target_length") or length)
+    else:
+        sample |= {
+            "pair_input_ids": some(vocabulary, length),
+            "pair_attention_mask": torch.ones_like(ids),
+        }
+    return sample
 
 
 def build_model(recipe: dict[str, Any], synthetic: bool) -> tuple[Any, str]:
     """The pretrained model where it can be had, else one with random weights."""
+    model, name = load_model(recipe, synthetic)
+    if recipe["task"] == "sentence-embedding":
+        model = SentencePairs(model)
+    if recipe.get("lora"):
+        model, name = with_lora(model, recipe["lora"]), f"{name}, LoRA"
+    return model, name
+
+
+def load_model(recipe: dict[str, Any], synthetic: bool) -> tuple[Any, str]:
     model_class = MODELS[recipe["task"]]
     if recipe.get("hub_id") and not synthetic:
+        wanted = {k: v for k, v in recipe["model"].items() if k == "num_labels"}
         try:
-            return model_class.from_pretrained(recipe["hub_id"]), recipe["hub_id"]
+            return model_class.from_pretrained(recipe["hub_id"], **wanted), recipe["hub_id"]
         except Exception as error:
             reason = str(error).strip().splitlines()[0][:120]
             print(f"model: {recipe['hub_id']} cannot be had ({reason})")
@@ -98,49 +179,121 @@ def build_model(recipe: dict[str, Any], synthetic: bool) -> tuple[Any, str]:
     return model_class.from_config(config), f"{config.model_type} with random weights"
 
 
+def with_lora(model: Any, lora: dict[str, Any]) -> Any:
+    """The model with its weights frozen, and low-rank matrices beside them that train."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=lora["rank"],
+        lora_alpha=lora["alpha"],
+        lora_dropout=lora.get("dropout") or 0.0,
+        target_modules=list(lora["target_modules"]),
+    )
+    return get_peft_model(model, config)
+
+
 def build_data(recipe: dict[str, Any], config: Any, arguments: RecipeArguments) -> tuple[Any, str]:
-    """The real data set, tokenized, where it can be had, else random tokens of its shape."""
+    """The real data set, as the model takes it, where it can be had, else random samples."""
     if recipe.get("dataset") and recipe.get("hub_id") and not arguments.synthetic:
         try:
-            return load_tokens(recipe, arguments.max_train_samples), recipe["dataset"]
+            return load_samples(recipe, arguments.max_train_samples), recipe["dataset"]
         except Exception as error:
             reason = str(error).strip().splitlines()[0][:120]
             print(f"data: {recipe['dataset']} cannot be had ({reason})")
     samples = arguments.max_train_samples or 64 * recipe["global_batch_size"]
-    labels = getattr(config, "num_labels", 2)
-    return SyntheticTokens(recipe, config.vocab_size, labels, samples), "synthetic tokens"
+    kind = "images" if recipe["task"] == "image-classification" else "tokens"
+    return SyntheticSamples(recipe, config, samples), f"synthetic {kind}"
 
 
-def load_tokens(recipe: dict[str, Any], max_samples: int | None) -> Any:
-    """Load and tokenize the data set (``name`` or ``name/configuration``) with `datasets`."""
+def load_samples(recipe: dict[str, Any], max_samples: int | None) -> Any:
+    """Load the data set with `datasets`: ``name``, ``name/configuration`` or
+    ``owner/name/configuration``.
+    """
     from datasets import load_dataset
 
     split = "train" if max_samples is None else f"train[:{max_samples}]"
-    data = load_dataset(*recipe["dataset"].split("/", 1), split=split)
+    name, *configuration = recipe["dataset"].rsplit("/", 1)
+    data = load_dataset(name, *configuration, split=split)
+    if recipe["task"] == "image-classification":
+        return Images(data, AutoImageProcessor.from_pretrained(recipe["hub_id"]))
     tokenizer = AutoTokenizer.from_pretrained(recipe["hub_id"])
-    task = recipe["task"]
-    if task == "question-answering":
-        return data.map(
-            lambda rows: answer_features(rows, tokenizer, recipe),
-            batched=True,
-            remove_columns=data.column_names,
-        )
-    text = next(name for name in ("text", "sentence", "content") if name in data.column_names)
-
-    def features(rows: Any) -> dict[str, Any]:
-        tokens = tokenizer(
-            rows[text],
-            truncation=True,
-            padding="max_length",
-            max_length=recipe["sequence_length"],
-        )
-        if task == "sequence-classification":
-            return {**tokens, "labels": rows["label"]}
-        return {**tokens, "labels": [language_labels(ids, task) for ids in tokens["input_ids"]]}
-
-    if task == "causal-lm" and tokenizer.pad_token is None:
+    if recipe["task"] == "causal-lm" and tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return data.map(features, batched=True, remove_columns=data.column_names)
+    make = {
+        "question-answering": answer_features,
+        "token-classification": word_features,
+    }.get(recipe["task"], text_features)
+    return data.map(
+        lambda rows: make(rows, tokenizer, recipe),
+        batched=True,
+        remove_columns=data.column_names,
+    )
+
+
+class Images(Dataset):  # type: ignore[misc]
+    """The images of a data set, made into pixels when they are asked for."""
+
+    def __init__(self, data: Any, processor: Any):
+        self.data, self.processor = data, processor
+        self.label = next(name for name in ("label", "labels") if name in data.column_names)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = self.data[index]
+        pixels = self.processor(row["image"].convert("RGB"), return_tensors="pt")["pixel_values"]
+        return {"pixel_values": pixels[0], "labels": row[self.label]}
+
+
+def text_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str, Any]:
+    """Texts as tokens of one length, with what their task makes of them."""
+
+    def padded(texts: list[str], length: int) -> Any:
+        return tokenizer(texts, truncation=True, padding="max_length", max_length=length)
+
+    task, length = recipe["task"], recipe["sequence_length"]
+    tokens = padded(rows[next(name for name in TEXTS if name in rows)], length)
+    if task == "sequence-classification":
+        return {**tokens, "labels": rows["label"]}
+    if task in ("masked-lm", "causal-lm"):
+        return {**tokens, "labels": [language_labels(ids, task) for ids in tokens["input_ids"]]}
+    targets = rows[next(name for name in TARGETS if name in rows)]
+    if task == "seq2seq-lm":
+        wanted = padded(targets, recipe.get("target_length") or length)["input_ids"]
+        empty = tokenizer.pad_token_id
+        return {**tokens, "labels": [[t if t != empty else IGNORED for t in w] for w in wanted]}
+    pairs = padded(targets, length)
+    return {
+        **tokens,
+        "pair_input_ids": pairs["input_ids"],
+        "pair_attention_mask": pairs["attention_mask"],
+    }
+
+
+def word_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str, Any]:
+    """Words that have labels, as tokens: the first token of a word bears its label."""
+    tokens = tokenizer(
+        rows["tokens"],
+        is_split_into_words=True,
+        truncation=True,
+        padding="max_length",
+        max_length=recipe["sequence_length"],
+    )
+    labels = [
+        first_of_word(tokens.word_ids(row), of_words)
+        for row, of_words in enumerate(rows["ner_tags"])
+    ]
+    return {**tokens, "labels": labels}
+
+
+def first_of_word(words: list[int | None], labels: list[int]) -> list[int]:
+    """The label of each token's word, at the first token of the word."""
+    found, before = [], None
+    for word in words:
+        found.append(IGNORED if word is None or word == before else labels[word])
+        before = word
+    return found
 
 
 def language_labels(ids: list[int], task: str) -> list[int]:

@@ -26,11 +26,12 @@ def fed_with(recipe: Recipe | None, states: Sequence[RankState]) -> str | None:
         return "the script's own data"
     if not states:
         return None
-    if states[0].get("dataset") != "SyntheticTokens":
+    if states[0].get("dataset") != "SyntheticSamples":
         return f"the data set {recipe.dataset}"
+    kind = "images" if recipe.task == "image-classification" else "tokens"
     if recipe.dataset is None:
-        return "synthetic tokens: the recipe names no data set"
-    return f"synthetic tokens of the same shape: {recipe.dataset} could not be reached"
+        return f"synthetic {kind}: the recipe names no data set"
+    return f"synthetic {kind} of the same shape: {recipe.dataset} could not be reached"
 
 
 def for_people(state: RankState) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""The recipe script on its own: every task trains on synthetic tokens, and writes its model."""
+"""The recipe script on its own: every shipped recipe trains, and writes its model."""
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,34 +12,38 @@ from typing import get_args
 import pytest
 
 from cputune.inside import recipe_script
-from cputune.workload import Task
+from cputune.workload import Task, load_recipe, recipe_names
 
-MODELS = {"causal-lm": "gpt2"}
-SIZES = {
-    "bert": {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
+SMALL = {
+    **dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model"), 32),
+    **dict.fromkeys(("num_hidden_layers", "n_layers", "n_layer", "num_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_heads", "n_head", "num_heads"), 2),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff"), 64),
+    "vocab_size": 100,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "d_kv": 16,
+    "image_size": 32,
 }
+"""Sizes of a model that trains in no time, by the keys of every shipped recipe."""
 
-ALL_TASKS = """
-import json, sys, torch
-from types import SimpleNamespace
+TRAIN_ALL = """
+import json, pathlib, sys
 import train_recipe as script
-for task, recipe in json.loads(sys.argv[1]).items():
-    model, name = script.build_model(recipe, synthetic=True)
-    options = SimpleNamespace(synthetic=True, max_train_samples=4)
-    data, _ = script.build_data(recipe, model.config, options)
-    batch = script.default_data_collator([data[i] for i in range(len(data))])
-    assert torch.isfinite(model(**batch).loss), task
-    print(task, name)
+for name, recipe in json.loads(sys.argv[1]).items():
+    sys.argv = ["train.py", json.dumps(recipe), "--output_dir", name, "--use_cpu", "--synthetic"]
+    sys.argv += ["--max_steps", "2", "--report_to", "none", "--per_device_train_batch_size", "4"]
+    sys.argv += ["--logging_steps", "1", "--save_strategy", "no", "--disable_tqdm", "true"]
+    print("recipe", name)
+    script.main()
 """
 
 
 def recipe(task: str, **more: object) -> dict[str, object]:
-    kind = MODELS.get(task, "bert")
-    model = {"model_type": kind, "vocab_size": 100, **SIZES[kind]}
     return {
         "task": task,
-        "model": model,
+        "model": {"model_type": "bert", "vocab_size": 100, "hidden_size": 32}
+        | {"num_attention_heads": 2, "intermediate_size": 64},
         "sequence_length": 16,
         "global_batch_size": 4,
         "learning_rate": 1e-3,
@@ -45,18 +51,37 @@ def recipe(task: str, **more: object) -> dict[str, object]:
     }
 
 
+def shrunken(name: str) -> dict[str, object]:
+    """A shipped recipe with a small model and short samples, of the same task and model type."""
+    document = load_recipe(name).to_json()
+    model = {key: SMALL.get(key, value) for key, value in document["model"].items()}
+    target = document["target_length"] and 8
+    return {**document, "model": model, "sequence_length": 16, "target_length": target}
+
+
+def test_there_is_a_recipe_for_every_task() -> None:
+    assert len(recipe_names()) >= 12
+    assert {load_recipe(name).task for name in recipe_names()} == set(get_args(Task))
+
+
 @pytest.mark.torch
-def test_every_task_has_a_finite_loss() -> None:
-    recipes = json.dumps({task: recipe(task) for task in get_args(Task)})
+def test_every_shipped_recipe_trains(tmp_path: Path) -> None:
+    recipes = json.dumps({name: shrunken(name) for name in recipe_names()})
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ALL_TASKS, recipes],
+        [sys.executable, "-W", "ignore", "-c", TRAIN_ALL, recipes],
         env={**os.environ, "PYTHONPATH": str(recipe_script().parent), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(get_args(Task))
+    for told in done.stdout.split("recipe ")[1:]:
+        name = told.split()[0]
+        losses = [float(loss) for loss in re.findall(r"'loss': '?([\d.e+-]+|nan|inf)", told)]
+        assert len(losses) == 2, name
+        assert all(map(math.isfinite, losses)), name
+        assert list((tmp_path / name).glob("*model.safetensors")), name
 
 
 @pytest.mark.torch

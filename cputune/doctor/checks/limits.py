@@ -13,7 +13,7 @@ from cputune.doctor.variables import local_ranks, number, under_mpi, value
 from cputune.facts import HostFacts, Unknown
 from cputune.layout import default_threads
 from cputune.memory import needed_bytes, room_bytes
-from cputune.workload import Workload, recipe_names
+from cputune.workload import Workload
 
 GIB = 1 << 30
 THROTTLED_SHARE = 0.1
@@ -149,6 +149,10 @@ def one_core(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+GUIDES = ("bert-mini", "distilbert-squad", "bert-base-squad", "bert-large-squad")
+"""The default recipe, and what the Hugging Face CPU guides train."""
+
+
 @check(
     "memory-limit",
     Severity.ADVICE,
@@ -161,13 +165,14 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: weights, gradients and the two moments of AdamW take 16 bytes per parameter in
     each rank; the activations of a step come on top. The limit is the container's, else
-    the machine's. The tuner counts by the same rule, and leaves such plans out.
+    the machine's. The tuner counts by the same rule, and leaves such plans out. The models
+    of the Hugging Face CPU guides are looked at here.
     """
     room = room_bytes(facts)
     if room is None:
         return
     short, unknown = [], []
-    for name in recipe_names():
+    for name in GUIDES:
         need = needed_bytes(Workload.from_recipe(name))
         if isinstance(need, Unknown):
             unknown.append(f"{need.fact} is not known: {need.reason}")

@@ -1,0 +1,74 @@
+"""``cputune recipes``: listed, shown, described to editors, begun from a script."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from cputune.cli import main
+from cputune.report.recipe_schema import recipe_schema
+from cputune.workload import load_recipe, recipe_names
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def cputune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["cputune", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Ended(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+def test_the_list_names_every_recipe(cputune: Run) -> None:
+    text = cputune("recipes").out
+    listed = json.loads(cputune("recipes", "--json").out)["recipes"]
+    assert [recipe["name"] for recipe in listed] == list(recipe_names())
+    assert all(name in text for name in recipe_names())
+
+
+def test_what_is_shown_is_a_recipe_that_can_be_read_again(cputune: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "gpt2-lora.toml"
+    assert cputune("recipes", "show", "gpt2-lora", "-o", str(mine)).code == 0
+    assert load_recipe(str(mine)) == load_recipe("gpt2-lora")
+    assert mine.read_text().startswith("# gpt2-lora: parameters: 124 million; memory: 1.2 GiB")
+    assert json.loads(cputune("recipes", "show", "gpt2-lora", "--json").out)["lora"]["rank"] == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("show",), "cputune recipes show gpt2-clm"),
+        (("show", "no-such"), "recipes: bert-base-ner"),
+        (("bake",), "one of list, show"),
+    ],
+)
+def test_what_makes_no_sense_has_a_hint(cputune: Run, words: tuple[str, ...], hint: str) -> None:
+    ended = cputune("recipes", *words)
+    assert ended.code == 2
+    assert hint in ended.err
+
+
+def test_the_schema_has_every_key_of_a_recipe_and_its_meaning() -> None:
+    schema = recipe_schema()
+    known = set(load_recipe("bert-mini").to_json()) - {"name"}
+    assert set(schema["properties"]) == known
+    assert all(part["description"] for part in schema["properties"].values())
+    assert "name" not in schema["required"]
