@@ -890,6 +890,68 @@ def evidence(code: str, facts: HostFacts) -> str:
     return "; ".join(finding.evidence for finding in BY_CODE[code](facts))
 
 
+IOMP = {"LD_PRELOAD": f"{TCMALLOC}:/opt/libiomp5.so"}
+
+
+@pytest.mark.parametrize(
+    ("subset", "threads", "said"),
+    [
+        ("1s,8c,2t", "16", None),
+        ("1s,8c,2t", "17", "leaves 16 places"),
+        ("1s,8c", "9", "leaves 8 places"),
+        ("1s,1c", "2", "leaves 1 places"),
+        ("8c", "17", "leaves 16 places"),  # of both sockets
+        ("1s", "56", None),  # cores are not named
+    ],
+)
+def test_places_of_a_hardware_subset(subset: str, threads: str, said: str | None) -> None:
+    facts = changed(**env(KMP_HW_SUBSET=subset, OMP_NUM_THREADS=threads, **IOMP))
+    found = list(BY_CODE["threads-subset"](facts))
+    assert bool(found) == (said is not None)
+    assert all(f"{said}, " in finding.evidence for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("limit", "threads", "said"),
+    [("0", "2", None), ("1", "2", "2 threads"), ("2", "2", None), ("8", None, "56 threads")],
+)
+def test_a_thread_limit_is_below_what_is_wanted(
+    limit: str, threads: str | None, said: str | None
+) -> None:
+    found = list(
+        BY_CODE["threads-limit"](changed(**env(OMP_THREAD_LIMIT=limit, OMP_NUM_THREADS=threads)))
+    )
+    assert bool(found) == (said is not None)
+    assert all(f"{said} are wanted" in finding.evidence for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"OMP_NUM_THREADS": "1"}, "56 cores may be used by each of 1 local rank."),
+        (
+            {**TORCHRUN, "OMP_NUM_THREADS": "1"},
+            "28 cores may be used by each of 2 local ranks.",
+        ),
+        ({**TORCHRUN, "OMP_NUM_THREADS": None}, "28 cores are there for each"),
+        ({"OMP_NUM_THREADS": None}, "28 threads fit each of 2 ranks"),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": None}, "every allowed core"),
+    ],
+)
+def test_one_thread_is_told_with_the_cores_there_are(
+    variables: dict[str, str | None], said: str
+) -> None:
+    assert said in evidence("threads-one", changed(**env(**variables))) + "."
+
+
+@pytest.mark.parametrize(("cores", "said"), [(1, False), (2, True)])
+def test_one_thread_is_right_for_one_core(cores: int, said: bool) -> None:
+    shape = topology(sockets=1, cores=cores)
+    facts = changed(topology=shape, **env(OMP_NUM_THREADS=None))
+    assert bool(list(BY_CODE["threads-one"](facts))) == said
+    assert not said or "2 threads fit one rank" in evidence("threads-one", facts)
+
+
 def test_an_mpirun_of_an_unknown_maker_is_an_mpirun() -> None:
     facts = changed(launchers=(replace(INTEL_MPI, dialect=None),))
     for code in ("accelerate-one-process", "mpi-missing"):
