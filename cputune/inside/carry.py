@@ -343,6 +343,8 @@ class Carrier:
             )
         if batch * shared_by != own:
             sampler.batch_size = batch * shared_by  # type: ignore[union-attr]
+            # accelerate makes the loader of a stream anew, from what is no longer to be set.
+            loader.__dict__["batch_size"] = batch * shared_by
             self._changes["batch"] = f"batch of the data loader={batch * shared_by} (was {own})"
         return steps if fixed else accumulation
 
