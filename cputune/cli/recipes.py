@@ -1,4 +1,4 @@
-"""``cputune recipes``: the workloads that come with cputune."""
+"""``cputune recipes``: the workloads that come with cputune, and the beginning of your own."""
 
 from __future__ import annotations
 
@@ -8,36 +8,46 @@ from pathlib import Path
 import click
 
 from cputune.cli._output import console, json_text, tell
+from cputune.cli._tuned import WithScript, script_of
 from cputune.errors import UsageError
 from cputune.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe_names, recipes_dir
 
-_ACTIONS = ("list", "show", "schema")
+_ACTIONS = ("list", "show", "new", "schema")
 
 
-@click.command(name="recipes")
+@click.command(name="recipes", cls=WithScript)
 @click.argument("action", required=False, metavar="[" + "|".join(_ACTIONS) + "]")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
 @click.option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+@click.pass_context
 def command(
+    ctx: click.Context,
     action: str | None,
     name: str | None,
     as_json: bool,
     output: str,
     force: bool,
 ) -> None:
-    """List the workloads that can be tuned on, or show one.
+    """List the workloads that can be tuned on, show one, begin one of your own.
 
-    `schema` is the JSON schema of recipes, for editors.
+    `new` runs a script for its first step and writes the recipe of what it trains; `schema` is
+    the JSON schema of recipes, for editors.
 
     \b
     cputune recipes
     cputune recipes show gpt2-clm
-    cputune recipes schema -o recipe.schema.json
+    cputune recipes new -o mine.toml -- train.py --model_name_or_path gpt2
     """
     if action not in (None, *_ACTIONS):
         raise UsageError(f"recipes cannot {action}", hint=f"one of {', '.join(_ACTIONS)}")
+    script = script_of(ctx)
+    if (script is not None) != (action == "new"):
+        raise UsageError(
+            "a script goes with new, and new with a script",
+            hint="cputune recipes new -o mine.toml -- train.py",
+        )
     if (name is not None) != (action == "show"):
         raise UsageError("show takes the name of a recipe", hint="cputune recipes show gpt2-clm")
     if action in (None, "list"):
@@ -46,6 +56,8 @@ def command(
     if action == "show":
         assert name is not None
         text = _shown(name, as_json)
+    elif action == "new":
+        text = _begun(script or ())
     else:
         from cputune.report.recipe_schema import recipe_schema
 
@@ -92,6 +104,12 @@ def _shown(name: str, as_json: bool) -> str:
     shipped = recipes_dir() / f"{name}.toml"
     text = read_document(shipped if shipped.is_file() else Path(name))
     return f"# {recipe.name}: parameters: {counted}; memory: {memory}\n{text}"
+
+
+def _begun(script: tuple[str, ...]) -> str:
+    from cputune.cli._begun import recipe_of_script
+
+    return recipe_of_script(script)
 
 
 def _put(text: str, output: str, force: bool) -> None:

@@ -56,6 +56,7 @@ class RankState(TypedDict, total=False):
         products_rounded: whether it really rounds their factors to bf16.
         dropout: how masks were drawn so far: "bytes", or as torch does.
         loader_workers: processes that prepare the batches of the loader that was asked last.
+        model: the class of the model, and the plain values of its transformers configuration.
         dataset: the class of the data set.
         dataset_samples: how many it has; None where it is a stream, or does not say.
     """
@@ -95,6 +96,7 @@ class RankState(TypedDict, total=False):
     products_rounded: bool
     dropout: str
     loader_workers: int
+    model: dict[str, Any]
     dataset: str
     dataset_samples: int | None
 

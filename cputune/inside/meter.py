@@ -56,6 +56,7 @@ class Meter:
         """Find out in which precision this model's products really run."""
         if self.steps == 0:
             self._dtype.attach(model)
+            self.facts["model"] = state.model(model)
 
     def see_batch(self, batch: Any) -> int:
         """How many samples a batch holds; of the first one also how long they are."""

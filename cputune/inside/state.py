@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import re
 import resource
@@ -130,6 +131,26 @@ def products_rounded(torch: Any) -> bool:
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         factor = torch.full((64, 64), 1 + 2.0**-12)
         return bool((factor @ torch.eye(64))[0, 0] == 1)
+
+
+def model(model: Any) -> dict[str, Any]:
+    """The class of a model and its transformers configuration: numbers, switches, short words."""
+    inner = getattr(model, "module", model)  # torch's wrappers hold the model as `module`
+    config: Any = getattr(inner, "config", None)
+    told: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # a configuration of the user's own may do anything
+        told = dict(config.to_diff_dict())
+        told["model_type"] = config.model_type
+        if "id2label" in told:
+            told["num_labels"] = len(told["id2label"])
+    plain = {key: value for key, value in told.items() if not key.startswith("_") and _plain(value)}
+    return {"class": type(inner).__name__, "config": plain if "model_type" in plain else {}}
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) < 80)
 
 
 def digest(data: bytes) -> str:

@@ -191,6 +191,11 @@ class ProcessRunner:
         return tuple(for_people(state) for state in self._observed)
 
     @property
+    def trained(self) -> Mapping[str, Any]:
+        """What the first rank of the last trial trains, as it told; empty before its first step."""
+        return dict(self._observed[0]) if self._observed else {}
+
+    @property
     def data(self) -> str | None:
         """What the last trial was fed with, as a sentence; None before its first step."""
         return fed_with(self.workload.recipe, self._observed)
