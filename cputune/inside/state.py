@@ -135,10 +135,10 @@ def products_rounded(torch: Any) -> bool:
 
 def model(model: Any) -> dict[str, Any]:
     """The class of a model and its transformers configuration: numbers, switches, short words."""
-    inner = getattr(model, "module", model)  # torch's wrappers hold the model as `module`
-    config: Any = getattr(inner, "config", None)
-    told: dict[str, Any] = {}
-    with contextlib.suppress(Exception):  # a configuration of the user's own may do anything
+    inner, told = model, {}
+    with contextlib.suppress(Exception):  # a model of the user's own may do anything
+        inner = getattr(model, "module", model)  # torch's wrappers hold the model as `module`
+        config = inner.config
         told = dict(config.to_diff_dict())
         told["model_type"] = config.model_type
         if "id2label" in told:
