@@ -944,6 +944,31 @@ def test_one_thread_is_told_with_the_cores_there_are(
     assert said in evidence("threads-one", changed(**env(**variables))) + "."
 
 
+def test_every_variable_of_threads_is_looked_at() -> None:
+    facts = changed(**env(OMP_NUM_THREADS="8", MKL_NUM_THREADS="all"))
+    assert evidence("threads-malformed", facts) == "MKL_NUM_THREADS='all'"
+
+
+@pytest.mark.parametrize(
+    ("code", "variables", "command"),
+    [
+        ("threads-affinity", {"OMP_NUM_THREADS": "200"}, "export OMP_NUM_THREADS=28"),
+        ("threads-affinity", {"MKL_NUM_THREADS": "200"}, "unset MKL_NUM_THREADS"),
+        ("threads-siblings", {"OMP_NUM_THREADS": "57"}, "export OMP_NUM_THREADS=28"),
+        (
+            "threads-siblings",
+            {**TORCHRUN, "LOCAL_WORLD_SIZE": "29", "OMP_NUM_THREADS": "2"},
+            "export OMP_NUM_THREADS=1",
+        ),
+        ("threads-siblings", {**TORCHRUN, "LOCAL_WORLD_SIZE": "57", "OMP_NUM_THREADS": "1"}, None),
+    ],
+)
+def test_too_many_threads_have_a_cure_where_there_is_one(
+    code: str, variables: dict[str, str], command: str | None
+) -> None:
+    assert [found.command for found in BY_CODE[code](changed(**env(**variables)))] == [command]
+
+
 @pytest.mark.parametrize(("cores", "said"), [(1, False), (2, True)])
 def test_one_thread_is_right_for_one_core(cores: int, said: bool) -> None:
     shape = topology(sockets=1, cores=cores)
