@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cputune.tuner.events import Event
 
 _REFRESH_PER_SECOND = 1
-"""A redraw takes a millisecond or two of the machine that is measured."""
+"""Beside one for each event. A redraw takes a millisecond or two of what is measured."""
 
 
 class Progress(AbstractContextManager["Progress"]):
@@ -76,6 +76,7 @@ class Progress(AbstractContextManager["Progress"]):
             return
         if line is not None:
             self._live.console.print(visible(line), style=style_of(event))
+        self._live.refresh()
 
     def _draw(self, console: Console) -> Group:
         from rich.console import Group
