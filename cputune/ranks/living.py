@@ -22,6 +22,7 @@ class LivingPlan:
 
     def __init__(self, runner: ProcessRunner, plan: Plan) -> None:
         self._runner = runner
+        self._closed = False
         runner.begin(plan)
         self._steps = runner.steps(plan)
 
@@ -37,5 +38,7 @@ class LivingPlan:
         return taken
 
     def close(self) -> None:
-        """End every process of it, and remove their files."""
-        self._runner.close()
+        """End every process of it, and remove their files; a second time does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._runner.close()

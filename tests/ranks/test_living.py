@@ -100,6 +100,12 @@ def test_one_that_is_killed_while_it_stands_still_has_crashed(runner: ProcessRun
         assert not training()
 
 
+def test_a_plan_that_has_failed_may_be_closed_twice(runner: ProcessRunner) -> None:
+    living = runner.living(ONE)
+    living.close()
+    living.close()
+
+
 def test_nothing_stays_stopped_where_the_supervisor_is_killed(runner: ProcessRunner) -> None:
     with closing(runner.living(ONE)) as one:
         one.turn(2)
