@@ -14,6 +14,7 @@ from cputune.tuner.events import ConfirmStarted
 from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.room import room_for
+from cputune.tuner.seat import TooShort
 from cputune.tuner.sidebyside import side_by_side
 from cputune.tuner.space import SearchSpace
 from cputune.tuner.worth import Change, changes
@@ -54,9 +55,13 @@ def confirm_best(
         if isinstance(runner, LivingRunner) and room >= LEAST_ALIVE:
             rivals = _contenders(_promising(ranked, belief)[: room - 1], belief)
             measuring.on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
-            side_by_side(
-                measuring, runner, baseline, rivals, partial(on_the_way, space, base, room)
-            )
+            way = partial(on_the_way, space, base, room)
+            try:
+                side_by_side(measuring, runner, baseline, rivals, way)
+            except TooShort:  # but long enough to be measured from its first step on
+                baseline = Contender(role="baseline", plan=base, believed=belief[base])
+                rivals = _contenders(ranked[:2], belief)
+                _in_rounds(measuring, runner, baseline, rivals)
         else:
             rivals = _contenders(ranked[:2], belief)
             measuring.on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cputune.steps import Living, TrialError
+from cputune.steps import Living, NoMeasurement, TrialError
 from cputune.tuner.confirm import Contender
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, Run, take
@@ -26,22 +26,37 @@ are cold, and it takes 5 to 15 % more than usual."""
 MOST_WARMUP = 12
 
 
+class TooShort(Exception):  # noqa: N818
+    """A script trains to its end before it has had its warm-up and a turn."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Seat:
     """A contender's place in one sitting.
 
-    ``turns`` counts them, ``delayed`` those that others delayed; ``counted`` are the rest,
-    each as its median log of seconds per sample.
+    ``begin`` starts its processes; a script that has trained to its end begins again.
+    ``turns`` counts its turns, ``delayed`` those that others delayed; ``counted`` are the
+    rest, each as its median log of seconds per sample.
     """
 
     contender: Contender
-    living: Living
+    begin: Callable[[], Living]
     rules: Rules
     run: Run = field(default_factory=Run)
     turns: int = 0
     delayed: int = 0
     counted: list[float] = field(default_factory=list)
+    _living: Living = field(init=False)
     _step_seconds: float = 1.0
+    _warmup: int = 0
+    _turns_of_this_life: int = 0
+
+    def __post_init__(self) -> None:
+        self._living = self.begin()
+
+    def close(self) -> None:
+        """End its processes."""
+        self._living.close()
 
     @property
     def is_in(self) -> bool:
@@ -49,15 +64,19 @@ class Seat:
         return self.contender.out is None
 
     def warm_up(self, race: Race) -> None:
-        """Its first steps, until they are level."""
+        """Its first steps, until they are level. Raises TooShort."""
         self._read(race.warmup + 2)
         while self.is_in and self.run.steps < MOST_WARMUP:
             if self.run.logs and race.estimate(self.run.logs).level:
-                return
+                break
             self._read(2)
+        self._warmup = self.run.steps
 
     def turn(self) -> float | None:
-        """One turn: its log seconds per sample; None where others delayed it, or it failed."""
+        """One turn: its log seconds per sample.
+
+        None where others delayed it, it failed, or its script came to its end. Raises TooShort.
+        """
         skipped = int(self._step_seconds < LONG_STEP_SECONDS)
         least = 2 if self._step_seconds < TWICE_SECONDS else 1
         counted = min(max(least, round(TURN_SECONDS / self._step_seconds)), MOST_COUNTED)
@@ -66,6 +85,7 @@ class Seat:
         quiet = [value for value in logs if value is not None]
         if not self.is_in:
             return None
+        self._turns_of_this_life += bool(logs)
         self.turns += 1
         self.delayed += 2 * (self.run.delayed - before) > counted
         if 2 * len(quiet) <= counted:
@@ -77,16 +97,26 @@ class Seat:
         """So many steps: for each its log, None where it was delayed. A failure ends its race."""
         logs: list[float | None] = []
         try:
-            for step in self.living.turn(steps):
+            for step in self._living.turn(steps):
                 before = len(self.run.logs)
                 take(self.run, step, self.rules)
                 logs.append(self.run.logs[-1] if len(self.run.logs) > before else None)
                 self._step_seconds = step.seconds
+        except NoMeasurement as end:
+            self._begin_again(end)
         except TrialError as failure:
             self.run.failure = failure
             self.contender.out = f"{failure.kind}: {failure}"
-            self.living.close()
+            self._living.close()
         return logs
+
+    def _begin_again(self, end: NoMeasurement) -> None:
+        if not self._turns_of_this_life:
+            raise TooShort(str(end)) from end
+        self._living.close()
+        self._living = self.begin()
+        self._turns_of_this_life = 0
+        self._read(self._warmup)
 
 
 def seconds_of(seats: Sequence[Seat]) -> float:

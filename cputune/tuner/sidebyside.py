@@ -50,7 +50,8 @@ def side_by_side(
 ) -> None:
     """Fill the contenders' rounds, until the leader's gain is sure or the time is up.
 
-    The findings hold what each change on the way to the leader is worth.
+    The findings hold what each change on the way to the leader is worth. Raises TooShort
+    where a script trains to its end before it has had a turn.
     """
     if isinstance(runner, PunctualRunner):
         runner.keep_to(partial(measuring.timer.left, 1.0))

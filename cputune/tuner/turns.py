@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 
 from cputune.steps import LivingRunner, TimeUp
 from cputune.tuner.confirm import Contender
@@ -32,9 +33,10 @@ def seated(
     seats: list[Seat] = []
     with ExitStack() as held, suppress(TimeUp):
         for contender in contenders:
-            living = held.enter_context(closing(runner.living(contender.plan)))
+            begin = partial(runner.living, contender.plan)
             rules = measuring.rules(contender.plan)
-            seats.append(Seat(contender=contender, living=living, rules=rules))
+            seat = Seat(contender=contender, begin=begin, rules=rules)
+            seats.append(held.enter_context(closing(seat)))
         yield seats
 
 
@@ -49,7 +51,7 @@ def take_turns(
     """Rounds, the order of each drawn, and turned in the next, until that is enough.
 
     ``everybody`` gets an entry for each round, also who has no seat. ``is_enough`` is asked
-    before each round, with the quiet rounds and the seconds of steps so far.
+    before each round, with the quiet rounds and the seconds of steps so far. Raises TooShort.
     """
     for seat in seats:
         seat.warm_up(measuring.race)

@@ -13,11 +13,12 @@ from tuner.fakes import SMALL
 
 import cputune
 from cputune.plan import Plan
-from cputune.steps import Crashed, Step
+from cputune.steps import Crashed, NoMeasurement, Step
 from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring, Timer
 from cputune.tuner.race import Race
+from cputune.tuner.seat import TooShort
 from cputune.tuner.sidebyside import side_by_side
 from cputune.tuner.turns import MOST_ROUNDS
 
@@ -104,6 +105,31 @@ def test_all_live_at_once_and_have_turns() -> None:
     base, rivals, _ = confirmed(runner, 2)
     assert runner.most_alive == 3
     assert ratio(base, rivals[0]) == pytest.approx(2.0)
+
+
+def ending(after: int) -> FakeLivingRunner:
+    """Its scripts train for so many steps, and are over."""
+
+    def steps(number: int) -> Iterator[Step]:
+        yield from [Step(seconds=(1.0, 0.5)[number], samples=8)] * after
+        raise NoMeasurement("train.py ended by itself")
+
+    return FakeLivingRunner(steps)
+
+
+def test_a_script_that_trains_to_its_end_begins_again() -> None:
+    runner = ending(20)
+    base, rivals, _ = confirmed(runner)
+    assert runner.begun.count(1) > 2
+    assert rivals[0].out is None
+    assert ratio(base, rivals[0]) == pytest.approx(2.0)
+
+
+def test_a_script_that_ends_before_it_has_had_a_turn_is_too_short() -> None:
+    runner = ending(5)
+    with pytest.raises(TooShort, match="ended by itself"):
+        confirmed(runner)
+    assert not runner.alive
 
 
 def test_the_order_of_a_round_is_turned_in_the_next() -> None:
@@ -221,3 +247,14 @@ def test_of_several_that_may_be_named_each_is_doubted_less() -> None:
     rivals = [Contender(role="candidate", plan=plan, believed=(0, 1)) for plan in PLANS[:4]]
     assert doubt_each(rivals[:1]) == 0.05
     assert doubt_each(rivals) == 0.025
+
+
+@pytest.mark.parametrize("after", [5, 6, 8, 12])
+def test_a_short_script_is_confirmed_all_the_same(after: int) -> None:
+    def steps(number: int) -> Iterator[Step]:
+        yield from [Step(seconds=SMALL.seconds(PLANS[number]), samples=8)] * after
+        raise NoMeasurement("train.py ended by itself")
+
+    result = cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeLivingRunner(steps))
+    assert result.speedup.pairs >= 2
+    assert not any("failed" in note for note in result.notes)
