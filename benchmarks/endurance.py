@@ -71,6 +71,7 @@ def endure(study: Path, seconds: float, every: float, tell: Callable[[Held], Non
         study=study,
         budget=1_000_000,
         max_time_seconds=seconds / STUDY_SHARE,
+        share_machine=True,
         on_event=on_event,
         **OPTIONS,
     )

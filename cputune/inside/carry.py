@@ -27,6 +27,7 @@ It needs Python 3.9 and nothing else, and is made for transformers 4.38 to 5.x, 
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import ctypes
@@ -43,7 +44,6 @@ import os
 import re
 import runpy
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -436,6 +436,12 @@ class _Loader:
             patch(module)
 
 
+_kept: list[Any] = []
+"""Process groups that were destroyed."""
+
+_ended_well = False
+
+
 def run(argv: Sequence[str]) -> None:
     """Run a script, or ``-m`` and a module, as ``python`` would; its ranks end together."""
     try:
@@ -451,16 +457,16 @@ def end_together() -> None:
     """Wait for the other ranks of a script that ended well, and take its process group down.
 
     Where nobody does, gloo's threads may still hold what the interpreter frees as it ends, and
-    the process dies after all is done: SIGABRT, exit status 134 (pytorch/pytorch#179291). They
-    let go of it while this thread sleeps. A rank that failed does not come here: it ends the
-    others' wait with an error.
+    the process dies after all is done: SIGABRT, exit status 134 (pytorch/pytorch#179291). A
+    rank that failed does not come here: it ends the others' wait with an error.
     """
+    global _ended_well
+    _ended_well = True
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     with contextlib.suppress(Exception):
         distributed.barrier()
-        time.sleep(0.05)
     with contextlib.suppress(Exception):
         distributed.destroy_process_group()
 
@@ -478,9 +484,20 @@ def keep_process_groups(module: ModuleType) -> None:
     def destroy_process_group(*args: Any, **kwargs: Any) -> None:
         for group in list(module._world.pg_map):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+            _kept.append(group)
         original(*args, **kwargs)
 
     module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
+
+
+def leave() -> None:
+    """The last of what Python does at exit: end before it frees what gloo's threads hold."""
+    if _ended_well and _kept:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        ctypes.CDLL(None).fflush(None)
+        os._exit(0)
 
 
 def _run(argv: Sequence[str]) -> None:
@@ -520,6 +537,7 @@ def main() -> None:
 
     if len(sys.argv) < 3:
         sys.exit("usage: carry.py PLAN SCRIPT ARGUMENTS...")
+    atexit.register(leave)  # the first to be registered is the last to be called
     plan = json.loads(sys.argv[1])
     patches = Carrier(Force(**plan), refuse, say).patches() if plan else []
     watch([*patches, ("torch.distributed.distributed_c10d", keep_process_groups)])

@@ -15,6 +15,7 @@ import ctypes
 import json
 import random
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,7 @@ def main() -> None:
         # it with the interpreter's lock held, and wait for a thread of gloo's, which waits for
         # that lock to free its last tensors (pytorch/pytorch#56297, torch 2.13).
         torch.distributed.barrier()
+        time.sleep(0.05)  # gloo's threads let go of what they hold
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch.distributed.group.WORLD))
         torch.distributed.destroy_process_group()
 
