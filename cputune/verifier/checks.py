@@ -178,10 +178,21 @@ def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:
 
 
 def batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome:
-    """Whether the ranks together take the global batch that was tuned."""
-    taken = sum(rank.steps[0].samples for rank in ranks if rank.steps)
+    """Whether the ranks together take the global batch that was tuned.
+
+    Of a Trainer its arguments count, as in a trial: TRL's DPO makes two sequences of a sample.
+    """
+    taken = sum(_samples(rank) for rank in ranks if rank.steps)
     evidence = (Evidence(what="samples per step", expected=str(expected), seen=str(taken)),)
     return _check("global batch", evidence, consumer)
+
+
+def _samples(rank: Rank) -> int:
+    state = rank.state or {}
+    batch, accumulation = state.get("batch"), state.get("accumulation")
+    if state.get("framework") == "trainer" and batch and accumulation:
+        return int(batch) * int(accumulation)
+    return rank.steps[0].samples
 
 
 def cpus_of(rank: Rank) -> Sequence[int]:

@@ -133,6 +133,12 @@ def test_ranks_that_take_another_batch_fail():
     assert states(launched(rank(0), rank(1)), global_batch_size=16)["global batch"] == "failed"
 
 
+def test_of_a_trainer_its_arguments_count_not_what_it_makes_of_a_sample():
+    pairs = {"framework": "trainer", "batch": 2, "accumulation": 2}
+    both = launched(*(rank(number, steps(samples=8), **pairs) for number in (0, 1)))
+    assert states(both)["global batch"] == "passed"
+
+
 @pytest.mark.parametrize("losses", [(5.0, math.nan), (5.0, math.inf), (2.0, 400.0)])
 def test_a_loss_that_runs_away_fails(losses):
     made = tuple(Step(seconds=1, samples=4, loss=loss) for loss in losses)
