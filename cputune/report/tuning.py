@@ -117,7 +117,7 @@ def result_table(result: Result) -> Table:
         if trial.plan == result.best.plan:
             mark = "best"
         elif trial.state == PRUNED:
-            mark = "pruned: clearly slower" if not trial.cut_short else "cut short"
+            mark = "pruned: most likely slower" if not trial.cut_short else "cut short"
         elif trial.state == FAILED:
             mark = outcome(trial)
         table.add_row(

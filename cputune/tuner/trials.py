@@ -96,4 +96,4 @@ def was_disturbed(trial: Trial) -> bool:
 def _lost(race: Race) -> str:
     fastest = race.fastest
     rate = "" if fastest is None else f", {math.exp(-fastest.center):.3g} samples/s"
-    return f"clearly slower than the fastest{rate}"
+    return f"most likely slower than the fastest{rate}"

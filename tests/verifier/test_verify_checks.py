@@ -136,7 +136,7 @@ def test_ranks_that_take_another_batch_fail():
 def test_of_a_trainer_its_arguments_count_not_what_it_makes_of_a_sample():
     pairs = {"framework": "trainer", "batch": 2, "accumulation": 2}
     both = launched(*(rank(number, steps(samples=8), **pairs) for number in (0, 1)))
-    assert states(both)["global batch"] == "passed"
+    assert states(both, global_batch_size=8)["global batch"] == "passed"
 
 
 @pytest.mark.parametrize("losses", [(5.0, math.nan), (5.0, math.inf), (2.0, 400.0)])
