@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from cputune.emitters.interface import Job
+from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.result import Result, Throughput
 
@@ -106,7 +107,8 @@ def machine(host: Mapping[str, Any]) -> str:
 
 
 def _speed(value: Throughput) -> str:
-    return f"{value.median:.4g} samples/s (95 % interval {value.low:.4g} to {value.high:.4g})"
+    low, high = figure(value.low, 4), figure(value.high, 4)
+    return f"{figure(value.median, 4)} samples/s (95 % interval {low} to {high})"
 
 
 def _versions(versions: Mapping[str, str]) -> tuple[str, ...]:

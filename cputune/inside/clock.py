@@ -24,6 +24,11 @@ each time, so that a rank with many threads does not run out of descriptors."""
 TICK_SECONDS = 0.01
 """The unit of /proc/stat (USER_HZ): it cannot speak for less."""
 
+LEAST_SECONDS = 0.001
+"""A shorter wait is none: telling a step wakes whoever reads it, and that takes a CPU for 0.05
+to 0.4 ms (read on two cores: most of a step of half a millisecond). A process that computes
+keeps its CPU for 3 ms at least (the kernel's base slice)."""
+
 
 class Delay:
     """Lap by lap, how long the most delayed thread waited because of others."""
@@ -39,7 +44,9 @@ class Delay:
         others, stolen = self._cpus.lap()
         if others is not None:
             waited = min(waited, others + TICK_SECONDS)
-        return max(waited, stolen if stolen > TICK_SECONDS else 0.0)
+        return max(
+            waited if waited >= LEAST_SECONDS else 0.0, stolen if stolen > TICK_SECONDS else 0.0
+        )
 
 
 class _ThreadDelays:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cputune.figures import figure
 from cputune.result import Profile, Result
 
 LEAST_SHARE = 0.005
@@ -33,9 +34,9 @@ def profile_lines(result: Result) -> tuple[str, ...]:
 def _limit(profile: Profile) -> Iterator[str]:
     if profile.limit_gflops:
         yield (
-            f"its matrix products: {profile.gflops:.3g} GFLOP/s over the whole step, "
+            f"its matrix products: {figure(profile.gflops)} GFLOP/s over the whole step, "
             f"{100 * profile.gflops / profile.limit_gflops:.0f} % of the "
-            f"{profile.limit_gflops:.3g} that its cores reach in "
+            f"{figure(profile.limit_gflops)} that its cores reach in "
             f"{WORDS.get(profile.dtype or '', profile.dtype)}"
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cputune.figures import figure
 from cputune.result import COMPLETED, Result, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
@@ -73,7 +74,7 @@ class Standing:
         elif isinstance(event, TrialRepeated):
             self.detail, self.delayed = f"once more: {event.reason}", True
         elif isinstance(event, StepTaken):
-            self.detail = f"step {event.index + 1}, {event.seconds:.3g} s"
+            self.detail = f"step {event.index + 1}, {figure(event.seconds)} s"
             self.delayed = event.delayed
         elif isinstance(event, Said):
             self.detail = event.text
@@ -178,11 +179,6 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes}m {rest:02}s"
     return f"{minutes // 60}h {minutes % 60:02}m"
-
-
-def figure(value: float) -> str:
-    """Three figures, and never an exponent before a million: ``22.5``, ``1340``."""
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def _rate(trial: Trial) -> float:

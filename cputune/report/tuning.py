@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
@@ -44,7 +45,7 @@ def line_of(event: Event) -> str | None:
         return f"measuring {len(event.plans)} plans again, side by side"
     if isinstance(event, ConfirmRun):
         rate = event.samples_per_second
-        shown = f"{rate.median:.3g} samples/s" if rate is not None else event.reason
+        shown = f"{figure(rate.median)} samples/s" if rate is not None else event.reason
         return f"round {event.round + 1}: {shown}  {event.plan.describe()}"
     return None
 
@@ -82,11 +83,11 @@ def outcome(trial: Trial) -> str:
     rate = trial.samples_per_second
     most = trial.at_most_samples_per_second
     if trial.cut_short:
-        bounds = "" if most is None else f"at most {most:.3g} samples/s, "
+        bounds = "" if most is None else f"at most {figure(most)} samples/s, "
         return f"{bounds}cut short: {trial.reason}"
     if trial.state == PRUNED:
-        return "not measured" if most is None else f"at most {most:.3g} samples/s"
-    return "not measured" if rate is None else f"{rate.median:.3g} samples/s"
+        return "not measured" if most is None else f"at most {figure(most)} samples/s"
+    return "not measured" if rate is None else f"{figure(rate.median)} samples/s"
 
 
 def sentence(result: Result) -> str:
@@ -143,8 +144,8 @@ def _known(trial: Trial) -> str:
     """What is known of a trial's speed, for a column: a number is one that was measured."""
     rate, most = trial.samples_per_second, trial.at_most_samples_per_second
     if trial.state == PRUNED:
-        return "not measured" if most is None else f"at most {most:.3g}"
-    return "–" if rate is None else f"{rate.median:.3g}"
+        return "not measured" if most is None else f"at most {figure(most)}"
+    return "–" if rate is None else f"{figure(rate.median)}"
 
 
 def measured_lines(result: Result) -> tuple[str, ...]:
@@ -172,7 +173,7 @@ def worth_line(result: Result) -> str | None:
 
 
 def _interval(rate: Throughput) -> str:
-    return f"{rate.median:.3g} samples/s ({rate.low:.3g}–{rate.high:.3g})"
+    return f"{figure(rate.median)} samples/s ({figure(rate.low)}–{figure(rate.high)})"
 
 
 def _plan(plan: Plan) -> str:

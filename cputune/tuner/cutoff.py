@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cputune.errors import NoValidTrialError
+from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.result import TIME_UP
 from cputune.tuner.reading import Run, count_of_steps
@@ -52,8 +53,8 @@ class CutOff:
         each = self.run.step_seconds / self.run.steps
         samples = f" of {self.run.samples} samples" if self.run.samples else ""
         return (
-            f"{start}, then made {count_of_steps(self.run.steps)}{samples} in {each:.3g} s each, "
-            "and the first steps of a run are slower than the rest"
+            f"{start}, then made {count_of_steps(self.run.steps)}{samples} in "
+            f"{figure(each)} s each, and the first steps of a run are slower than the rest"
         )
 
     def _enough(self) -> str:

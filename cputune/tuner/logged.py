@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from cputune.figures import figure
 from cputune.log import log
 from cputune.result import ConfirmRun, Trial
 from cputune.tuner.events import (
@@ -71,5 +72,5 @@ def in_words(event: Event) -> str:
 def _outcome(run: Trial | ConfirmRun) -> str:
     rate = run.samples_per_second
     if isinstance(run, Trial) and run.at_most_samples_per_second is not None:
-        return f"at most {run.at_most_samples_per_second:.4g} samples/s, {run.reason}"
-    return run.reason or "" if rate is None else f"{rate.median:.4g} samples/s"
+        return f"at most {figure(run.at_most_samples_per_second, 4)} samples/s, {run.reason}"
+    return run.reason or "" if rate is None else f"{figure(rate.median, 4)} samples/s"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, Origin, Trial
 from cputune.steps import Contended
@@ -95,5 +96,5 @@ def was_disturbed(trial: Trial) -> bool:
 
 def _lost(race: Race) -> str:
     fastest = race.fastest
-    rate = "" if fastest is None else f", {math.exp(-fastest.center):.3g} samples/s"
+    rate = "" if fastest is None else f", {figure(math.exp(-fastest.center))} samples/s"
     return f"most likely slower than the fastest{rate}"

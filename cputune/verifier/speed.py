@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from cputune.figures import figure
 from cputune.result import Throughput
 from cputune.steps import Step
 from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Outcome, Ratio
@@ -84,7 +85,7 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
             remedy="cputune tune measures; `cputune emit` writes its figure down",
         )
     text = (
-        f"{ratio.measured:.4g} samples/s, {ratio.ratio:.2f} × the tuned "
+        f"{figure(ratio.measured, 4)} samples/s, {ratio.ratio:.2f} × the tuned "
         f"{ratio.tuned:.4g} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.steps} steps)"
     )
     if ratio.ratio >= SLOWEST_RATIO:

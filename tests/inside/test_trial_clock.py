@@ -50,6 +50,12 @@ def test_waiting_for_one_s_own_threads_is_none(proc: FakeProc) -> None:
     assert delay.lap() <= clock.TICK_SECONDS
 
 
+def test_what_reading_a_step_costs_is_none(proc: FakeProc) -> None:
+    delay = clock.Delay()
+    proc.delay_seconds, proc.busy_seconds = 0.0004, 0.01
+    assert delay.lap() == 0.0
+
+
 def test_stolen_time_is_a_delay(proc: FakeProc) -> None:
     delay = clock.Delay()
     proc.steal_seconds = 0.25
