@@ -13,8 +13,6 @@ from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_wor
 from cputune.workload import Workload
 
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
-TORCH_SCRIPT = "in_torch.py"
-"""What carry.py loads where a plan sets something in torch itself."""
 
 
 def training_command(

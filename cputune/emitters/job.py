@@ -14,7 +14,6 @@ from cputune.emitters import header
 from cputune.emitters.command import (
     CARRY_SCRIPT,
     RECIPE_FILE,
-    TORCH_SCRIPT,
     TRAIN_SCRIPT,
     refuse_impossible,
     refuse_lost,
@@ -32,7 +31,7 @@ from cputune.emitters.interface import (
 )
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
-from cputune.inside import carry_script, recipe_script, torch_script
+from cputune.inside import carry_script, lightning_script, recipe_script, torch_script
 from cputune.inside.state import digest
 from cputune.layout import guide_plan
 from cputune.plan import Plan
@@ -172,13 +171,15 @@ def rank_script() -> Path:
 def companions(
     workload: Workload, command: tuple[Word, ...], said: tuple[str, ...]
 ) -> tuple[EmittedFile, ...]:
-    """rank.py, and what of carry.py, in_torch.py, train.py and recipe.json the command needs."""
+    """rank.py, and what the command needs: carry.py and its files, train.py and recipe.json."""
     files = [_program(RANK_SCRIPT, rank_script(), said)]
     if Beside(CARRY_SCRIPT) in command:
         files.append(_program(CARRY_SCRIPT, carry_script(), said))
-        if '"torch":' in str(command[1]):
-            text = torch_script().read_text(encoding="utf-8")
-            files.append(EmittedFile(name=TORCH_SCRIPT, text=text))
+        plan = str(command[1])
+        beside = [torch_script()] if '"torch":' in plan else []
+        if '"world_size":' in plan and workload.framework in (None, "lightning"):
+            beside.append(lightning_script())
+        files += [EmittedFile(name=f.name, text=f.read_text(encoding="utf-8")) for f in beside]
     if workload.recipe is not None:
         recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"
         files += [

@@ -9,10 +9,11 @@ The script stays as it is. When it has loaded transformers, accelerate or Lightn
 
 - in every ``TrainingArguments``: the fields in ``arguments``, and the batch of one rank;
 - in every ``Accelerator``: the CPU, the precision and the kind of AdamW that ``arguments`` say;
-- in every ``Trainer`` of Lightning: those too, and its devices, nodes and strategy;
+- in every ``Trainer`` of Lightning: those too, and its devices, nodes and strategy
+  (``in_lightning.py``; it lies beside this file where it is needed);
 - in the data loader that a loop over an Accelerator, or Lightning, trains on: the batch of
   one rank;
-- in torch, whatever trains with it: what ``torch`` says (``in_torch.py``, beside this file);
+- in torch, whatever trains with it: what ``torch`` says (``in_torch.py``, likewise);
 
 and the first rank says in one line on stderr what it has changed. ``samples_per_rank`` are
 the samples of one rank in a step of the optimizer; without them the script's own batch is
@@ -41,7 +42,6 @@ import io
 import json
 import math
 import os
-import re
 import runpy
 import sys
 import zipfile
@@ -51,6 +51,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 Patch = Callable[[ModuleType], None]
+Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
 
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 """Two names of one framework."""
@@ -129,6 +130,7 @@ class Carrier:
     """Sets a ``Force`` in the objects of a script, as the script makes them.
 
     ``refuse`` is told why the script cannot be run as the plan asks, and ends the process.
+    ``changes`` are what was set and not yet told, in words.
     """
 
     def __init__(
@@ -138,9 +140,9 @@ class Carrier:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.force = force
-        self._refuse = refuse
+        self.refuse = refuse
         self._say = say
-        self._changes: dict[str, str] = {}
+        self.changes: dict[str, str] = {}
         self._divided: set[tuple[int, int]] = set()
         self._has_trainer = False
         self._has_loader = False
@@ -152,12 +154,13 @@ class Carrier:
             torch = [("torch", self._set_in_torch)]
         if not self.force.world_size:
             return torch
+        lightning = LIGHTNING if os.path.isfile(path_beside("in_lightning")) else ()
         return [
             *torch,
             ("transformers.training_args", self._patch_arguments),
             ("transformers.trainer", self._patch_trainer),
             ("accelerate.accelerator", self._patch_accelerator),
-            *((f"{package}.trainer.trainer", self._patch_lightning) for package in LIGHTNING),
+            *((f"{package}.trainer.trainer", self._patch_lightning) for package in lightning),
         ]
 
     def _set_in_torch(self, module: ModuleType) -> None:
@@ -181,7 +184,7 @@ class Carrier:
         before = getattr(args, name, value)  # a field that this version does not have is left
         if before != value:
             setattr(args, name, value)
-            self._changes[name] = f"{name}={value} (was {before})"
+            self.changes[name] = f"{name}={value} (was {before})"
 
     def _divide(self, args: Any) -> None:
         if getattr(args, "per_gpu_train_batch_size", None):  # until transformers 4.57
@@ -211,8 +214,8 @@ class Carrier:
             steps = trainer.args.gradient_accumulation_steps
             if (batch, steps) not in self._divided:
                 changed = f"the script has changed its batch to {batch} × {steps} by itself"
-                self._refuse(getattr(trainer.args, "_cannot_divide", changed))
-            self._tell()
+                self.refuse(getattr(trainer.args, "_cannot_divide", changed))
+            self.tell()
             return original(trainer, *args, **kwargs)
 
     def _patch_accelerator(self, module: ModuleType) -> None:
@@ -226,7 +229,7 @@ class Carrier:
             before = str(given.get("mixed_precision"))
             if not self._has_trainer and before not in ("None", self.force.precision):
                 precision = self.force.precision
-                self._changes["mixed_precision"] = f"mixed_precision={precision} (was {before})"
+                self.changes["mixed_precision"] = f"mixed_precision={precision} (was {before})"
             given.update(mixed_precision=self.force.precision, cpu=True)
             original(accelerator, **given)
 
@@ -240,8 +243,8 @@ class Carrier:
                 split = getattr(accelerator, "split_batches", False)
                 shared_by = accelerator.num_processes if split else 1
                 steps = accelerator.gradient_accumulation_steps
-                self._divide_loader(loader, steps, shared_by=shared_by)
-                self._tell()
+                self.divide_loader(loader, steps, shared_by=shared_by)
+                self.tell()
             return original(accelerator, loader, *args, **kwargs)
 
         @around(cls, "prepare_optimizer")
@@ -249,76 +252,13 @@ class Carrier:
             original: Any, accelerator: Any, optimizer: Any, *args: Any, **kwargs: Any
         ) -> Any:
             if not self._has_trainer:
-                self._set_adamw(optimizer)
+                self.set_adamw(optimizer)
             return original(accelerator, optimizer, *args, **kwargs)
 
     def _patch_lightning(self, module: ModuleType) -> None:
-        package = module.__name__.partition(".trainer")[0]
-        environments = importlib.import_module(f"{package}.plugins.environments")
+        beside("in_lightning").patch(module, self, around)
 
-        @around(module.Trainer, "__init__")
-        def init(original: Any, trainer: Any, **given: Any) -> None:
-            # Neither Slurm's numbers nor mpi4py's: the ranks are those of RANK and LOCAL_RANK.
-            ranks = environments.LightningEnvironment()
-            set_here = self._lightning(given, ranks)
-            for name, default in (("precision", "32-true"), ("strategy", "auto")):
-                before = given.get(name) or default
-                if before != set_here[name]:
-                    self._changes[name] = f"{name}={set_here[name]} (was {before})"
-            original(trainer, **{**given, **set_here})
-
-        @around(module._DataConnector, "_prepare_dataloader")
-        def prepare(original: Any, connector: Any, loader: Any, shuffle: bool, mode: Any) -> Any:
-            prepared = original(connector, loader, shuffle=shuffle, mode=mode)
-            if mode.value == "train":
-                self._divide_lightning(connector.trainer, prepared)
-            return prepared
-
-        @around(module.Strategy, "setup_optimizers")
-        def setup_optimizers(original: Any, strategy: Any, *args: Any, **kwargs: Any) -> None:
-            original(strategy, *args, **kwargs)
-            for optimizer in strategy.optimizers:
-                self._set_adamw(optimizer)
-
-    def _lightning(self, given: Mapping[str, Any], environment: Any) -> dict[str, Any]:
-        """Arguments of Lightning's Trainer. A strategy and a precision that fit stay as they are.
-
-        Strategies that start processes themselves (ddp_spawn) do not: the launcher has done it.
-        """
-        world = self.force.world_size
-        local = int(os.environ.get("LOCAL_WORLD_SIZE") or world)
-        os.environ.setdefault("NODE_RANK", str(int(os.environ.get("RANK") or 0) // local))
-        strategy = given.get("strategy", "auto")
-        if isinstance(strategy, str):
-            fits = re.match("ddp($|_find|_static)" if world > 1 else "auto$", strategy)
-            strategy = strategy if fits else "ddp" if world > 1 else "auto"
-        precision = "bf16-mixed" if self.force.precision == "bf16" else "32-true"
-        own = given.get("precision") or "32-true"
-        plugins = given.get("plugins") or []
-        plugins = plugins if isinstance(plugins, (list, tuple)) else [plugins]
-        # A plugin of precision, or one that starts ranks, contradicts these arguments.
-        others = ("precision", "creates_processes_externally")
-        plugins = [one for one in plugins if not any(hasattr(one, name) for name in others)]
-        return {
-            "accelerator": "cpu",
-            "devices": local,
-            "num_nodes": world // local,
-            "strategy": strategy,
-            "plugins": [*plugins, environment],
-            "precision": own if str(own)[:2] == precision[:2] else precision,
-        }
-
-    def _divide_lightning(self, trainer: Any, loader: Any) -> None:
-        """The batch, after Lightning has divided the data: it may have made the loader anew."""
-        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-        if self.force.world_size > 1 and not hasattr(sampler, "num_replicas"):
-            self._refuse("Lightning does not divide the data of this script over ranks")
-        automatic = trainer.lightning_module.automatic_optimization
-        steps = trainer.accumulate_grad_batches
-        trainer.accumulate_grad_batches = self._divide_loader(loader, steps, fixed=not automatic)
-        self._tell()
-
-    def _divide_loader(
+    def divide_loader(
         self, loader: Any, steps: int, *, fixed: bool = True, shared_by: int = 1
     ) -> int:
         """Set the batch of a loader; how many of them a step takes. ``fixed``: as many as before.
@@ -329,15 +269,15 @@ class Carrier:
         own = getattr(sampler, "batch_size", None)
         if not isinstance(own, int):
             if self.force.world_size > 1:
-                self._refuse("the batch of the script's data loader cannot be seen, nor divided")
+                self.refuse("the batch of the script's data loader cannot be seen, nor divided")
             return steps
         wanted = self.force.accumulation or steps
         try:
             batch, accumulation = self.force.batch(own, wanted)
         except ValueError as error:
-            self._refuse(str(error))
+            self.refuse(str(error))
         if fixed and accumulation != wanted:
-            self._refuse(
+            self.refuse(
                 f"{batch * accumulation} samples of a rank cannot be cut into the script's "
                 f"{wanted} accumulation steps"
             )
@@ -345,24 +285,24 @@ class Carrier:
             sampler.batch_size = batch * shared_by  # type: ignore[union-attr]
             # accelerate makes the loader of a stream anew, from what is no longer to be set.
             loader.__dict__["batch_size"] = batch * shared_by
-            self._changes["batch"] = f"batch of the data loader={batch * shared_by} (was {own})"
+            self.changes["batch"] = f"batch of the data loader={batch * shared_by} (was {own})"
         return steps if fixed else accumulation
 
-    def _set_adamw(self, optimizer: Any) -> None:
+    def set_adamw(self, optimizer: Any) -> None:
         """Each parameter group of torch's AdamW says itself how it steps, from step to step."""
         kind = self.force.arguments.get("optim")
         if kind is None or type(optimizer).__name__ != "AdamW":
             return
         fused = kind == "adamw_torch_fused"
         if any(bool(group.get("fused")) != fused for group in optimizer.param_groups):
-            self._changes["fused"] = f"AdamW fused={fused}"
+            self.changes["fused"] = f"AdamW fused={fused}"
         for group in optimizer.param_groups:
             group.update(fused=fused, foreach=False)
 
-    def _tell(self) -> None:
-        if self._changes:
-            self._say("set for the plan: " + ", ".join(self._changes.values()))
-            self._changes.clear()
+    def tell(self) -> None:
+        if self.changes:
+            self._say("set for the plan: " + ", ".join(self.changes.values()))
+            self.changes.clear()
             self._say = lambda text: None
 
 
@@ -371,13 +311,16 @@ def beside(name: str) -> Any:
     known = sys.modules.get(f"cputune_{name}")
     if known is not None:
         return known
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"cputune_{name}", path)
+    spec = importlib.util.spec_from_file_location(f"cputune_{name}", path_beside(name))
     assert spec is not None
     assert spec.loader is not None
     sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def path_beside(name: str) -> str:
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
 
 
 def watch(patches: Sequence[tuple[str, Patch]]) -> None:

@@ -22,7 +22,7 @@ def divided(own: Any, steps: int, *, fixed: bool = True, **force: Any) -> tuple[
     """The batch of a loader of two ranks, and how many of them a step takes."""
     loader = SimpleNamespace(batch_size=own, batch_sampler=SimpleNamespace(batch_size=own))
     carrier = Carrier(Force(world_size=2, **force), refuse)
-    steps = carrier._divide_loader(loader, steps, fixed=fixed)
+    steps = carrier.divide_loader(loader, steps, fixed=fixed)
     assert loader.batch_size == loader.batch_sampler.batch_size, "a stream is read by the former"
     return loader.batch_sampler.batch_size, steps
 

@@ -1,4 +1,4 @@
-"""What carry.py gives Lightning's Trainer: the plan's, and the script's own where that fits."""
+"""What in_lightning.py gives the Trainer: the plan's, and the script's own where that fits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cputune.inside.carry import Carrier, Force
+from cputune.inside.carry import Force
+from cputune.inside.in_lightning import arguments
 
 ENVIRONMENT = SimpleNamespace()
 WRONG_ONE = SimpleNamespace(creates_processes_externally=True)
@@ -23,8 +24,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def given(ranks: int, plan: str = "fp32", **own: Any) -> dict[str, Any]:
     force = Force(world_size=ranks, arguments={"bf16": plan == "bf16"})
-    carrier = Carrier(force, lambda reason: pytest.fail(reason))
-    return carrier._lightning(own, ENVIRONMENT)
+    return arguments(own, force, ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
