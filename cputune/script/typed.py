@@ -30,7 +30,8 @@ from cputune.script.launchers import (
 EXAMPLE = "cputune tune -- train.py --its-arguments"
 
 MPIRUNS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
-BINDERS = ("numactl", "taskset", "ipexrun", "srun", "deepspeed", "horovodrun")
+CONFINERS = ("numactl", "taskset")
+BINDERS = (*CONFINERS, "ipexrun", "srun", "deepspeed", "horovodrun")
 WRAPPERS = ("env", "nohup", "time", "sudo", "bash", "sh", "uv", "poetry", "conda", "nice")
 
 SCRIPTS_OF = {"trl": "trl.scripts.{}"}
@@ -219,7 +220,9 @@ def _refuse_wrapper(name: str) -> None:
     if name in BINDERS:
         raise UsageError(
             f"cputune starts and binds the ranks itself, in place of {name}",
-            hint=f"leave {name} and its options out: {EXAMPLE}",
+            hint=f"to stay within its CPUs put {name} in front of cputune, else leave it out: {EXAMPLE}"
+            if name in CONFINERS
+            else f"leave {name} and its options out: {EXAMPLE}",
         )
     if name in WRAPPERS:
         raise UsageError(

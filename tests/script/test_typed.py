@@ -131,6 +131,13 @@ def test_what_is_no_training_command_is_refused(typed: str, said: str) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["taskset -c 0", "numactl -N 0"])
+def test_what_confines_a_launch_may_stand_before_cputune(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Workload.script([*name.split(), "python", "train.py"])
+    assert f"put {name.split()[0]} in front of cputune" in str(caught.value.hint)
+
+
 def test_a_configuration_of_accelerate_is_read(tmp_path: Path) -> None:
     config = tmp_path / "accelerate.yaml"
     words = ["accelerate", "launch", "--config_file", str(config), "train.py"]
