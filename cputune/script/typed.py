@@ -218,11 +218,11 @@ def _replaced(launcher: Launcher, options: Sequence[Option]) -> tuple[str, ...]:
 
 def _refuse_wrapper(name: str) -> None:
     if name in BINDERS:
+        hint = f"leave {name} and its options out: {EXAMPLE}"
+        if name in CONFINERS:
+            hint = f"put {name} in front of cputune to stay within its CPUs, or {hint}"
         raise UsageError(
-            f"cputune starts and binds the ranks itself, in place of {name}",
-            hint=f"to stay within its CPUs put {name} in front of cputune, else leave it out: {EXAMPLE}"
-            if name in CONFINERS
-            else f"leave {name} and its options out: {EXAMPLE}",
+            f"cputune starts and binds the ranks itself, in place of {name}", hint=hint
         )
     if name in WRAPPERS:
         raise UsageError(
