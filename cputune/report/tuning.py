@@ -185,8 +185,8 @@ def space_lines(space: SearchSpace) -> tuple[str, ...]:
     lines = [f"{len(space)} plans"]
     for knob in space.knobs:
         if len(knob.values) > 1:
-            lines.append(f"  {knob.name}: " + ", ".join(_value(value) for value in knob.values))
-    fixed = [f"{k.name}={_value(k.values[0])}" for k in space.knobs if len(k.values) == 1]
+            lines.append(f"  {knob.name}: " + ", ".join(value_words(value) for value in knob.values))
+    fixed = [f"{k.name}={value_words(k.values[0])}" for k in space.knobs if len(k.values) == 1]
     if fixed:
         lines.append("  always: " + ", ".join(fixed))
     if space.left_out:
@@ -195,7 +195,8 @@ def space_lines(space: SearchSpace) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _value(value: object) -> str:
+def value_words(value: object) -> str:
+    """A knob's value for people."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)

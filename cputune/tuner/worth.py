@@ -7,7 +7,7 @@ is compared with the one before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -42,12 +42,12 @@ def changes(space: SearchSpace, today: Plan, best: Plan) -> tuple[Change, ...]:
     """
     meant = dict(space.values[best])
     pending: list[tuple[str, str]] = []
-    values = {**meant, **{name: _today(today, name) for name in _separate()}}
-    if _shape(today) != _shape(best):
-        pending.append((LAYOUT, _layout_of(best)))
+    values = {**meant, **{name: value_of(today, name) for name in separate_knobs()}}
+    if shape(today) != shape(best):
+        pending.append((LAYOUT, layout_words(best)))
     found = {tuple(of.items()): plan for plan, of in space.values.items()}
     way: list[Change] = []
-    for name in (None, *_separate()):
+    for name in (None, *separate_knobs()):
         if name is not None:
             if values[name] == meant[name]:
                 continue
@@ -93,21 +93,23 @@ def _worth_of(change: Change, gain: Gain) -> Worth:
     )
 
 
-def _separate() -> Iterator[str]:
+def separate_knobs() -> tuple[str, ...]:
     """Knobs that can be changed while every rank keeps its CPUs."""
-    return (knob.name for knob in KNOBS if knob.put is not None and knob.name not in _LAID_OUT)
+    return tuple(k.name for k in KNOBS if k.put is not None and k.name not in _LAID_OUT)
 
 
-def _today(plan: Plan, name: str) -> KnobValue:
-    """What today's launch has of a knob."""
+def value_of(plan: Plan, name: str) -> KnobValue:
+    """What a plan has of a knob that is none of the layout."""
     value: KnobValue = plan.settings.get(name, getattr(plan, name, TODAY[name]))
     return value
 
 
-def _shape(plan: Plan) -> tuple[int, int, frozenset[int]]:
+def shape(plan: Plan) -> tuple[int, int, frozenset[int]]:
+    """What makes two layouts one: ranks, threads of each, and the CPUs of all."""
     cpus = frozenset(cpu for of_rank in plan.cpus for cpu in of_rank)
     return plan.processes_per_node, plan.threads_per_process, cpus
 
 
-def _layout_of(plan: Plan) -> str:
+def layout_words(plan: Plan) -> str:
+    """``2 × 14 threads``."""
     return f"{plan.processes_per_node} × {plan.threads_per_process} threads"

@@ -1,0 +1,97 @@
+"""What a result says, before it is drawn anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tuner.fakes import SMALL, FakeRunner, truthful
+
+import cputune
+from cputune.report.summary import changes_of, duration, places, summary_of
+from cputune.result import Measured, Result, Speedup, Throughput, Worth
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
+
+
+RATE = Throughput(median=10.0, low=9.5, high=10.5)
+
+
+def faster(result: Result, **changed: object) -> Result:
+    """The result whose best plan is today's with some fields changed."""
+    plan = replace(result.baseline.plan, as_found=False, **changed)  # type: ignore[arg-type]
+    return replace(result, best=Measured(plan=plan, samples_per_second=RATE), worth=())
+
+
+def gain(knob: str, ratio: float, *, high: float | None = None) -> Worth:
+    speedup = Speedup(ratio=ratio, low=ratio * 0.98, high=high or ratio * 1.02)
+    return Worth(knob=knob, value="", speedup=speedup)
+
+
+def test_a_change_has_its_value_of_today_and_of_the_best_plan(result: Result) -> None:
+    found = changes_of(faster(result, precision="bf16", settings={"workers": 2}))
+    assert [(c.knob, c.today, c.best, c.worth) for c in found] == [
+        ("precision", "fp32", "bf16", None),
+        ("workers", "0", "2", None),
+    ]
+
+
+def test_changes_stand_together_where_they_were_measured_together(result: Result) -> None:
+    best = faster(result, precision="bf16", allocator="tcmalloc", openmp="libiomp5")
+    worth = (gain("allocator, openmp", 1.2), gain("precision", 2.0))
+    both, precision = changes_of(replace(best, worth=worth))
+    assert (both.knob, both.best) == ("allocator, openmp", "tcmalloc, libiomp5")
+    assert both.worth is not None
+    assert both.worth.ratio == 1.2
+    assert (precision.knob, precision.today, precision.best) == ("precision", "fp32", "bf16")
+
+
+def test_the_layout_is_one_change_and_names_cpus_where_nothing_else_differs(
+    result: Result,
+) -> None:
+    ranks = faster(result, processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
+    assert [(c.knob, c.today, c.best) for c in changes_of(ranks)] == [
+        ("layout", "1 × 2 threads", "2 × 1 threads")
+    ]
+    (moved,) = changes_of(faster(result, cpus=((2, 3),)))
+    assert moved.best == "1 × 2 threads on CPUs 2-3"
+
+
+def test_no_factor_is_said_of_what_was_disturbed_or_is_not_known_well(result: Result) -> None:
+    best = faster(result, precision="bf16")
+    wide = replace(best, worth=(gain("precision", 2.0, high=9.0),))
+    loud = replace(best, worth=(gain("precision", 2.0),), disturbed=True)
+    assert [c.worth for c in (*changes_of(wide), *changes_of(loud))] == [None, None]
+    assert summary_of(loud).speedup is None
+    assert summary_of(replace(result, speedup=Speedup(ratio=9, low=3, high=30))).speedup is None
+
+
+def test_the_summary_of_a_study(result: Result) -> None:
+    found = summary_of(result)
+    assert found.verdict.startswith("1.")
+    assert not found.nothing_to_change
+    assert dict(found.machine)["allowed CPUs"] == "0-1"
+    assert dict(found.work)["batch"] == f"{result.workload.global_batch_size} samples per step"
+    assert dict(found.study)["trials"].startswith(f"{len(result.trials)} (")
+    assert " pairs, " in dict(found.study)["side by side"]
+    alone = summary_of(replace(result, confirmation=(), best=result.baseline))
+    assert alone.nothing_to_change
+    assert dict(alone.study)["side by side"].startswith("not confirmed")
+
+
+def test_what_a_machine_does_not_say_is_left_out(result: Result) -> None:
+    assert dict(summary_of(replace(result, host={"cpu": 3})).machine) == {
+        "machine": "an unnamed processor"
+    }
+
+
+def test_everybody_of_a_plan_has_a_place(result: Result) -> None:
+    plan = replace(result.best.plan, cpus=((0,),), ccl_cpus=((1,),), ccl_workers=1)
+    assert places(plan) == {"rank 0": (0,), "workers of rank 0": (1,)}
+
+
+def test_times_for_people() -> None:
+    assert [duration(s) for s in (3.2, 700, 3900 * 2)] == ["3 s", "12 min", "2 h 10 min"]
