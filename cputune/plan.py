@@ -114,6 +114,11 @@ class Plan:
         """The value of a knob that has no field of its own. Raises UsageError for no knob."""
         return self.settings.get(name, knob_named(name).today)
 
+    def value(self, name: str) -> KnobValue:
+        """The value of a knob that decides no CPUs. Raises UsageError for no knob."""
+        found: KnobValue = self.settings.get(name, getattr(self, name, knob_named(name).today))
+        return found
+
     def with_setting(self, name: str, value: KnobValue) -> Plan:
         """The plan that differs in the value of such a knob."""
         settings = {**self.settings, name: value}

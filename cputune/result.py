@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -19,7 +19,11 @@ from cputune.host import read_document, write_atomically
 from cputune.knobs import LeftOut
 from cputune.plan import Plan
 from cputune.steps import FailureKind
+from cputune.trialtable import frame_of
 from cputune.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 1
@@ -239,6 +243,13 @@ class Result:
         document: dict[str, Any] = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **plain(self)}
         document["speedup"]["significant"] = self.speedup.significant
         return document
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The trials as a pandas DataFrame: a row for each, ``cputune.trialtable.COLUMNS``.
+
+        Raises MissingPackageError where pandas is not installed.
+        """
+        return frame_of(self)
 
     @classmethod
     def from_json(cls, document: object) -> Result:

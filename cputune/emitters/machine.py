@@ -24,14 +24,23 @@ def machine_difference(host: Mapping[str, Any], facts: HostFacts) -> str | None:
 
     What either of them does not say is not compared.
     """
-    here = host_fingerprint(facts)
+    return host_difference(host, host_fingerprint(facts))
+
+
+def host_difference(
+    there: Mapping[str, Any], here: Mapping[str, Any], *, names: tuple[str, str] = ("there", "here")
+) -> str | None:
+    """The first of these facts in which two machines differ; ``names`` is how they are called."""
     for group, key, words in _COMPARED:
-        section = host.get(group)
-        there = section.get(key) if isinstance(section, Mapping) else None
-        ours = here[group][key]
-        if there is not None and ours is not None and there != ours:
-            return f"{words} {there} there, {ours} here"
+        a, b = _fact(there, group, key), _fact(here, group, key)
+        if a is not None and b is not None and a != b:
+            return f"{words} {a} {names[0]}, {b} {names[1]}"
     return None
+
+
+def _fact(host: Mapping[str, Any], group: str, key: str) -> Any:
+    section = host.get(group)
+    return section.get(key) if isinstance(section, Mapping) else None
 
 
 def missing_cpus(plan: Plan, facts: HostFacts) -> str | None:

@@ -11,11 +11,11 @@ from cputune.doctor.finding import Check, Looked
 from cputune.report.looked import HEADING, looked_line, looked_rows
 from cputune.report.machine import machine_lines
 from cputune.report.topology import picture
+from cputune.report.writing import fenced, markdown_text, print_hanging
 from cputune.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from cputune.facts import HostFacts
 
@@ -86,7 +86,7 @@ def _print_looked(looked: tuple[Looked, ...], console: Console, *, unfold: bool)
     styles = {"✓": "green", "!": "yellow", "–": "dim"}
     for sign, head, body in looked_rows(looked, unfold=unfold):
         text = Text.assemble((head, "bold"), "  ", (visible(body), "dim"))
-        _print_hanging(console, Text(f"{sign} ", styles[sign]), text)
+        print_hanging(console, Text(f"{sign} ", styles[sign]), text)
     console.print(Text(looked_line(looked)))
 
 
@@ -99,7 +99,7 @@ def _print_machine(diagnosis: Diagnosis, console: Console, *, unfold: bool) -> N
     rows += _unknown_rows(diagnosis.facts, unfold=unfold)
     margin = max((len(label) for label, _ in rows), default=0) + 2
     for label, text in rows:
-        _print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
+        print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
     console.print()
     for line in picture(
         diagnosis.facts,
@@ -124,9 +124,9 @@ def _print_finding(finding: Finding, console: Console) -> None:
     head.append(f"  [{finding.code}]", style="not bold dim")
     margin = Text(f"{finding.severity.value:7} ", style=_STYLES[finding.severity])
     blank = Text(" " * len(margin))
-    _print_hanging(console, margin, head)
-    _print_hanging(console, blank, Text(visible(finding.evidence)))
-    _print_hanging(console, blank, Text(visible(finding.remedy), style="green"))
+    print_hanging(console, margin, head)
+    print_hanging(console, blank, Text(visible(finding.evidence)))
+    print_hanging(console, blank, Text(visible(finding.remedy), style="green"))
     for line in (finding.command or "").splitlines():
         # A command that is wrapped cannot be pasted.
         console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
@@ -140,17 +140,6 @@ def _print_story(finding: Finding, console: Console) -> None:
     story = next((check.story for check in all_checks() if check.code == finding.code), "")
     for line in (*story.splitlines(), *(f"Source: {url}" for url in source_urls(finding.source))):
         console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
-
-
-def _print_hanging(console: Console, label: Text, body: Text) -> None:
-    """Print ``body`` beside ``label``, its further lines indented as far."""
-    from rich.text import Text
-
-    blank = Text(" " * len(label))
-    for number, line in enumerate(body.wrap(console, max(20, console.width - len(label)))):
-        line.rstrip()
-        # Not `label + line`: the sum of two texts has the style of the first throughout.
-        console.print(Text.assemble(blank if number else label, line), soft_wrap=True)
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -174,25 +163,26 @@ def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
     """The diagnosis for pasting into an issue; without ``machine`` its findings alone."""
     lines = ["## cputune doctor", "", verdict(diagnosis).capitalize() + ".", ""]
     for finding in diagnosis.findings:
-        lines += [f"### {finding.severity.value}: {_escape(finding.title)} (`{finding.code}`)", ""]
-        lines += [_escape(finding.evidence), "", _escape(finding.remedy), ""]
+        title = markdown_text(finding.title)
+        lines += [f"### {finding.severity.value}: {title} (`{finding.code}`)", ""]
+        lines += [markdown_text(finding.evidence), "", markdown_text(finding.remedy), ""]
         if finding.command:
-            lines += [*_fenced("\n".join(map(visible, finding.command.splitlines())), "sh"), ""]
+            lines += [*fenced("\n".join(map(visible, finding.command.splitlines())), "sh"), ""]
         lines += [f"Source: {links(finding.source)}", ""]
     if diagnosis.looked is not None:
         lines += [f"### {HEADING}", ""]
         for sign, head, body in looked_rows(diagnosis.looked):
-            lines.append(f"- {sign} **{_escape(head)}** {_escape(body)}")
+            lines.append(f"- {sign} **{markdown_text(head)}** {markdown_text(body)}")
         lines += ["", f"{looked_line(diagnosis.looked)}.", ""]
     if not machine:
         return "\n".join(lines)
     lines += ["### The machine", "", "| | |", "|---|---|"]
-    lines += [f"| {label} | {_escape(text)} |" for label, text in machine_lines(diagnosis.facts)]
-    lines += [f"| unknown | {_escape(f'{u.fact}: {u.reason}')} |" for u in diagnosis.facts.unknown]
+    rows = machine_lines(diagnosis.facts) + _unknown_rows(diagnosis.facts, unfold=True)
+    lines += [f"| {label} | {markdown_text(text)} |" for label, text in rows]
     drawing = "\n".join(
         map(visible, picture(diagnosis.facts, bound=bound_parties(diagnosis.facts)))
     )
-    return "\n".join([*lines, "", *_fenced(drawing, "text")]) + "\n"
+    return "\n".join([*lines, "", *fenced(drawing, "text")]) + "\n"
 
 
 def explain(check: Check) -> str:
@@ -245,14 +235,3 @@ def links(source: str) -> str:
 def _url(part: str) -> str:
     thread = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", part)
     return f"https://github.com/{thread[1]}/issues/{thread[2]}" if thread else part
-
-
-def _escape(text: str) -> str:
-    return re.sub(r"([\\`*_<>\[\]#|])", r"\\\1", visible(text))
-
-
-def _fenced(text: str, language: str) -> list[str]:
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return [fence + language, text, fence]

@@ -16,7 +16,7 @@ from cputune.plan import Plan
 from cputune.report.machine import gib
 from cputune.report.tuning import sentence, value_words
 from cputune.result import Measured, Result, Speedup
-from cputune.tuner.worth import LAYOUT, layout_words, separate_knobs, shape, value_of
+from cputune.tuner.worth import LAYOUT, layout_words, separate_knobs, shape
 from cputune.workload import Workload
 
 
@@ -116,7 +116,7 @@ def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]
             words = _on_cpus(today), _on_cpus(best)
         yield LAYOUT, words
     for name in separate_knobs():
-        values = value_of(today, name), value_of(best, name)
+        values = today.value(name), best.value(name)
         if values[0] != values[1]:
             yield name, (value_words(values[0]), value_words(values[1]))
 
@@ -168,7 +168,7 @@ def _work(workload: Workload, data: str | None) -> Iterator[tuple[str, str]]:
 def _study(result: Result) -> Iterator[tuple[str, str]]:
     if result.created:
         yield "measured", result.created
-    counts = {state: 0 for state in ("completed", "pruned", "failed")}
+    counts = dict.fromkeys(("completed", "pruned", "failed"), 0)
     for trial in result.trials:
         counts[trial.state] += 1
     kinds = ", ".join(f"{count} {state}" for state, count in counts.items() if count)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.table import Table
+from rich.text import Text
 
 from cputune.figures import figure
 from cputune.plan import Plan
+from cputune.report.writing import Rows
 from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
@@ -106,31 +108,49 @@ def sentence(result: Result) -> str:
     return f"{speedup.ratio:.2f} times faster than {today} ({between})."
 
 
-def result_table(result: Result) -> Table:
-    """Every trial, the fastest first and the failed last."""
+def result_table(result: Result, *, most: int | None = None) -> Table:
+    """Every trial, the fastest first and the failed last; or ``most`` of them, from the first."""
+    shown = plans(result, most)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("trial", "samples/s", "steps"):
-        table.add_column(heading, justify="right")
-    for heading in ("plan (ranks × threads each)", "from", ""):
-        table.add_column(heading)
-    for trial in sorted(result.trials, key=_fastest_first):
-        mark = ""
-        if trial.plan == result.best.plan:
-            mark = "best"
-        elif trial.state == PRUNED:
-            mark = "pruned: most likely slower" if not trial.cut_short else "cut short"
-        elif trial.state == FAILED:
-            mark = outcome(trial)
-        table.add_row(
-            str(trial.number),
-            _known(trial),
-            str(trial.steps),
-            trial.plan.describe(),
-            trial.origin,
-            mark,
-            style="bold" if mark == "best" else None,
-        )
+    for heading in shown.headings:
+        table.add_column(heading, justify="right" if heading in shown.right else "left")
+    for row in shown.rows:
+        style = "bold" if row[-1] == BEST else None
+        table.add_row(*(Text(visible(cell)) for cell in row), style=style)
     return table
+
+
+BEST = "best"
+"""What stands beside the plan that is recommended."""
+
+
+def plans(result: Result, most: int | None = None) -> Rows:
+    """The table of trials in words."""
+    ordered = sorted(result.trials, key=_fastest_first)[:most]
+    return Rows(
+        headings=("trial", "samples/s", "steps", "plan (ranks × threads each)", "from", ""),
+        right=frozenset({"trial", "samples/s", "steps"}),
+        rows=tuple(
+            (
+                str(trial.number),
+                _known(trial),
+                str(trial.steps),
+                trial.plan.describe(),
+                trial.origin,
+                _mark(trial, best=trial.plan == result.best.plan),
+            )
+            for trial in ordered
+        ),
+    )
+
+
+def _mark(trial: Trial, *, best: bool) -> str:
+    """What is to be said of a trial beside its numbers."""
+    if best:
+        return BEST
+    if trial.state == PRUNED:
+        return "cut short" if trial.cut_short else "pruned: most likely slower"
+    return outcome(trial) if trial.state == FAILED else ""
 
 
 def _fastest_first(trial: Trial) -> tuple[int, float]:
@@ -185,7 +205,9 @@ def space_lines(space: SearchSpace) -> tuple[str, ...]:
     lines = [f"{len(space)} plans"]
     for knob in space.knobs:
         if len(knob.values) > 1:
-            lines.append(f"  {knob.name}: " + ", ".join(value_words(value) for value in knob.values))
+            lines.append(
+                f"  {knob.name}: " + ", ".join(value_words(value) for value in knob.values)
+            )
     fixed = [f"{k.name}={value_words(k.values[0])}" for k in space.knobs if len(k.values) == 1]
     if fixed:
         lines.append("  always: " + ", ".join(fixed))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cputune.knobs import KNOBS, TODAY, KnobValue
+from cputune.knobs import KNOBS
 from cputune.plan import Plan
 from cputune.result import Speedup, Worth
 from cputune.tuner.confirm import Contender, gain_of
@@ -42,7 +42,7 @@ def changes(space: SearchSpace, today: Plan, best: Plan) -> tuple[Change, ...]:
     """
     meant = dict(space.values[best])
     pending: list[tuple[str, str]] = []
-    values = {**meant, **{name: value_of(today, name) for name in separate_knobs()}}
+    values = {**meant, **{name: today.value(name) for name in separate_knobs()}}
     if shape(today) != shape(best):
         pending.append((LAYOUT, layout_words(best)))
     found = {tuple(of.items()): plan for plan, of in space.values.items()}
@@ -96,12 +96,6 @@ def _worth_of(change: Change, gain: Gain) -> Worth:
 def separate_knobs() -> tuple[str, ...]:
     """Knobs that can be changed while every rank keeps its CPUs."""
     return tuple(k.name for k in KNOBS if k.put is not None and k.name not in _LAID_OUT)
-
-
-def value_of(plan: Plan, name: str) -> KnobValue:
-    """What a plan has of a knob that is none of the layout."""
-    value: KnobValue = plan.settings.get(name, getattr(plan, name, TODAY[name]))
-    return value
 
 
 def shape(plan: Plan) -> tuple[int, int, frozenset[int]]:

@@ -1,0 +1,160 @@
+"""The results that were kept: each that ``cputune tune`` writes, under the user's state folder.
+
+A result lies there as it is written elsewhere (``ID.json``, for the user alone), and beside it
+what a list of them shows (``ID.about``): a list must not have to read results of 10,000 trials.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cputune.documents import for_people, parse, plain, record_of
+from cputune.errors import CputuneError, UsageError
+from cputune.host import read_document, write_atomically
+from cputune.host.state import make_private, remove, sizes, state_folder
+from cputune.log import log
+from cputune.result import Result, Speedup
+
+MOST_KEPT = 100
+"""Results that are kept; the oldest go first."""
+
+MOST_BYTES = 256 << 20
+"""Of all of them together: the largest result there can be."""
+
+_ID = re.compile(r"[0-9]{8}-[0-9]{6}(?:-[0-9]{1,3})?")
+_RESULT, _ABOUT = ".json", ".about"
+LAST = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a list of results shows of one.
+
+    Attributes:
+        id: by which ``cputune show`` opens it: when it was kept, to the second.
+        created: when it was measured, as the result says.
+        machine: the processor, in the result's words.
+        work: the recipe or the script.
+        speedup: of its best plan over today's launch; None where no factor is to be said.
+        file: where the result was written, too; None for one that went to stdout.
+    """
+
+    id: str
+    created: str | None = None
+    machine: str
+    work: str
+    speedup: Speedup | None = None
+    file: str | None = None
+
+
+def history_folder() -> Path | None:
+    """Where results are kept; None where the user has no home."""
+    state = state_folder()
+    return None if state is None else state / "history"
+
+
+def keep(result: Result, *, machine: str, file: Path | None, now: str) -> str | None:
+    """Keep a result; its id, or None where that could not be done: tune does not end for it.
+
+    ``machine`` is what a list shows of it, ``now`` the time as ``20261121-193000``.
+    """
+    folder = history_folder()
+    if folder is None:
+        return None
+    try:
+        make_private(folder)
+        taken = sizes(folder, _RESULT)
+        id = next(name for name in _names(now) if name + _RESULT not in taken)
+        sure = result.speedup.narrow and not result.disturbed
+        about = Kept(
+            id=id,
+            created=result.created,
+            machine=machine,
+            work=result.workload.name,
+            speedup=result.speedup if sure else None,
+            file=None if file is None else str(file.absolute()),
+        )
+        write_atomically(folder / (id + _RESULT), for_people(result.to_json()) + "\n", mode=0o600)
+        write_atomically(folder / (id + _ABOUT), for_people(plain(about)) + "\n", mode=0o600)
+        _drop_the_oldest(folder)
+    except (CputuneError, OSError, StopIteration) as error:
+        log.getChild("history").info("the result was not kept: %s", error)
+        return None
+    return id
+
+
+def _names(now: str) -> Iterator[str]:
+    """Two studies may end in one second."""
+    yield now
+    yield from (f"{now}-{number}" for number in range(2, 100))
+
+
+def _drop_the_oldest(folder: Path) -> None:
+    """Bound what is kept, in number and in bytes; the newest always stays."""
+    kept: list[str] = []
+    total = 0
+    for name, size in reversed(_by_age(folder)):
+        total += size
+        if kept and (len(kept) >= MOST_KEPT or total > MOST_BYTES):
+            break
+        kept.append(name)
+    stay = {Path(name).stem for name in kept}
+    every = (*sizes(folder, _RESULT), *sizes(folder, _ABOUT))
+    ours = (name for name in every if _ID.fullmatch(Path(name).stem))
+    remove(folder, [name for name in ours if Path(name).stem not in stay])
+
+
+def _by_age(folder: Path) -> list[tuple[str, int]]:
+    """The results of a folder and their bytes, the oldest first; other files are not ours."""
+    found = [(n, size) for n, size in sizes(folder, _RESULT).items() if _ID.fullmatch(n[:-5])]
+    return sorted(found, key=lambda entry: _age(entry[0][:-5]))
+
+
+def _age(id: str) -> tuple[str, int]:
+    day, time, *number = id.split("-")
+    return day + time, int(number[0]) if number else 1
+
+
+def kept_results() -> tuple[Kept, ...]:
+    """What is kept, the newest first; an entry that cannot be read is told by its id alone."""
+    folder = history_folder()
+    if folder is None:
+        return ()
+    return tuple(_about(folder, name[:-5]) for name, _ in reversed(_by_age(folder)))
+
+
+def _about(folder: Path, id: str) -> Kept:
+    with suppress(OSError, ValueError):
+        text = read_document(folder / (id + _ABOUT), most_bytes=1 << 16)
+        found = record_of(Kept, parse(text))
+        if found.id == id:
+            return found
+    return Kept(id=id, machine="not known", work="not known")
+
+
+def result_path(word: str) -> Path:
+    """The file that a word names: a path, the id of a kept result or its beginning, or ``last``.
+
+    Raises UsageError for an id that means none, or several.
+    """
+    looks_like_id = word == LAST or re.fullmatch(r"[0-9][0-9-]{0,20}", word)
+    if Path(word).exists() or not looks_like_id:
+        return Path(word)
+    folder = history_folder()
+    ids = [] if folder is None else [name[:-5] for name, _ in _by_age(folder)]
+    if word == LAST:
+        found = ids[-1:]
+    else:
+        found = [word] if word in ids else [id for id in ids if id.startswith(word)]
+    if len(found) != 1 or folder is None:
+        raise UsageError(
+            f"{len(found)} results of the history begin with {word}"
+            if found
+            else f"there is no file {word}, and no result of the history is called so",
+            hint="`cputune history` lists them",
+        )
+    return folder / (found[0] + _RESULT)

@@ -1,0 +1,96 @@
+"""Tables and labelled lines for a terminal, Markdown and CSV; their text may come from outside."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cputune.visible import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Headings and cells in words; ``right`` are the headings of columns of numbers."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: frozenset[str] = field(default_factory=frozenset)
+
+
+def rich_table(table: Rows) -> Table:
+    """For a terminal; a heading in bold, no lines."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in table.headings:
+        shown.add_column(heading, justify="right" if heading in table.right else "left")
+    for row in table.rows:
+        shown.add_row(*(Text(visible(cell)) for cell in row))
+    return shown
+
+
+def markdown_table(table: Rows) -> list[str]:
+    """The lines of a table of GitHub's Markdown."""
+    rules = ("---:" if heading in table.right else "---" for heading in table.headings)
+    lines = [_row(map(markdown_text, table.headings)), f"|{'|'.join(rules)}|"]
+    return [*lines, *(_row(map(markdown_text, row)) for row in table.rows)]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def markdown_text(text: str) -> str:
+    """Text that Markdown and HTML show as it is."""
+    return re.sub(r"([\\`*_<>\[\]#|])", r"\\\1", visible(text))
+
+
+def fenced(text: str, language: str) -> list[str]:
+    """A block of code, whatever fences the text has itself."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return [fence + language, text, fence]
+
+
+def csv_text(headings: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Comma-separated values (RFC 4180, but for lines that end as elsewhere on Linux).
+
+    What is not known is empty. Text is one line, and begins with ``'`` where a spreadsheet
+    would take it for a formula (https://owasp.org/www-community/attacks/CSV_Injection).
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(headings)
+    writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
+    return out.getvalue()
+
+
+def _csv_cell(cell: object) -> object:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if not isinstance(cell, str):
+        return cell
+    text = visible(cell)
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
+
+
+def print_hanging(console: Console, label: Text, body: Text) -> None:
+    """Print ``body`` beside ``label``, its further lines indented as far."""
+    from rich.text import Text
+
+    blank = Text(" " * len(label))
+    for number, line in enumerate(body.wrap(console, max(20, console.width - len(label)))):
+        line.rstrip()
+        # Not `label + line`: the sum of two texts has the style of the first throughout.
+        console.print(Text.assemble(blank if number else label, line), soft_wrap=True)
