@@ -106,8 +106,10 @@ lint: $(VENV)/.lint  ## ruff, the one-way imports, workflows and issue forms (in
 type: $(VENV)/.lint  ## mypy --strict (installs no torch)
 	$(BIN)/mypy
 
-doc: $(VENV)/.dev  ## write the pages of docs/ that are made from the program's own text
-	$(BIN)/python docs/generate.py
+# mkdocs-material advertises its successor on every run.
+doc: $(VENV)/.dev  ## write the pages of docs/ that are made, build the site into site/ (strict)
+	PYTHONPATH=tests $(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
 
 $(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group dist
@@ -129,4 +131,4 @@ bench: $(VENV)/.dev  ## ratios against the peers; needs a quiet machine
 	$(BIN)/python benchmarks/load.py
 
 clean:  ## remove what the targets above have made
-	rm -rf $(VENV) .venv-ipex build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-ipex build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from drawings import DRAWINGS
 from manual import man_page
 
 from cputune.cli import cli
@@ -38,13 +39,16 @@ PAGES: dict[str, Callable[[], str]] = {
     "cputune.1": man_page,
     "knobs.md": knobs_page,
     "recipe.schema.json": lambda: json.dumps(recipe_schema(), indent=2) + "\n",
+    **DRAWINGS,
 }
 
 
 def main() -> None:
     """Write each page beside this file."""
     for name, page in PAGES.items():
-        (Path(__file__).parent / name).write_text(page(), encoding="utf-8")
+        place = Path(__file__).parent / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from cputune.plan import Plan
 from cputune.workload import Workload
 
 MPI_DIALECTS = ("intelmpi", "mpich", "openmpi4", "openmpi5")
-"""Ways that an ``mpirun`` wants to be spoken to; see docs/emit.md for the differences."""
+"""Ways that an ``mpirun`` wants to be spoken to; see docs/clusters.md for the differences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

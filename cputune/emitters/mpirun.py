@@ -1,6 +1,6 @@
 """``mpirun``: one bash script in the dialect of Intel MPI, MPICH or Open MPI 4 and 5.
 
-What each dialect takes was tried with the real launchers; docs/emit.md has the table.
+What each dialect takes was tried with the real launchers; docs/clusters.md has the table.
 rank.py makes sure of the CPUs after the launcher: a wrong pin is accepted in silence, so
 only the affinity that a rank observes can be believed.
 """

@@ -1,0 +1,254 @@
+"""The drawings of docs/: machines that were probed, with the ranks where cputune lays them out.
+
+``make doc`` writes them. A machine is a recording of tests/hosts/ or one that its builder makes,
+and who runs where is what `cputune.layout` says, so that a drawing cannot differ from what is
+launched.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+from hosts.builder import machine
+from hosts.recordings import open_recording
+
+import cputune
+from cputune.cores import usable_cores
+from cputune.facts import Core, HostFacts
+from cputune.layout import make_plan
+from cputune.plan import Plan
+
+INK, PAPER, LINE, SOCKET, NODE, IDLE = "#1b1f24", "#ffffff", "#8c959f", "#eaeef2", "#fff", "#d0d7de"
+RANKS = ("#0a5c91", "#a03c00", "#00664a", "#8a2f67")
+"""A colour for each rank; white writing on them can be read (contrast above 5 to 1)."""
+
+CORE, GAP, PAD = 34, 6, 14
+
+
+def rect(x: float, y: float, width: float, height: float, fill: str, stroke: str = "none") -> str:
+    place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+    return f'<rect {place} rx="4" fill="{fill}" stroke="{stroke}"/>'
+
+
+def text(
+    x: float, y: float, words: str, *, size: int = 13, fill: str = INK, mid: bool = False
+) -> str:
+    anchor = ' text-anchor="middle"' if mid else ""
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{fill}"{anchor}>{escape(words)}</text>'
+    )
+
+
+def drawing(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    """A picture on paper of its own, so that it is read on dark pages too."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
+        f'width="{width:g}" height="{height:g}" role="img" font-family="sans-serif">'
+    )
+    paper = rect(0, 0, width, height, PAPER)
+    return "\n".join([head, f"<title>{escape(title)}</title>", paper, *parts, "</svg>", ""])
+
+
+def two_sockets(cores: int = 8) -> HostFacts:
+    """Two sockets of so many cores, each a NUMA node, without SMT, as the probe reads them."""
+    return cputune.probe(machine(None, sockets=2, cores=cores, smt=1))
+
+
+def recorded(name: str) -> HostFacts:
+    """A guest that ran, from its recording."""
+    with tempfile.TemporaryDirectory() as folder:
+        return cputune.probe(open_recording(name, Path(folder)))
+
+
+def sockets(
+    facts: HostFacts, y: float, cell: Callable[[Core, float, float], list[str]], *, high: float
+) -> tuple[list[str], float]:
+    """Sockets beside each other, each with its node and cores; and how wide that is."""
+    parts: list[str] = []
+    x = float(PAD)
+    cores = sorted(facts.topology.cores, key=lambda core: (core.socket, core.cpus[0]))
+    for socket, members in groupby(cores, key=lambda core: core.socket):
+        inside = list(members)
+        wide = len(inside) * (CORE + GAP) - GAP + 4 * PAD
+        parts += [
+            rect(x, y, wide, high + 62, SOCKET, LINE),
+            text(x + PAD, y + 18, f"socket {socket}"),
+        ]
+        parts.append(rect(x + PAD, y + 26, wide - 2 * PAD, high + 26, NODE, LINE))
+        node = inside[0].numa_node
+        parts.append(text(x + 2 * PAD, y + 43, f"NUMA node {node}", size=11))
+        for number, core in enumerate(inside):
+            parts += cell(core, x + 2 * PAD + number * (CORE + GAP), y + 48)
+        x += wide + PAD
+    return parts, x
+
+
+def machine_drawing() -> str:
+    """Sockets, nodes, cores and siblings of a guest that was recorded."""
+    facts = recorded("whole")
+
+    def siblings(core: Core, x: float, y: float) -> list[str]:
+        drawn = [rect(x - 3, y - 3, CORE + 6, 2 * CORE + GAP + 6, IDLE, LINE)]
+        for number, cpu in enumerate(core.cpus):
+            top = y + number * (CORE + GAP)
+            drawn.append(rect(x, top, CORE, CORE, RANKS[0] if number == 0 else "#5c6773"))
+            drawn.append(text(x + CORE / 2, top + 22, str(cpu), fill=PAPER, mid=True))
+        return drawn
+
+    parts, width = sockets(facts, 14, siblings, high=2 * CORE + GAP)
+    y = 14 + 62 + 2 * CORE + GAP + 22
+    parts.append(text(PAD, y, "grey box: a core. In it, the CPUs that Linux counts:"))
+    parts.append(text(PAD, y + 18, "blue the first, grey its SMT sibling."))
+    return drawing(max(width, 340), y + 32, "A machine of two sockets, seen by Linux", parts)
+
+
+def ranks_drawing(plans: Sequence[tuple[str, Plan]], facts: HostFacts, title: str) -> str:
+    """A machine under several plans: whose each core is."""
+    parts: list[str] = []
+    y, width = 8.0, 0.0
+    for words, plan in plans:
+
+        def owned(core: Core, x: float, y: float, plan: Plan = plan) -> list[str]:
+            fill, sign = _owner(core, plan)
+            return [
+                rect(x, y, CORE, CORE, fill),
+                text(x + CORE / 2, y + 22, sign, fill=PAPER, mid=True),
+            ]
+
+        parts.append(text(PAD, y + 16, words))
+        drawn, width = sockets(facts, y + 24, owned, high=CORE)
+        parts += drawn
+        y += 24 + 62 + CORE + 16
+    return drawing(width, y, title, parts)
+
+
+def _owner(core: Core, plan: Plan) -> tuple[str, str]:
+    for rank, cpus in enumerate(plan.cpus):
+        if set(cpus) & set(core.cpus):
+            return RANKS[rank % len(RANKS)], str(rank)
+    if any(set(cpus) & set(core.cpus) for cpus in plan.ccl_cpus):
+        return "#5c6773", "w"
+    return IDLE, ""
+
+
+def ranks_page() -> str:
+    facts = two_sockets()
+    cores = usable_cores(facts)
+    plans = [
+        (f"{ranks} × {16 // ranks} threads: {words}", make_plan(cores, ranks))
+        for ranks, words in (
+            (1, "one rank over everything (python train.py)"),
+            (2, "a rank per NUMA node"),
+            (4, "two ranks per NUMA node"),
+        )
+    ]
+    return ranks_drawing(plans, facts, "One machine under three plans")
+
+
+def workers_page() -> str:
+    facts = two_sockets()
+    plan = make_plan(usable_cores(facts), 2, ccl_workers=1, backend="ccl")
+    words = "2 × 7 threads, 1 oneCCL worker (w) on a core of its own in each rank"
+    return ranks_drawing([(words, plan)], facts, "oneCCL workers have cores of their own")
+
+
+def batch_drawing(samples: int = 16) -> str:
+    """The same samples of one optimizer step, divided over 1, 2 and 4 ranks."""
+    parts = []
+    for row, ranks in enumerate((1, 2, 4)):
+        y = 12 + row * 44
+        parts.append(text(PAD, y + 20, f"{ranks} rank{'s' if ranks > 1 else ''}"))
+        for sample in range(samples):
+            rank = sample * ranks // samples
+            x = 90 + sample * 26 + rank * 8
+            parts.append(rect(x, y, 22, 30, RANKS[rank]))
+            parts.append(text(x + 11, y + 20, str(rank), fill=PAPER, mid=True))
+    parts.append(text(90, 158, f"a square is one sample of the step; always {samples} together"))
+    return drawing(90 + 16 * 26 + 3 * 8 + PAD, 172, "A global batch of 16 samples", parts)
+
+
+def formats_drawing() -> str:
+    """The bits of fp32, bf16 and fp16."""
+    kinds = (("fp32", 8, 23), ("bf16", 8, 7), ("fp16", 5, 10))
+    parts = []
+    for row, (name, exponent, fraction) in enumerate(kinds):
+        y = 14 + row * 40
+        parts.append(text(PAD, y + 19, name))
+        for bit in range(1 + exponent + fraction):
+            which = 0 if bit == 0 else 1 if bit <= exponent else 2
+            parts.append(rect(64 + bit * 17, y, 15, 28, ("#5c6773", RANKS[1], RANKS[0])[which]))
+    for x, colour, words in (
+        (64, "#5c6773", "sign"),
+        (140, RANKS[1], "exponent: how large or small"),
+        (370, RANKS[0], "fraction: how exact"),
+    ):
+        parts += [rect(x, 138, 15, 15, colour), text(x + 21, 150, words)]
+    return drawing(64 + 32 * 17 + PAD, 166, "Bits of fp32, bf16 and fp16", parts)
+
+
+def _bars(y: float, x: float, bars: Sequence[tuple[str, float, str]]) -> Iterator[str]:
+    for words, wide, colour in bars:
+        yield rect(x, y, wide - 2, 30, colour)
+        yield text(x + wide / 2, y + 20, words, size=12, fill=PAPER, mid=True)
+        x += wide
+
+
+def step_drawing() -> str:
+    """What two ranks do in one optimizer step; the slower one is waited for."""
+    grey = "#5c6773"
+    rows = [
+        (
+            "rank 0",
+            (
+                ("forward", 110, RANKS[0]),
+                ("backward", 190, RANKS[0]),
+                ("all-reduce", 110, RANKS[1]),
+            ),
+        ),
+        (
+            "rank 1",
+            (
+                ("forward", 100, RANKS[0]),
+                ("backward", 160, RANKS[0]),
+                ("wait", 40, grey),
+                ("all-reduce", 110, RANKS[1]),
+            ),
+        ),
+    ]
+    parts = []
+    for row, (name, bars) in enumerate(rows):
+        y = 14 + row * 44
+        parts.append(text(PAD, y + 20, name))
+        parts += _bars(y, 74, [*bars, ("optimizer", 90, RANKS[2])])
+    parts.append(text(74, 122, "time → (not to scale): one optimizer step of the whole job"))
+    return drawing(74 + 500 + PAD, 136, "One step of two ranks", parts)
+
+
+def turns_drawing() -> str:
+    """Two plans that live at once and take steps in turn."""
+    parts = []
+    for row, name in enumerate(("today", "best")):
+        y = 14 + row * 44
+        parts.append(text(PAD, y + 20, name))
+        for turn in range(6):
+            runs = turn in ((0, 3, 4), (1, 2, 5))[row]
+            words = "steps" if runs else "stopped"
+            parts += _bars(y, 74 + turn * 84, [(words, 84, RANKS[0] if runs else "#5c6773")])
+    for number in range(3):
+        parts.append(text(74 + number * 168 + 84, 116, f"round {number + 1}", size=12, mid=True))
+    return drawing(74 + 6 * 84 + PAD, 132, "Rounds of a confirmation", parts)
+
+
+DRAWINGS: dict[str, Callable[[], str]] = {
+    "drawings/batch.svg": batch_drawing,
+    "drawings/formats.svg": formats_drawing,
+    "drawings/machine.svg": machine_drawing,
+    "drawings/ranks.svg": ranks_page,
+    "drawings/step.svg": step_drawing,
+    "drawings/turns.svg": turns_drawing,
+    "drawings/workers.svg": workers_page,
+}
