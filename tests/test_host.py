@@ -289,6 +289,16 @@ def test_an_interrupt_leaves_no_half_of_a_file(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_killed_writer_has_left_goes_when_the_file_is_written_again(tmp_path: Path) -> None:
+    left, fresh, other = (tmp_path / f".a.json.{end}" for end in ("abcdefgh", "12345678", "other"))
+    for file in (left, fresh, other):
+        file.write_text("half of it")
+    for file in (left, other):
+        os.utime(file, (0, 0))
+    write_atomically(tmp_path / "a.json", "{}")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [fresh.name, other.name, "a.json"]
+
+
 def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(CannotError):
         write_tree(tmp_path / "t", {"a": "", "a/b": "a file is no directory"})

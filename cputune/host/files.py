@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -19,6 +21,10 @@ READ_LIMIT_BYTES = 16 << 20
 READ_AT_ONCE_BYTES = 1 << 16
 """The kernel answers ENOMEM to a read of 4 MiB or more below /proc/sys, however short the
 file (``proc_sys_call_handler`` in fs/proc/proc_sysctl.c, since Linux 5.8)."""
+
+
+LEFT_SECONDS = 600.0
+"""No file takes so long to be written: what has not got its name by then, never will."""
 
 
 def read_file(path: str) -> str:
@@ -64,6 +70,7 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
         raise UsageError(f"{path} exists already", hint="give --force to replace it")
     temporary = None
     try:
+        _remove_left(path)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -82,6 +89,15 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
         if temporary is not None:
             with contextlib.suppress(OSError):  # it has its name already
                 os.unlink(temporary)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what writers of this file have left that were killed before it had its name."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+        with contextlib.suppress(OSError):
+            told = left.lstat()
+            if stat.S_ISREG(told.st_mode) and time.time() - told.st_mtime > LEFT_SECONDS:
+                left.unlink()
 
 
 def _umask() -> int:
