@@ -80,35 +80,39 @@ class Seat:
         skipped = int(self._step_seconds < LONG_STEP_SECONDS)
         least = 2 if self._step_seconds < TWICE_SECONDS else 1
         counted = min(max(least, round(TURN_SECONDS / self._step_seconds)), MOST_COUNTED)
-        before = self.run.delayed
-        logs = self._read(skipped + counted)[skipped:]
-        quiet = [value for value in logs if value is not None]
+        taken = self._read(skipped + counted)[skipped:]
         if not self.is_in:
             return None
-        self._turns_of_this_life += bool(logs)
+        self._turns_of_this_life += bool(taken)
         self.turns += 1
-        self.delayed += 2 * (self.run.delayed - before) > counted
-        if 2 * len(quiet) <= counted:
+        self.delayed += 2 * sum(delayed for _, delayed in taken) >= counted
+        logs = [log for log, _ in taken if log is not None]
+        if 2 * len(logs) <= counted:
             return None
-        self.counted.append(median(quiet))
+        self.counted.append(median(logs))
         return self.counted[-1]
 
-    def _read(self, steps: int) -> list[float | None]:
-        """So many steps: for each its log, None where it was delayed. A failure ends its race."""
-        logs: list[float | None] = []
+    def _read(self, steps: int) -> list[tuple[float | None, bool]]:
+        """So many steps: the log of each, None where it does not count, and whether it was delayed.
+
+        A failure ends its race.
+        """
+        taken: list[tuple[float | None, bool]] = []
         try:
             for step in self._living.turn(steps):
-                before = len(self.run.logs)
+                counted, delayed = len(self.run.logs), self.run.delayed
                 take(self.run, step, self.rules)
-                logs.append(self.run.logs[-1] if len(self.run.logs) > before else None)
-                self._step_seconds = step.seconds
+                log = None
+                if len(self.run.logs) > counted:
+                    log, self._step_seconds = self.run.logs[-1], step.seconds
+                taken.append((log, self.run.delayed > delayed))
         except NoMeasurement as end:
             self._begin_again(end)
         except TrialError as failure:
             self.run.failure = failure
             self.contender.out = f"{failure.kind}: {failure}"
             self._living.close()
-        return logs
+        return taken
 
     def _begin_again(self, end: NoMeasurement) -> None:
         if not self._turns_of_this_life:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import islice, repeat
 
 from machines import MACHINES, Machine, Model, machine, simulated
 
+import cputune
 from cputune.plan import Plan
 from cputune.steps import Step
 
@@ -16,6 +17,8 @@ Script = Callable[[Plan, int], Iterable[Step]]
 
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
 """Two cores, bf16: six plans."""
+
+PLANS = list(cputune.search_space(SMALL.facts, SMALL.workload).plans())
 
 BY_NAME = {m.name: m for m in MACHINES}
 
@@ -38,6 +41,43 @@ class FakeRunner:
                 yield step
         finally:
             self.closed += 1
+
+
+@dataclass
+class FakeLiving:
+    """A plan between its turns; it tells when it has one and when it is ended."""
+
+    runner: FakeLivingRunner
+    plan: Plan
+    steps: Iterator[Step]
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        self.runner.turns.append(PLANS.index(self.plan))
+        return list(islice(self.steps, steps))
+
+    def close(self) -> None:
+        self.runner.alive.discard(id(self))
+
+
+@dataclass
+class FakeLivingRunner:
+    """Plays the steps of a plan by its number, and remembers the turns."""
+
+    script: Callable[[int], Iterator[Step]]
+    turns: list[int] = field(default_factory=list)
+    alive: set[int] = field(default_factory=set)
+    most_alive: int = 0
+    begun: list[int] = field(default_factory=list)
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        return self.script(PLANS.index(plan))
+
+    def living(self, plan: Plan) -> FakeLiving:
+        self.begun.append(PLANS.index(plan))
+        living = FakeLiving(self, plan, self.steps(plan))
+        self.alive.add(id(living))
+        self.most_alive = max(self.most_alive, len(self.alive))
+        return living
 
 
 def steady(seconds: float, *, delayed: float = 0.0, loss: float | None = None) -> Iterable[Step]:

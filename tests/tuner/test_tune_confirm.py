@@ -7,9 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from tuner.fakes import SMALL
+from tuner.fakes import PLANS
 
-import cputune
 from cputune.steps import Contended, Crashed
 from cputune.tuner.confirm import (
     SLOWER,
@@ -23,8 +22,6 @@ from cputune.tuner.confirm import (
 from cputune.tuner.paired import Gain, gain_of_rounds, gain_side_by_side
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Run
-
-PLANS = list(cputune.search_space(SMALL.facts, SMALL.workload).plans())
 
 
 def contenders(*seconds: float) -> list[Contender]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterator
 
 import pytest
-from tuner.fakes import SMALL
+from tuner.fakes import PLANS, SMALL, FakeLivingRunner
 
 import cputune
-from cputune.plan import Plan
 from cputune.steps import Crashed, NoMeasurement, Step
 from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.findings import Findings
@@ -21,48 +18,6 @@ from cputune.tuner.race import Race
 from cputune.tuner.seat import TooShort
 from cputune.tuner.sidebyside import side_by_side
 from cputune.tuner.turns import MOST_ROUNDS
-
-PLANS = list(cputune.search_space(SMALL.facts, SMALL.workload).plans())
-
-Steps = Callable[[int], Iterator[Step]]
-"""The steps of a plan by its number, for ever or until it raises."""
-
-
-@dataclass
-class FakeLiving:
-    """A plan between its turns; it tells when it has one and when it is ended."""
-
-    runner: FakeLivingRunner
-    plan: Plan
-    steps: Iterator[Step]
-
-    def turn(self, steps: int) -> Sequence[Step]:
-        self.runner.turns.append(PLANS.index(self.plan))
-        return list(islice(self.steps, steps))
-
-    def close(self) -> None:
-        self.runner.alive.discard(id(self))
-
-
-@dataclass
-class FakeLivingRunner:
-    """Plays steps, and remembers the turns."""
-
-    script: Steps
-    turns: list[int] = field(default_factory=list)
-    alive: set[int] = field(default_factory=set)
-    most_alive: int = 0
-    begun: list[int] = field(default_factory=list)
-
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        return self.script(PLANS.index(plan))
-
-    def living(self, plan: Plan) -> FakeLiving:
-        self.begun.append(PLANS.index(plan))
-        living = FakeLiving(self, plan, self.steps(plan))
-        self.alive.add(id(living))
-        self.most_alive = max(self.most_alive, len(self.alive))
-        return living
 
 
 def steady(*seconds: float, noise: float = 0.0) -> FakeLivingRunner:

@@ -1,0 +1,375 @@
+"""From what a study has found to what it recommends, claims and says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from tuner.fakes import PLANS, SMALL
+
+import cputune
+from cputune.errors import NoValidTrialError
+from cputune.facts import HostFacts, Package
+from cputune.layout import baseline_plan
+from cputune.result import (
+    COMPLETED,
+    FAILED,
+    PRUNED,
+    ConfirmRun,
+    Result,
+    Speedup,
+    Throughput,
+    Trial,
+    Worth,
+    host_fingerprint,
+)
+from cputune.tuner.conclusion import cannot_work, conclude
+from cputune.tuner.confirm import SLOWER, Contender
+from cputune.tuner.cutoff import CutOff
+from cputune.tuner.findings import Findings
+from cputune.tuner.paired import gain_of_rounds, gain_side_by_side
+from cputune.tuner.reading import Run
+from cputune.tuner.space import SearchSpace
+
+SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
+TODAY = baseline_plan(SMALL.facts)
+FIRST, SECOND = PLANS[:2]
+NOISE = 0.05
+
+
+def rate(median: float, within: float = 1.1) -> Throughput:
+    return Throughput(median=median, low=median / within, high=median * within)
+
+
+def trials(today: float | None, *others: float, within: float = 1.1) -> list[Trial]:
+    """Completed trials at these samples per second; None: today's launch was not tried."""
+    plans = [TODAY, *PLANS] if today is not None else PLANS
+    speeds = others if today is None else (today, *others)
+    return [
+        Trial(number=n, plan=plan, state=COMPLETED, samples_per_second=rate(speed, within))
+        for n, (plan, speed) in enumerate(zip(plans, speeds, strict=False))
+    ]
+
+
+def failed(*reasons: str | None, kind: str = "crashed") -> list[Trial]:
+    return [
+        Trial(number=n, plan=plan, state=FAILED, kind=kind, reason=reason)
+        for n, (plan, reason) in enumerate(zip([TODAY, *PLANS], reasons, strict=False))
+    ]
+
+
+def contender(number: int, *logs: float | None, out: str | None = None) -> Contender:
+    """Today's launch (0) or another plan, with its log seconds per sample in each round."""
+    return Contender(
+        role="candidate" if number else "baseline",
+        plan=PLANS[number - 1] if number else TODAY,
+        believed=(0.0, 1.0),
+        logs=list(logs),
+        out=out,
+    )
+
+
+def found(baseline: Contender, *rivals: Contender, alive: bool = False, **more: object) -> Findings:
+    if alive:
+        for one in (baseline, *rivals):
+            one.sittings = [0] * len(one.logs)
+    return Findings(trials=trials(8.0, 16.0), baseline=baseline, rivals=list(rivals), **more)
+
+
+def ended(
+    findings: Findings, space: SearchSpace | None = SPACE, facts: HostFacts = SMALL.facts
+) -> Result:
+    return conclude(
+        findings,
+        facts=facts,
+        workload=SMALL.workload,
+        space=space,
+        noise=NOISE,
+        budget=20,
+        seed=7,
+        created="today",
+        seconds=1.23456,
+    )
+
+
+def said(findings: Findings) -> str:
+    return " ".join(ended(findings).notes)
+
+
+class TestWithoutConfirmation:
+    def test_single_trials_are_compared_at_the_far_ends_of_their_intervals(self) -> None:
+        result = ended(Findings(trials=trials(8.0, 12.0, 16.0)))
+        assert (result.baseline.plan, result.best.plan) == (TODAY, SECOND)
+        assert result.speedup == Speedup(
+            ratio=2.0, low=pytest.approx(2 / 1.21), high=pytest.approx(2 * 1.21)
+        )
+        assert result.notes == (
+            "The speed-up is from single trials; it was not confirmed side by side.",
+        )
+
+    def test_what_is_not_beyond_doubt_is_not_recommended(self) -> None:
+        result = ended(Findings(trials=trials(8.0, 9.6, within=1.2)))
+        assert result.best == result.baseline
+        assert result.speedup.ratio == pytest.approx(1.2)
+        assert "from single trials" in result.notes[0]
+
+    def test_where_today_is_the_fastest_that_is_said(self) -> None:
+        result = ended(Findings(trials=trials(8.0, 4.0)))
+        assert (result.best.plan, result.speedup.ratio) == (TODAY, 1.0)
+        assert (result.speedup.low, result.speedup.high) == (1.0, 1.0)
+        assert result.notes == ("No plan was faster than the baseline.",)
+
+    def test_one_trial_has_nothing_to_be_compared_with(self) -> None:
+        assert said(Findings(trials=trials(8.0))).startswith("Only one plan gave a number")
+
+    def test_where_today_has_no_number_the_first_plan_stands_for_it(self) -> None:
+        result = ended(Findings(trials=trials(None, 8.0, 16.0)))
+        assert (result.baseline.plan, result.best.plan) == (FIRST, SECOND)
+
+    @pytest.mark.parametrize("baseline", [None, contender(0, None), contender(0, 0.0)])
+    def test_nor_has_a_confirmation_that_came_to_nothing(self, baseline: Contender | None) -> None:
+        findings = Findings(trials=trials(8.0, 16.0), baseline=baseline, rivals=[contender(1, 0.0)])
+        assert "not confirmed" in said(findings)
+
+    def test_a_pruned_trial_is_no_number(self) -> None:
+        first, second = trials(8.0, 16.0)
+        pruned = replace(second, state=PRUNED)
+        assert ended(Findings(trials=[first, pruned])).best.plan == TODAY
+
+
+class TestConfirmed:
+    def test_the_gain_is_that_of_the_rounds(self) -> None:
+        result = ended(found(contender(0, 1.0, 1.1, 1.0), contender(1, 0.5, 0.5, 0.6)))
+        gain = gain_of_rounds([0.5, 0.6, 0.4], NOISE)
+        assert gain is not None
+        speedup = result.speedup
+        assert (speedup.ratio, speedup.low, speedup.high) == pytest.approx(
+            tuple(map(math.exp, (gain.mean, gain.low, gain.high)))
+        )
+        assert speedup.pairs == 3
+        assert (result.baseline.plan, result.best.plan) == (TODAY, FIRST)
+        assert result.baseline.samples_per_second.median == pytest.approx(math.exp(-3.1 / 3))
+        assert result.best.samples_per_second.median == pytest.approx(math.exp(-1.6 / 3))
+        assert result.notes == ()
+
+    def test_no_gain_leaves_the_baseline_and_says_what_was_seen(self) -> None:
+        result = ended(found(contender(0, 1.0, 1.0), contender(1, 0.98, 1.0)))
+        assert result.best == result.baseline
+        assert "No significant gain: the best other plan (" in result.notes[0]
+        assert "ran 1.01 times as fast (95 % interval 0.9" in result.notes[0]
+
+    def test_rounds_are_weighed_with_what_the_study_believes(self) -> None:
+        believed = contender(1, 0.5, None, 0.5)
+        believed.believed = (0.1, 0.01)
+        result = ended(found(contender(0, 1.0, 1.0, 1.0), believed, contender(2, 0.4, 0.4, 0.4)))
+        assert result.best.plan == FIRST
+
+    def test_side_by_side_the_gain_alone_counts(self) -> None:
+        believed = contender(1, *[0.5] * 8)
+        believed.believed = (0.1, 0.01)
+        rivals = believed, contender(2, *[0.4] * 8)
+        result = ended(found(contender(0, *[1.0] * 8), *rivals, alive=True))
+        assert result.best.plan == SECOND
+
+    @pytest.mark.parametrize(("rivals", "doubt"), [(1, 0.05), (2, 0.025)])
+    def test_one_of_several_that_lived_at_once_is_doubted_more(
+        self, rivals: int, doubt: float
+    ) -> None:
+        slow = [1.0 + 0.01 * n for n in range(12)]
+        others = [contender(1, *[0.5] * 12), contender(2, *[0.9] * 12)][:rivals]
+        gain = gain_side_by_side([[value - 0.5 for value in slow]], NOISE, doubt=doubt)
+        assert gain is not None
+        result = ended(found(contender(0, *slow), *others, alive=True))
+        assert result.speedup.low == pytest.approx(math.exp(gain.low))
+
+    def test_several_in_rounds_are_not(self) -> None:
+        result = ended(
+            found(contender(0, 1.0, 1.1), contender(1, 0.5, 0.5), contender(2, 0.9, 0.9))
+        )
+        gain = gain_of_rounds([0.5, 0.6], NOISE)
+        assert gain is not None
+        assert result.speedup.low == pytest.approx(math.exp(gain.low))
+
+    @pytest.mark.parametrize(
+        ("out", "alive", "best"),
+        [
+            (SLOWER, False, FIRST),  # it has its rounds all the same
+            (SLOWER, True, SECOND),
+            ("crashed: rank 0 died", False, SECOND),
+            ("crashed: rank 0 died", True, SECOND),
+        ],
+    )
+    def test_who_is_out_is_not_the_best(self, out: str, alive: bool, best: object) -> None:
+        rivals = contender(1, *[0.4] * 8, out=out), contender(2, *[0.5] * 8)
+        assert ended(found(contender(0, *[1.0] * 8), *rivals, alive=alive)).best.plan == best
+
+    def test_what_each_change_is_worth_is_told_with_a_recommendation_alone(self) -> None:
+        worth = (Worth(knob="precision", value="bf16", speedup=Speedup(ratio=2, low=1.9, high=2)),)
+        assert ended(found(contender(0, 1, 1), contender(1, 0.3, 0.3), worth=worth)).worth == worth
+        assert ended(found(contender(0, 1, 1), contender(1, 1, 1), worth=worth)).worth == ()
+
+
+class TestNotes:
+    def test_of_a_trial_that_was_cut_short(self) -> None:
+        run = Run(steps=2, step_seconds=3.0)
+        cut = CutOff(number=3, plan=FIRST, when="after 2 steps", run=run, startup_seconds=9.0)
+        assert "Trial 3 (" in said(found(contender(0, 1, 1), contender(1, 0, 0), cut_off=cut))
+
+    def test_of_a_space_that_is_exhausted(self) -> None:
+        findings = Findings(trials=trials(8.0, 16.0), exhausted=True)
+        assert f"Every one of the {len(PLANS)} plans was tried" in said(findings)
+        assert "Every one" not in " ".join(ended(findings, space=None).notes)
+        assert "Every one" not in said(Findings(trials=trials(8.0, 16.0)))
+
+    def test_of_a_launch_of_today_that_does_not_run(self) -> None:
+        (today,) = failed("no memory\nat all", kind="out of memory")
+        findings = Findings(trials=[today, *trials(None, 8.0)], stand_in=FIRST)
+        assert (
+            "The launch of today does not run (out of memory: no memory); "
+            f"the speed-up is over {FIRST.describe()} instead." in said(findings)
+        )
+
+    def test_of_those_that_failed_when_run_afresh(self) -> None:
+        findings = found(
+            contender(0, 1.0, 1.0),
+            contender(1, 0.5, 0.5),
+            contender(2, 0.6, 0.6, out=SLOWER),
+            contender(3, None, out="crashed: rank 0 died"),
+            fallen=[contender(4, None, out="no measurement")],
+        )
+        assert list(ended(findings).notes) == [
+            f"{PLANS[3].describe()} failed when it was run afresh (no measurement).",
+            f"{PLANS[2].describe()} failed when it was run afresh (crashed: rank 0 died).",
+        ]
+
+    @pytest.mark.parametrize(
+        ("delayed", "words", "disturbed"),
+        [(3, "no factor is true of this machine", True), (2, "at the end was quiet", False)],
+    )
+    def test_of_a_machine_that_is_never_quiet(
+        self, delayed: int, words: str, disturbed: bool
+    ) -> None:
+        findings = found(contender(0, 1, 1), contender(1, 0, 0), never_quiet=True, turns=4)
+        findings.delayed_turns = delayed
+        assert words in said(findings)
+        assert ended(findings).disturbed is disturbed
+
+    def test_of_runs_that_were_repeated(self) -> None:
+        findings = Findings(trials=trials(8.0, 16.0), contended_runs=3)
+        assert said(findings).startswith(
+            "Other processes delayed 3 runs, which were repeated. The speed-up"
+        )
+        findings.trials += failed("busy", "busy", kind="contended") + failed("died")
+        assert "repeated; 2 trials never had a quiet run and do not count." in said(findings)
+
+    def test_of_a_quiet_machine_there_are_none(self) -> None:
+        assert ended(found(contender(0, 1, 1), contender(1, 0.3, 0.3), notes=["Hm."])).notes == (
+            "Hm.",
+        )
+
+
+def test_a_result_holds_what_it_was_made_of_and_with() -> None:
+    facts = replace(
+        SMALL.facts,
+        python="3.11.9",
+        packages=(
+            Package(name="torch", version="2.8.0", location=None),
+            Package(name="optuna", version=None, location=None),
+            Package(name="numpy", version="2.0", location=None),
+        ),
+    )
+    run = ConfirmRun(round=0, role="baseline", plan=TODAY, samples_per_second=rate(8.0))
+    findings = Findings(trials=trials(8.0, 16.0), confirm_runs=[run], data="made up")
+    result = ended(findings, facts=facts)
+    assert result.versions == {
+        "cputune": cputune.__version__,
+        "python": "3.11.9",
+        "torch": "2.8.0",
+    }
+    assert (result.budget, result.seed, result.created, result.seconds) == (20, 7, "today", 1.235)
+    assert result.trials == tuple(findings.trials)
+    assert (result.confirmation, result.data) == ((run,), "made up")
+    assert result.left_out == SPACE.left_out != ()
+    assert ended(findings, space=None).left_out == ()
+    assert result.host == host_fingerprint(facts)
+    unknown = replace(facts, python=None, packages=())
+    assert list(ended(findings, facts=unknown).versions) == ["cputune"]
+
+
+class TestNothingValid:
+    def test_says_what_the_failures_were_and_how_the_first_failed(self) -> None:
+        wrong = failed("no such file\nat all", "rank 1 died") + failed("slow", kind="timed out")
+        with pytest.raises(NoValidTrialError) as caught:
+            ended(Findings(trials=wrong))
+        assert str(caught.value) == ("not one of 3 trials gave a number (2 crashed, 1 timed out)")
+        assert caught.value.hint == (
+            "the first failed so: no such file; `cputune doctor` may know why"
+        )
+
+    def test_of_a_long_reason_the_beginning_is_enough(self) -> None:
+        with pytest.raises(NoValidTrialError) as caught:
+            ended(Findings(trials=failed("x" * 600)))
+        assert str(caught.value.hint).count("x") == 500
+
+    def test_says_where_the_time_went(self) -> None:
+        cut = CutOff(number=0, plan=TODAY, when="at once", run=Run(), startup_seconds=9.0)
+        with pytest.raises(NoValidTrialError, match="started for 9 s"):
+            ended(Findings(cut_off=cut))
+        with pytest.raises(NoValidTrialError, match="1 crashed"):
+            ended(Findings(trials=failed("died"), cut_off=cut))
+
+    def test_says_that_it_ended_before_anything_was_tried(self) -> None:
+        with pytest.raises(NoValidTrialError, match="before the first trial gave a number"):
+            ended(Findings())
+
+    def test_is_a_number_of_a_pruned_trial(self) -> None:
+        (today,) = trials(8.0)
+        with pytest.raises(NoValidTrialError):
+            ended(Findings(trials=[replace(today, state=PRUNED)]))
+
+
+class TestCannotWork:
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            [],
+            trials(8.0),
+            failed("died"),
+            failed("died", "hung"),
+            [*failed("died"), *failed("died", kind="timed out")],
+            [*failed("died"), *trials(8.0)],
+            [*trials(8.0), *failed("died")],
+            failed("busy", "busy", kind="contended"),
+            failed("died", "died", "died"),
+        ],
+    )
+    def test_is_not_said_of_what_may_work(self, wrong: list[Trial]) -> None:
+        assert cannot_work(wrong, hopeless=False) is None
+
+    @pytest.mark.parametrize("wrong", [[], trials(8.0), failed("died", "hung")])
+    def test_nor_where_more_was_tried_than_the_hopeless(self, wrong: list[Trial]) -> None:
+        assert cannot_work(wrong, hopeless=True) is None
+
+    def test_is_said_of_what_is_hopeless(self) -> None:
+        error = cannot_work(failed("it has no Trainer"), hopeless=True)
+        assert error is not None
+        assert (str(error), error.details) == ("it has no Trainer", None)
+        assert error.hint == "no plan changes that, so no other was tried"
+
+    @pytest.mark.parametrize("hopeless", [True, False])
+    def test_is_said_of_two_that_fail_alike_but_for_numbers(self, hopeless: bool) -> None:
+        error = cannot_work(failed("process 17 died", "process 23 died"), hopeless=hopeless)
+        assert str(error) == "process 17 died"
+        assert error is not None
+        assert "fail alike" in str(error.hint)
+
+    def test_shows_the_last_twelve_lines_of_what_the_script_wrote(self) -> None:
+        lines = [f"line {number}" for number in range(20)]
+        error = cannot_work(failed("\n".join(["died", *lines, "", ""])), hopeless=True)
+        assert error is not None
+        assert str(error.details).splitlines() == lines[8:]
+
+    def test_says_so_where_no_reason_was_given(self) -> None:
+        assert str(cannot_work(failed(None), hopeless=True)) == "no reason given"
+        assert str(cannot_work(failed(None, None), hopeless=False)) == "no reason given"

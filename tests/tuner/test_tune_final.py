@@ -1,0 +1,185 @@
+"""Who is measured again at the end of a study, and against what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import islice, repeat
+
+import pytest
+from tuner.fakes import PLANS, SMALL, FakeRunner, Script
+
+import cputune
+from cputune.layout import baseline_plan
+from cputune.plan import Plan
+from cputune.result import COMPLETED, FAILED, Trial
+from cputune.steps import Crashed, NoMeasurement, Step
+from cputune.tuner.events import ConfirmStarted
+from cputune.tuner.final import confirm_best
+from cputune.tuner.findings import Findings
+from cputune.tuner.measuring import Measuring, Timer
+from cputune.tuner.race import Race
+
+SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
+TODAY = baseline_plan(SMALL.facts)
+GIB = 1 << 30
+
+
+class FakeLife:
+    """The steps of a plan, some at a time."""
+
+    def __init__(self, steps: Iterator[Step]) -> None:
+        self.steps = steps
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        return list(islice(self.steps, steps))
+
+    def close(self) -> None:
+        pass
+
+
+class FakeLivingRunner(FakeRunner):
+    """Its plans can live side by side, and one by one."""
+
+    def living(self, plan: Plan) -> FakeLife:
+        return FakeLife(self.steps(plan))
+
+
+def always(plan: Plan, before: int) -> Iterable[Step]:
+    return repeat(Step(1.0 if plan == TODAY else 0.5, 8))
+
+
+def trial(plan: Plan, *, kind: str | None = None) -> Trial:
+    held = ({"peak_bytes": GIB},)
+    state = FAILED if kind else COMPLETED
+    return Trial(number=0, plan=plan, state=state, kind=kind, observed=held)
+
+
+def confirmed(
+    *trials: Trial,
+    believed: Sequence[float] = (0.0,) * 6,
+    deviation: float = 0.01,
+    room: int = 9,
+    script: Script = always,
+    alive: bool = True,
+) -> tuple[Findings, list[Plan]]:
+    """The findings, and the plans of which it was said that they are measured."""
+    findings = Findings(trials=list(trials))
+    told: list[Plan] = []
+    memory = replace(SMALL.facts.memory, available_bytes=int(room * GIB / 0.8) + 9)
+    measuring = Measuring(
+        facts=replace(SMALL.facts, memory=memory),
+        race=Race(),
+        findings=findings,
+        timer=Timer(clock=lambda: 0.0, most_seconds=None, started=0.0),
+        on_event=lambda e: told.extend(e.plans) if isinstance(e, ConfirmStarted) else None,
+    )
+    belief = {TODAY: (1.0, deviation)} | {
+        plan: (mean, deviation) for plan, mean in zip(PLANS, believed, strict=True)
+    }
+    runner = FakeLivingRunner(script) if alive else FakeRunner(script)
+    confirm_best(measuring, SPACE, belief, lambda: nullcontext(runner))
+    return findings, told
+
+
+ALL = [trial(TODAY), *map(trial, PLANS)]
+
+
+class TestWho:
+    def test_four_at_most_that_may_be_the_fastest_the_best_of_them_first(self) -> None:
+        findings, told = confirmed(*ALL, believed=(0.05, 0.04, 0.03, 0.02, 0.01, 0.0))
+        assert told == [TODAY, *PLANS[:1:-1]]
+        assert findings.baseline is not None
+        assert (findings.baseline.plan, findings.baseline.role) == (TODAY, "baseline")
+        assert findings.baseline.believed == (1.0, 0.01)
+        assert [rival.plan for rival in findings.rivals] == PLANS[:1:-1]
+        assert {rival.role for rival in findings.rivals} == {"candidate"}
+
+    @pytest.mark.parametrize(
+        ("behind", "deviation", "rivals"),
+        [(0.09, 0.01, 2), (0.1, 0.01, 1), (0.15, 0.08, 2), (0.16, 0.08, 1)],
+    )
+    def test_those_a_tenth_or_two_deviations_behind_may_not(
+        self, behind: float, deviation: float, rivals: int
+    ) -> None:
+        believed = (0, behind, 3, 3, 3, 3)
+        findings, _ = confirmed(*ALL, believed=believed, deviation=deviation)
+        assert len(findings.rivals) == rivals
+
+    def test_one_that_is_believed_in_alone_is_enough(self) -> None:
+        _, told = confirmed(*ALL, believed=(9, 9, 9, 9, 9, 0), deviation=0.0001)
+        assert told == [TODAY, PLANS[5]]
+
+    def test_no_more_than_memory_holds(self) -> None:
+        _, told = confirmed(*ALL, room=3)
+        assert len(told) == 3
+        findings, told = confirmed(*ALL, room=2)
+        assert len(told) == 2
+        assert findings.turns
+
+    def test_two_in_rounds_where_there_is_no_room_for_one_beside_today(self) -> None:
+        findings, told = confirmed(*ALL, room=1, believed=(0, 1, 2, 3, 4, 5))
+        assert told == [TODAY, *PLANS[:2]]
+        assert (findings.turns, findings.baseline and findings.baseline.sittings) == (0, [])
+
+    def test_two_in_rounds_where_the_runner_runs_one_at_a_time(self) -> None:
+        findings, told = confirmed(*ALL, alive=False, believed=(5, 4, 3, 2, 1, 0))
+        assert told == [TODAY, PLANS[5], PLANS[4]]
+        assert findings.turns == 0
+
+    @pytest.mark.parametrize("trials", [[], [trial(TODAY)], [trial(PLANS[0])]])
+    def test_nobody_where_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
+        findings, told = confirmed(*trials)
+        assert (told, findings.rivals) == ([], [])
+
+
+class TestAgainstWhat:
+    def test_the_first_plan_that_ran_stands_in_for_a_launch_that_does_not(self) -> None:
+        findings, told = confirmed(trial(TODAY, kind="crashed"), *ALL[2:4])
+        assert findings.stand_in == PLANS[1]
+        assert told == [PLANS[1], PLANS[2]]
+
+    def test_one_that_others_delayed_runs_all_the_same(self) -> None:
+        findings, told = confirmed(trial(TODAY, kind="contended"), *ALL[1:3])
+        assert (findings.stand_in, told[0]) == (None, TODAY)
+
+
+def test_scripts_too_short_for_turns_are_measured_in_rounds() -> None:
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        yield from [Step(1.0 if plan == TODAY else 0.5, 8)] * 4
+        raise NoMeasurement("train.py ended")
+
+    findings, _ = confirmed(*ALL, script=script, believed=(0, 0.01, 0.02, 0.03, 0.04, 0.05))
+    assert [rival.plan for rival in findings.rivals] == PLANS[:2]
+    assert findings.baseline is not None
+    assert findings.baseline.sittings == []
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_where_all_fall_over_the_next_best_has_its_turn(alive: bool) -> None:
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        if plan in PLANS[:3]:
+            raise Crashed("rank 0 died")
+        return always(plan, before)
+
+    findings, _ = confirmed(
+        *ALL, script=script, alive=alive, room=3, believed=(0, 0.01, 0.02, 0.03, 0.04, 0.05)
+    )
+    assert [rival.plan for rival in findings.fallen] == PLANS[:3]
+    (rival,) = findings.rivals
+    assert (rival.plan, rival.out) == (PLANS[3], None)
+    assert findings.baseline is not None
+    assert len(findings.baseline.logs) == len(rival.logs) == 2
+    assert findings.baseline.sittings == []
+
+
+def test_what_was_measured_before_it_fell_is_not_replaced() -> None:
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        if plan == PLANS[0] and before:
+            raise Crashed("rank 0 died")
+        return repeat(Step(1.0 if plan == TODAY else 0.98, 8))
+
+    findings, _ = confirmed(*ALL[:3], script=script, alive=False)
+    assert [rival.out is None for rival in findings.rivals] == [False, True]
+    assert findings.fallen == []

@@ -1,0 +1,301 @@
+"""A contender's turns: how long they are, which of their steps count, and the rounds they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, repeat
+
+import pytest
+from tuner.fakes import PLANS, SMALL, FakeLivingRunner
+
+from cputune.steps import Crashed, NoMeasurement, Step, TimeUp
+from cputune.tuner.confirm import Contender
+from cputune.tuner.findings import Findings
+from cputune.tuner.measuring import Measuring, Timer
+from cputune.tuner.race import Race
+from cputune.tuner.reading import Rules
+from cputune.tuner.seat import Seat, TooShort, seconds_of
+from cputune.tuner.turns import seated, take_turns
+
+
+@dataclass
+class FakeLife:
+    """Plays steps, one sample each, and remembers how many it was asked for."""
+
+    played: Iterator[Step]
+    asked: list[int] = field(default_factory=list)
+    closed: int = 0
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        self.asked.append(steps)
+        return list(islice(self.played, steps))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def steps(*seconds: float, delayed: bool = False) -> list[Step]:
+    return [Step(one, 1, delayed_seconds=one if delayed else 0.0) for one in seconds]
+
+
+def dying(error: Exception, *seconds: float) -> Iterator[Step]:
+    yield from steps(*seconds)
+    raise error
+
+
+def contender(number: int = 0) -> Contender:
+    role = "candidate" if number else "baseline"
+    return Contender(role=role, plan=PLANS[number], believed=(0, 1))
+
+
+@dataclass
+class FakeLives:
+    """A script that is begun again when it has come to its end."""
+
+    waiting: list[FakeLife]
+    begun: list[FakeLife] = field(default_factory=list)
+
+    def __call__(self) -> FakeLife:
+        self.begun.append(self.waiting.pop(0))
+        return self.begun[-1]
+
+
+def seat(*lives: Iterable[Step], number: int = 0, rules: Rules | None = None) -> Seat:
+    """A contender with these lives, one after the other."""
+    begin = FakeLives([FakeLife(iter(life)) for life in lives])
+    return Seat(contender=contender(number), begin=begin, rules=rules or Rules())
+
+
+def begun(of: Seat) -> list[FakeLife]:
+    assert isinstance(of.begin, FakeLives)
+    return of.begin.begun
+
+
+def asked(of: Seat) -> list[int]:
+    return begun(of)[-1].asked
+
+
+def warm(*lives: Iterable[Step]) -> Seat:
+    """A contender whose warm-up of three steps of half a second is over."""
+    made = seat(chain(steps(0.5, 0.5, 0.5), lives[0]), *lives[1:])
+    made.warm_up(Race())
+    assert asked(made) == [3]
+    return made
+
+
+class TestWarmUp:
+    def test_ends_where_the_steps_are_level(self) -> None:
+        one = seat(steps(4.0, 2.0, 1.0, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5))
+        one.warm_up(Race())
+        assert asked(one) == [3, 2, 2]
+
+    @pytest.mark.parametrize(("known", "read"), [(1, [3, 2, 2, 2, 2, 2]), (2, [4, 2, 2, 2, 2])])
+    def test_has_twelve_steps_or_one_more_where_they_never_are(
+        self, known: int, read: list[int]
+    ) -> None:
+        race = Race() if known == 1 else Race(excesses=[[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+        assert race.warmup == known
+        one = seat(Step(2.0**-n, 1) for n in range(99))
+        one.warm_up(race)
+        assert asked(one) == read
+
+    def test_goes_on_where_all_were_delayed(self) -> None:
+        one = seat(chain(steps(1.0, 1.0, 1.0, delayed=True), repeat(Step(1.0, 1))))
+        one.warm_up(Race())
+        assert asked(one) == [3, 2]
+
+    def test_ends_with_a_failure(self) -> None:
+        one = seat(dying(Crashed("rank 0 died"), 1.0))
+        one.warm_up(Race())
+        assert (one.is_in, one.contender.out) == (False, "crashed: rank 0 died")
+        assert asked(one) == [3]
+        assert begun(one)[0].closed == 1
+
+    def test_of_a_script_that_ends_in_it_is_no_warm_up(self) -> None:
+        one = seat(dying(NoMeasurement("train.py ended"), 1.0, 1.0))
+        with pytest.raises(TooShort, match=r"train\.py ended"):
+            one.warm_up(Race())
+
+
+class TestTurn:
+    @pytest.mark.parametrize(
+        ("seconds", "read"),
+        [
+            (0.01, 1 + 8),  # no more than eight that count
+            (0.1, 1 + 6),
+            (0.2, 1 + 3),
+            (0.5, 1 + 2),  # two at least
+            (0.99, 1 + 2),
+            (1.0, 1 + 1),
+            (2.99, 1 + 1),
+            (3.0, 1),  # the first counts too
+            (20.0, 1),
+        ],
+    )
+    def test_takes_about_six_tenths_of_a_second(self, seconds: float, read: int) -> None:
+        one = seat(repeat(Step(seconds, 1)))
+        one.warm_up(Race())
+        assert one.turn() == pytest.approx(math.log(seconds))
+        assert asked(one) == [3, read]
+
+    def test_counts_without_its_first_step(self) -> None:
+        one = warm(steps(9.0, 0.5, 0.7))
+        assert one.turn() == pytest.approx((math.log(0.5) + math.log(0.7)) / 2)
+        assert (one.turns, one.delayed, len(one.counted)) == (1, 0, 1)
+
+    @pytest.mark.parametrize(
+        ("late", "counts"),
+        [([], True), ([0], True), ([3], True), ([0, 1], True), ([1, 2], False), ([1, 2, 3], False)],
+    )
+    def test_counts_where_most_of_its_steps_were_quiet(self, late: list[int], counts: bool) -> None:
+        last = [Step(0.2, 1, delayed_seconds=0.1 * (n in late)) for n in range(4)]
+        one = seat(chain(steps(0.2, 0.2, 0.2), last))
+        one.warm_up(Race())
+        taken = one.turn()
+        assert taken == (pytest.approx(math.log(0.2)) if counts else None)
+        assert (one.turns, one.delayed, len(one.counted)) == (1, not counts, counts)
+
+    def test_of_two_steps_one_is_not_enough(self) -> None:
+        one = warm([*steps(0.5, 0.5), *steps(0.5, delayed=True)])
+        assert one.turn() is None
+        assert (one.turns, one.delayed) == (1, 1)
+
+    @pytest.mark.parametrize("late", [True, False])
+    def test_of_one_step_the_one_before_it_says_nothing(self, late: bool) -> None:
+        one = seat(chain(steps(2.0, 2.0, 2.0), steps(2.0, delayed=True), steps(2.0, delayed=late)))
+        one.warm_up(Race())
+        assert (one.turn() is None, one.delayed) == (late, late)
+
+    def test_counts_delayed_steps_where_there_are_no_others(self) -> None:
+        one = seat(repeat(Step(0.5, 1, delayed_seconds=0.4)), rules=Rules(believe_delayed=True))
+        one.warm_up(Race())
+        assert one.turn() == pytest.approx(math.log(0.5))
+        assert (one.turns, one.delayed) == (1, 1)
+
+    @pytest.mark.parametrize("seconds", [0.0, math.nan, math.inf])
+    def test_is_as_long_as_ever_after_a_time_that_is_none(self, seconds: float) -> None:
+        one = warm([*steps(0.5, 0.5, seconds), *steps(0.5, 0.5, 0.5)])
+        assert one.turn() is None
+        assert one.turn() == pytest.approx(math.log(0.5))
+        assert asked(one) == [3, 3, 3]
+
+    def test_is_as_long_as_ever_after_a_step_that_others_delayed(self) -> None:
+        one = warm([*steps(0.5, 0.5), *steps(9.0, delayed=True), *steps(0.5, 0.5, 0.5)])
+        one.turn()
+        one.turn()
+        assert asked(one) == [3, 3, 3]
+
+    def test_that_fails_is_its_last(self) -> None:
+        one = warm(dying(Crashed("rank 0 died"), 0.5))
+        assert one.turn() is None
+        assert one.contender.out == "crashed: rank 0 died"
+        assert isinstance(one.run.failure, Crashed)
+        assert begun(one)[0].closed == 1
+
+    def test_of_a_script_that_ends_is_taken_when_it_has_begun_again(self) -> None:
+        end = NoMeasurement("train.py ended")
+        one = warm(dying(end, 0.5, 0.5, 0.5), dying(end, *[0.4] * 6), dying(end))
+        assert one.turn() is not None
+        assert one.turn() is None
+        assert begun(one)[0].closed == 1
+        assert asked(one) == [3], "as much warm-up as the first time"
+        assert one.turn() == pytest.approx(math.log(0.4))
+        assert one.contender.out is None
+        with pytest.raises(TooShort):
+            one.turn()
+
+
+def test_the_seconds_of_all_steps_are_added() -> None:
+    first, second = warm(steps(9.0, 0.5, 0.7)), warm(steps(1.0, 1.0, 1.0))
+    first.turn()
+    assert seconds_of([first, second]) == pytest.approx(3 * 0.5 + 10.2 + 3 * 0.5)
+
+
+def measuring() -> Measuring:
+    timer = Timer(clock=lambda: 0.0, most_seconds=None, started=0.0)
+    return Measuring(
+        facts=SMALL.facts,
+        race=Race(),
+        findings=Findings(),
+        timer=timer,
+        on_event=lambda event: None,
+    )
+
+
+def in_turns(
+    seats: Sequence[Seat], rounds: int = 99, among: Measuring | None = None
+) -> list[tuple[int, float]]:
+    """So many rounds; what ``is_enough`` was asked before each."""
+    told: list[tuple[int, float]] = []
+
+    def is_enough(quiet: int, seconds: float) -> bool:
+        told.append((quiet, seconds))
+        return len(told) > rounds
+
+    take_turns(among or measuring(), seats, [s.contender for s in seats], 0, is_enough)
+    return told
+
+
+def quiet_in(*rounds: int) -> Iterator[Step]:
+    """Steps of two seconds, a turn of which others delayed but for those of these rounds."""
+    yield from steps(2.0, 2.0, 2.0)
+    for number in range(99):
+        yield from steps(2.0, 2.0, delayed=number not in rounds)
+
+
+class TestRounds:
+    @pytest.mark.parametrize(
+        ("quiet", "taken"),
+        [((), 6), ((0,), 6), ((5,), 6), ((0, 1), 7), ((0, 6), 6), ((0, 1, 6), 10), (range(99), 50)],
+    )
+    def test_are_given_up_where_not_a_third_is_quiet(
+        self, quiet: Sequence[int], taken: int
+    ) -> None:
+        one = seat(quiet_in(*quiet))
+        in_turns([one])
+        assert len(one.contender.logs) == taken
+
+    def test_are_enough_by_those_that_were_quiet_for_the_baseline(self) -> None:
+        base, other = seat(quiet_in(1, 2)), seat(quiet_in(0, 1), number=1)
+        told = in_turns([base, other], rounds=3)
+        assert told == [(0, 0.0), (0, 8.0), (1, 16.0), (2, 24.0)]
+        assert [value is None for value in other.contender.logs] == [False, False, True]
+
+    def test_take_of_the_time_that_was_given(self) -> None:
+        among, seats = measuring(), [seat(quiet_in(0, 1, 2)), seat(quiet_in(0, 1, 2), number=1)]
+        in_turns(seats, rounds=3, among=among)
+        assert among.timer.step_seconds == seconds_of(seats) == 2 * (6.0 + 3 * 4.0)
+
+    def test_leave_out_who_has_failed_or_has_no_seat(self) -> None:
+        one, spectator = seat(quiet_in(0, 1, 2)), contender(1)
+        failed = seat(dying(Crashed("rank 0 died"), *[2.0] * 5), number=2)
+        everybody = [one.contender, spectator, failed.contender]
+        rounds: Callable[[int, float], bool] = lambda quiet, seconds: quiet == 3  # noqa: E731
+        take_turns(measuring(), [one, failed], everybody, 7, rounds)
+        assert [len(each.measured) for each in everybody] == [3, 0, 1]
+        assert [each.sittings for each in everybody] == [[7] * 3] * 3
+        assert [len(each.logs) for each in everybody] == [3] * 3
+
+    def test_are_looked_at_in_pairs(self) -> None:
+        one = seat(quiet_in(*range(9)))
+        seen: list[int] = []
+        take_turns(
+            measuring(),
+            [one],
+            [one.contender],
+            0,
+            lambda quiet, seconds: quiet == 5,
+            lambda: seen.append(len(one.contender.logs)),
+        )
+        assert seen == [2, 4]
+
+
+def test_a_sitting_ends_with_its_block_and_when_the_time_is_up() -> None:
+    runner = FakeLivingRunner(lambda number: iter(()))
+    with seated(measuring(), runner, [contender(0), contender(1)]) as seats:
+        assert [one.contender.plan for one in seats] == PLANS[:2]
+        assert len(runner.alive) == 2
+        raise TimeUp("while importing torch")
+    assert not runner.alive
