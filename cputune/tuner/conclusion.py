@@ -137,9 +137,9 @@ def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _R
 
 def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
     """From the trials alone: single numbers, with an interval that says so."""
-    base_trial = next((t for t in valid if t.plan.as_found), None) or valid[0]
-    best_trial = max(valid, key=_rate)
-    base, best = _measured(base_trial), _measured(best_trial)
+    measured = [_measured(trial) for trial in valid]
+    base = next((one for one in measured if one.plan.as_found), measured[0])
+    best = max(measured, key=lambda one: one.samples_per_second.median)
     if base == best:
         only = len(valid) == 1
         note = (
@@ -161,10 +161,6 @@ def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
     return _Recommendation(
         baseline=base, best=best if speedup.significant else base, speedup=speedup, notes=(note,)
     )
-
-
-def _rate(trial: Trial) -> float:
-    return 0.0 if trial.samples_per_second is None else trial.samples_per_second.median
 
 
 def _measured(trial: Trial) -> Measured:
@@ -234,19 +230,23 @@ def cannot_work(trials: Sequence[Trial], *, hopeless: bool) -> NoValidTrialError
     Where the last failure was ``hopeless``, or the baseline and the next plan have failed in
     the same way, the script is the cause, and each further trial would run it in vain.
     """
-    if not trials or any(trial.state != FAILED for trial in trials[:2]):
+    if not 0 < len(trials) < 3 or any(trial.state != FAILED for trial in trials):
         return None
-    again = [_way_of(trial) for trial in trials[:2]]
-    same = len(trials) == 2 and again[0] == again[1] and trials[0].kind != Contended.kind
-    if not same and not (hopeless and len(trials) == 1):
+    first, *others = trials
+    if others:
+        alike = all(_way_of(trial) == _way_of(first) for trial in others)
+        in_vain = alike and first.kind != Contended.kind
+    else:
+        in_vain = hopeless
+    if not in_vain:
         return None
-    reason, _, details = (trials[0].reason or "no reason given").partition("\n")
+    reason, _, details = (first.reason or "no reason given").partition("\n")
     return NoValidTrialError(
         reason,
         details="\n".join(details.rstrip().splitlines()[-LAST_LINES:]) or None,
-        hint="no plan changes that, so no other was tried"
-        if len(trials) == 1
-        else "today's launch and the next plan fail alike, so no other was tried",
+        hint="today's launch and the next plan fail alike, so no other was tried"
+        if others
+        else "no plan changes that, so no other was tried",
     )
 
 

@@ -47,8 +47,8 @@ class Seat:
     delayed: int = 0
     counted: list[float] = field(default_factory=list)
     _living: Living = field(init=False)
-    _step_seconds: float = 1.0
-    _warmup: int = 0
+    _warmup: int = field(init=False)
+    _step_seconds: float = TWICE_SECONDS
     _turns_of_this_life: int = 0
 
     def __post_init__(self) -> None:

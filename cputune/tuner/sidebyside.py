@@ -22,8 +22,11 @@ from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of, throug
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.paired import Gain
 from cputune.tuner.seat import Seat
-from cputune.tuner.turns import LEAST_ROUNDS, seated, take_turns
+from cputune.tuner.turns import seated, take_turns
 from cputune.tuner.worth import Change, worths
+
+LEAST_ROUNDS = 6
+"""Of a sitting, delayed ones not counted; fewer have no interval by ranks."""
 
 SITTINGS = 2
 MOST_SECONDS = (30.0, 45.0)

@@ -12,9 +12,6 @@ from cputune.tuner.confirm import Contender
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.seat import Seat, seconds_of
 
-LEAST_ROUNDS = 6
-"""Delayed ones not counted; fewer have no interval by ranks."""
-
 MOST_ROUNDS = 50
 """The delayed ones too."""
 

@@ -196,13 +196,14 @@ class TestTurn:
 
     def test_of_a_script_that_ends_is_taken_when_it_has_begun_again(self) -> None:
         end = NoMeasurement("train.py ended")
-        one = warm(dying(end, 0.5, 0.5, 0.5), dying(end, *[0.4] * 6), dying(end))
+        one = warm(dying(end, 0.5, 0.5, 0.5), dying(end, *[0.4] * 6), dying(end, *[0.4] * 3))
         assert one.turn() is not None
         assert one.turn() is None
         assert begun(one)[0].closed == 1
         assert asked(one) == [3], "as much warm-up as the first time"
         assert one.turn() == pytest.approx(math.log(0.4))
-        assert one.contender.out is None
+        assert one.turn() is None
+        assert (len(begun(one)), one.contender.out) == (3, None)
         with pytest.raises(TooShort):
             one.turn()
 
@@ -277,6 +278,19 @@ class TestRounds:
         assert [len(each.measured) for each in everybody] == [3, 0, 1]
         assert [each.sittings for each in everybody] == [[7] * 3] * 3
         assert [len(each.logs) for each in everybody] == [3] * 3
+
+    def test_have_an_order_that_is_drawn_and_turned_in_the_next(self) -> None:
+        order: list[int] = []
+
+        def recorded(number: int) -> Iterator[Step]:
+            for read in range(99):
+                order.extend([number] * (read >= 3 and read % 2))
+                yield Step(2.0, 1)
+
+        in_turns([seat(recorded(number), number=number) for number in range(4)], rounds=6)
+        rounds = [order[at : at + 4] for at in range(0, 24, 4)]
+        assert rounds[1::2] == [drawn[::-1] for drawn in rounds[::2]]
+        assert len({tuple(drawn) for drawn in rounds}) == 6
 
     def test_are_looked_at_in_pairs(self) -> None:
         one = seat(quiet_in(*range(9)))
