@@ -93,8 +93,8 @@ def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
     best, _ = belief[ranked[0]]
     return [
         plan
-        for index, plan in enumerate(ranked[:MOST_RIVALS])
-        if index == 0 or belief[plan][0] - best < max(NEAR, 2 * belief[plan][1])
+        for plan in ranked[:MOST_RIVALS]
+        if belief[plan][0] - best < max(NEAR, 2 * belief[plan][1])
     ]
 
 
@@ -111,4 +111,4 @@ def _today(findings: Findings) -> Plan | None:
     tried = [trial for trial in findings.trials if trial.plan.as_found]
     if any(trial.state == FAILED and trial.kind != Contended.kind for trial in tried):
         return None
-    return tried[0].plan if tried else None
+    return next((trial.plan for trial in tried), None)

@@ -63,6 +63,7 @@ def confirmed(
     room: int = 9,
     script: Script = always,
     alive: bool = True,
+    seconds: float | None = None,
 ) -> tuple[Findings, list[Plan]]:
     """The findings, and the plans of which it was said that they are measured."""
     findings = Findings(trials=list(trials))
@@ -72,7 +73,7 @@ def confirmed(
         facts=replace(SMALL.facts, memory=memory),
         race=Race(),
         findings=findings,
-        timer=Timer(clock=lambda: 0.0, most_seconds=None, started=0.0),
+        timer=Timer(clock=lambda: 0.0, most_seconds=seconds, started=0.0),
         on_event=lambda e: told.extend(e.plans) if isinstance(e, ConfirmStarted) else None,
     )
     belief = {TODAY: (1.0, deviation)} | {
@@ -97,13 +98,20 @@ class TestWho:
         assert {rival.role for rival in findings.rivals} == {"candidate"}
 
     @pytest.mark.parametrize(
-        ("behind", "deviation", "rivals"),
-        [(0.09, 0.01, 2), (0.1, 0.01, 1), (0.15, 0.08, 2), (0.16, 0.08, 1)],
+        ("best", "behind", "deviation", "rivals"),
+        [
+            (0, 0.09, 0.01, 2),
+            (0, 0.1, 0.01, 1),
+            (0, 0.15, 0.08, 2),
+            (0, 0.16, 0.08, 1),
+            (-2, 0.09, 0.01, 2),
+            (-2, 0.5, 0.01, 1),
+        ],
     )
     def test_those_a_tenth_or_two_deviations_behind_may_not(
-        self, behind: float, deviation: float, rivals: int
+        self, best: float, behind: float, deviation: float, rivals: int
     ) -> None:
-        believed = (0, behind, 3, 3, 3, 3)
+        believed = (best, best + behind, 9, 9, 9, 9)
         findings, _ = confirmed(*ALL, believed=believed, deviation=deviation)
         assert len(findings.rivals) == rivals
 
@@ -128,7 +136,10 @@ class TestWho:
         assert told == [TODAY, PLANS[5], PLANS[4]]
         assert findings.turns == 0
 
-    @pytest.mark.parametrize("trials", [[], [trial(TODAY)], [trial(PLANS[0])]])
+    @pytest.mark.parametrize(
+        "trials",
+        [[], [trial(TODAY)], [trial(PLANS[0])], [trial(TODAY), trial(PLANS[0], kind="crashed")]],
+    )
     def test_nobody_where_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
         findings, told = confirmed(*trials)
         assert (told, findings.rivals) == ([], [])
@@ -174,12 +185,22 @@ def test_where_all_fall_over_the_next_best_has_its_turn(alive: bool) -> None:
     assert findings.baseline.sittings == []
 
 
+def hardly_faster(plan: Plan, before: int) -> Iterable[Step]:
+    return repeat(Step(1.0 if plan == TODAY else 0.97, 8))
+
+
 def test_what_was_measured_before_it_fell_is_not_replaced() -> None:
     def script(plan: Plan, before: int) -> Iterable[Step]:
-        if plan == PLANS[0] and before:
+        if plan != TODAY and before:
             raise Crashed("rank 0 died")
-        return repeat(Step(1.0 if plan == TODAY else 0.98, 8))
+        return hardly_faster(plan, before)
 
-    findings, _ = confirmed(*ALL[:3], script=script, alive=False)
-    assert [rival.out is None for rival in findings.rivals] == [False, True]
+    findings, _ = confirmed(*ALL, script=script, alive=False)
+    assert [rival.out for rival in findings.rivals] == ["crashed: rank 0 died"] * 2
     assert findings.fallen == []
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(None, 10), (20.0, 7)])
+def test_rounds_end_when_the_time_is_up(seconds: float | None, runs: int) -> None:
+    findings, _ = confirmed(*ALL[:2], script=hardly_faster, alive=False, seconds=seconds)
+    assert len(findings.confirm_runs) == runs

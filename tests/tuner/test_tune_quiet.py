@@ -11,14 +11,16 @@ from cputune.errors import NotMeasurableError
 from cputune.layout import baseline_plan
 from cputune.result import ConfirmRun
 from cputune.tuner.events import Disturbed
-from cputune.tuner.findings import Findings, is_disturbed
-from cputune.tuner.quiet import AGAIN_SECONDS, wait_until_quiet
+from cputune.tuner.findings import Findings, how_disturbed, is_disturbed
+from cputune.tuner.quiet import wait_until_quiet
 
 STRESS = "stress (process 7) 98 % of a CPU"
 
 
-def waited(looks: Sequence[Sequence[str]], most_seconds: float | None) -> tuple[list[object], int]:
-    """What was told, and how often was waited; each look sees the next of ``looks``."""
+def waited(
+    looks: Sequence[Sequence[str]], most_seconds: float | None
+) -> tuple[list[object], list[float]]:
+    """What was told, and how long was waited each time; each look sees the next of ``looks``."""
     seen: Iterator[Sequence[str]] = iter(looks)
     events: list[object] = []
     pauses: list[float] = []
@@ -29,27 +31,28 @@ def waited(looks: Sequence[Sequence[str]], most_seconds: float | None) -> tuple[
         clock=lambda: sum(pauses),
         pause=pauses.append,
     )
-    return events, len(pauses)
+    return events, pauses
 
 
 def test_on_a_quiet_machine_nothing_is_said() -> None:
-    assert waited([()], 600) == ([], 0)
+    assert waited([()], 600) == ([], [])
 
 
 def test_who_computes_here_is_told_and_not_waited_for() -> None:
-    assert waited([[STRESS]], None) == ([Disturbed(neighbours=(STRESS,), waiting=False)], 0)
+    assert waited([[STRESS]], None) == ([Disturbed(neighbours=(STRESS,), waiting=False)], [])
 
 
-def test_where_it_is_asked_for_a_quiet_machine_is_waited_for() -> None:
-    events, pauses = waited([[STRESS], [STRESS], (), [STRESS], (), ()], 600)
+@pytest.mark.parametrize("later", [[(), ()], [(), [STRESS], (), ()]])
+def test_where_it_is_asked_for_a_quiet_machine_is_waited_for(later: list[list[str]]) -> None:
+    events, pauses = waited([[STRESS], *later], 600)
     assert events == [Disturbed(neighbours=(STRESS,), waiting=True)]
-    assert pauses == 5
+    assert pauses == [4.0] * len(later)
 
 
 def test_one_that_does_not_get_quiet_is_not_measured() -> None:
-    with pytest.raises(NotMeasurableError, match="not measurable today") as caught:
-        waited([[STRESS]] * 10, 3 * AGAIN_SECONDS)
-    assert STRESS in str(caught.value.details)
+    with pytest.raises(NotMeasurableError, match="it was not quiet in 12 s") as caught:
+        waited([[STRESS], [STRESS], ["make"], ()], 12.0)
+    assert caught.value.details == "busy now: make"
     assert caught.value.exit_code == 4
 
 
@@ -65,12 +68,30 @@ def run(reason: str | None) -> ConfirmRun:
         (Findings(never_quiet=True), True),
         (Findings(never_quiet=True, turns=24, delayed_turns=2), False),
         (Findings(turns=24, delayed_turns=13), True),
+        (Findings(turns=24, delayed_turns=12), False),
         (Findings(confirm_runs=[run("contended: others"), run("contended: others")]), True),
+        (Findings(confirm_runs=[run("contended: others"), run(None)]), False),
+        (Findings(confirm_runs=[run(None)], believed=True), True),
         (Findings(never_quiet=True, confirm_runs=[run(None), run("crashed: x")]), False),
     ],
-    ids=["quiet", "no confirmation", "quiet at last", "most turns", "most rounds", "failed"],
+    ids=[
+        "quiet",
+        "no confirmation",
+        "quiet at last",
+        "most turns",
+        "half of the turns",
+        "most rounds",
+        "half of the rounds",
+        "delayed rounds that count",
+        "failed",
+    ],
 )
 def test_what_others_have_delayed_is_no_ground_for_a_claim(
     findings: Findings, disturbed: bool
 ) -> None:
     assert is_disturbed(findings) == disturbed
+
+
+def test_what_they_have_delayed_is_said() -> None:
+    assert how_disturbed(Findings(turns=24, delayed_turns=13)).endswith("13 of 24 turns")
+    assert how_disturbed(Findings()).endswith("most steps, again and again")
