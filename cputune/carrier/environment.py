@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 
 from cputune.carrier.cleared import is_cleared
 from cputune.plan import Plan
@@ -66,9 +67,10 @@ def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) 
     if any(environment.get(name, "").lower() in ("1", "true", "yes", "on") for name in OFFLINE):
         return False
     address = environment.get("HF_ENDPOINT") or HUB
-    request = urllib.request.Request(address, method="HEAD")
     try:
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
-            return bool(answer.status < 500)
-    except (OSError, ValueError):  # a proxy's refusal (HTTPError) is an OSError too
+        request = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(request, timeout=timeout_seconds):
+            return True
+    # A proxy's refusal (HTTPError) is an OSError; an answer that is none is an HTTPException.
+    except (OSError, ValueError, HTTPException):
         return False

@@ -103,9 +103,8 @@ def _mount(kind: str, options: str, *, root: str, point: str) -> Mount | None:
         version, controllers = 1, frozenset({"cpuset"})
     else:
         return None
-    return Mount(
-        version=version, controllers=controllers, root=_unescape(root), point=_unescape(point)
-    )
+    point = posixpath.normpath(posixpath.join("/", _unescape(point)))
+    return Mount(version=version, controllers=controllers, root=_unescape(root), point=point)
 
 
 def _unescape(text: str) -> str:
@@ -137,15 +136,9 @@ def _upwards(look: Look, mount: Mount, path: str) -> tuple[str, ...]:
     In a cgroup namespace, or where only a part of the hierarchy is mounted, the path
     may not lie below the mount's root: then the top is all there is to see.
     """
-    if ".." in path.split("/"):  # outside of our cgroup namespace
-        path = mount.root
-    path = posixpath.normpath(path)
-    if path == mount.root or mount.root == "/":
-        relative = posixpath.relpath(path, mount.root)
-    elif path.startswith(mount.root + "/"):
-        relative = path.removeprefix(mount.root + "/")
-    else:
-        relative = "."
+    top = mount.root.rstrip("/") + "/"
+    seen = path.startswith(top) and ".." not in path.split("/")
+    relative = path.removeprefix(top).lstrip("/") if seen else ""
     directory = posixpath.normpath(posixpath.join(mount.point, relative))
     if not look.exists(directory):
         directory = mount.point

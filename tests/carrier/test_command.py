@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import cputune
-from cputune.carrier.command import carried, trial_command
+from cputune.carrier.command import carried, launch_command, trial_command
 from cputune.cli import cli
 from cputune.knobs import plan_arguments
 from cputune.plan import Plan
@@ -100,6 +100,71 @@ def test_all_others_are_set_by_code_and_one_never_run_is_among_them(job: Workloa
     assert way.force is not None
     assert way.force.arguments["bf16"] is True
     assert way.force.samples_per_rank == job.global_batch_size
+    assert (way.force.arguments["use_cpu"], way.force.arguments["fp16"]) == (True, False)
+    assert way.sets_objects
+
+
+TWO = replace(ONE, processes_per_node=2, cpus=((0,), (1,)))
+MASKS = ONE.with_setting("dropout", "bytes")
+TINY = Workload.from_recipe("bert-mini")
+
+
+@pytest.mark.parametrize(
+    ("framework", "parses", "by_flags"),
+    [
+        (None, None, True),
+        (None, False, False),
+        ("accelerate", None, False),
+        ("trainer", True, True),
+    ],
+)
+def test_flags_are_asked_for_of_a_script_that_was_never_run(
+    framework: str | None, parses: bool | None, by_flags: bool
+) -> None:
+    job = replace(SCRIPT, framework=framework, parses_arguments=parses)  # type: ignore[arg-type]
+    assert bool(carried(job, ONE, {}, by_flags=True).flags) is by_flags
+
+
+def test_a_recipe_as_found_keeps_its_batch() -> None:
+    batch = str(TINY.global_batch_size)
+    assert carried(TINY, AS_FOUND, {}).flags == ("--per_device_train_batch_size", batch)
+
+
+def test_a_loop_over_torch_alone_gets_variables_and_what_torch_is_told() -> None:
+    job = replace(SCRIPT, framework="pytorch")
+    assert carried(job, ONE, {}).force is None
+    assert (way := carried(job, MASKS, {})).flags == ()
+    assert way.force is not None
+    assert not way.sets_objects
+
+
+@pytest.mark.parametrize(
+    ("job", "plan", "carries"),
+    [
+        (SEEN, AS_FOUND, None),
+        (SEEN, ONE, None),
+        (SEEN, TWO, "{}"),  # its ranks end together
+        (TINY, TWO, None),  # they do by themselves
+        (TINY, MASKS, '{"torch": {"dropout": "bytes"}}'),
+        (replace(SCRIPT, framework="pytorch"), TWO, "{}"),
+    ],
+)
+def test_carry_stands_before_a_script_that_needs_it(
+    job: Workload, plan: Plan, carries: str | None
+) -> None:
+    way = carried(job, plan, {})
+    assert not way.sets_objects
+    words = launch_command(job, way)
+    assert words[len(words) - len(way.flags) :] == way.flags
+    assert (words[1] if words[0].endswith("carry.py") else None) == carries
+
+
+def test_a_recipe_is_shown_as_it_was_written() -> None:
+    recipe = replace(TINY.recipe, description="für Anfänger")  # type: ignore[type-var]
+    job = replace(TINY, recipe=recipe)
+    way = carried(job, ONE, {})
+    for command in (trial_command(job, way), launch_command(job, way)):
+        assert "für Anfänger" in command[1]
 
 
 def test_every_argument_of_a_knob_is_carried_either_way() -> None:

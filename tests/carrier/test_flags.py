@@ -109,6 +109,8 @@ def test_a_plan_without_ipex_switches_the_users_use_ipex_off():
         (("--gradient_accumulation_steps", "2"), 2, ("3",)),
         (("--gradient-accumulation-steps=6",), 1, ("2",)),
         (("--gradient_accumulation_steps", "4"), 2, ("3", "--gradient_accumulation_steps", "2")),
+        (("--gradient_accumulation_steps", "0"), 1, ("12",)),
+        (("--gradient_accumulation_steps", "two"), 1, ("12",)),
     ],
 )
 def test_the_global_batch_stays_what_it_is(arguments, ranks, expected):
@@ -132,6 +134,17 @@ def test_accumulation_that_a_configuration_file_sets_is_kept():
     assert flags[-2:] == ("--per_device_train_batch_size", "3")
     flags = training_flags(script(accumulation=4), plan(2), TODAY)
     assert flags[-3:] == ("3", "--gradient_accumulation_steps", "2")
+
+
+def test_accumulation_of_the_plan_goes_before_the_scripts():
+    flags = training_flags(script(accumulation=4), plan().with_setting("accumulation", 2), TODAY)
+    assert flags[-3:] == ("6", "--gradient_accumulation_steps", "2")
+
+
+def test_a_recipe_takes_bare_flags_and_has_all_of_it_off():
+    recipe = Workload.from_recipe("bert-mini")
+    assert training_flags(recipe, plan(precision="bf16"), TODAY)[1:2] == ("--bf16",)
+    assert "--bf16" not in training_flags(recipe, plan(), TODAY)
 
 
 def test_precision_that_a_script_has_by_default_is_switched_off():

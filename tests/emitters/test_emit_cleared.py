@@ -19,6 +19,7 @@ KEPT = {
     "MKL_VERBOSE": "0",
     "NODE_NAME": "n1",
     "OMPI_MCA_btl": "tcp",
+    "PETALS": "5",
     "RANKING": "1",
     "SLURM_JOB_ID": "7",
 }

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,10 @@ def test_a_lone_rank_has_no_number(launcher: str, environment: dict[str, str]) -
     assert affinity == [ALLOWED[-1]]
 
 
+def test_a_process_that_nobody_numbered_is_the_first() -> None:
+    assert seen("--launcher", "torch", "--cpus", f"{ALLOWED[0]}/{LAST}")[1] == [ALLOWED[0]]
+
+
 def test_it_is_python_3_7() -> None:
     ast.parse(RANK.read_text(encoding="utf-8"), feature_version=(3, 7))
 
@@ -133,11 +138,31 @@ def test_it_refuses_in_words(
     assert "Traceback" not in answer.stderr
 
 
+def test_what_is_preloaded_by_its_name_or_is_there_is_left_to_the_loader() -> None:
+    preload = f"libnowhere.so:{RANK}"
+    assert seen(LD_PRELOAD=preload)[2]["LD_PRELOAD"] == preload
+
+
+def test_what_the_system_refuses_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*words: object) -> None:
+        raise OSError("Argument list too long")
+
+    monkeypatch.setattr(os, "execv", refuse)
+    monkeypatch.setattr(sys, "argv", ["rank.py", "--", "train.py"])
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(RANK), run_name="__main__")
+    assert ended.value.code == 3
+    assert capsys.readouterr().err.startswith("error: Argument list too long\nhint: ")
+
+
 def test_offered_cpus_that_are_not_there_leave_the_binding() -> None:
-    options = ("--launcher", "slurm", "--cpus", "4000/4001", "--bind", "offered")
+    options = ("--launcher", "slurm", "--cpus", f"4000/{LAST},4001", "--bind", "offered")
     answer = start(*options, "--", "-c", SHOW, **SLURM)
     assert json.loads(answer.stdout)[1] == ALLOWED
-    assert "note: rank 1 cannot have CPUs 4001" in answer.stderr
+    assert f"note: rank 1 cannot have CPUs {LAST},4001" in answer.stderr
 
 
 def test_a_pod_with_cpus_of_its_own_is_cut_into_shares() -> None:
@@ -262,9 +287,9 @@ def test_siblings_that_are_not_told_are_none(
 @pytest.mark.parametrize(
     ("ranks", "threads", "workers", "asked", "bound", "affinity"),
     [
-        (2, 1, 0, 4, [[0], [1]], None),  # a core each
+        (2, 1, 0, 4, [[0], [2]], None),  # a core each
         (2, 2, 0, 4, [[0, 1], [2, 3]], None),  # more threads than cores: siblings too
-        (1, 2, 0, 4, [[0, 1]], None),
+        (1, 2, 0, 4, [[0, 2]], None),
         (2, 1, 1, 4, [[1], [3]], "0,2"),  # a worker on the first CPU of each share
         (2, 1, 0, 3, [], None),  # more CPUs than it asked for are not its own
         (3, 2, 0, 4, [], None),  # fewer than its ranks need
@@ -284,7 +309,7 @@ def test_a_pod_with_siblings_is_cut_by_cores(
     taken: list[list[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: taken.append(cpus))
-    monkeypatch.setattr(rank, "siblings", lambda cpu: {cpu % 2, cpu % 2 + 2})
+    monkeypatch.setattr(rank, "siblings", lambda cpu: {cpu // 2 * 2, cpu // 2 * 2 + 1})
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     monkeypatch.setenv("CCL_WORKER_COUNT", str(workers))
     monkeypatch.setenv("CCL_WORKER_AFFINITY", "")

@@ -144,6 +144,86 @@ def test_the_cpuset_file_system_of_linux_2_6(tmp_path: Path) -> None:
     assert facts.topology.allowed == (4, 5)
 
 
+MOUNTED = "31 25 0:27 / /mnt/cg rw - cgroup2 none rw\n"
+OWN = {"proc/self/cgroup": "0::/own\n", "mnt/cg/own/cpu.max": "150000 100000\n"}
+OWN_1 = {
+    "proc/self/cgroup": "1:cpu:/own\n",
+    "mnt/cpu/own/cpu.cfs_quota_us": "150000\n",
+    "mnt/cpu/own/cpu.cfs_period_us": "100000\n",
+}
+
+
+def quota(*trees: dict[str, str]) -> float | None:
+    files = {path: text for tree in trees for path, text in tree.items()}
+    return probe(machine(None, files=files)).limits.cpu_quota
+
+
+@pytest.mark.parametrize("damage", ["rubbish", "0:/other", "x::/other", "0::other"])
+def test_damage_among_the_own_cgroups_is_passed_over(damage: str) -> None:
+    files = {"proc/self/cgroup": f"{damage}\n0::/own\n", "proc/self/mountinfo": MOUNTED}
+    assert quota(OWN, files) == 1.5
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["rubbish", "1 2 3 4 5 6", "20 25 0:27 / - cgroup2 none rw", "20 25 0:27 / /x rw - cgroup2 x"],
+)
+def test_damage_among_the_mounts_is_passed_over(damage: str) -> None:
+    assert quota(OWN, {"proc/self/mountinfo": f"{damage}\n{MOUNTED}"}) == 1.5
+
+
+def test_a_mount_without_options_is_one() -> None:
+    assert quota(OWN, {"proc/self/mountinfo": MOUNTED.replace(" rw -", " -")}) == 1.5
+
+
+@pytest.mark.parametrize("table", ["proc/self/mounts", "proc/mounts"])
+def test_a_kernel_without_mountinfo_has_a_table_of_mounts(table: str) -> None:
+    assert quota(OWN_1, {table: "none /mnt/cpu cgroup\nnone /mnt/cpu cgroup rw,cpu\n"}) == 1.5
+
+
+def test_without_any_table_the_usual_places_are_looked_at(tmp_path: Path) -> None:
+    cpuset = {"dev/cpuset/cpus": "0-7\n", "dev/cpuset/batch/cpus": "4-5\n"}
+    files = {"proc/self/cgroup": "1:cpuset:/batch\n", **cpuset}
+    assert probe(machine(tmp_path, cores=8, files=files)).limits.cpuset == (4, 5)
+
+
+@pytest.mark.parametrize(("others", "seen"), [(63, 1.5), (64, None)])
+def test_of_many_mounts_the_first_64_are_looked_at(others: int, seen: float | None) -> None:
+    gone = "".join(f"{n} 25 0:27 / /gone/{n} rw - cgroup2 none rw\n" for n in range(others))
+    assert quota(OWN, {"proc/self/mountinfo": gone + MOUNTED}) == seen
+
+
+@pytest.mark.parametrize(("length", "seen"), [(4096, 1.5), (4097, None)])
+def test_a_path_is_as_long_as_the_kernel_makes_them(length: int, seen: float | None) -> None:
+    path = "/" + "a" * (length - 1)
+    files = {"proc/self/cgroup": f"0::{path}\n", f"mnt/cg{path}/cpu.max": "150000 100000\n"}
+    assert quota(files, {"proc/self/mountinfo": MOUNTED}) == seen
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"),
+    [(f"{POD}/inner", 1.5), (POD, 8), (f"{POD}-2/inner", 8), ("/", 8), (f"{POD}/../../inner", 8)],
+)
+def test_where_a_part_is_mounted_what_lies_beside_it_is_not_seen(path: str, seen: float) -> None:
+    files = {
+        "proc/self/cgroup": f"0::{path}\n",
+        "proc/self/mountinfo": MOUNTED.replace(" / ", f" {POD} "),
+        "mnt/cg/cpu.max": "800000 100000\n",
+        "mnt/cg/inner/cpu.max": "150000 100000\n",
+    }
+    assert quota(files) == seen
+
+
+def test_a_mount_point_that_is_no_path_ends_the_look(tmp_path: Path) -> None:
+    """It went upwards from there for ever."""
+    files = {
+        "proc/self/cgroup": "0::/x\n",
+        "proc/self/mountinfo": MOUNTED.replace("/mnt/cg", "a/../b"),
+        "b/x/cpu.max": "150000 100000\n",
+    }
+    assert probe(machine(tmp_path, files=files)).limits.cpu_quota == 1.5
+
+
 def test_an_empty_cpuset_is_that_of_its_parent(tmp_path: Path) -> None:
     group = Cgroup(version=1, path="/a/b", above=(Cgroup(version=1, cpuset="1-2"),))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cputune.stack import Versions, ccl_use, ipex_off, ipex_use, oneccl_module
+from cputune.stack.uses import why_too_few_ccl_workers
 
 PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}
 NEW_PAIR = {"torch": "2.8.0", "intel_extension_for_pytorch": "2.8.0"}
@@ -184,3 +185,19 @@ def test_why_the_bindings_cannot_be_used(named, said):
 )
 def test_the_module_that_bindings_bring(bindings, module):
     assert oneccl_module(Versions.from_names({"oneccl_bind_pt": bindings})) == module
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        (None, "with no CCL_WORKER_COUNT accelerate takes gloo: ccl wants 1 or more"),
+        ("0", "with CCL_WORKER_COUNT=0 accelerate"),
+        ("many", "with CCL_WORKER_COUNT=many accelerate"),
+        ("²", "with CCL_WORKER_COUNT=² accelerate"),
+        (" 1 ", None),
+        (4, None),
+    ],
+)
+def test_accelerate_takes_gloo_where_there_is_no_worker(workers, said):
+    why = why_too_few_ccl_workers(workers)
+    assert why is None if said is None else why.startswith(said)

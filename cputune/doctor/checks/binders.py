@@ -70,7 +70,7 @@ def bound_twice(facts: HostFacts) -> Iterator[Finding]:
     if topology.allowed and set(topology.allowed) < limit:
         binders.append(f"the process is bound to CPUs {cpulist.render(topology.allowed)}")
     domain, pin = value(facts, "I_MPI_PIN_DOMAIN"), value(facts, "I_MPI_PIN")
-    if (domain or (pin and pin.lower() not in _OFF)) and (pin or "").lower() not in _OFF:
+    if (domain or pin) and (pin or "").lower() not in _OFF:
         binders.append(f"I_MPI_PIN_DOMAIN={domain}" if domain else f"I_MPI_PIN={pin}")
     kmp = value(facts, "KMP_AFFINITY")
     disabled = {"none", "disabled"} & set((kmp or "").lower().split(","))

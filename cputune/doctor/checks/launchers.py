@@ -63,20 +63,15 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
     Cause: mpirun on PATH is of another MPI than I_MPI_ROOT, or two of them lie on PATH
     and take different options.
     """
-    first = next((item for item in mpi_launchers(facts) if item.name == "mpirun"), None)
-    if first is None or first.dialect is None:
+    launchers = mpi_launchers(facts)
+    first = next((item for item in launchers if item.name == "mpirun"), None)
+    if first is None:
         return
     root = value(facts, "I_MPI_ROOT")
     if root and first.dialect != "intelmpi":
         yield mpi_mixed.finding(f"I_MPI_ROOT={root}, but {first.path} is {first.dialect}")
-    other = next(
-        (
-            i
-            for i in mpi_launchers(facts)
-            if i.name == "mpiexec" and i.dialect not in (None, first.dialect)
-        ),
-        None,
-    )
+    mpiexecs = (item for item in launchers if item.name == "mpiexec")
+    other = next((item for item in mpiexecs if item.dialect != first.dialect), None)
     if other is not None:
         yield mpi_mixed.finding(f"{first.path} is {first.dialect}, {other.path} is {other.dialect}")
 

@@ -1,0 +1,122 @@
+"""What becomes of a word in a stack: accepted, ignored, refused, and what to write instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from cputune.stack import Versions
+from cputune.stack.vocabulary import State, vocabulary, word
+
+TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
+PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}
+IPEX_ERA = {**PAIR, "transformers": "4.52.4", "accelerate": "1.7.0"}
+
+
+def said(spelling: str, stack: dict[str, str], **others: str) -> str | None:
+    found = word(spelling, Versions.from_names({**stack, **others}))
+    return None if found is None else f"{found.state.value}: {found.describe()}"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "transformers", "expected"),
+    [
+        ("--use_cpu", "5.23.0", "accepted: --use_cpu"),
+        ("--no_cuda", "5.23.0", "refused: --no_cuda (instead: --use_cpu)"),
+        ("--use_cpu", "4.31.0", "refused: --use_cpu (instead: --no_cuda)"),
+        ("--use_mps_device", "5.0.0", "refused: --use_mps_device (instead: nothing)"),
+        (
+            "--jit_mode_eval",
+            "5.0.0",
+            "refused: --jit_mode_eval (instead: nothing, torch.compile has taken its place)",
+        ),
+        ("--optim", "4.15.0", "refused: --optim"),
+        ("--fp16", "5.23.0", "ignored: --fp16 (on a CPU it trains in fp32; instead: --bf16)"),
+        ("--fp16", "4.27.4", None),
+        ("--ddp_backend gloo", "4.29.0", "accepted: --ddp_backend gloo"),
+        ("--xpu_backend gloo", "4.28.1", "accepted: --xpu_backend gloo"),
+        ("--xpu_backend gloo", "4.23.1", "refused: --xpu_backend gloo"),
+        ("--colour", "5.23.0", None),
+    ],
+)
+def test_an_argument_is_what_its_release_makes_of_it(
+    spelling: str, transformers: str, expected: str | None
+) -> None:
+    assert said(spelling, {"transformers": transformers}) == expected
+
+
+@pytest.mark.parametrize(
+    ("stack", "expected"),
+    [
+        (TODAY, "refused: --use_ipex (instead: nothing, torch itself runs AMX and bf16)"),
+        (IPEX_ERA, "accepted: --use_ipex (Trainer calls ipex.optimize)"),
+        ({"transformers": "4.52.4"}, "refused: --use_ipex (IPEX is not there)"),
+        ({**IPEX_ERA, "torch": "2.7.0"}, "refused: --use_ipex (IPEX does not fit torch)"),
+        (
+            {**IPEX_ERA, "transformers": "4.53.0", "accelerate": "1.13.0"},
+            "ignored: --use_ipex (neither Trainer nor accelerate calls IPEX)",
+        ),
+        (
+            {**PAIR, "transformers": "4.53.0"},
+            "accepted: --use_ipex (the version of accelerate is not known, and transformers "
+            "4.53.0 leaves IPEX to it)",
+        ),
+    ],
+)
+def test_use_ipex_hangs_on_who_calls_it(stack: dict[str, str], expected: str) -> None:
+    assert said("--use_ipex", stack) == expected
+
+
+@pytest.mark.parametrize(
+    ("transformers", "accelerate", "expected"),
+    [
+        (
+            "5.0.0",
+            "1.12.0",
+            "accepted: {} (with the bindings of this torch and CCL_WORKER_COUNT of 1 or more)",
+        ),
+        (
+            "5.0.0",
+            "1.13.0",
+            "refused: {} (accelerate 1.13.0 has no ccl; instead: --ddp_backend gloo)",
+        ),
+        ("5.1.0", "1.12.0", "refused: {} (the word is gone; instead: --ddp_backend gloo)"),
+        ("5.1.0", "?", "refused: {} (the word is gone; instead: --ddp_backend gloo)"),
+    ],
+)
+def test_ccl_is_asked_of_both(transformers: str, accelerate: str, expected: str) -> None:
+    stack = {"transformers": transformers, "accelerate": accelerate}
+    assert said("--ddp_backend ccl", stack) == expected.format("--ddp_backend ccl")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "accelerate", "expected"),
+    [
+        ("ipex_config:", "1.12.0", "accepted"),
+        ("ipex_config:", "1.13.0", "refused"),
+        ("debug:", "0.21.0", "refused"),
+        ("use_cpu:", "1.15.0", None),  # every release has known it
+        ("dynamo_config:", "1.15.0", None),
+        ("mpirun_config.mpirun_ccl:", "0.27.2", None),
+        ("mpirun_config.mpirun_ccl:", "1.12.0", "accepted"),
+        ("mpirun_config.mpirun_ccl:", "1.13.0", "ignored"),
+        ("ACCELERATE_USE_IPEX", "1.12.0", "accepted"),
+        ("ACCELERATE_USE_IPEX", "1.13.0", "ignored"),
+        ("CCL_WORKER_COUNT", "1.12.0", "accepted"),
+        ("CCL_WORKER_COUNT", "1.13.0", "ignored"),
+    ],
+)
+def test_keys_and_variables_are_those_of_accelerate(
+    spelling: str, accelerate: str, expected: str | None
+) -> None:
+    found = said(spelling, {"accelerate": accelerate})
+    assert (found or "").partition(":")[0] == (expected or "")
+
+
+def test_what_is_accepted_comes_first_and_what_is_refused_last() -> None:
+    states = [found.state for found in vocabulary(Versions.from_names(TODAY))]
+    assert states == sorted(states, key=tuple(State).index)
+    assert set(states) == set(State)
+
+
+def test_of_a_library_that_is_not_there_nothing_is_said() -> None:
+    assert vocabulary(Versions.from_names({"torch": "2.13.0"})) == ()
