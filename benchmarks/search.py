@@ -34,7 +34,8 @@ from typing import Any
 from unittest import mock
 
 import optuna
-from machines import MACHINES, Machine, SimulatedRunner, measured_machine, write_table
+from machines import MACHINES, Machine, SimulatedRunner
+from replayed import measured_machine, write_table
 
 import cputune
 from cputune.plan import Plan
