@@ -29,7 +29,6 @@ class FakeStudy:
     """What runs plans, beside what it has told."""
 
     most_seconds: float | None = None
-    shared: bool = False
     told: list[object] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
     timer: Timer = field(init=False)
@@ -44,7 +43,6 @@ class FakeStudy:
             timer=self.timer,
             on_event=self.told.append,
             reference=(5.0,),
-            shared=self.shared,
         )
 
     def run(self, script: Script, number: int = 1) -> tuple[Run, float, int]:
@@ -182,6 +180,7 @@ class TestConfirmation:
         assert kept.samples_per_second.median == pytest.approx(1.0)
         study.confirm(busy(2))
         said = study.findings.confirm_runs[-1]
+        assert study.of_kind(ConfirmRun) == [kept, said]
         assert said.samples_per_second is None
         assert said.reason == "contended: other processes delayed 3 of 3 steps"
 
@@ -190,17 +189,30 @@ class TestConfirmation:
         study.confirm(lambda plan, before: [Step(1.0, 1, delayed_seconds=0.5)] * 2)
         assert study.findings.confirm_runs[0].samples_per_second is None
 
+    def test_has_no_number_of_a_run_that_failed(self) -> None:
+        def script(plan: Plan, before: int) -> Iterable[Step]:
+            yield from [Step(1.0, 1)] * 3
+            raise Crashed("rank 0 died")
+
+        study = FakeStudy()
+        study.confirm(script)
+        (kept,) = study.findings.confirm_runs
+        assert (kept.samples_per_second, kept.reason) == (None, "crashed: rank 0 died")
+
     def test_is_not_tried_again_where_the_time_is_up(self) -> None:
         study = FakeStudy(most_seconds=3.0)
         assert study.confirm(busy(9))[1] == 1
         assert study.findings.contended_runs == 0
+        assert FakeStudy(most_seconds=4.0).confirm(busy(9))[1] == 2
 
     @pytest.mark.parametrize("shared", [True, False])
     @pytest.mark.parametrize("never_quiet", [True, False])
     def test_believes_a_machine_that_is_shared_and_never_quiet(
         self, shared: bool, never_quiet: bool
     ) -> None:
-        study = FakeStudy(shared=shared)
+        study = FakeStudy()
+        if shared:
+            study.measuring.shared = True
         study.findings.never_quiet = never_quiet
         run, _ = study.confirm(busy(9))
         assert (run.failure is None) is study.findings.believed is (shared and never_quiet)

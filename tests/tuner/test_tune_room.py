@@ -26,10 +26,19 @@ def trial(*peaks: float, state: State = COMPLETED) -> Trial:
         (16, [trial(2), trial(2, 2)], 3),
         (16, [trial(2), trial(90, state=FAILED)], 6),
         (2, [trial(2)], 0),
-        (2, [trial(), trial(0)], 2),
+        (2, [trial(), trial()], 2),
+        (2, [trial(0)], 1),
         (2, [trial(2, state=FAILED)], 1),
     ],
-    ids=["one rank", "the largest", "what failed", "no room", "no processes", "none that ran"],
+    ids=[
+        "one rank",
+        "the largest",
+        "what failed",
+        "no room",
+        "no processes",
+        "silent",
+        "none that ran",
+    ],
 )
 def test_the_room(free: float, trials: list[Trial], room: int) -> None:
     memory = replace(SMALL.facts.memory, available_bytes=free * GIB)

@@ -50,6 +50,9 @@ def test_one_that_failed_says_why_and_in_which_words() -> None:
     assert (trial.state, trial.kind, trial.samples_per_second) == (FAILED, "crashed", None)
     assert trial.reason == "rank 0 died\nNameError: x"
     assert recorded(Run(failure=Crashed("rank 0 died"))).reason == "rank 0 died"
+    longest = "x" * 16_384
+    assert recorded(Run(failure=Crashed(longest))).reason == longest
+    assert recorded(Run(failure=Crashed(longest + "x"))).reason != longest + "x"
 
 
 def test_one_that_came_to_its_end_is_a_number() -> None:
