@@ -40,6 +40,14 @@ CLEARLY = 0.01
 """Doubt at which a rival is slower than the leader, and sits out."""
 
 
+def says_enough(gain: Gain | None, sitting: int, quiet: int, seconds: float) -> bool:
+    """Whether a sitting with so many quiet rounds, and seconds of steps, says enough of a gain."""
+    if gain is None or quiet < LEAST_ROUNDS:
+        return False
+    wanted = max(NARROW * (SITTINGS - sitting) ** 0.5, 0.1 * abs(gain.mean))
+    return gain.half_width <= wanted or seconds > MOST_SECONDS[sitting]
+
+
 Way = Callable[[Plan], Sequence[Change]]
 """The changes that lead from the baseline to a plan; none where they cannot live at once."""
 
@@ -86,11 +94,11 @@ class _Match:
 
     def confirm_leader(self, way: Way) -> None:
         """The second: the baseline, the leader, and the plans on the way between them."""
-        leader = self._leader()
-        if self.is_over or leader is None:
+        leads = self._leader()
+        if self.is_over or leads is None:
             return
-        gain = self._gain(leader)
-        found = way(leader.plan) if gain is not None and gain.low > 0 else ()
+        leader, gain = leads
+        found = way(leader.plan) if gain.low > 0 else ()
         between = [
             Contender(role="candidate", plan=change.plan, believed=leader.believed)
             for change in found[:-1]
@@ -119,7 +127,9 @@ class _Match:
         """New processes, their warm-up, and rounds until that is enough."""
 
         def is_enough(quiet: int, seconds: float) -> bool:
-            return self.is_over or self._is_enough(sitting, quiet, seconds)
+            leads = self._leader()
+            gain = None if leads is None else leads[1]
+            return self.is_over or says_enough(gain, sitting, quiet, seconds)
 
         with seated(self._measuring, self._runner, (*racing, *between)) as seats:
             take_turns(
@@ -133,35 +143,28 @@ class _Match:
         for seat in seats[: len(racing)]:
             self._book(sitting, seat)
 
-    def _is_enough(self, sitting: int, quiet: int, seconds: float) -> bool:
-        leader = self._leader()
-        gain = None if leader is None else self._gain(leader)
-        if gain is None or quiet < LEAST_ROUNDS:
-            return False
-        wanted = max(NARROW * (SITTINGS - sitting) ** 0.5, 0.1 * abs(gain.mean))
-        return gain.half_width <= wanted or seconds > MOST_SECONDS[sitting]
-
-    def _leader(self) -> Contender | None:
+    def _leader(self) -> tuple[Contender, Gain] | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""
-        gains = {
-            index: gain.mean
-            for index, rival in enumerate(self._rivals)
+        gains = [
+            (rival, gain)
+            for rival in self._rivals
             if rival.out is None and (gain := self._gain(rival)) is not None
-        }
-        return self._rivals[max(gains, key=lambda index: gains[index])] if gains else None
+        ]
+        return max(gains, key=lambda pair: pair[1].mean, default=None)
 
     def _gain(self, rival: Contender) -> Gain | None:
         noise = self._measuring.race.noise.deviation
         return gain_of(self._baseline, rival, noise, doubt=doubt_each(self._rivals))
 
     def _let_the_slower_sit_out(self) -> None:
-        leader = self._leader()
-        if leader is None:
+        leads = self._leader()
+        if leads is None:
             return
+        noise = self._measuring.race.noise.deviation
         for rival in self._rivals:
-            if rival is leader or rival.out is not None:
+            if rival.out is not None:
                 continue
-            behind = gain_of(rival, leader, self._measuring.race.noise.deviation, doubt=CLEARLY)
+            behind = gain_of(rival, leads[0], noise, doubt=CLEARLY)
             if behind is not None and behind.low > 0:
                 rival.out = SLOWER
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tuner.fakes import PLANS, SMALL, FakeLivingRunner
 
 import cputune
+from cputune.plan import Plan
+from cputune.result import ConfirmRun
 from cputune.steps import Crashed, NoMeasurement, Step
 from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring, Timer
+from cputune.tuner.paired import Gain
 from cputune.tuner.race import Race
 from cputune.tuner.seat import TooShort
-from cputune.tuner.sidebyside import side_by_side
+from cputune.tuner.sidebyside import Way, says_enough, side_by_side
 from cputune.tuner.turns import MOST_ROUNDS
+from cputune.tuner.worth import Change
 
 
 def steady(*seconds: float, noise: float = 0.0) -> FakeLivingRunner:
@@ -31,21 +36,28 @@ def steady(*seconds: float, noise: float = 0.0) -> FakeLivingRunner:
 
 
 def confirmed(
-    runner: FakeLivingRunner, rivals: int = 1, seconds: float | None = None
+    runner: FakeLivingRunner,
+    rivals: int = 1,
+    seconds: float | None = None,
+    way: Way = lambda plan: (),
 ) -> tuple[Contender, list[Contender], Findings]:
+    told: list[object] = []
     measuring = Measuring(
         facts=SMALL.facts,
         race=Race(),
         findings=Findings(),
         timer=Timer(clock=lambda: 0.0, most_seconds=seconds, started=0.0),
-        on_event=lambda event: None,
+        on_event=lambda e: told.append(e) if isinstance(e, ConfirmRun) else None,
     )
     base, *others = (
         Contender(role="candidate" if number else "baseline", plan=PLANS[number], believed=(0, 1))
         for number in range(rivals + 1)
     )
-    side_by_side(measuring, runner, base, others)
-    assert not runner.alive
+    try:
+        side_by_side(measuring, runner, base, others, way)
+    finally:
+        assert not runner.alive
+        assert told == measuring.findings.confirm_runs
     return base, others, measuring.findings
 
 
@@ -81,10 +93,8 @@ def test_a_script_that_trains_to_its_end_begins_again() -> None:
 
 
 def test_a_script_that_ends_before_it_has_had_a_turn_is_too_short() -> None:
-    runner = ending(5)
     with pytest.raises(TooShort, match="ended by itself"):
-        confirmed(runner)
-    assert not runner.alive
+        confirmed(ending(5))
 
 
 def test_the_order_of_a_round_is_turned_in_the_next() -> None:
@@ -116,6 +126,114 @@ def test_who_leads_after_the_first_sitting_is_named() -> None:
     _, rivals, _ = confirmed(FakeLivingRunner(steps), 2)
     assert rivals[0].out is None
     assert rivals[1].out == SLOWER
+
+
+def test_rivals_that_are_clearly_slower_sit_out_after_two_rounds() -> None:
+    _, rivals, _ = confirmed(steady(1.0, 0.9, 0.5, 0.85, 0.505), 4)
+    assert [len(rival.measured) for rival in rivals] == [2, 12, 2, 6]
+
+
+def test_one_that_was_delayed_has_not_shown_that_it_is_slower() -> None:
+    def steps(number: int) -> Iterator[Step]:
+        for read in itertools.count():
+            late = 0.5 * (number == 2 and read in (4, 5))
+            yield Step(seconds=(1.0, 0.5, 0.9)[number], samples=8, delayed_seconds=late)
+
+    _, rivals, _ = confirmed(FakeLivingRunner(steps), 2)
+    assert len(rivals[1].measured) == 3
+
+
+def test_one_that_failed_is_not_called_slower() -> None:
+    def steps(number: int) -> Iterator[Step]:
+        for _ in range(12 if number == 2 else 10_000):
+            yield Step(seconds=(1.0, 0.5, 0.5 * math.exp(0.13))[number], samples=8)
+        raise Crashed("rank 0 died")
+
+    _, rivals, _ = confirmed(FakeLivingRunner(steps), 2)
+    assert [rival.out for rival in rivals] == [None, "crashed: rank 0 died"]
+    assert len(rivals[1].measured) == 3
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_where_there_is_nobody_to_compare_it_ends(failing: int) -> None:
+    def steps(number: int) -> Iterator[Step]:
+        for _ in range(12 if number == failing else 10_000):
+            yield Step(seconds=0.5, samples=8)
+        raise Crashed("rank 0 died")
+
+    runner = FakeLivingRunner(steps)
+    base, rivals, _ = confirmed(runner)
+    assert (base, *rivals)[failing].out == "crashed: rank 0 died"
+    assert len(base.logs) == 4
+    assert runner.begun == [0, 1]
+
+
+def way(*plans: int) -> Callable[[Plan], list[Change]]:
+    """The way to any plan, over these."""
+    return lambda plan: [
+        Change(knob=f"knob {number}", value="on", plan=PLANS[number]) for number in plans
+    ]
+
+
+def test_the_plans_on_the_way_to_the_leader_live_in_the_second_sitting() -> None:
+    begun = [0] * 4
+
+    def steps(number: int) -> Iterator[Step]:
+        begun[number] += 1
+        second = number > 1 or begun[number] == 2
+        while True:
+            yield Step(seconds=(3.0 if second else 1.0) * 0.8 ** (0, 3, 1, 2)[number], samples=8)
+
+    runner = FakeLivingRunner(steps)
+    _, _, findings = confirmed(runner, way=way(2, 3, 1))
+    assert runner.begun == [0, 1, 0, 1, 2, 3]
+    assert [one.knob for one in findings.worth] == ["knob 2", "knob 3", "knob 1"]
+    assert [one.speedup.ratio for one in findings.worth] == pytest.approx([1.25] * 3)
+    assert len(findings.confirm_runs) == 4, "those on the way are no candidates"
+
+
+def test_without_a_gain_there_is_no_way_to_look_at() -> None:
+    runner = steady(1.0, 1.0)
+    _, _, findings = confirmed(runner, way=way(2, 1))
+    assert runner.begun == [0, 1, 0, 1]
+    assert findings.worth == ()
+
+
+def test_a_runner_that_is_punctual_is_told_how_long_it_may_wait() -> None:
+    class FakePunctual(FakeLivingRunner):
+        left = 0.0
+
+        def keep_to(self, seconds_left: Callable[[], float]) -> None:
+            self.left = seconds_left()
+
+    runner = FakePunctual(steady(1.0, 0.5).script)
+    confirmed(runner, seconds=100.0)
+    assert runner.left == 100.0
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "sitting", "quiet", "seconds", "enough"),
+    [
+        (0.0, 0.035, 0, 6, 0.0, True),
+        (0.0, 0.036, 0, 6, 0.0, False),
+        (0.0, 0.025, 1, 6, 0.0, True),
+        (0.0, 0.026, 1, 6, 0.0, False),
+        (0.0, 0.0, 1, 5, 99.0, False),  # too few rounds
+        (0.5, 0.049, 1, 6, 0.0, True),  # a tenth of the gain will do
+        (0.5, 0.051, 1, 6, 0.0, False),
+        (-0.5, 0.049, 1, 6, 0.0, True),
+        (0.0, 0.2, 0, 6, 30.0, False),
+        (0.0, 0.2, 0, 6, 30.1, True),  # it has taken long enough
+        (0.0, 0.2, 1, 6, 45.0, False),
+        (0.0, 0.2, 1, 6, 45.1, True),
+    ],
+)
+def test_a_sitting_ends_where_its_rounds_say_enough(
+    mean: float, half: float, sitting: int, quiet: int, seconds: float, enough: bool
+) -> None:
+    gain = Gain(mean=mean, low=mean - half, high=mean + half, pairs=quiet)
+    assert says_enough(gain, sitting, quiet, seconds) is enough
+    assert not says_enough(None, sitting, quiet, seconds)
 
 
 def test_what_the_machine_does_hits_all_alike() -> None:
@@ -154,7 +272,11 @@ def test_one_that_fails_is_out_and_the_others_go_on() -> None:
     base, rivals, findings = confirmed(FakeLivingRunner(steps), 2)
     assert rivals[0].out == "crashed: rank 0 died"
     assert ratio(base, rivals[1]) == pytest.approx(1 / 0.6)
-    assert any(run.reason == "crashed: rank 0 died" for run in findings.confirm_runs)
+    assert [run.reason for run in findings.confirm_runs] == [
+        None,
+        "crashed: rank 0 died",
+        *[None] * 3,
+    ]
 
 
 def test_a_round_that_others_delayed_does_not_count() -> None:
@@ -177,6 +299,9 @@ def test_where_it_is_never_quiet_it_is_soon_given_up() -> None:
 
     base, rivals, findings = confirmed(FakeLivingRunner(steps))
     assert findings.turns == findings.delayed_turns == 2 * 6
+    assert {run.reason for run in findings.confirm_runs} == {
+        "contended: other processes delayed its steps"
+    }
     assert gain_of(base, rivals[0], 0.05) is None
 
 
@@ -195,7 +320,7 @@ def test_a_clear_gain_has_six_rounds_in_each_of_two_sittings() -> None:
 
 def test_when_the_time_is_up_it_ends() -> None:
     base, _, _ = confirmed(steady(1.0, 1.0, noise=0.04), seconds=20.0)
-    assert len(base.logs) <= 5
+    assert len(base.logs) == 3
 
 
 def test_of_several_that_may_be_named_each_is_doubted_less() -> None:
