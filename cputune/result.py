@@ -115,8 +115,8 @@ class Trial:
         reason: for people; with the tail of stderr for a crash.
         samples_per_second: measured, for a trial that was completed; for one that was pruned
             no more than a guess, from steps that are still slow.
-        at_most_samples_per_second: of a trial that was pruned all that is known: it is not
-            faster than that.
+        at_most_samples_per_second: of a trial that was pruned: it is not faster than that; None
+            where this would say nothing, for a faster plan was not known either.
         steps: optimizer steps that were measured.
         step_seconds: seconds of all its steps, warm-up included.
         origin: who proposed the plan.

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from cputune.tuner.space import SearchSpace
 
 
-def print_space(space: SearchSpace, *, as_json: bool) -> None:
-    """The plans that would be tried, what was left out and why, and the first command."""
+def print_space(
+    space: SearchSpace, *, budget: int, most_seconds: float | None, as_json: bool
+) -> None:
+    """The plans that would be tried, what was left out and why, the first command, the time."""
+    from cputune.report.length import time_lines
     from cputune.report.tuning import space_lines
 
     words = _first_command(space)
@@ -41,6 +44,8 @@ def print_space(space: SearchSpace, *, as_json: bool) -> None:
         out.print(visible(line))
     out.print(f"first: {space.baseline.describe()}")
     out.print(f"  {words}", soft_wrap=True)  # what is wrapped cannot be pasted
+    for line in time_lines(space, budget, most_seconds):
+        out.print(line)
 
 
 def _first_command(space: SearchSpace) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -28,11 +29,20 @@ _REFRESH_PER_SECOND = 1
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Shows a study on stderr, event by event; ``started`` is when the command began."""
+    """Shows a study on stderr, event by event.
 
-    def __init__(self, started: float, clock: Callable[[], float] = time.monotonic) -> None:
+    ``started`` is when the command began, ``most_seconds`` the time that it was given.
+    """
+
+    def __init__(
+        self,
+        started: float,
+        most_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._clock = clock
-        self._standing = Standing(started=started)
+        most = math.inf if most_seconds is None else most_seconds
+        self._standing = Standing(started=started, most_seconds=most)
         self._live: Live | None = None
 
     def __enter__(self) -> Progress:

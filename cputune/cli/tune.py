@@ -117,7 +117,8 @@ def command(
         )
     if dry_run:
         facts = probe(None if root is None else RecordedHost(root))
-        print_space(search_space(facts, job, **options), as_json=as_json)
+        space = search_space(facts, job, **options)
+        print_space(space, budget=budget, most_seconds=seconds, as_json=as_json)
         return
     destination = None if output == "-" else Path(output)
     book = study_path(study, destination)
@@ -133,7 +134,7 @@ def command(
             book.unlink(missing_ok=True)
     result: Result | None = None
     try:
-        with Progress(started) as progress:
+        with Progress(started, seconds) as progress:
             result = tune(
                 job,
                 facts=facts,

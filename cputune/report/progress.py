@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,16 @@ from cputune.tuner.events import (
     TrialStarted,
     Waiting,
 )
+from cputune.tuner.final import MOST_RIVALS
+from cputune.tuner.measuring import STUDY_SHARE
+from cputune.tuner.timing import Pace, end_seconds
+from cputune.tuner.worth import changes
 from cputune.visible import visible
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from cputune.tuner.space import SearchSpace
 
 _MOST_NAMED = 3
 
@@ -41,9 +48,13 @@ class Standing:
     runs, or ran last, from 0, and ``done`` how many have ended. ``doing`` is what goes
     on now, and ``detail`` more of it. ``searching_since`` is when the first trial after
     today's launch began: what comes before (imports, downloads) says nothing of the rest.
+    ``longest_start`` is what a trial after it took longest until its first step, and
+    ``ends_at`` when all is expected to be over, once the search is. ``most_seconds`` is the time
+    that was given.
     """
 
     started: float
+    most_seconds: float = math.inf
     trials: int | None = None
     number: int = 0
     done: int = 0
@@ -57,20 +68,26 @@ class Standing:
     neighbours: tuple[str, ...] = ()
     searching_since: float | None = None
     searched: int = 0
+    trial_since: float = 0.0
+    longest_start: float = 0.0
+    space: SearchSpace | None = None
+    changes: int = 1
+    ends_at: float | None = None
     result: Result | None = None
 
     def take(self, event: Event, now: float) -> None:
         """Learn from an event that came at ``now``."""
         if isinstance(event, StudyStarted):
-            self.trials = min(event.budget, len(event.space) + 1)
+            self.space = event.space
+            self.trials = most_trials(event.space, event.budget)
             self.done = max(self.done, event.resumed)
         elif isinstance(event, TrialStarted):
-            self.number = event.number
+            self.number, self.trial_since = event.number, now
             self._go_on(f"trial {event.number}", event.plan.describe())
             if event.number and self.searching_since is None:
                 self.searching_since = now
         elif isinstance(event, TrialEnded):
-            self._learn(event.trial)
+            self._learn(event.trial, now)
         elif isinstance(event, TrialRepeated):
             self.detail, self.delayed = f"once more: {event.reason}", True
         elif isinstance(event, StepTaken):
@@ -86,6 +103,7 @@ class Standing:
                 self._go_on("waiting", "until nobody else computes here")
         elif isinstance(event, ConfirmStarted):
             self.searching_since = None
+            self.ends_at = now + self._end_seconds(len(event.plans) - 1)
             self._go_on("confirming", f"{len(event.plans)} plans side by side")
         elif isinstance(event, StudyEnded):
             self.result = event.result
@@ -93,16 +111,21 @@ class Standing:
     def _go_on(self, heading: str, doing: str) -> None:
         self.heading, self.doing, self.detail, self.delayed = heading, doing, "", False
 
-    def _learn(self, trial: Trial) -> None:
+    def _learn(self, trial: Trial, now: float) -> None:
         self.done = trial.number + 1
         if trial.number:
             self.searched += 1
+            started = now - self.trial_since - trial.step_seconds
+            self.longest_start = max(self.longest_start, started)
         if trial.state != COMPLETED or trial.samples_per_second is None:
             return
         if trial.plan.as_found:
             self.today = trial
         if self.best is None or _rate(trial) > _rate(self.best):
             self.best = trial
+            if self.space is not None and trial.plan in self.space.values:
+                today = self.today.plan if self.today else self.space.baseline
+                self.changes = len(changes(self.space, today, trial.plan))
 
     @property
     def of_all(self) -> str:
@@ -121,19 +144,36 @@ class Standing:
         return f"{rate}, about {_rate(self.best) / _rate(self.today):.1f} × today"
 
     def left_seconds(self, now: float) -> float | None:
-        """What the rest of the search takes at the pace so far; None where none is known."""
-        if self.trials is None or self.searching_since is None or not self.searched:
+        """What is left of the study at the pace so far; None where none is known.
+
+        The rest of the search, the confirmation with what each change is worth, the profile.
+        """
+        used = now - self.started
+        if self.ends_at is not None:
+            left = self.ends_at - now
+        elif self.trials is None or self.searching_since is None or not self.searched:
             return None
-        each = (now - self.searching_since) / self.searched
-        return max(0.0, each * (self.trials - self.done))
+        else:
+            each = (now - self.searching_since) / self.searched
+            given = STUDY_SHARE * self.most_seconds - used
+            search = min(each * (self.trials - self.done), given)
+            left = max(0.0, search) + self._end_seconds(min(self.searched, MOST_RIVALS))
+        return max(0.0, min(left, self.most_seconds - used))
+
+    def _end_seconds(self, rivals: int) -> float:
+        """What comes after the search, where so many plans are measured beside today's launch."""
+        known = [trial for trial in (self.today, self.best) if trial is not None and trial.steps]
+        if not known:
+            return 0.0
+        step = max(trial.step_seconds / trial.steps for trial in known)
+        pace = Pace(start_seconds=self.longest_start, step_seconds=step)
+        return end_seconds(pace, rivals=rivals, changes=self.changes)
 
     def time(self, now: float) -> str:
-        """``1m 12s, about 3m to the end of the search``."""
-        text = duration(now - self.started)
+        """``1m 12s, about 3m to the end``."""
         left = self.left_seconds(now)
-        if left is not None and self.heading.startswith("trial"):
-            text += f", about {duration(left)} to the end of the search"
-        return text
+        end = "" if left is None else f", about {duration(left)} to the end"
+        return duration(now - self.started) + end
 
     def tail(self, now: float) -> str:
         """The same in few words, for the end of a trial's line in a log."""
@@ -179,6 +219,11 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes}m {rest:02}s"
     return f"{minutes // 60}h {minutes % 60:02}m"
+
+
+def most_trials(space: SearchSpace, budget: int) -> int:
+    """How many trials a study has at most, today's launch among them."""
+    return min(budget, len(space) + 1)
 
 
 def _rate(trial: Trial) -> float:

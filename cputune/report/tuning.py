@@ -20,6 +20,7 @@ from cputune.tuner.events import (
     TrialRepeated,
     Waiting,
 )
+from cputune.tuner.reading import count_of_steps
 from cputune.visible import visible
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def outcome(trial: Trial) -> str:
         bounds = "" if most is None else f"at most {figure(most)} samples/s, "
         return f"{bounds}cut short: {trial.reason}"
     if trial.state == PRUNED:
-        return "not measured" if most is None else f"at most {figure(most)} samples/s"
+        stopped = f"stopped after {count_of_steps(trial.steps)}: most likely slower"
+        return stopped if most is None else f"at most {figure(most)} samples/s"
     return "not measured" if rate is None else f"{figure(rate.median)} samples/s"
 
 
@@ -149,7 +151,7 @@ def _mark(trial: Trial, *, best: bool) -> str:
     if best:
         return BEST
     if trial.state == PRUNED:
-        return "cut short" if trial.cut_short else "pruned: most likely slower"
+        return "cut short" if trial.cut_short else "stopped: most likely slower"
     return outcome(trial) if trial.state == FAILED else ""
 
 
@@ -164,7 +166,7 @@ def _known(trial: Trial) -> str:
     """What is known of a trial's speed, for a column: a number is one that was measured."""
     rate, most = trial.samples_per_second, trial.at_most_samples_per_second
     if trial.state == PRUNED:
-        return "not measured" if most is None else f"at most {figure(most)}"
+        return "–" if most is None else f"at most {figure(most)}"
     return "–" if rate is None else f"{figure(rate.median)}"
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED
+from cputune.result import COMPLETED, FAILED, Trial
 from cputune.steps import Contended, LivingRunner, Runner
 from cputune.tuner.confirm import Contender, confirm
 from cputune.tuner.events import ConfirmStarted
@@ -20,6 +20,8 @@ from cputune.tuner.space import SearchSpace
 from cputune.tuner.worth import Change, changes
 
 LEAST_ALIVE = 2
+LEAST_LEVEL = 2
+"""Steps past the warm-up that a trial has made at least whose speed is worth a closer look."""
 MOST_RIVALS = 4
 """With three, the worst twentieth under a wander of 10 % was at 0.90 of the optimum, now 0.95."""
 NEAR = 0.1
@@ -41,7 +43,7 @@ def confirm_best(
     Nothing is measured where there are no two plans to compare.
     """
     findings = measuring.findings
-    ran = [t.plan for t in findings.trials if t.state == COMPLETED and not t.plan.as_found]
+    ran = [t.plan for t in findings.trials if may_be_the_best(t) and not t.plan.as_found]
     base = _today(findings)
     if base is None and ran:
         # Today's launch does not run: the first that did stands in for it.
@@ -76,6 +78,15 @@ def confirm_best(
             _in_rounds(measuring, runner, baseline, rivals)
     findings.baseline = baseline
     findings.rivals = rivals
+
+
+def may_be_the_best(trial: Trial) -> bool:
+    """Whether a trial has shown enough of its plan for it to be measured again.
+
+    It ran to its end; or it did not lose, but the time was up after some level steps.
+    """
+    level = trial.steps - trial.delayed_steps - trial.warmup_steps
+    return trial.state == COMPLETED or (trial.cut_short and level >= LEAST_LEVEL)
 
 
 def on_the_way(space: SearchSpace, today: Plan, room: int, best: Plan) -> tuple[Change, ...]:

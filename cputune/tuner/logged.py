@@ -6,7 +6,7 @@ import logging
 
 from cputune.figures import figure
 from cputune.log import log
-from cputune.result import ConfirmRun, Trial
+from cputune.result import PRUNED, ConfirmRun, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
     Disturbed,
@@ -71,6 +71,8 @@ def in_words(event: Event) -> str:
 
 def _outcome(run: Trial | ConfirmRun) -> str:
     rate = run.samples_per_second
-    if isinstance(run, Trial) and run.at_most_samples_per_second is not None:
-        return f"at most {figure(run.at_most_samples_per_second, 4)} samples/s, {run.reason}"
+    if isinstance(run, Trial) and run.state == PRUNED:
+        most = run.at_most_samples_per_second
+        bound = "" if most is None else f"at most {figure(most, 4)} samples/s, "
+        return f"{bound}{run.reason}"
     return run.reason or "" if rate is None else f"{figure(rate.median, 4)} samples/s"

@@ -77,9 +77,7 @@ class Seat:
 
         None where others delayed it, it failed, or its script came to its end. Raises TooShort.
         """
-        skipped = int(self._step_seconds < LONG_STEP_SECONDS)
-        least = 2 if self._step_seconds < TWICE_SECONDS else 1
-        counted = min(max(least, round(TURN_SECONDS / self._step_seconds)), MOST_COUNTED)
+        skipped, counted = steps_of_turn(self._step_seconds)
         taken = self._read(skipped + counted)[skipped:]
         if not self.is_in:
             return None
@@ -121,6 +119,13 @@ class Seat:
         self._living = self.begin()
         self._turns_of_this_life = 0
         self._read(self._warmup)
+
+
+def steps_of_turn(step_seconds: float) -> tuple[int, int]:
+    """How many steps of a turn do not count, and how many do, where a step takes so long."""
+    least = 2 if step_seconds < TWICE_SECONDS else 1
+    counted = min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
+    return int(step_seconds < LONG_STEP_SECONDS), counted
 
 
 def seconds_of(seats: Sequence[Seat]) -> float:

@@ -13,7 +13,7 @@ from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, Origin, Trial
 from cputune.steps import Contended
 from cputune.tuner.measuring import speed
 from cputune.tuner.race import LEAST_KEPT, Race
-from cputune.tuner.reading import Run
+from cputune.tuner.reading import Run, count_of_steps
 from cputune.tuner.statistics import Z95, Estimate
 
 WANDER = 0.1
@@ -76,17 +76,19 @@ def trial_of(
         trial,
         state=PRUNED,
         samples_per_second=speed(guess),
-        at_most_samples_per_second=at_most(guess),
-        reason=cut or _lost(race),
+        at_most_samples_per_second=at_most(guess, race.fastest),
+        reason=cut or _lost(run.steps, race),
     )
 
 
-def at_most(guess: Estimate) -> float:
+def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
     """Samples per second that a plan has at most of which only the first steps were seen.
 
-    Beside what the steps scatter, the machine may just have been slower than usual.
+    Beside what the steps scatter, the machine may just have been slower than usual. None
+    where the bound says nothing: it lies above the fastest plan so far.
     """
-    return math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))
+    bound = math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))
+    return bound if fastest is None or bound < math.exp(-fastest.center) else None
 
 
 def was_disturbed(trial: Trial) -> bool:
@@ -94,7 +96,7 @@ def was_disturbed(trial: Trial) -> bool:
     return trial.kind == Contended.kind or trial.delayed_steps * 2 > trial.steps
 
 
-def _lost(race: Race) -> str:
+def _lost(steps: int, race: Race) -> str:
     fastest = race.fastest
     rate = "" if fastest is None else f", {figure(math.exp(-fastest.center))} samples/s"
-    return f"most likely slower than the fastest{rate}"
+    return f"stopped after {count_of_steps(steps)}: most likely slower than the fastest{rate}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
@@ -17,6 +19,7 @@ from cputune.tuner.events import (
     TrialStarted,
     Waiting,
 )
+from cputune.tuner.sidebyside import MOST_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,7 @@ def test_later_it_says_which_of_how_many_the_best_beside_today_and_what_is_left(
     ratio = SMALL.seconds(standing.today.plan) / SMALL.seconds(standing.best.plan)
     assert f"samples/s, about {ratio:.1f} × today  " in shown["best"]
     assert shown["best"].endswith(standing.best.plan.describe())
-    assert "to the end of the search" in shown["time"]
+    assert "to the end" in shown["time"]
 
 
 def test_a_trial_that_has_ended_is_still_the_same_one(events: list[Event]) -> None:
@@ -77,21 +80,38 @@ def test_a_trial_that_has_ended_is_still_the_same_one(events: list[Event]) -> No
             assert standing.of_all == before
 
 
-def test_what_is_left_follows_from_the_trials_after_todays(events: list[Event]) -> None:
+def test_what_is_left_is_the_search_at_its_pace_the_confirmation_and_the_profile(
+    events: list[Event],
+) -> None:
     standing, now = standing_after(events, 4)
     began = standing.searching_since
     assert began is not None
-    assert standing.left_seconds(now) == pytest.approx((now - began) / 3 * 3)
+    left = standing.left_seconds(now)
+    assert left is not None
+    assert left - (now - began) / 3 * 3 > sum(MOST_SECONDS)
 
 
-def test_the_confirmation_says_so_and_has_no_trial(events: list[Event]) -> None:
+def test_no_more_is_left_than_the_time_that_was_given(events: list[Event]) -> None:
+    standing, now = standing_after(events, 4)
+    standing.most_seconds = now + 20.0
+    assert standing.left_seconds(now) == 20.0
+    assert standing.left_seconds(now + 30.0) == 0.0
+
+
+def test_the_confirmation_says_so_has_no_trial_and_tells_what_is_left_of_it(
+    events: list[Event],
+) -> None:
     standing = Standing(started=0.0)
     for event in events:
         standing.take(event, 1.0)
     shown = lines(standing, 60.0)
     assert shown[0].startswith("confirming")
     assert " of 7" not in shown[0]
-    assert not any("end of the search" in line for line in shown)
+    assert any(re.search(r"time +1m 00s, about .* to the end", line) for line in shown)
+    before = standing.left_seconds(60.0)
+    assert before is not None
+    assert standing.left_seconds(61.0) == before - 1
+    assert standing.left_seconds(10_000.0) == 0.0
 
 
 @pytest.mark.parametrize("columns", [140, 80, 40, 12, 1])

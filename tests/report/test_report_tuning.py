@@ -10,10 +10,12 @@ from rich.console import Console
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
+from cputune.report.length import time_lines
 from cputune.report.tuning import (
     LEGEND,
     line_of,
     measured_lines,
+    outcome,
     result_table,
     sentence,
     space_lines,
@@ -82,6 +84,26 @@ def test_a_trial_that_lost_is_dim_and_one_that_failed_red(result: Result) -> Non
     assert style_of(TrialEnded(trial=result.trials[0])) is None
 
 
+def test_of_a_trial_that_lost_no_number_is_shown_but_a_bound_that_says_something(
+    result: Result,
+) -> None:
+    lost = replace(
+        next(trial for trial in result.trials if trial.state == "pruned"),
+        at_most_samples_per_second=None,
+        steps=1,
+    )
+    plan = lost.plan.describe()
+    assert outcome(lost) == "stopped after one step: most likely slower"
+    assert outcome(replace(lost, at_most_samples_per_second=9.0)) == "at most 9 samples/s"
+    row = next(
+        line
+        for line in shown(result_table(replace(result, trials=(lost,)))).splitlines()
+        if plan in line
+    )
+    assert row.split()[:3] == [str(lost.number), "–", "1"]
+    assert row.endswith("stopped: most likely slower")
+
+
 def test_the_table_has_the_fastest_first_and_failures_last(result: Result) -> None:
     failed = replace(
         result.trials[2],
@@ -140,3 +162,13 @@ def test_the_space_in_words() -> None:
     assert "  precision: fp32, bf16" in lines
     assert any(line.startswith("  always: smt=no") for line in lines)
     assert "left out:" in lines
+
+
+def test_what_takes_the_time_is_said_before_it_is_known_how_long() -> None:
+    said = "\n".join(time_lines(SPACE, 20, None))
+    assert "search: 7 trials" in said, "six plans, and today's launch"
+    assert "confirmation: 5 plans" in said
+    assert "profile" in said
+    assert "all within" not in said
+    assert "all within 10m 00s (--max-time)" in time_lines(SPACE, 20, 600.0)[0]
+    assert "confirmation" not in "\n".join(time_lines(SPACE, 1, None))

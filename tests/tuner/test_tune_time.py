@@ -157,6 +157,29 @@ def test_a_later_trial_that_is_cut_short_is_told_with_what_is_known() -> None:
     assert "was cut short: it started for 16 s, then made" in " ".join(result.notes)
 
 
+def test_a_trial_that_was_cut_short_after_some_level_steps_is_measured_again() -> None:
+    """The guide's plan starts late, once, and is the fastest."""
+    clock = FakeClock()
+
+    def startup(plan: Plan) -> float:
+        return 58.9 if not plan.as_found and plan not in runner.started else 1.0
+
+    runner = FakeSlowStart(clock, startup, 1.0)
+    runner.script = lambda plan, before: steady(1.0 if plan.as_found else 0.5)
+    result = TuningStudy(
+        SMALL.workload,
+        SMALL.facts,
+        lambda workload, fresh: nullcontext(runner),
+        StudyOptions(max_time_seconds=94.0, budget=2),
+        clock=clock,
+        started=clock.now,
+    ).run()
+    cut = result.trials[-1]
+    assert cut.cut_short
+    assert cut.plan in {run.plan for run in result.confirmation}
+    assert result.best.plan == cut.plan
+
+
 def test_a_later_trial_without_a_step_is_not_on_record_and_is_tried_when_resumed(
     tmp_path: Path,
 ) -> None:

@@ -81,18 +81,31 @@ def test_one_that_has_lost_has_a_bound() -> None:
     trial = recorded(Run(logs=LEVEL, steps=8, verdict="lost"), race)
     assert (trial.state, trial.reason) == (
         PRUNED,
-        "most likely slower than the fastest, 4 samples/s",
+        "stopped after 8 steps: most likely slower than the fastest, 4 samples/s",
     )
     guess = race.lost(LEVEL)
     assert trial.samples_per_second is not None
     assert trial.samples_per_second.median == pytest.approx(math.exp(-guess.center))
-    assert trial.at_most_samples_per_second == at_most(guess)
-    assert recorded(Run(logs=LEVEL)).reason == "most likely slower than the fastest"
+    assert trial.at_most_samples_per_second == at_most(guess, race.fastest)
+    assert recorded(Run(logs=LEVEL, steps=8)).reason == (
+        "stopped after 8 steps: most likely slower than the fastest"
+    )
+
+
+def test_a_bound_above_the_fastest_says_nothing_and_is_not_told() -> None:
+    race = Race(fastest=Estimate(center=math.log(0.4), error=0, kept=(), warmup=0, level=True))
+    trial = recorded(Run(logs=LEVEL[:1], steps=1, verdict="lost"), race)
+    assert (trial.state, trial.at_most_samples_per_second) == (PRUNED, None)
+    assert (trial.reason or "").startswith("stopped after one step: most likely slower")
 
 
 def test_the_bound_allows_for_a_machine_that_wanders() -> None:
     guess = Estimate(center=math.log(0.5), error=0.05, kept=(), warmup=0, level=True)
-    assert at_most(guess) == pytest.approx(2 * math.exp(1.96 * math.hypot(0.05, 0.1)))
+    bound = 2 * math.exp(1.96 * math.hypot(0.05, 0.1))
+    assert at_most(guess, None) == pytest.approx(bound)
+    for fastest, told in ((bound * 1.01, True), (bound * 0.99, False)):
+        leader = Estimate(center=-math.log(fastest), error=0, kept=(), warmup=0, level=True)
+        assert (at_most(guess, leader) is not None) is told
 
 
 @pytest.mark.parametrize(
