@@ -22,6 +22,11 @@ The same in a working folder, for the options that such a folder may set.
 What
 .B cputune tune
 writes: the result, and the study that can be gone on with.
+.TP
+.I ~/.local/state/cputune/history
+The newest results, for
+.BR "cputune history" ;
+below $XDG_STATE_HOME where that is set.
 .SH ENVIRONMENT
 Every option has a variable: CPUTUNE_, the command and the option, as in CPUTUNE_TUNE_BUDGET.
 .B cputune config

@@ -21,6 +21,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Whoever runs the suite may have a configuration of their own. A test of files lets them in.
 os.environ["CPUTUNE_CONFIG"] = "none"
+# No result of a test is kept in their history: below a file no folder can be made.
+os.environ["XDG_STATE_HOME"] = "/dev/null/state"
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,9 @@ _SUBCOMMANDS = {
     # name: the line in `cputune --help`; the module is cputune/cli/NAME.py
     "doctor": "Say what is wrong with this machine for training, and how to mend it.",
     "tune": "Measure plans on this machine and find the fastest.",
+    "show": "Show a result: the verdict, what to change, the launch, the plans.",
+    "compare": "Compare results: same machine, same work, and how much faster?",
+    "history": "List the results of earlier studies.",
     "emit": "Write the launch files that reproduce the tuned plan.",
     "run": "Train with the tuned plan here, now, in the foreground.",
     "verify": "Hand launch files to their real consumers and say what they did.",

@@ -19,6 +19,9 @@ _MAY_SET = {
         "allow-slow-precision", "batch-per-rank", "budget", "fix", "global-batch-size", "knobs",
         "max-time", "recipe", "seed", "verbose",
     ),
+    "show": ("all", "format", "verbose"),
+    "compare": ("format", "verbose"),
+    "history": ("format", "verbose"),
     "emit": (
         "accelerate-version", "account", "batch-per-rank", "format", "interface", "job-name",
         "label", "memory", "mpi", "namespace", "no-carrier", "node-selector", "nodes", "partition",

@@ -14,7 +14,7 @@ from cputune.errors import CputuneError
 
 
 def manner(cli: click.Group, words: Sequence[str]) -> tuple[int, bool]:
-    """How often ``-v`` and whether ``--json`` is given, as click reads these words.
+    """How often ``-v`` is given, and whether JSON is asked for, as click reads these words.
 
     What click does not know is passed over. Words after ``--`` are the script's.
     """
@@ -41,7 +41,7 @@ def manner(cli: click.Group, words: Sequence[str]) -> tuple[int, bool]:
     )
     told, _ = _parsed(command, below, rest[names[0] + 1 :])
     verbose = (options.get("verbose") or 0) + (told.get("verbose") or 0)
-    return verbose, bool(told.get("as_json"))
+    return verbose, bool(told.get("as_json")) or told.get("format_") == "json"
 
 
 _UNKNOWN = click.Command("unknown", params=[click.Option(["--json", "as_json"], is_flag=True)])
@@ -56,7 +56,7 @@ def _parsed(
     values = {
         option.name: option.handle_parse_result(context, given, [])[0]
         for option in command.params
-        if option.name in ("verbose", "as_json")
+        if option.name in ("verbose", "as_json", "format_")
     }
     return {name: value for name, value in values.items() if name}, rest
 

@@ -64,6 +64,10 @@ def tuned(path: Path | None, facts: HostFacts, *, other_machine: bool) -> Result
             )
             return None
         path = DEFAULT_RESULT
+    else:
+        from cputune.history import result_path
+
+        path = result_path(str(path))
     result = Result.load(path)
     difference = machine_difference(result.host, facts)
     missing = missing_cpus(result.best.plan, facts)

@@ -108,8 +108,8 @@ def _completing(
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Write the launch files that reproduce a tuned plan.
 
-    RESULT is what `cputune tune` wrote (cputune.json). Without one the files hold the
-    guides' default plan for this machine, and say that nothing was measured.
+    RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Without
+    one the files hold the guides' default plan for this machine, and say that nothing was measured.
 
     \b
     cputune emit --format mpirun

@@ -37,8 +37,9 @@ from cputune.result import Result
 def command(ctx: click.Context, result: Path | None, plan: str, other_machine: bool) -> None:
     """Train with the best plan on this machine, now, in the foreground.
 
-    RESULT is what `cputune tune` wrote (cputune.json). Output, signals and exit code are
-    those of the training; nothing is measured and nothing is written beside it.
+    RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Output,
+    signals and exit code are those of the training; nothing is measured and nothing is written
+    beside it.
 
     \b
     cputune run

@@ -14,6 +14,7 @@ import click
 from cputune.cli._commands import again, print_space
 from cputune.cli._output import console, print_json, tell
 from cputune.cli._places import refuse_overwriting, study_path
+from cputune.cli._results import remember
 from cputune.cli._signals import interrupted_by_any_signal
 from cputune.errors import Interrupted, MissingPackageError, UsageError
 from cputune.script import read_typed, require_trainable
@@ -61,6 +62,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.option("--wait-quiet", metavar="TIME", help="Wait so long until nothing else computes here.")
 @click.option("-o", "--output", metavar="FILE", default="cputune.json", show_default=True)
 @click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
+@click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
 @click.option("--json", "as_json", is_flag=True, help="The result on stdout, nothing else.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
 @click.pass_context
@@ -84,6 +86,7 @@ def command(
     wait_quiet: str | None,
     output: str,
     force: bool,
+    no_history: bool,
     as_json: bool,
     script: tuple[str, ...],
 ) -> None:
@@ -151,12 +154,16 @@ def command(
             )
         if destination is not None:
             result.save(destination, force=True)
+        if not no_history:
+            remember(result, destination)
         _show(result, destination, facts, as_json=as_json or destination is None)
     except (Interrupted, KeyboardInterrupt) as error:  # the latter while all is put away
         found = getattr(error, "result", None) or result
         if found is not None and destination is not None:
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}")
+        if found is not result and found is not None and not no_history:  # else it was kept
+            remember(found, destination)
         raise Interrupted(
             str(error) or "interrupted", hint=f"go on with: {again(ctx, job, script)}"
         ) from None

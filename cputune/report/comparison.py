@@ -45,6 +45,7 @@ class Compared:
         today: the ratio of the two launches of today; None where none is to be said.
         best: the same of the two best plans.
         refused: why no ratio is said at all; None where they may be compared.
+        other_machine: in what their machines differ; None where they do not.
         warnings: in what they differ that the ratio hangs on.
         notes: in what else they differ: versions, and which plan is the best.
     """
@@ -54,6 +55,7 @@ class Compared:
     today: Ratio | None = None
     best: Ratio | None = None
     refused: str | None = None
+    other_machine: str | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -61,14 +63,16 @@ class Compared:
 def compare(reference: Result, other: Result, *, name: str) -> Compared:
     """Hold ``other``, which is called ``name``, against the reference."""
     refused = why_not(reference, other)
+    machines = host_difference(reference.host, other.host, names=("of the first", "of this one"))
     if refused is not None:
-        return Compared(name=name, result=other, refused=refused)
+        return Compared(name=name, result=other, refused=refused, other_machine=machines)
     return Compared(
         name=name,
         result=other,
+        other_machine=machines,
         today=ratio(reference, reference.baseline, other, other.baseline),
         best=ratio(reference, reference.best, other, other.best),
-        warnings=tuple(_warnings(reference, other)),
+        warnings=tuple(_warnings(reference, other, machines)),
         notes=tuple(_notes(reference, other)),
     )
 
@@ -103,8 +107,7 @@ def _named(workload: Workload) -> str:
     return "the script " + " ".join(workload.program)
 
 
-def _warnings(a: Result, b: Result) -> Iterator[str]:
-    machines = host_difference(a.host, b.host, names=("of the first", "of this one"))
+def _warnings(a: Result, b: Result, machines: str | None) -> Iterator[str]:
     if machines:
         yield f"other machine, so this compares machines: {machines}"
     batches = tuple(_batch(result.workload) for result in (a, b))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from cputune.figures import figure
 from cputune.plan import Plan
-from cputune.report.writing import Rows
+from cputune.report.writing import Rows, rich_table
 from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
@@ -24,6 +21,8 @@ from cputune.tuner.reading import count_of_steps
 from cputune.visible import visible
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from cputune.tuner.space import SearchSpace
 
 
@@ -112,14 +111,7 @@ def sentence(result: Result) -> str:
 
 def result_table(result: Result, *, most: int | None = None) -> Table:
     """Every trial, the fastest first and the failed last; or ``most`` of them, from the first."""
-    shown = plans(result, most)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in shown.headings:
-        table.add_column(heading, justify="right" if heading in shown.right else "left")
-    for row in shown.rows:
-        style = "bold" if row[-1] == BEST else None
-        table.add_row(*(Text(visible(cell)) for cell in row), style=style)
-    return table
+    return rich_table(plans(result, most), strong=lambda row: row[-1] == BEST)
 
 
 BEST = "best"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,16 +26,23 @@ class Rows:
     right: frozenset[str] = field(default_factory=frozenset)
 
 
-def rich_table(table: Rows) -> Table:
-    """For a terminal; a heading in bold, no lines."""
+def rich_table(
+    table: Rows, *, strong: Callable[[tuple[str, ...]], bool] = lambda row: False
+) -> Table:
+    """For a terminal, without lines; headings are bold, and rows that are ``strong``.
+
+    What does not fit is broken, never cut.
+    """
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for heading in table.headings:
-        shown.add_column(heading, justify="right" if heading in table.right else "left")
+        right = heading in table.right
+        shown.add_column(heading, justify="right" if right else "left", overflow="fold")
     for row in table.rows:
-        shown.add_row(*(Text(visible(cell)) for cell in row))
+        style = "bold" if strong(row) else None
+        shown.add_row(*(Text(visible(cell)) for cell in row), style=style)
     return shown
 
 

@@ -20,6 +20,7 @@ from machines import TODAY, Model, machine, simulated
 from cputune import cpulist
 from cputune.cli import main
 from cputune.facts import BusyProcess, Launcher
+from cputune.history import kept_results, result_path
 from cputune.host import locks
 from cputune.plan import Plan
 from cputune.probing.quiet import Surroundings
@@ -413,6 +414,47 @@ class TestNoResult:
         assert ended.code == 130
         assert "hint: go on with: cputune tune --resume --seed 3" in ended.err
         assert Result.load("cputune.json").confirmation
+
+    def test_each_result_is_kept_in_the_history_but_where_it_is_not_wanted(
+        self, cputune: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        cputune("tune", "--budget", "2")
+        cputune("tune", "--budget", "2", "-o", "-", "--force")
+        cputune("tune", "--budget", "2", "--force", "--no-history")
+        printed, written = kept_results()
+        assert (printed.file, written.file) == (None, str(tmp_path / "cputune.json"))
+        assert written.work == "bert-mini"
+
+    def test_what_an_interrupted_study_found_is_kept_too(
+        self,
+        cputune: Run,
+        runner: type[FakeProcessRunner],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        left = [12]
+
+        def interrupted(plan: Plan) -> Iterator[Step]:
+            for step in true_steps(plan):
+                left[0] -= 1
+                if left[0] == 0:
+                    signal.raise_signal(signal.SIGINT)
+                yield step
+
+        runner.script = staticmethod(interrupted)
+        assert cputune("tune").code == 130
+        (kept,) = kept_results()
+        assert Result.load(result_path(kept.id)) == Result.load("cputune.json")
+
+    def test_a_history_that_cannot_be_written_ends_nothing(
+        self, cputune: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/state")
+        ended = cputune("tune", "--budget", "2")
+        assert ended.code == 0
+        assert "kept" not in ended.err
 
     def test_a_study_in_use_is_left_alone(self, cputune: Run) -> None:
         cputune("tune", "--budget", "2")

@@ -1,0 +1,211 @@
+"""``cputune show``, ``compare`` and ``history`` as their user meets them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+from tuner.fakes import SMALL, FakeRunner, truthful
+
+import cputune as library
+from cputune.cli import cli, main
+from cputune.history import keep
+from cputune.result import Result
+from cputune.workload import Workload
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return library.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
+
+
+@pytest.fixture
+def cputune(
+    result: Result,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """In a folder with a result, and a history that holds it, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("cputune.probing.probe", lambda host=None: SMALL.facts)
+    result.save("cputune.json")
+    keep(result, machine="a machine", file=Path("cputune.json"), now="20261121-193000")
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["cputune", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Ended(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+def test_show_tells_what_lies_here(cputune: Run) -> None:
+    ended = cputune("show")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("2.56 times faster than what you have today")
+    assert "cputune run cputune.json" in ended.out
+
+
+def test_show_has_colour_where_it_is_wanted_and_none_elsewhere(cputune: Run) -> None:
+    assert "\x1b[" not in cputune("show").out
+    assert "\x1b[1;32m2.56 times faster" in cputune("--color", "always", "show").out
+
+
+@pytest.mark.parametrize("word", ["20261121-193000", "2026", "last"])
+def test_show_opens_a_result_of_the_history_and_names_it_by_its_id(cputune: Run, word: str) -> None:
+    assert "cputune run 20261121-193000\n" in cputune("show", word).out
+
+
+def test_show_has_four_forms(cputune: Run, result: Result) -> None:
+    assert cputune("show", "--format", "markdown").out.startswith("## cputune show\n")
+    assert json.loads(cputune("show", "-f", "json").out)["schema"] == "cputune.summary/1"
+    rows = list(csv.DictReader(io.StringIO(cputune("show", "-f", "csv").out)))
+    assert len(rows) == len(result.trials)
+
+
+def test_a_format_may_be_a_default_of_ones_own(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CPUTUNE_SHOW_FORMAT", "csv")
+    assert cputune("show").out.startswith("trial,state,")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error", "hint"),
+    [
+        (("show", "no.json"), 3, "cannot read no.json", "run `cputune tune` first"),
+        (("show", "1999"), 2, "there is no file 1999", "`cputune history` lists them"),
+        (("show", "broken.json"), 3, "broken.json is not JSON", "run `cputune tune` again"),
+        (("show", "."), 3, "cannot read .: not a regular file", "cputune tune"),
+        (("show", "--root", "nowhere"), 3, "nowhere", ""),
+        (("compare", "cputune.json"), 2, "nothing to compare it with", "before.json after.json"),
+        (("compare", "cputune.json", "no.json"), 3, "cannot read no.json", "cputune tune"),
+        (("show", "--format", "xml"), 2, "'xml' is not one of", "cputune show --help"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_with_a_hint(
+    cputune: Run, words: tuple[str, ...], code: int, error: str, hint: str
+) -> None:
+    Path("broken.json").write_text("{")
+    ended = cputune(*words)
+    assert (ended.code, ended.out) == (code, "")
+    assert error in ended.err
+    assert hint in ended.err
+
+
+def test_where_nothing_lies_the_history_is_pointed_out(cputune: Run) -> None:
+    Path("cputune.json").unlink()
+    ended = cputune("show")
+    assert ended.code == 3
+    assert "there is no cputune.json here" in ended.err
+    assert "`cputune history` lists earlier ones" in ended.err
+
+
+def test_an_error_is_told_as_json_where_json_is_asked_for(cputune: Run) -> None:
+    ended = cputune("show", "no.json", "--format", "json")
+    assert json.loads(ended.out)["error"]["message"].startswith("cannot read no.json")
+
+
+def test_compare_says_it_in_words(cputune: Run) -> None:
+    ended = cputune("compare", "cputune.json", "last")
+    assert ended.code == 0
+    assert ended.out.startswith("last beside cputune.json: same machine, same work.\n")
+    assert "best plan: no difference can be told (95 % interval " in ended.out
+
+
+def test_compare_has_four_forms(cputune: Run) -> None:
+    words = ("compare", "cputune.json", "last", "--format")
+    assert cputune(*words, "markdown").out.startswith("## cputune compare\n")
+    assert cputune(*words, "csv").out.startswith("what,result,samples_per_second,")
+    assert json.loads(cputune(*words, "json").out)["schema"] == "cputune.comparison/1"
+
+
+def test_other_work_ends_compare_with_3(cputune: Run, result: Result) -> None:
+    other = replace(result, workload=Workload.from_recipe("gpt2-clm"))
+    other.save("other.json")
+    ended = cputune("compare", "cputune.json", "other.json")
+    assert (ended.code, ended.out) == (3, "")
+    assert "they trained different things" in ended.err
+    some = cputune("compare", "cputune.json", "other.json", "last")
+    assert some.code == 3
+    assert "other.json is not compared: they trained different things" in some.out
+    assert "best plan: no difference can be told" in some.out
+
+
+def test_history_lists_what_was_kept(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    _, row, _, place = cputune("history").out.splitlines()
+    for words in ("20261121-193000", "a machine", "×2.56", str(tmp_path / "cputune.json")):
+        assert words in row
+    assert place.startswith(f"Kept in {tmp_path / 'state'}/cputune/history, the newest 100.")
+    assert cputune("history", "-f", "markdown").out.startswith("| id | measured |")
+    (row,) = csv.DictReader(io.StringIO(cputune("history", "-f", "csv").out))
+    assert row["id"] == "20261121-193000"
+    (kept,) = json.loads(cputune("history", "-f", "json").out)["results"]
+    assert kept["file"] == str(Path("cputune.json").absolute())
+
+
+def test_a_history_that_is_empty_says_so(cputune: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/state")
+    assert "nothing was kept" in cputune("history").out
+    assert cputune("history", "-f", "csv").out == "id,measured,machine,work,gain,file\n"
+
+
+def test_emit_takes_an_id_too(cputune: Run) -> None:
+    Path("cputune.json").unlink()
+    ended = cputune("emit", "--format", "env", "20261121-193000")
+    assert ended.code == 0, ended.err
+    assert "export OMP_NUM_THREADS=2" in ended.out
+
+
+def test_ids_are_completed_and_files_where_none_begins_so(cputune: Run) -> None:
+    context = click.Context(cli)
+    command = cli.get_command(context, "show")
+    assert command is not None
+    (argument,) = (one for one in command.params if isinstance(one, click.Argument))
+    completed = argument.shell_complete(context, "2026")
+    assert [item.value for item in completed] == ["20261121-193000"]
+    assert [item.type for item in argument.shell_complete(context, "cpu")] == ["file"]
+
+
+def test_a_machine_that_cannot_be_read_hides_no_result(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(host: object = None) -> None:
+        raise library.CputuneError("no /proc")
+
+    monkeypatch.setattr("cputune.probing.probe", broken)
+    ended = cputune("show")
+    assert ended.code == 0
+    assert "times faster" in ended.out
+
+
+def test_nothing_but_the_history_lies_in_the_state_folder(cputune: Run, tmp_path: Path) -> None:
+    cputune("show")
+    assert os.listdir(tmp_path / "state" / "cputune") == ["history"]

@@ -1,0 +1,196 @@
+"""Two results beside each other: what may be compared, and what the ratio is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tuner.fakes import SMALL, FakeRunner, truthful
+
+import cputune
+from cputune.report.compare import document, markdown, print_comparison, rows_csv
+from cputune.report.comparison import NO_DIFFERENCE, Compared, Ratio, compare, ratio
+from cputune.result import Measured, Result, Throughput
+from cputune.workload import Workload
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
+
+
+def at(result: Result, median: float, share: float = 0.02) -> Result:
+    """The result, both of its sides at this speed, plus or minus a share."""
+    rate = Throughput(median=median, low=median * (1 - share), high=median * (1 + share))
+    return replace(
+        result,
+        baseline=replace(result.baseline, samples_per_second=rate),
+        best=replace(result.best, samples_per_second=rate),
+    )
+
+
+def best(a: Result, b: Result) -> Ratio:
+    found = compare(a, b, name="b").best
+    assert found is not None
+    return found
+
+
+def test_a_result_beside_itself_is_no_different(result: Result) -> None:
+    found = compare(result, result, name="again")
+    assert (found.refused, found.warnings, found.notes) == (None, (), ())
+    for side in (found.best, found.today):
+        assert side is not None
+        assert side.ratio == 1
+        assert side.verdict == NO_DIFFERENCE
+
+
+def test_the_interval_of_a_ratio_holds_both_intervals(result: Result) -> None:
+    found = best(at(result, 10, 0.03), at(result, 12, 0.04))
+    assert found.ratio == pytest.approx(1.2)
+    assert found.low == pytest.approx(1.2 * (1 - 0.05), rel=0.005)
+    assert found.high == pytest.approx(1.2 * (1 + 0.05), rel=0.005)
+    assert found.verdict == "faster"
+
+
+@pytest.mark.parametrize(
+    ("speed", "verdict"), [(10.2, NO_DIFFERENCE), (12, "faster"), (8, "slower")]
+)
+def test_what_is_said_hangs_on_whether_the_interval_holds_1(
+    result: Result, speed: float, verdict: str
+) -> None:
+    assert best(at(result, 10), at(result, speed)).verdict == verdict
+
+
+def test_a_pair_of_alike_plans_is_seldom_called_different(result: Result) -> None:
+    """Normal noise of 1 % in the log, and intervals that say so: 5 % may be called so."""
+    draw, called = random.Random(0), 0
+    for _ in range(1000):
+        speeds = (math.exp(draw.gauss(0, 0.01)) for _ in range(2))
+        a, b = (at(result, speed, 1.96 * 0.01) for speed in speeds)
+        called += best(a, b).verdict != NO_DIFFERENCE
+    assert called < 70
+
+
+def test_single_trials_have_a_wider_interval_than_they_say(result: Result) -> None:
+    a, b = at(result, 10), at(result, 10.4)
+    assert best(a, b).verdict == "faster"
+    alone = replace(b, confirmation=())
+    assert best(a, alone).verdict == NO_DIFFERENCE
+    assert "not confirmed side by side" in " ".join(compare(a, alone, name="b").warnings)
+
+
+@pytest.mark.parametrize("speed", [0.0, 1e-30, 1e30])
+def test_a_speed_of_nothing_has_no_ratio_and_absurd_ones_end_nothing(
+    result: Result, speed: float
+) -> None:
+    found = ratio(result, result.best, at(result, speed), at(result, speed).best)
+    assert (found is None) is (speed == 0)
+
+
+def test_other_work_is_refused(result: Result) -> None:
+    recipe = Workload.from_recipe("gpt2-clm")
+    other = compare(result, replace(result, workload=recipe), name="b")
+    assert other.refused == (
+        f"they trained different things: the recipe {result.workload.name}, and the recipe gpt2-clm"
+    )
+    assert (other.best, other.today) == (None, None)
+    script = Workload(name="train.py", argv=("train.py",))
+    assert "the script train.py" in str(
+        compare(result, replace(result, workload=script), name="b").refused
+    )
+
+
+def test_a_recipe_that_was_changed_is_other_work_and_one_that_was_renamed_is_not(
+    result: Result,
+) -> None:
+    job = Workload.from_recipe("gpt2-clm")
+    assert job.recipe is not None
+    first = replace(result, workload=job)
+    longer = replace(job, recipe=replace(job.recipe, sequence_length=7))
+    named = replace(job, recipe=replace(job.recipe, name="mine", description="mine"))
+    changed = compare(first, replace(result, workload=longer), name="b")
+    assert changed.refused == "both trained the recipe gpt2-clm, but it was changed in between"
+    assert compare(first, replace(result, workload=named), name="b").refused is None
+
+
+def test_a_machine_that_was_not_quiet_is_refused(result: Result) -> None:
+    loud = replace(result, disturbed=True)
+    assert "this one was measured while others" in str(compare(result, loud, name="b").refused)
+    assert "the first was measured while others" in str(compare(loud, result, name="b").refused)
+
+
+def script(result: Result, *words: str, **fields: Any) -> Result:
+    return replace(result, workload=Workload(name="t.py", argv=("t.py", *words), **fields))
+
+
+def test_what_the_ratio_hangs_on_is_a_warning(result: Result) -> None:
+    host = {**result.host, "topology": {**result.host["topology"], "physical_cores": 64}}
+    a = script(result, "--epochs", "3", global_batch_size=8)
+    b = replace(script(result, "--epochs", "4", global_batch_size=16), host=host, data="squad")
+    assert compare(a, b, name="b").warnings == (
+        "other machine, so this compares machines: cores 2 of the first, 64 of this one",
+        "other batch: 8 samples, and 16 samples",
+        "other arguments: 3, and 4",
+        "other data: not known, and squad",
+    )
+
+
+def test_what_else_differs_is_a_note(result: Result) -> None:
+    newer = replace(result, versions={**result.versions, "torch": "9.9"}, best=result.baseline)
+    versions, plan = compare(result, newer, name="b").notes
+    assert versions == "other versions: torch none → 9.9"
+    assert plan.startswith("other best plan: ")
+
+
+def shown(result: Result, others: tuple[Compared, ...], width: int = 100) -> str:
+    out = io.StringIO()
+    print_comparison("a.json", result, others, Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+def test_the_terminal_says_in_words_what_is_alike_and_what_is_faster(result: Result) -> None:
+    a, b = at(result, 10), at(result, 12)
+    text = shown(a, (compare(a, b, name="b.json"),))
+    assert text.startswith("b.json beside a.json: same machine, same work.\n")
+    assert "best plan: 1.20 times as fast (95 % interval 1.17–1.23)." in text
+    assert "the reference" in text
+    assert "at different times" in text
+
+
+def test_one_of_several_may_be_refused(result: Result) -> None:
+    other = replace(result, workload=Workload.from_recipe("gpt2-clm"))
+    both = (compare(result, result, name="b"), compare(result, other, name="c"))
+    assert "c is not compared: they trained different things" in shown(result, both)
+    rows = list(csv.DictReader(io.StringIO(rows_csv("a", result, both))))
+    assert [(row["what"], row["result"]) for row in rows] == [
+        (what, name) for what in ("today", "best") for name in "abc"
+    ]
+    assert [row["verdict"] for row in rows[:3]] == ["", NO_DIFFERENCE, ""]
+    told = json.loads(json.dumps(document("a", result, both), allow_nan=False))["results"]
+    assert told[1]["best"]["ratio"]["verdict"] == NO_DIFFERENCE
+    assert told[2]["refused"]
+    assert told[2]["best"]["ratio"] is None
+
+
+def test_hostile_names_and_fields_are_text(result: Result) -> None:
+    evil = "<script>\x1b[2J\u202e|"
+    rate = Measured(plan=result.best.plan, samples_per_second=result.best.samples_per_second)
+    b = replace(
+        result, best=rate, versions={evil: evil}, data=evil, host={"cpu": {"model_name": evil}}
+    )
+    others = (compare(result, b, name=evil),)
+    for text in (
+        shown(result, others),
+        markdown(evil, result, others),
+        rows_csv(evil, result, others),
+    ):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    assert "<script>" not in markdown(evil, result, others)

@@ -1,0 +1,160 @@
+"""``show`` of good, odd and hostile results, in each of its forms."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tuner.fakes import SMALL, FakeRunner, truthful
+
+import cputune
+from cputune.report.show import Shown, csv_of_trials, document, markdown, print_result
+from cputune.result import Result
+from cputune.trialtable import COLUMNS
+from cputune.workload import Workload
+
+EVIL = "<script>alert(1)</script>\x1b[2J\n=cmd|' /C calc'!A0\u202e[red]|`*_"
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
+
+
+def in_terminal(shown: Shown, width: int = 100, **options: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
+    print_result(shown, console, **options)
+    return out.getvalue()
+
+
+def every_form(result: Result) -> tuple[str, ...]:
+    shown = Shown(result=result, file="cputune.json", facts=SMALL.facts)
+    json_text = json.dumps(document(shown), ensure_ascii=False, allow_nan=False)
+    return in_terminal(shown), markdown(shown), csv_of_trials(result), json_text
+
+
+def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
+    text = in_terminal(Shown(result=result, file="my results.json", facts=SMALL.facts))
+    assert text.startswith("2.56 times faster than what you have today")
+    assert "cputune run 'my results.json'" in text
+    assert "OMP_NUM_THREADS=2" in text
+    for heading in ("What to change", "The launch", "The plans", "What it rests on"):
+        assert f"\n\n{heading}\n" in text
+    assert "rank 0: CPUs 0-1" in text
+    assert f"{result.speedup.pairs} pairs" in text
+
+
+def test_a_command_stays_in_one_line_and_the_rest_within_the_width(result: Result) -> None:
+    lines = in_terminal(Shown(result=result, file="x" * 90), width=80).splitlines()
+    assert f"run it     cputune run {'x' * 90}" in lines
+    pasted = ("run it", "write it", "variables", "flags")
+    assert all(len(line) <= 80 for line in lines if not line.startswith(pasted))
+
+
+@pytest.mark.parametrize("width", [40, 80, 140])
+def test_nothing_is_lost_in_a_narrow_terminal(result: Result, width: int) -> None:
+    text = in_terminal(Shown(result=result, file="r.json"), width=width)
+    assert "…" not in text
+
+
+def test_the_machine_is_drawn_where_it_is_the_one_that_was_measured(result: Result) -> None:
+    other = replace(SMALL.facts, cpu=replace(SMALL.facts.cpu, model_name="another"))
+    here = in_terminal(Shown(result=result, file="r.json", facts=SMALL.facts))
+    elsewhere = in_terminal(Shown(result=result, file="r.json", facts=other))
+    assert "socket 0" in here
+    assert "socket 0" not in elsewhere
+    assert "note: This was measured on another machine: processor Simulated there" in elsewhere
+
+
+def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
+    many = replace(
+        result,
+        trials=tuple(replace(result.trials[0], number=number) for number in range(10_000)),
+    )
+    shown = Shown(result=many, file="r.json")
+    text = in_terminal(shown)
+    assert "9985 slower ones; --all shows them" in text
+    assert len(text.splitlines()) < 80
+    some = replace(shown, result=replace(many, trials=many.trials[:40]))
+    assert in_terminal(some, every=True).count("baseline") == 40
+    assert "9985 slower ones are left out" in markdown(shown)
+    assert len(csv_of_trials(many).splitlines()) == 10_001
+
+
+def one_trial(result: Result) -> Result:
+    return replace(
+        result, trials=result.trials[:1], best=result.baseline, confirmation=(), worth=()
+    )
+
+
+def only_failures(result: Result) -> Result:
+    failed = {"state": "failed", "kind": "crashed", "reason": "it ended\nwith 1"}
+    trials = (replace(t, samples_per_second=None, **failed) for t in result.trials)
+    return replace(result, trials=tuple(trials))
+
+
+def interrupted(result: Result) -> Result:
+    return replace(result, trials=(), confirmation=(), created=None, seconds=None, versions={})
+
+
+def other_fields_missing(result: Result) -> Result:
+    return replace(result, host={}, budget=None, seed=None, sampler=None, data=None, disturbed=True)
+
+
+@pytest.mark.parametrize(
+    "odd", [one_trial, only_failures, interrupted, other_fields_missing], ids=lambda f: f.__name__
+)
+def test_an_odd_study_is_shown_in_every_form(result: Result, odd: Any) -> None:
+    terminal, page, table, text = every_form(odd(result))
+    assert terminal.count("\n") > 10
+    assert page.startswith("## cputune show")
+    assert len(list(csv.reader(io.StringIO(table)))) == len(odd(result).trials) + 1
+    assert json.loads(text)["schema"] == "cputune.summary/1"
+
+
+def hostile(result: Result) -> Result:
+    trial = replace(result.trials[0], state="failed", kind="crashed", reason=EVIL)
+    cpu = {"model_name": EVIL, "codename": EVIL}
+    host = {
+        "cpu": cpu,
+        "topology": {"allowed": EVIL, "sockets": EVIL},
+        "limits": {"cpu_quota": EVIL},
+    }
+    worth = tuple(replace(w, knob=f"{w.knob}, {EVIL}", value=EVIL) for w in result.worth)
+    return replace(
+        result,
+        trials=(trial, *result.trials[1:]),
+        workload=Workload(name=EVIL, argv=(EVIL,), variables={"X": EVIL}),
+        host=host,
+        worth=worth,
+        notes=(EVIL,),
+        data=EVIL,
+        created=EVIL,
+        sampler=EVIL,
+        versions={EVIL: EVIL},
+    )
+
+
+def test_hostile_text_is_text_in_every_form(result: Result) -> None:
+    terminal, page, table, _ = every_form(hostile(result))
+    for text in (terminal, page, table):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    outside = page.split("```sh")[0] + page.split("```")[-1]
+    assert "<script>" not in outside
+    (row, *_) = csv.DictReader(io.StringIO(table))
+    assert row["reason"].startswith("<script>")
+    assert "\n" not in row["reason"]
+
+
+def test_a_cell_is_no_formula(result: Result) -> None:
+    trial = replace(result.trials[0], state="failed", kind="crashed", reason="=1+1")
+    (row,) = csv.DictReader(io.StringIO(csv_of_trials(replace(result, trials=(trial,)))))
+    assert row["reason"] == "'=1+1"
+    assert tuple(row) == tuple(COLUMNS)

@@ -1,0 +1,151 @@
+"""Results that were kept: private, bounded, and never in anybody's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tuner.fakes import SMALL, FakeRunner, truthful
+
+import cputune
+from cputune import history
+from cputune.errors import UsageError
+from cputune.history import Kept, keep, kept_results, result_path
+from cputune.result import Result, Speedup
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()), budget=2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "state" / "cputune" / "history"
+
+
+def kept(result: Result, now: str = "20261121-193000", file: Path | None = None) -> str | None:
+    return keep(result, machine="a machine", file=file, now=now)
+
+
+def test_what_is_kept_is_listed_and_opened(result: Result, folder: Path) -> None:
+    id = kept(result, file=Path("cputune.json"))
+    assert id == "20261121-193000"
+    assert kept_results() == (
+        Kept(
+            id=id,
+            created=result.created,
+            machine="a machine",
+            work=result.workload.name,
+            speedup=result.speedup,
+            file=str(Path("cputune.json").absolute()),
+        ),
+    )
+    assert Result.load(result_path(id)) == result
+
+
+def test_only_the_user_can_read_it(result: Result, folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        kept(result)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_two_of_one_second_have_two_ids_and_the_newest_is_first(
+    result: Result, folder: Path
+) -> None:
+    ids = [kept(result, now) for now in ("20261121-193000",) * 2 + ("20261120-080000",)]
+    assert ids == ["20261121-193000", "20261121-193000-2", "20261120-080000"]
+    assert [one.id for one in kept_results()] == [ids[1], ids[0], ids[2]]
+    assert result_path("last").stem == ids[1]
+
+
+def test_an_id_may_be_cut_where_one_alone_begins_so(result: Result, folder: Path) -> None:
+    for now in ("20261121-193000", "20261121-204500", "20261220-000000"):
+        kept(result, now)
+    assert result_path("202612").stem == "20261220-000000"
+    assert result_path("20261121-193000").stem == "20261121-193000"
+    with pytest.raises(UsageError, match="2 results of the history begin with 20261121"):
+        result_path("20261121")
+    with pytest.raises(UsageError, match="there is no file 1999") as caught:
+        result_path("1999")
+    assert caught.value.hint == "`cputune history` lists them"
+
+
+def test_a_file_goes_before_an_id(result: Result, folder: Path) -> None:
+    kept(result)
+    Path("20261121").write_text("{}")
+    assert result_path("20261121") == Path("20261121")
+    assert result_path("some.json") == Path("some.json")
+
+
+def test_a_bounded_number_is_kept(
+    result: Result, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_KEPT", 3)
+    for day in range(10, 16):
+        kept(result, f"202611{day}-000000")
+    assert [one.id[:8] for one in kept_results()] == ["20261115", "20261114", "20261113"]
+    assert len(list(folder.iterdir())) == 6
+
+
+def test_bytes_are_bounded_too_but_the_newest_stays(
+    result: Result, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_BYTES", 10)
+    kept(result, "20261110-000000")
+    kept(result, "20261111-000000")
+    assert [one.id for one in kept_results()] == ["20261111-000000"]
+
+
+def test_files_of_others_are_neither_listed_nor_removed(
+    result: Result, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_KEPT", 1)
+    folder.mkdir(parents=True)
+    (folder / "notes.json").write_text("mine")
+    (folder / "20200101-000000.json").symlink_to(folder / "notes.json")
+    kept(result, "20261110-000000")
+    assert [one.id for one in kept_results()] == ["20261110-000000"]
+    assert (folder / "notes.json").read_text() == "mine"
+
+
+def test_where_nothing_can_be_written_nothing_is_kept_and_nothing_ends(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/state")
+    assert kept(result) is None
+    assert kept_results() == ()
+
+
+def test_a_relative_state_home_is_no_home(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    kept(result)
+    assert not Path("relative").exists()
+
+
+def test_an_entry_that_is_damaged_is_listed_by_its_id(result: Result, folder: Path) -> None:
+    id = kept(result)
+    for text in ("{", "[]", json.dumps({"id": "other", "machine": "m", "work": "w"})):
+        (folder / f"{id}.about").write_text(text)
+        assert kept_results() == (Kept(id=str(id), machine="not known", work="not known"),)
+    (folder / f"{id}.about").unlink()
+    assert kept_results()[0].machine == "not known"
+
+
+def test_no_gain_is_kept_that_would_not_be_said(result: Result, folder: Path) -> None:
+    kept(replace(result, speedup=Speedup(ratio=9, low=2, high=40)))
+    assert kept_results()[0].speedup is None

@@ -1,0 +1,63 @@
+"""The trials as a table: a row for each, documented columns, and a DataFrame of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tuner.fakes import SMALL, FakeRunner, truthful
+
+import cputune
+from cputune.errors import MissingPackageError
+from cputune.result import Result
+from cputune.trialtable import COLUMNS, trial_rows
+
+PAGE = (Path(__file__).parent.parent / "docs" / "library.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
+
+
+def test_a_row_for_each_trial_with_every_column(result: Result) -> None:
+    rows = trial_rows(result)
+    assert [row["trial"] for row in rows] == [trial.number for trial in result.trials]
+    assert all(tuple(row) == tuple(COLUMNS) for row in rows)
+    first = rows[0]
+    assert (first["ranks"], first["threads"], first["cpus"]) == (1, 2, "0-1")
+    assert (first["precision"], first["as_found"], first["best"]) == ("fp32", True, False)
+    assert sum(row["best"] is True for row in rows) == 1
+
+
+def test_what_was_not_measured_is_empty(result: Result) -> None:
+    failed = replace(result.trials[0], state="failed", samples_per_second=None)
+    (row,) = trial_rows(replace(result, trials=(failed,)))
+    assert (row["samples_per_second"], row["low"], row["high"]) == (None, None, None)
+
+
+def test_the_page_tells_every_column() -> None:
+    table = PAGE.partition("## A table of the trials")[2].partition("\n## ")[0]
+    assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.M)) == COLUMNS
+
+
+def test_a_frame_has_numbers_where_there_are_numbers(result: Result) -> None:
+    pytest.importorskip("pandas")
+    frame = result.to_frame()
+    assert list(frame.columns) == list(COLUMNS)
+    assert len(frame) == len(result.trials)
+    assert frame["samples_per_second"].dtype == float
+    assert frame.loc[frame["best"], "plan"].item() == result.best.plan.describe()
+    assert list(replace(result, trials=()).to_frame().columns) == list(COLUMNS)
+
+
+def test_without_pandas_it_is_said_what_to_install(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingPackageError, match="needs pandas") as caught:
+        result.to_frame()
+    assert caught.value.hint == "pip install 'cputune[frame]'"
