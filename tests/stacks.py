@@ -28,7 +28,7 @@ def machine(
     isa: tuple[str, ...] = ("amx_bf16", "avx512_bf16", "avx512f"),
     cores: int = 4,
     quota: float | None = None,
-    location: str = "/venv/site-packages",
+    location: str | None = "/venv/site-packages",
 ) -> HostFacts:
     cpus = tuple(range(cores))
     return replace(

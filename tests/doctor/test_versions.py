@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from stacks import IPEX_ERA, TODAY, machine
 
-from cputune.doctor.checks import stack_answers, versions
+from cputune.doctor.checks import eras, installed, stack_answers, versions
 from cputune.doctor.finding import Severity
 from cputune.doctor.named_stack import judge_stack
 from cputune.errors import UsageError
@@ -264,6 +264,142 @@ def test_an_accelerate_that_has_the_type_lets_scripts_parse_their_arguments():
     assert "trainer-arguments" not in findings(packages)
 
 
+PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "codes"),
+    [
+        # Trainer calls it, whatever accelerate does
+        ({**PAIR, "transformers": "4.52.4", "accelerate": "1.13.0"}, set()),
+        ({**TODAY, "intel_extension_for_pytorch": "2.8.0"}, {"ipex-ended"}),
+        ({"torch": "2.9.1", "intel_extension_for_pytorch": "2.9.10+xpu"}, set()),
+        ({"torch": "1.13.1", "transformers": "4.28.1"}, set()),  # which needs no accelerate
+        ({"torch": "1.9.0", "transformers": "3.5.0"}, set()),
+        ({"torch": "2.8.0", "accelerate": "1.13.0"}, set()),
+        ({**TODAY, "torch": "2.13.0+cpu"}, set()),
+        ({**TODAY, "triton": "3.5"}, {"torch-cuda-build"}),
+        (
+            {**TODAY, "torch": "rubbish", "triton": "3.5"},
+            {"package-version-unknown"},
+        ),
+        ({**TODAY, "requests": None}, set()),
+        ({"requests": None, **TODAY, "accelerate": None}, {"package-version-unknown"}),
+    ],
+)
+def test_these_faults_and_no_others(packages, codes):
+    python = "3.9.18" if packages["torch"].startswith("1.") else "3.11.9"
+    assert set(findings(packages, python=python)) == codes
+
+
+@pytest.mark.parametrize(
+    ("packages", "code", "evidence"),
+    [
+        (
+            {"torch": "2.8.0", "intel_extension_for_pytorch": "2.8.0", "accelerate": "1.8.1"},
+            "ipex-ignored",
+            "accelerate 1.8.1 with torch 2.8.0 ignores IPEX",
+        ),
+        (
+            {**IPEX_ERA, "accelerate": "1.8.1"},
+            "ipex-ignored",
+            "accelerate 1.8.1 with torch 2.8.0 ignores IPEX, and transformers 4.55.4 leaves IPEX "
+            "to it",
+        ),
+        (
+            {"torch": "2.8.0", "intel_extension_for_pytorch": "2.8.0", "accelerate": "1.7.0"},
+            "ipex-unasked",
+            "accelerate 1.7.0, intel_extension_for_pytorch 2.8.0, ACCELERATE_USE_IPEX is not set: "
+            "in every script",
+        ),
+        (
+            {
+                "torch": "2.8.0",
+                "oneccl_bind_pt": "2.8.0",
+                "transformers": "5.1.0",
+                "accelerate": "1.12.0",
+            },
+            "oneccl-unused",
+            "transformers 5.1.0 does not take --ddp_backend ccl; scripts with an Accelerator of "
+            "their own can",
+        ),
+        (
+            {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0", "accelerate": "1.13.0"},
+            "oneccl-unused",
+            "accelerate 1.13.0 has no ccl backend",
+        ),
+        (
+            {"torch": "2.9.1", "oneccl_bind_pt": "2.8.0"},
+            "oneccl-torch-mismatch",
+            "oneccl_bind_pt 2.8.0 was built for torch 2.8.0, not 2.9.1; no bindings exist for it",
+        ),
+        (
+            {**TODAY, "intel_extension_for_pytorch": "2.8.0"},
+            "ipex-ended",
+            "intel_extension_for_pytorch 2.8.0 beside torch 2.13.0; the last IPEX for CPUs is "
+            "2.8.0, for torch 2.8; importing it prints an ERROR and raises AttributeError",
+        ),
+        (
+            {**TODAY, "intel_extension_for_pytorch": "2.99.0"},
+            "ipex-ended",
+            "intel_extension_for_pytorch 2.99.0 beside torch 2.13.0; the last IPEX for CPUs is "
+            "2.8.0, for torch 2.8",
+        ),
+        (
+            {"numpy": "2.0", "requests": "2", "transformers": "5.23.0"},
+            "torch-missing",
+            "transformers without torch",
+        ),
+        (
+            {**TODAY, "torch": "2.13.0+cu130", "nvidia-nccl": "1", "triton": "3"},
+            "torch-cuda-build",
+            "torch 2.13.0+cu130 and 2 packages for CUDA, no GPU",
+        ),
+    ],
+)
+def test_a_misfit_is_told_with_what_decides(packages, code, evidence):
+    assert findings(packages)[code].evidence == evidence
+
+
+def test_a_python_without_ipex_has_no_way_into_its_era():
+    finding = findings({**IPEX_ERA, "accelerate": "1.8.1"}, python="3.14.0")["ipex-ignored"]
+    assert finding.command is None
+
+
+def test_a_package_that_lies_nowhere_is_told_so():
+    facts = machine({"torch": None}, location=None)
+    (finding,) = [finding for check in versions.CHECKS for finding in check(facts)]
+    assert finding.evidence == "torch in an unknown place has no version"
+
+
+def test_of_several_packages_each_is_looked_at_and_removed_as_often_as_it_is_there():
+    facts = machine({"requests": "2.0", "torch": "2.13.0", "accelerate": None})
+    requests, torch, accelerate = facts.packages
+    again = (replace(requests, others=("1.0",)), torch, replace(accelerate, others=("1", "2")))
+    (finding,) = installed.package_twice(replace(facts, packages=again))
+    assert finding.command == (
+        "pip uninstall -y accelerate && pip uninstall -y accelerate && "
+        "pip uninstall -y accelerate && pip install accelerate"
+    )
+
+
+@pytest.mark.parametrize(
+    ("packages", "evidence"),
+    [
+        (
+            {k: v for k, v in IPEX_ERA.items() if k != "intel_extension_for_pytorch"},
+            "ACCELERATE_USE_IPEX=true; intel_extension_for_pytorch is not installed",
+        ),
+        (TODAY, "ACCELERATE_USE_IPEX=true; accelerate 1.15.0 knows no IPEX"),
+        ({"torch": "2.13.0"}, None),
+    ],
+)
+def test_ipex_is_asked_for_in_vain(packages, evidence):
+    facts = machine(packages, environment={"ACCELERATE_USE_IPEX": "true"})
+    found = [finding.evidence for finding in eras.stack_variable_ignored(facts)]
+    assert found == ([] if evidence is None else [evidence])
+
+
 ONECCL = {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"}
 BROUGHT = "/venv/site-packages/oneccl_bindings_for_pytorch/lib/libccl.so.1.0"
 
@@ -279,6 +415,11 @@ def setvars(libraries, **environment):
 def test_sourced_bindings_need_no_setvars():
     assert setvars([BROUGHT], LD_LIBRARY_PATH=BROUGHT.rpartition("/")[0]) is None
     assert setvars(["/opt/ccl/lib/libccl.so.1"], LD_LIBRARY_PATH="/x:/opt/ccl/lib") is None
+
+
+def test_of_a_recording_and_of_bindings_without_a_version_nothing_is_said():
+    for facts in (replace(machine(ONECCL), recorded=True), machine({"oneccl_bind_pt": "?"})):
+        assert not installed.oneccl_setvars(facts)
 
 
 def test_bindings_that_bring_oneccl_are_sourced():
@@ -321,6 +462,23 @@ class TestJudgeStack:
         )
         assert found["stack-today"].command == (
             "pip install torch==2.13.0 transformers==5.23.0 accelerate==1.15.0"
+        )
+
+    def test_versions_that_fit_are_told_in_stretches(self):
+        fits = self.judge("torch=2.8.0,accelerate=1.7.0", {})["stack-fits"].evidence.split("; ")
+        assert fits[0] == "torch 2.8.0, accelerate 1.7.0"
+        assert "oneccl_bind_pt: 2.8.0" in fits
+        runs = "4.10.3 to 4.20.1, 4.22.0 to 4.51.3, 4.53.0 to 4.55.4, 4.57.1 to 5.23.0"
+        assert f"transformers: {runs}" in fits
+        assert "numpy: 1 or 2" in fits
+        assert fits[-1] == "Python: 3.9 to 3.13"
+
+    def test_what_nothing_fits_with_is_told(self):
+        fits = self.judge("torch=2.2.2,python=3.11", {})["stack-fits"].evidence
+        assert "numpy: below 2" in fits
+        assert (
+            "accelerate: none"
+            in self.judge("transformers=5.23.0,torch=1.9.0", {})["stack-fits"].evidence
         )
 
     def test_what_is_not_named_is_not_missing(self):

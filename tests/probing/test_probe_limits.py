@@ -210,8 +210,18 @@ def test_where_a_part_is_mounted_what_lies_beside_it_is_not_seen(path: str, seen
         "proc/self/mountinfo": MOUNTED.replace(" / ", f" {POD} "),
         "mnt/cg/cpu.max": "800000 100000\n",
         "mnt/cg/inner/cpu.max": "150000 100000\n",
+        f"mnt/cg{POD}-2/inner/cpu.max": "100000 100000\n",  # another's, of the same name
     }
     assert quota(files) == seen
+
+
+def test_a_controller_of_version_2_is_not_looked_for_in_a_mount_of_version_1() -> None:
+    files = {
+        "proc/self/mountinfo": f"30 25 0:26 / /mnt/cpu rw - cgroup none rw,cpu\n{MOUNTED}",
+        "mnt/cpu/cpu.cfs_quota_us": "100000\n",
+        "mnt/cpu/cpu.cfs_period_us": "100000\n",
+    }
+    assert quota(OWN, files) == 1.5
 
 
 def test_a_mount_point_that_is_no_path_ends_the_look(tmp_path: Path) -> None:
