@@ -346,9 +346,10 @@ class _Watcher(importlib.abc.MetaPathFinder):
         # Asked for more than once: who only looks whether a module is there (is_ipex_available)
         # asks here too, and loads nothing.
         patches = self._waiting.get(name)
+        if patches is None:
+            return None
         # Those behind it alone: two watchers (a launch that is observed) must not ask each other.
-        later = sys.meta_path[sys.meta_path.index(self) + 1 :] if patches else ()
-        for finder in later:
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             if not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
@@ -362,9 +363,9 @@ class _Watcher(importlib.abc.MetaPathFinder):
 class _Loader:
     """The real loader, and a few calls after it."""
 
-    def __init__(self, loader: Any, patches: Sequence[Patch] | None) -> None:
+    def __init__(self, loader: Any, patches: Sequence[Patch]) -> None:
         self._loader = loader
-        self._patches = patches or ()
+        self._patches = patches
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

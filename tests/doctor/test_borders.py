@@ -444,7 +444,6 @@ STILL_A_FAULT: tuple[tuple[str, Changes], ...] = (
         "ccl-without-mpi",
         {"packages": {**IPEX_ERA, "oneccl_bind_pt": None, "torch_ccl": "1.11"}, "launchers": ()},
     ),
-    ("ranks-alone", env(PET_NPROC_PER_NODE="2", ACCELERATE_USE_CPU=None)),
     ("ranks-auto", env(PET_NPROC_PER_NODE="cpu")),
     ("setting-without-library", env(MALLOC_CONF="x", LD_PRELOAD=None)),
     (

@@ -221,6 +221,9 @@ def test_a_python_that_has_no_wheel():
     finding = findings({"torch": "2.8.0"}, python="3.14.0")["python-without-wheel"]
     assert "torch 2.8.0 has no wheel for Python 3.14" in finding.evidence
     assert finding.remedy.endswith("3.10, 3.11, 3.12, 3.13.")
+    assert finding.command == "python3.13 -m venv venv"
+    none = findings({"torch": "1.10.2", "transformers": "5.23.0"})["python-without-wheel"]
+    assert (none.remedy, none.command) == ("Use a Python that has one.", None)
 
 
 def test_a_cuda_build_is_right_on_a_machine_with_a_gpu_or_where_nobody_knows():
@@ -264,6 +267,7 @@ def test_an_accelerate_that_has_the_type_lets_scripts_parse_their_arguments():
     assert "trainer-arguments" not in findings(packages)
 
 
+ONECCL = {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"}
 PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}
 
 
@@ -313,20 +317,21 @@ def test_these_faults_and_no_others(packages, codes):
             "in every script",
         ),
         (
-            {
-                "torch": "2.8.0",
-                "oneccl_bind_pt": "2.8.0",
-                "transformers": "5.1.0",
-                "accelerate": "1.12.0",
-            },
+            {**ONECCL, "transformers": "5.1.0", "accelerate": "1.12.0"},
             "oneccl-unused",
             "transformers 5.1.0 does not take --ddp_backend ccl; scripts with an Accelerator of "
             "their own can",
         ),
         (
-            {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0", "accelerate": "1.13.0"},
+            {**ONECCL, "accelerate": "1.13.0"},
             "oneccl-unused",
             "accelerate 1.13.0 has no ccl backend",
+        ),
+        (
+            {**ONECCL, "transformers": "5.1.0", "accelerate": "1.13.0"},
+            "oneccl-unused",
+            "accelerate 1.13.0 has no ccl backend; transformers 5.1.0 does not take "
+            "--ddp_backend ccl",
         ),
         (
             {"torch": "2.9.1", "oneccl_bind_pt": "2.8.0"},
@@ -400,7 +405,6 @@ def test_ipex_is_asked_for_in_vain(packages, evidence):
     assert found == ([] if evidence is None else [evidence])
 
 
-ONECCL = {"torch": "2.8.0", "oneccl_bind_pt": "2.8.0"}
 BROUGHT = "/venv/site-packages/oneccl_bindings_for_pytorch/lib/libccl.so.1.0"
 
 
@@ -427,6 +431,7 @@ def test_bindings_that_bring_oneccl_are_sourced():
     assert finding.evidence.startswith("CCL_ROOT is not set")
     script = "/venv/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh"
     assert finding.command == f". '{script}'"
+    assert finding.remedy.startswith("Source setvars.sh")
 
 
 def test_a_ccl_root_that_is_nowhere_silences_nobody():
@@ -434,6 +439,7 @@ def test_a_ccl_root_that_is_nowhere_silences_nobody():
     finding = setvars([], CCL_ROOT="/nowhere")
     assert "CCL_ROOT=/nowhere" in finding.evidence
     assert finding.command is None
+    assert finding.remedy.startswith("These bindings bring no oneCCL")
 
 
 def test_ipex_switched_off_is_not_used_unasked():

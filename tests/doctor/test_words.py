@@ -43,6 +43,19 @@ WORDS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ),
     (
         "ccl-workers",
+        {
+            "topology": topology(sockets=1, cores=2, smt=1),
+            **env(CCL_WORKER_COUNT="2", OMP_NUM_THREADS="1"),
+        },
+        "CCL_WORKER_COUNT=2 and 1 OpenMP thread on 2 usable cores",
+    ),
+    (
+        "openmpi-one-core",
+        {"launchers": (OPENMPI, replace(OPENMPI, name="mpiexec", path="/usr/bin/mpiexec"))},
+        "/usr/bin/mpirun is Open MPI; mpirun -n 2 gives each rank 1 of 56 cores",
+    ),
+    (
+        "ccl-workers",
         env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="28", LOCAL_WORLD_SIZE="2"),
         "CCL_WORKER_COUNT=4 and 28 OpenMP threads on 28 usable cores of each of 2 ranks",
     ),
@@ -191,6 +204,16 @@ WORDS: tuple[tuple[str, dict[str, Any], str], ...] = (
         {"packages": IPEX_ERA, **env(PET_NNODES="1", CCL_WORKER_COUNT="1")},
         "CCL_WORKER_COUNT=1 selects oneCCL, WORLD_SIZE=(unset), and no MPI variables (PMI_RANK) "
         "are there",
+    ),
+    (
+        "openmp-two",
+        env(LD_PRELOAD="/a/libiomp5.so /b/libiomp5.so /a/libgomp.so.1 /b/libgomp.so.1"),
+        "LD_PRELOAD holds /a/libiomp5.so and /a/libgomp.so.1",
+    ),
+    (
+        "mpi-missing",
+        {"launchers": (), "topology": topology(nodes_per_socket=2)},
+        "4 NUMA nodes of 2 sockets, no mpirun on PATH",
     ),
     (
         "memory-limit",
@@ -361,6 +384,8 @@ SEVERITIES: tuple[tuple[str, dict[str, Any], Severity], ...] = (
         WARNING,
     ),
     ("ranks-alone", env(PET_NPROC_PER_NODE="1", ACCELERATE_USE_CPU=None), ADVICE),
+    ("ranks-alone", env(PET_NPROC_PER_NODE="2", ACCELERATE_USE_CPU=None), ERROR),
+    ("ranks-alone", env(WORLD_SIZE="2", ACCELERATE_USE_CPU=None), ERROR),
     ("isa-capped", env(MKL_DEBUG_CPU_TYPE="5"), WARNING),
     ("isa-capped", {"cpu": {"isa": ("avx2",)}, **env(MKL_DEBUG_CPU_TYPE="5")}, ADVICE),
     ("amx-doubtful", {"settings": {"kernel": "5.11.0"}}, ADVICE),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import os
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cputune.inside.carry import Force
+from cputune.inside import in_lightning
+from cputune.inside.carry import Carrier, Force, around
 from cputune.inside.in_lightning import arguments
 
 ENVIRONMENT = SimpleNamespace()
@@ -68,3 +71,122 @@ def test_ranks_of_several_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     arguments = given(4)
     assert (arguments["devices"], arguments["num_nodes"]) == (2, 2)
+
+
+class RefusedError(Exception):
+    pass
+
+
+def refuse(reason: str) -> Any:
+    raise RefusedError(reason)
+
+
+class AdamW:
+    def __init__(self) -> None:
+        self.param_groups: list[dict[str, Any]] = [{}]
+
+
+@pytest.fixture
+def lightning(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A stand-in for the module in which Lightning's Trainer is made."""
+
+    class FakeTrainer:
+        def __init__(self, **given: Any) -> None:
+            self.given = given
+
+    class FakeConnector:
+        def __init__(self, trainer: Any) -> None:
+            self.trainer = trainer
+
+        def _prepare_dataloader(self, loader: Any, shuffle: bool, mode: Any) -> Any:
+            return loader
+
+    class FakeStrategy:
+        def setup_optimizers(self, trainer: Any) -> None:
+            self.optimizers = [AdamW()]
+
+    environments = ModuleType("lightning.pytorch.plugins.environments")
+    vars(environments).update(LightningEnvironment=lambda: ENVIRONMENT)
+    monkeypatch.setitem(sys.modules, environments.__name__, environments)
+    module = ModuleType("lightning.pytorch.trainer.trainer")
+    vars(module).update(Trainer=FakeTrainer, _DataConnector=FakeConnector, Strategy=FakeStrategy)
+    return module
+
+
+def patched(lightning: ModuleType, said: list[str], **force: Any) -> Any:
+    carrier = Carrier(Force(**force), refuse, said.append)
+    in_lightning.patch(lightning, carrier, around)
+    return lightning
+
+
+def trained(
+    lightning: ModuleType, *, divided: bool = True, automatic: bool = True, mode: str = "train"
+) -> tuple[int, int]:
+    """The batch of a rank and the accumulation, of a script with 8 in 2 steps."""
+    sampler = SimpleNamespace(num_replicas=2) if divided else SimpleNamespace()
+    batches = SimpleNamespace(batch_size=8, sampler=sampler)
+    trainer = SimpleNamespace(
+        accumulate_grad_batches=2,
+        lightning_module=SimpleNamespace(automatic_optimization=automatic),
+    )
+    connector = lightning._DataConnector(trainer)
+    connector._prepare_dataloader(
+        SimpleNamespace(batch_sampler=batches), True, SimpleNamespace(value=mode)
+    )
+    return batches.batch_size, trainer.accumulate_grad_batches
+
+
+def test_a_trainer_is_made_with_the_plan_and_what_was_changed_is_said(
+    lightning: ModuleType,
+) -> None:
+    said: list[str] = []
+    made = patched(lightning, said, world_size=2, arguments={"bf16": True}).Trainer(max_steps=5)
+    assert (made.given["max_steps"], made.given["devices"]) == (5, 2)
+    assert trained(lightning) == (4, 2)
+    assert said == [
+        "set for the plan: precision=bf16-mixed (was 32-true), strategy=ddp (was auto), "
+        "batch of the data loader=4 (was 8)"
+    ]
+
+
+def test_a_trainer_that_is_as_the_plan_says_is_said_nothing_of(lightning: ModuleType) -> None:
+    said: list[str] = []
+    patched(lightning, said, world_size=1).Trainer()
+    assert trained(lightning, divided=False) == (8, 2)
+    assert said == []
+
+
+def test_the_data_of_a_validation_stay(lightning: ModuleType) -> None:
+    patched(lightning, [], world_size=2)
+    assert trained(lightning, mode="validate") == (8, 2)
+
+
+def test_accumulation_follows_where_lightning_counts_it(lightning: ModuleType) -> None:
+    patched(lightning, [], world_size=2, samples_per_rank=7)
+    assert trained(lightning) == (7, 1)
+    with pytest.raises(RefusedError, match="cannot be cut into the script's 2"):
+        trained(lightning, automatic=False)
+
+
+def test_data_that_are_not_divided_over_ranks_are_refused(lightning: ModuleType) -> None:
+    patched(lightning, [], world_size=2)
+    with pytest.raises(RefusedError, match="does not divide the data"):
+        trained(lightning, divided=False)
+
+
+def test_adamw_steps_as_the_plan_says(lightning: ModuleType) -> None:
+    patched(lightning, [], world_size=1, arguments={"optim": "adamw_torch_fused"})
+    strategy = lightning.Strategy()
+    strategy.setup_optimizers(None)
+    assert strategy.optimizers[0].param_groups == [{"fused": True, "foreach": False}]
+
+
+@pytest.mark.parametrize(("rank", "node"), [("3", "1"), ("1", "0"), ("", "0")])
+def test_the_number_of_a_machine_is_that_of_its_ranks(
+    rank: str, node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NODE_RANK")
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    given(4)
+    assert os.environ["NODE_RANK"] == node

@@ -88,7 +88,7 @@ def oneccl_unused(facts: HostFacts) -> Iterator[Finding]:
     if versions.oneccl is None or not said:
         return
     evidence = "; ".join(said)
-    if versions.transformers is not None and ccl_use(versions, framework="accelerate") is None:
+    if ccl_use(versions, framework="accelerate") is None:
         evidence += "; scripts with an Accelerator of their own can"
     way = way_out("ipex", versions)
     yield oneccl_unused.finding(evidence, command=way.command() if way else None)

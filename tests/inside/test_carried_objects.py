@@ -1,0 +1,242 @@
+"""What carry.py sets in the objects of a script, on stand-ins for those of the frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cputune.inside import carry
+from cputune.inside.carry import Carrier, Force
+
+
+class RefusedError(Exception):
+    pass
+
+
+def refuse(reason: str) -> Any:
+    raise RefusedError(reason)
+
+
+class Carried:
+    """A script's frameworks under a plan, and what was said of it."""
+
+    def __init__(self, **force: Any) -> None:
+        self.said: list[str] = []
+        self.carrier = Carrier(Force(**force), refuse, self.said.append)
+
+    def patched(self, module: str, **members: Any) -> Any:
+        """A module of this name with these members, after it was loaded."""
+        loaded = ModuleType(module)
+        vars(loaded).update(members)
+        for name, patch in self.carrier.patches():
+            if name == module:
+                patch(loaded)
+        return loaded
+
+    def arguments(self) -> Callable[..., Any]:
+        class FakeArguments:
+            def __init__(self, **fields: Any) -> None:
+                usual = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+                self.__dict__.update({"bf16": False, "no_cuda": False, **usual, **fields})
+                self.__post_init__()
+
+            def __post_init__(self) -> None:
+                self.checked = dict(self.__dict__)
+
+        found = self.patched("transformers.training_args", TrainingArguments=FakeArguments)
+        return found.TrainingArguments  # type: ignore[no-any-return]
+
+    def trainer(self) -> Callable[..., Any]:
+        class FakeTrainer:
+            def __init__(self, args: Any) -> None:
+                self.args = args
+
+            def train(self, resume: bool = False) -> tuple[str, bool]:
+                return "trained", resume
+
+        found = self.patched("transformers.trainer", Trainer=FakeTrainer)
+        return found.Trainer  # type: ignore[no-any-return]
+
+    def accelerator(self) -> Callable[..., Any]:
+        class FakeAccelerator:
+            num_processes = 2
+            gradient_accumulation_steps = 1
+
+            def __init__(
+                self,
+                split_batches: bool = False,
+                mixed_precision: str | None = None,
+                cpu: bool = False,
+            ) -> None:
+                self.split_batches = split_batches
+                self.mixed_precision, self.cpu = mixed_precision, cpu
+
+            def prepare_data_loader(self, loader: Any, shift: int = 0) -> tuple[int, int]:
+                return loader.batch_sampler.batch_size, shift
+
+            def prepare_optimizer(self, optimizer: Any) -> Any:
+                return optimizer.param_groups
+
+        found = self.patched("accelerate.accelerator", Accelerator=FakeAccelerator)
+        return found.Accelerator  # type: ignore[no-any-return]
+
+
+def loader(batch: int | None) -> Any:
+    return SimpleNamespace(batch_size=batch, batch_sampler=SimpleNamespace(batch_size=batch))
+
+
+class AdamW:
+    def __init__(self, *fused: bool | None) -> None:
+        self.param_groups = [{"fused": each} for each in fused]
+
+
+def batch_of(args: Any) -> tuple[int, int]:
+    return args.per_device_train_batch_size, args.gradient_accumulation_steps
+
+
+class TestTrainingArguments:
+    def test_are_set_before_they_are_checked_in_the_spelling_of_the_version(self) -> None:
+        way = Carried(world_size=2, arguments={"use_cpu": True, "bf16": True, "optim": "adamw_hf"})
+        args = way.arguments()()
+        assert (args.no_cuda, args.checked["bf16"]) == (True, True)
+        assert not hasattr(args, "optim"), "a field that this version does not have"
+        assert batch_of(args) == (4, 1)
+
+    def test_an_older_field_of_the_batch_counts(self) -> None:
+        args = Carried(world_size=2).arguments()(per_gpu_train_batch_size=16)
+        assert (batch_of(args), args.per_gpu_train_batch_size) == ((8, 1), None)
+
+    def test_those_that_are_made_of_others_are_not_divided_again(self) -> None:
+        make = Carried(world_size=2).arguments()
+        first = make(per_device_train_batch_size=8)
+        assert batch_of(make(per_device_train_batch_size=batch_of(first)[0])) == (4, 1)
+
+
+class TestTrainer:
+    def test_trains_and_says_once_what_was_changed(self) -> None:
+        way = Carried(world_size=2, arguments={"bf16": True})
+        trainer = way.trainer()(way.arguments()())
+        assert trainer.train(resume=True) == ("trained", True)
+        trainer.train()
+        assert way.said == [
+            "set for the plan: bf16=True (was False), per_device_train_batch_size=4 (was 8)"
+        ]
+
+    def test_says_nothing_where_nothing_was_changed(self) -> None:
+        way = Carried(world_size=1)
+        way.trainer()(way.arguments()()).train()
+        assert way.said == []
+
+    def test_is_refused_a_batch_that_cannot_be_divided(self) -> None:
+        way = Carried(world_size=3)
+        trainer = way.trainer()(way.arguments()())
+        with pytest.raises(RefusedError, match="a global batch of 8 cannot be divided over 3"):
+            trainer.train()
+
+    @pytest.mark.parametrize(
+        "field", ["per_device_train_batch_size", "gradient_accumulation_steps"]
+    )
+    def test_is_refused_a_batch_that_the_script_sets_later(self, field: str) -> None:
+        way = Carried(world_size=2)
+        args = way.arguments()()
+        setattr(args, field, 3)
+        with pytest.raises(RefusedError, match="the script has changed its batch to"):
+            way.trainer()(args).train()
+
+
+class TestAccelerator:
+    @pytest.mark.parametrize("own", [None, "no", "bf16"])
+    def test_has_the_precision_of_the_plan_and_the_cpu(self, own: str | None) -> None:
+        way = Carried(world_size=2, arguments={"bf16": True})
+        made = way.accelerator()(False, own)
+        assert (made.mixed_precision, made.cpu) == ("bf16", True)
+        made.prepare_data_loader(loader(8))
+        assert ("mixed_precision=bf16 (was no)" in "".join(way.said)) is (own == "no")
+
+    def test_says_nothing_of_a_precision_that_stays(self) -> None:
+        way = Carried(world_size=1)
+        way.accelerator()(mixed_precision="no").prepare_data_loader(loader(8))
+        assert way.said == []
+
+    def test_the_first_loader_is_the_one_that_is_trained_on(self) -> None:
+        made = (way := Carried(world_size=2)).accelerator()()
+        assert made.prepare_data_loader(loader(8), 1) == (4, 1)
+        assert made.prepare_data_loader(loader(8), shift=2) == (8, 2)
+        assert way.said == ["set for the plan: batch of the data loader=4 (was 8)"]
+
+    def test_a_batch_that_ranks_share_is_that_of_all_of_them(self) -> None:
+        made = Carried(world_size=2, samples_per_rank=2).accelerator()(split_batches=True)
+        assert made.prepare_data_loader(loader(8))[0] == 4
+
+    def test_of_a_trainer_is_the_trainers(self) -> None:
+        way = Carried(world_size=2, arguments={"bf16": True, "optim": "adamw_torch_fused"})
+        way.trainer()(way.arguments()())
+        made = way.accelerator()(mixed_precision="no")
+        assert made.prepare_data_loader(loader(8))[0] == 8
+        assert made.prepare_optimizer(AdamW(None)) == [{"fused": None}]
+        assert "mixed_precision" not in way.carrier.changes
+
+    def test_adamw_steps_as_the_plan_says(self) -> None:
+        way = Carried(world_size=2, arguments={"optim": "adamw_torch_fused"})
+        groups = way.accelerator()().prepare_optimizer(AdamW(True, None))
+        assert groups == [{"fused": True, "foreach": False}] * 2
+        assert way.carrier.changes == {"fused": "AdamW fused=True"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "told"),
+    [
+        (None, True, {"fused": True}, False),
+        ("adamw_torch", True, {"fused": False, "foreach": False}, True),
+        ("adamw_torch", None, {"fused": False, "foreach": False}, False),
+        ("adamw_torch_fused", True, {"fused": True, "foreach": False}, False),
+    ],
+)
+def test_adamw_is_told_of_where_it_changes(
+    kind: str | None, before: bool | None, after: dict[str, bool], told: bool
+) -> None:
+    way = Carried(world_size=1, arguments={} if kind is None else {"optim": kind})
+    way.carrier.set_adamw(optimizer := AdamW(before))
+    assert optimizer.param_groups == [after]
+    assert bool(way.carrier.changes) is told
+
+
+def test_another_optimizer_stays_as_it_is() -> None:
+    sgd = type("SGD", (AdamW,), {})(None)
+    Carried(world_size=1, arguments={"optim": "adamw_torch"}).carrier.set_adamw(sgd)
+    assert sgd.param_groups == [{"fused": None}]
+
+
+def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
+    assert Carried(world_size=1).carrier.divide_loader(SimpleNamespace(), 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("force", "modules"),
+    [
+        ({}, 0),
+        ({"torch": {"dropout": "bytes"}}, 1),
+        ({"world_size": 1}, 5),
+        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 6),
+    ],
+)
+def test_no_more_is_watched_than_the_plan_needs(force: dict[str, Any], modules: int) -> None:
+    assert len(Carried(**force).carrier.patches()) == modules
+
+
+def test_lightning_is_left_alone_where_its_file_was_not_brought(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(carry, "path_beside", lambda name: f"/gone/{name}.py")
+    assert len(Carried(world_size=1).carrier.patches()) == 3
+
+
+def test_fp16_is_a_word_of_accelerate_too() -> None:
+    assert Force(arguments={"bf16": False, "fp16": True}).precision == "fp16"
+
+
+def test_a_plan_that_says_nothing_is_empty() -> None:
+    assert Force().to_json() == "{}"

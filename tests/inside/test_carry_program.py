@@ -1,0 +1,158 @@
+"""carry.py as a program: what it says, refuses and runs, and how the ranks it carries end."""
+
+from __future__ import annotations
+
+import json
+import py_compile
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from cputune.inside import carry_script
+
+ACCELERATOR = """
+class Accelerator:
+    num_processes = gradient_accumulation_steps = 1
+    def __init__(self, mixed_precision=None, cpu=False):
+        pass
+    def prepare_data_loader(self, loader):
+        return loader
+    def prepare_optimizer(self, optimizer):
+        return optimizer
+"""
+SCRIPT = """
+from accelerate.accelerator import Accelerator
+
+class Loader:
+    batch_sampler = None
+
+Accelerator(mixed_precision="bf16").prepare_data_loader(Loader())
+print("trained")
+"""
+
+
+def carried(
+    place: Path, plan: object, *words: str, python: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *python, str(carry_script()), json.dumps(plan), *words],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a script, and a stand-in for accelerate."""
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate" / "__init__.py").touch()
+    (tmp_path / "accelerate" / "accelerator.py").write_text(ACCELERATOR)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_without_a_script_it_says_how_it_is_used(tmp_path: Path) -> None:
+    done = carried(tmp_path, {})
+    assert (done.returncode, done.stderr) == (1, "usage: carry.py PLAN SCRIPT ARGUMENTS...\n")
+
+
+def test_what_cannot_be_run_so_ends_with_3(place: Path) -> None:
+    done = carried(place, {"world_size": 2}, "train.py")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("error: the batch of the script's data loader cannot be seen")
+    assert "\nhint: tune this script" in done.stderr
+
+
+@pytest.mark.parametrize(("rank", "says"), [(None, True), ("0", True), ("1", False)])
+def test_the_first_rank_says_what_was_changed(place: Path, rank: str | None, says: bool) -> None:
+    done = carried(place, {"world_size": 1}, "train.py", **({} if rank is None else {"RANK": rank}))
+    assert done.stdout == "trained\n"
+    said = "carry.py: set for the plan: mixed_precision=no (was bf16)\n"
+    assert done.stderr == (said if says else "")
+
+
+def test_an_empty_plan_changes_nothing(place: Path) -> None:
+    done = carried(place, {}, "train.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive", "bytecode"])
+def test_it_runs_whatever_python_runs(tmp_path: Path, kind: str) -> None:
+    source = tmp_path / "__main__.py"
+    source.write_text("import sys\nprint(__name__, sys.argv[1:])")
+    script = tmp_path
+    if kind == "archive":
+        script = tmp_path / "train.bin"
+        with zipfile.ZipFile(script, "w") as archive:
+            archive.write(source, "__main__.py")
+    elif kind == "bytecode":
+        script = Path(py_compile.compile(str(source), str(tmp_path / "train.pyc")) or "")
+    done = carried(tmp_path, {}, str(script), "-x")
+    assert done.stdout == "__main__ ['-x']\n", done.stderr
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="-P came with Python 3.11")
+@pytest.mark.parametrize("words", [("look.py",), ("-m", "look")])
+@pytest.mark.parametrize("python", [(), ("-P",)])
+def test_the_path_is_pythons_own(
+    tmp_path: Path, python: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    (tmp_path / "look.py").write_text("import sys\nprint(sys.path)")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    plain = subprocess.run(
+        [sys.executable, *python, *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    done = carried(tmp_path, {}, *words, python=python, **environment)
+    assert done.stdout == plain.stdout, done.stderr
+
+
+DISTRIBUTED = """
+import sys
+def is_available():
+    return "unavailable" not in sys.argv
+def is_initialized():
+    return "alone" not in sys.argv
+def barrier():
+    print("waited")
+    if "lost" in sys.argv:
+        raise RuntimeError("a rank is gone")
+def destroy_process_group():
+    print("taken down")
+    raise RuntimeError("it was already")
+"""
+TOGETHER = "waited\ntaken down\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "said"),
+    [
+        ("", (), TOGETHER),
+        ("raise SystemExit", (), TOGETHER),
+        ("raise SystemExit(0)", (), TOGETHER),
+        ("raise SystemExit(2)", (), ""),
+        ("1 / 0", (), ""),
+        ("", ("lost",), TOGETHER),
+        ("", ("alone",), ""),
+        ("", ("unavailable",), ""),
+    ],
+)
+def test_ranks_that_end_well_end_together(
+    tmp_path: Path, end: str, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "distributed.py").write_text(DISTRIBUTED)
+    (tmp_path / "train.py").write_text(f"import torch.distributed\n{end}\n")
+    assert carried(tmp_path, {}, "train.py", *words).stdout == said
