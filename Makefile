@@ -57,7 +57,7 @@ test-fast: $(VENV)/.dev  ## the part of the suite that starts no training proces
 	@touch $@
 
 test-ipex: .venv-ipex/.installed  ## build the IPEX-era environment and tune there for real
-	.venv-ipex/bin/python -m pytest -m ipex
+	.venv-ipex/bin/python -m pytest -m ipex tests/ipex
 
 # Root and the network are needed once, to build the guest's disk; it is kept in the cache.
 test-vm: $(VENV)/.dev  ## a guest of two sockets in qemu: the doctor and launches on a real kernel
