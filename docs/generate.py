@@ -8,6 +8,7 @@ from pathlib import Path
 
 from drawings import DRAWINGS
 from manual import man_page
+from terminal import PICTURES
 
 from cputune.cli import cli
 from cputune.report.checks_page import checks_page
@@ -40,6 +41,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "knobs.md": knobs_page,
     "recipe.schema.json": lambda: json.dumps(recipe_schema(), indent=2) + "\n",
     **DRAWINGS,
+    **PICTURES,
 }
 
 

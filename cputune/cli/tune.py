@@ -274,7 +274,7 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
         print_json(result.to_json())
         return
     out = console()
-    out.print(result_table(result))
+    out.print(result_table(result, width=out.width))
     out.print()
     for line in (*measured_lines(result), *profile_lines(result)):
         out.print(visible(line))

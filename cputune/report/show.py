@@ -81,7 +81,8 @@ def print_result(shown: Shown, console: Console, *, every: bool = False) -> None
     _heading(console, "The launch")
     _print_labelled(console, launch(shown))
     _heading(console, "The plans")
-    console.print(result_table(shown.result, most=None if every else MOST_PLANS))
+    most = None if every else MOST_PLANS
+    console.print(result_table(shown.result, width=console.width, most=most))
     hidden = 0 if every else len(shown.result.trials) - MOST_PLANS
     if hidden > 0:
         console.print(Text(f"{hidden} slower ones; --all shows them", "dim"))

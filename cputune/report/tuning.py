@@ -109,9 +109,19 @@ def sentence(result: Result) -> str:
     return f"{speedup.ratio:.2f} times faster than {today} ({between})."
 
 
-def result_table(result: Result, *, most: int | None = None) -> Table:
-    """Every trial, the fastest first and the failed last; or ``most`` of them, from the first."""
-    return rich_table(plans(result, most), strong=lambda row: row[-1] == BEST)
+def result_table(result: Result, *, width: int | None = None, most: int | None = None) -> Table:
+    """Every trial, the fastest first and the failed last; or ``most`` of them, from the first.
+
+    Where ``width``, the columns of the terminal, are few, some of its own are left out.
+    """
+    table = plans(result, most)
+    if width is not None and width < NARROW:
+        table = table.without("steps", "from")
+    return rich_table(table, strong=lambda row: row[-1] == BEST)
+
+
+NARROW = 100
+"""A terminal with fewer columns breaks the words of most plans, if all of the table is shown."""
 
 
 BEST = "best"

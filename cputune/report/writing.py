@@ -25,6 +25,15 @@ class Rows:
     rows: tuple[tuple[str, ...], ...]
     right: frozenset[str] = field(default_factory=frozenset)
 
+    def without(self, *headings: str) -> Rows:
+        """The table without these columns."""
+        kept = [number for number, name in enumerate(self.headings) if name not in headings]
+        return Rows(
+            headings=tuple(self.headings[number] for number in kept),
+            rows=tuple(tuple(row[number] for number in kept) for row in self.rows),
+            right=self.right,
+        )
+
 
 def rich_table(
     table: Rows, *, strong: Callable[[tuple[str, ...]], bool] = lambda row: False

@@ -34,6 +34,7 @@ from cputune.tuner.events import (
     TrialStarted,
 )
 
+PLAN_HEADING = "plan (ranks × threads each)"
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 PLAN = next(SPACE.plans())
 
@@ -113,11 +114,27 @@ def test_the_table_has_the_fastest_first_and_failures_last(result: Result) -> No
         samples_per_second=None,
     )
     trials = (*result.trials[:2], failed, *result.trials[3:])
-    lines = shown(result_table(replace(result, trials=trials))).splitlines()[1:]
+    lines = shown(result_table(replace(result, trials=trials), width=120)).splitlines()[1:]
     assert "best" in lines[0]
     assert lines[-1].split()[:2] == ["2", "–"]
     assert "out of memory: killed" in lines[-1]
     assert "at 3 GB" not in lines[-1]
+
+
+def test_a_narrow_terminal_has_room_for_the_plans(result: Result) -> None:
+    narrow, wide = (shown(result_table(result, width=width)).splitlines()[0] for width in (80, 100))
+    assert narrow.split() == ["trial", "samples/s", "plan", "(ranks", "×", "threads", "each)"]
+    assert wide.split() == [
+        "trial",
+        "samples/s",
+        "steps",
+        "plan",
+        "(ranks",
+        "×",
+        "threads",
+        "each)",
+        "from",
+    ]
 
 
 def test_the_sentence(result: Result) -> None:

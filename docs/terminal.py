@@ -1,0 +1,111 @@
+"""``docs/terminal/``: what commands print at 80 and 140 columns, with and without colour.
+
+The machine is built file by file and the study on it simulated, so that the pictures are the same
+wherever they are drawn, and no figure in them is of a machine that somebody has. ``make doc`` draws
+them; ``python docs/terminal.py`` makes the study anew, where a result has new fields to show.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from click.testing import CliRunner
+from hosts.builder import machine
+from rich.console import Console
+from rich.text import Text
+
+from cputune.cli import cli
+from cputune.cli._output import set_color
+from cputune.host import RecordedHost
+
+FOLDER = Path(__file__).parent / "terminal"
+RESULT = FOLDER / "result.json"
+WIDTHS = (80, 140)
+COMMANDS = {"doctor": ("doctor",), "show": ("show", str(RESULT))}
+
+
+def simulated_machine(folder: Path) -> RecordedHost:
+    """Two sockets of eight cores with AMX, as Linux would show them."""
+    packages = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
+    library = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"
+    record = {
+        "python": "3.11.7",
+        "packages": packages,
+        "directories": {str(Path(library).parent): [Path(library).name]},
+        "real_paths": {library: library},
+    }
+    machine(folder, sockets=2, cores=8, smt=2, like="sapphire-rapids", record=record)
+    cpuinfo = folder / "proc" / "cpuinfo"
+    cpuinfo.write_text(re.sub("model name.*", "model name\t: Simulated", cpuinfo.read_text()))
+    return RecordedHost(folder)
+
+
+def printed(command: str, width: int, *, color: bool) -> str:
+    """What a command prints about that machine, with the codes of its colours."""
+    with tempfile.TemporaryDirectory() as folder:
+        simulated_machine(Path(folder))
+        words = ["--color", "always" if color else "never", *COMMANDS[command], "--root", folder]
+        environment = {"COLUMNS": str(width), "TERM": "xterm-256color", "CPUTUNE_CONFIG": "none"}
+        try:
+            done = CliRunner(env=environment).invoke(cli, words)
+        finally:
+            set_color("auto")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    lines = done.stdout.replace(str(RESULT), RESULT.name).splitlines()
+    return "\n".join(map(str.rstrip, lines)) + "\n"
+
+
+def drawn(command: str, width: int) -> str:
+    """The same as a picture, which takes its letters from the reader's own machine."""
+    console = Console(record=True, width=width, file=io.StringIO())
+    console.print(Text.from_ansi(printed(command, width, color=True)))
+    picture = console.export_svg(title=f"cputune {command}", unique_id=f"{command}-{width}")
+    lines = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.S).splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _pictures() -> dict[str, Callable[[], str]]:
+    found: dict[str, Callable[[], str]] = {}
+    for command in COMMANDS:
+        for width in WIDTHS:
+            name = f"terminal/{command}-{width}"
+            found[f"{name}.svg"] = partial(drawn, command, width)
+            found[f"{name}.txt"] = partial(printed, command, width, color=False)
+    return found
+
+
+PICTURES = _pictures()
+"""Where each lies below docs/, and what makes it."""
+
+
+def keep_a_study() -> None:
+    """Tune on the simulated machine, and keep the result."""
+    from machines import SEEN_WARMUP, Model, simulated
+
+    import cputune
+
+    with tempfile.TemporaryDirectory() as folder:
+        facts = cputune.probe(simulated_machine(Path(folder)))
+    there = simulated("two-sockets", facts, Model(work=16, bandwidth=16), warmup=SEEN_WARMUP)
+    runner = there.runner(0)
+    result = cputune.tune(there.workload, facts=facts, runner=runner, budget=10)
+    note = "The machine is simulated: nobody has measured these speeds."
+    kept = replace(
+        result,
+        created="2026-11-21T19:30:00+00:00",
+        versions={**result.versions, "cputune": "0.1.0"},
+        seconds=round(runner.spent_seconds, 3),
+        notes=(note, *result.notes),
+    )
+    kept.save(RESULT, force=True)
+
+
+if __name__ == "__main__":
+    keep_a_study()
