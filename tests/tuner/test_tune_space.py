@@ -14,6 +14,7 @@ import cputune
 from cputune import cpulist
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Launcher, Package
+from cputune.knobs import knob_named
 from cputune.layout import baseline_plan, guide_plan
 from cputune.tuner.space import SearchSpace, build_space
 
@@ -295,6 +296,14 @@ class TestFixing:
         assert values_of(space, "backend") == {"gloo"}
         assert values_of(space, "ccl_workers") == {0}
 
+    def test_the_backend_of_several_ranks_is_varied_with_its_workers_or_not_at_all(self) -> None:
+        def backends(*knobs: str) -> set[object]:
+            space = cputune.search_space(ipex_era(), JOB, knobs=knobs, fix={"ranks": 2})
+            return values_of(space, "backend")
+
+        assert backends("precision") == {"gloo"}
+        assert backends("ccl_workers") == backends("backend") == {"gloo", "ccl"}
+
     @pytest.mark.parametrize("call", [{"knobs": ["rank"]}, {"fix": {"colour": "red"}}])
     def test_an_unknown_knob_is_named(self, call: dict[str, object]) -> None:
         with pytest.raises(UsageError, match="no knob is called") as caught:
@@ -388,6 +397,29 @@ class TestFixing:
         }
         assert (plan.cpus, plan.ccl_cpus) == (((0,), (1,)), ((0,), (1,)))
         assert plan.environment()["CCL_WORKER_AFFINITY"] == "0,1"
+
+
+class TestNotAskedFor:
+    """Knobs that are varied where somebody asks: the others hear that they could be."""
+
+    def told(self, torch: str = "2.13.0", **options: Any) -> set[str]:
+        facts = machine(isa=("avx512_bf16", "avx512f"), packages=with_versions(TODAY, torch=torch))
+        facts = replace(facts, cpu=replace(facts.cpu, vendor="AuthenticAMD"))
+        left_out = cputune.search_space(facts, JOB, **options).left_out
+        return {out.what for out in left_out if f"(--knobs +{out.what})" in out.why}
+
+    @pytest.mark.parametrize("options", [{}, {"knobs": ["precision"]}])
+    def test_what_could_be_varied_is_told(self, options: dict[str, object]) -> None:
+        told = self.told(**options)
+        assert told >= {"products", "dropout"}
+        assert all(knob_named(name).asked_for for name in told)
+
+    @pytest.mark.parametrize("options", [{"knobs": ["+dropout"]}, {"fix": {"dropout": "bytes"}}])
+    def test_what_is_asked_for_is_not(self, options: dict[str, object]) -> None:
+        assert self.told() - self.told(**options) == {"dropout"}
+
+    def test_nor_what_has_no_choice_here(self) -> None:
+        assert self.told() - self.told(torch="2.8.0") == {"products"}
 
 
 class TestSuggestions:
