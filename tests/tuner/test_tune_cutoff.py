@@ -21,7 +21,7 @@ def cut(startup: float, steps: int = 0, seconds: float = 0.0, samples: int | Non
         (0.0, 0, 0.0, "1m"),  # a minute at least
         (10.0, 0, 0.0, "1m"),
         (10.1, 0, 0.0, "2m"),
-        (20.0, 2, 10.0, "6m"),  # six trials of 20 s and eight steps of 5 s
+        (20.0, 2, 20.0, "10m"),  # six trials of 20 s and eight steps of 10 s
     ],
 )
 def test_six_trials_of_eight_steps_are_enough(

@@ -143,15 +143,15 @@ def test_one_that_was_delayed_has_not_shown_that_it_is_slower() -> None:
     assert len(rivals[1].measured) == 3
 
 
-def test_one_that_failed_is_not_called_slower() -> None:
+def test_one_that_failed_is_not_called_slower_and_the_next_one_is() -> None:
     def steps(number: int) -> Iterator[Step]:
-        for _ in range(12 if number == 2 else 10_000):
-            yield Step(seconds=(1.0, 0.5, 0.5 * math.exp(0.13))[number], samples=8)
+        for _ in range(12 if number == 1 else 10_000):
+            yield Step(seconds=0.5 * math.exp((0.7, 0.13, 0.0, 0.1)[number]), samples=8)
         raise Crashed("rank 0 died")
 
-    _, rivals, _ = confirmed(FakeLivingRunner(steps), 2)
-    assert [rival.out for rival in rivals] == [None, "crashed: rank 0 died"]
-    assert len(rivals[1].measured) == 3
+    _, rivals, _ = confirmed(FakeLivingRunner(steps), 3)
+    assert [rival.out for rival in rivals] == ["crashed: rank 0 died", None, SLOWER]
+    assert [len(rival.measured) for rival in rivals] == [3, 12, 4]
 
 
 @pytest.mark.parametrize("failing", [0, 1])
