@@ -13,10 +13,10 @@ from tuner.fakes import PLANS, SMALL, FakeRunner, Script
 import cputune
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, State, Trial
 from cputune.steps import Crashed, NoMeasurement, Step
 from cputune.tuner.events import ConfirmStarted
-from cputune.tuner.final import confirm_best
+from cputune.tuner.final import confirm_best, may_be_the_best
 from cputune.tuner.findings import Findings
 from cputune.tuner.measuring import Measuring, Timer
 from cputune.tuner.race import Race
@@ -143,6 +143,32 @@ class TestWho:
     def test_nobody_where_there_is_nothing_to_compare(self, trials: list[Trial]) -> None:
         findings, told = confirmed(*trials)
         assert (told, findings.rivals) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "steps", "may"),
+    [
+        (COMPLETED, None, 0, True),
+        (FAILED, None, 9, False),
+        (PRUNED, "it has lost", 9, False),
+        (PRUNED, TIME_UP, 5, True),  # warm-up 2, delayed 1: two are level
+        (PRUNED, TIME_UP, 4, False),
+    ],
+)
+def test_a_trial_that_did_not_lose_is_worth_a_closer_look(
+    state: State, reason: str | None, steps: int, may: bool
+) -> None:
+    one = Trial(
+        number=0,
+        plan=PLANS[0],
+        state=state,
+        reason=reason,
+        steps=steps,
+        warmup_steps=2,
+        delayed_steps=1,
+    )
+    assert may_be_the_best(one) is may
+    assert bool(confirmed(trial(TODAY), one)[1]) is may
 
 
 class TestAgainstWhat:
