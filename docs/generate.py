@@ -24,13 +24,13 @@ def cli_page() -> str:
     # A program's own settings (-h) count only in a context that is given them.
     wide = {"max_content_width": 88, "terminal_width": 88}
     root = click.Context(cli, info_name="cputune", **{**cli.context_settings, **wide})
-    lines += ["```", cli.get_help(root), "```", ""]
+    lines += ["```text", cli.get_help(root), "```", ""]
     for name in cli.list_commands(root):
         command = cli.get_command(root, name)
         assert command is not None
         settings = {**command.context_settings, **wide}
         context = click.Context(command, info_name=name, parent=root, **settings)
-        lines += [f"## cputune {name}", "", "```", command.get_help(context), "```", ""]
+        lines += [f"## cputune {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines)
 
 

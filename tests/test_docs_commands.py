@@ -1,0 +1,278 @@
+"""Every command that README and docs/ show is run, made small where it is heavy.
+
+A command stands in a ```sh block, or behind ``$`` in a ```console block, or as an example of
+``--help``, or as `cputune …` in a sentence. Each is run by itself in a folder that holds what it
+reads. Trials are a fake's; what starts torch for real is marked so. A block that cannot be run says
+why: ``<!-- not run: … -->`` above it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hosts.recordings import open_recording
+
+import cputune.probing.quiet
+import cputune.ranks.runner
+from cputune.cli import main
+from cputune.host import locks
+from cputune.plan import Plan
+from cputune.probing.quiet import Surroundings
+from cputune.steps import Step
+
+HERE = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "recipes/*.md", "tests/*/README.md")
+    for path in HERE.glob(pattern)
+    if path.name not in ("CHANGELOG.md", "checks.md")
+)
+FENCE = re.compile(r"(?:^<!-- not run: (.+?) -->\n)?^```(\w*)\n(.*?)^```$", re.M | re.S)
+INLINE = re.compile(r"(?<!`)`(cputune [a-z]+ [^`\n]+)`(?!`)")
+EXAMPLE = re.compile(r"^  (cputune [a-z].*)$", re.M)
+
+
+class Shown(NamedTuple):
+    """A block of a page: its language, its text, and why it is not run (None where it is)."""
+
+    page: str
+    language: str
+    text: str
+    not_run: str | None
+
+
+def shown() -> list[Shown]:
+    return [
+        Shown(page.name, language, text, reason or None)
+        for page in PAGES
+        for reason, language, text in FENCE.findall(page.read_text(encoding="utf-8"))
+    ]
+
+
+def typed(block: Shown) -> list[str]:
+    """The commands of a block."""
+    text = block.text.replace("\\\n", " ")
+    if block.page == "cli.md":
+        return EXAMPLE.findall(text)
+    if block.language == "console":
+        return re.findall(r"^\$ (.*)$", text, re.M)
+    return [line for line in text.splitlines() if line.strip()] if block.language == "sh" else []
+
+
+def commands() -> Iterator[Any]:
+    """Each command once, without its comment, under the first page that shows it."""
+    seen: dict[str, str] = {}
+    for block in shown():
+        if block.not_run is None:
+            for line in typed(block):
+                seen.setdefault(without_comment(line), block.page)
+    for page in PAGES:
+        for line in INLINE.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+            if not is_pattern(without_comment(line)):
+                seen.setdefault(without_comment(line), page.name)
+    for number, (line, page) in enumerate(seen.items()):
+        if line:
+            heavy = "--deep" in line or re.match(r"launch/(?!.*kubectl)", line)
+            marks = (pytest.mark.torch, pytest.mark.slow) if heavy else ()
+            yield pytest.param(line, id=f"{page}-{number}", marks=marks)
+
+
+def without_comment(line: str) -> str:
+    """What a shell runs of a line; three dots stand for more of the same kind."""
+    return re.sub(r"(^|\s+)#.*$", "", line).replace(" …", "").replace(" ...", "").strip()
+
+
+PLACEHOLDERS = {
+    "--explain CODE": "--explain quota-threads",
+    "--root DIR": "--root recording",
+    "--record DIR": "--record new-recording",
+    "--check-file FILE": "--check-file launch/accelerate.yaml",
+    "--recipe FILE": "--recipe my.toml",
+    "--python ~/venv": f"--python {sys.prefix}",
+}
+"""What a page names in capitals, or what lies elsewhere on each machine."""
+
+SMALLER = (
+    # A launch is checked for real by tests/consumers and tests/verifier.
+    (r"^cputune verify\b(?!.*--no-run)", "cputune verify --no-run"),
+    (r"^cputune emit\b(.*) --verify\b", r"cputune emit\1"),
+    # pip asks this tree in place of PyPI, and for none of what it needs.
+    (
+        r"^pip install '?cputune(\[[\w,]+\])?'?( --extra-index-url \S+)?$",
+        f"{sys.executable} -m pip install --dry-run --no-index --no-deps --no-build-isolation "
+        rf"'{HERE}\1'",
+    ),
+    # A trial more is a second more; what is searched, and how, is of tests/tuner.
+    (r"^(cputune tune\b(?!.* --dry-run).*?) --budget \d+", r"\1"),
+    (r"^cputune tune\b(?!.* --dry-run)", "cputune tune --budget 2"),
+    (r"^\.ci/run$", f"bash -n {HERE}/.ci/run"),
+    (r"^make\b", f"make --dry-run --directory {HERE}"),
+)
+"""Heavy commands, and what is run in their place."""
+
+
+def is_pattern(line: str) -> bool:
+    """Whether words in capitals are left, which stand for something else."""
+    return any(re.fullmatch(r"\[?[A-Z][A-Z-]*\]?|\[.*", word) for word in small(line).split())
+
+
+def small(line: str) -> str:
+    for words, meant in PLACEHOLDERS.items():
+        line = line.replace(words, meant)
+    for pattern, instead in SMALLER:
+        line = re.sub(pattern, instead, line)
+    return line
+
+
+class FakeProcessRunner:
+    """Stands in for the runner of real processes: more threads are faster, bf16 twice as fast."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        config = {"model_type": "gpt2", "n_layer": 2}
+        model = {"class": "GPT2LMHeadModel", "config": config}
+        self.trained = {"model": model, "sequence_length": 128, "learning_rate": 5e-5}
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        work = 1.0 if plan.precision == "bf16" else 2.0
+        while True:
+            yield Step(seconds=work / plan.threads_per_process, samples=8)
+
+    def __enter__(self) -> FakeProcessRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_measured() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cputune.ranks.runner, "ProcessRunner", FakeProcessRunner)
+        patch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
+        patch.setattr(cputune.probing.quiet, "look_around", lambda host: Surroundings())
+        yield
+
+
+def ours(*words: str) -> int:
+    """The exit code of `cputune words`, here in this process."""
+    before, sys.argv = sys.argv, ["cputune", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+SCRIPT = "import sys\nprint('trained with', *sys.argv[1:])\n"
+SCRIPTS = ("train.py", "run_qa.py", "package/__init__.py", "package/train.py")
+STAND_INS = ("docker", "kubectl", "sbatch", "jq")
+STAND_IN = """#!/bin/sh
+case "$0 $*" in
+*/jq*) cat ;;
+*" get pods "*) echo pod/bert-master-0 ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory, _nothing_is_measured: None) -> Path:
+    """What commands read: scripts, a result and its study, launch files, a recorded machine."""
+    folder = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in SCRIPTS:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(SCRIPT)
+        (folder / "cputune.toml").write_text("[tune]\nbudget = 2\n")
+        shutil.copy(HERE / "recipes" / "bert-mini.toml", folder / "my.toml")
+        assert ours("--config", "none", "tune", "--budget", "2", "-o", "of-recipe.json") == 0
+        assert ours("--config", "none", "tune", "--budget", "4", "--", "train.py") == 0
+        image = ("--image", "r.example.com/bert:1", "--partition", "cpu")
+        assert ours("emit", "--format", "all", *image) == 0
+    open_recording("whole", folder / "recording")
+    (folder / "bin").mkdir()
+    for name in STAND_INS:
+        program = folder / "bin" / name
+        program.write_text(STAND_IN)
+        program.chmod(0o755)
+    return folder
+
+
+def lay(kept: Path, folder: Path, line: str) -> None:
+    """Put into an empty folder what the command reads, and nothing that it writes."""
+    for name in (*SCRIPTS, "cputune.toml", "my.toml"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(kept / name, folder / name)
+    if not re.match(r"cputune tune\b", line):
+        shutil.copy(kept / "cputune.json", folder)
+    if "--resume" in line:
+        shutil.copy(kept / "of-recipe.db", folder / "cputune.db")
+        shutil.copy(kept / "of-recipe.json", folder / "cputune.json")
+    if "launch/" in line and "cputune emit" not in line:
+        shutil.copytree(kept / "launch", folder / "launch")
+    if "--root recording" in line:
+        shutil.copytree(kept / "recording", folder / "recording")
+    for word in re.findall(r"(?<!-o )(?<!--report )\b[\w-]+\.json\b", line):
+        if not re.match(r"cputune tune\b", line) and not (folder / word).exists():
+            shutil.copy(kept / "cputune.json", folder / word)
+
+
+GOOD = {"doctor": (0, 1), "verify": (0, 3)}
+"""Exit codes beside 0 that say something about this machine."""
+
+
+@pytest.mark.parametrize("line", tuple(commands()))
+def test_a_command_does_what_it_says(
+    line: str,
+    kept: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    line = small(line)
+    lay(kept, tmp_path, line)
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line)
+    if words[0] == "cputune" and words[1] != "run" and not re.search(r"[|><&;$]", line):
+        code = ours(*words[1:])
+        out, err = capfd.readouterr()
+    else:
+        path = f"{kept / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        argv = ["bash", "-euo", "pipefail", "-c", line]
+        env = {**os.environ, "PATH": path, "PYTHON": sys.executable}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120)
+        code, out, err = done.returncode, done.stdout, done.stderr
+    name = words[1] if words[0] == "cputune" else ""
+    assert code in GOOD.get(name, (0,)), f"{line}\n{out[-2000:]}\n{err[-2000:]}"
+    assert "Traceback" not in err
+    assert "does not provide the extra" not in err
+
+
+def test_what_is_not_run_says_why_and_is_little() -> None:
+    not_run = [(block.page, block.not_run) for block in shown() if block.not_run is not None]
+    print(*not_run, sep="\n")
+    assert len(not_run) <= 4
+    assert all(len(reason.split()) > 4 for _, reason in not_run)
+
+
+def test_every_block_says_what_it_is_and_no_command_hides_in_another() -> None:
+    bare = [(b.page, b.text[:40]) for b in shown() if not b.language]
+    hidden = [
+        (b.page, line)
+        for b in shown()
+        if b.language not in ("sh", "console") and b.page != "cli.md"
+        for line in b.text.splitlines()
+        if re.match(r"(\$ )?(cputune [a-z]|make |pip install )", line)
+    ]
+    assert (bare, hidden) == ([], [])
