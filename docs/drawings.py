@@ -65,7 +65,12 @@ def recorded(name: str) -> HostFacts:
 
 
 def sockets(
-    facts: HostFacts, y: float, cell: Callable[[Core, float, float], list[str]], *, high: float
+    facts: HostFacts,
+    y: float,
+    cell: Callable[[Core, float, float], list[str]],
+    *,
+    high: float,
+    gap: float = GAP,
 ) -> tuple[list[str], float]:
     """Sockets beside each other, each with its node and cores; and how wide that is."""
     parts: list[str] = []
@@ -73,7 +78,7 @@ def sockets(
     cores = sorted(facts.topology.cores, key=lambda core: (core.socket, core.cpus[0]))
     for socket, members in groupby(cores, key=lambda core: core.socket):
         inside = list(members)
-        wide = len(inside) * (CORE + GAP) - GAP + 4 * PAD
+        wide = len(inside) * (CORE + gap) - gap + 4 * PAD
         parts += [
             rect(x, y, wide, high + 62, SOCKET, LINE),
             text(x + PAD, y + 18, f"socket {socket}"),
@@ -82,7 +87,7 @@ def sockets(
         node = inside[0].numa_node
         parts.append(text(x + 2 * PAD, y + 43, f"NUMA node {node}", size=11))
         for number, core in enumerate(inside):
-            parts += cell(core, x + 2 * PAD + number * (CORE + GAP), y + 48)
+            parts += cell(core, x + 2 * PAD + number * (CORE + gap), y + 48)
         x += wide + PAD
     return parts, x
 
@@ -92,18 +97,19 @@ def machine_drawing() -> str:
     facts = recorded("whole")
 
     def siblings(core: Core, x: float, y: float) -> list[str]:
-        drawn = [rect(x - 3, y - 3, CORE + 6, 2 * CORE + GAP + 6, IDLE, LINE)]
+        drawn = [rect(x - 4, y + 2, CORE + 8, 2 * CORE + GAP + 8, IDLE, LINE)]
         for number, cpu in enumerate(core.cpus):
-            top = y + number * (CORE + GAP)
+            top = y + 6 + number * (CORE + GAP)
             drawn.append(rect(x, top, CORE, CORE, RANKS[0] if number == 0 else "#5c6773"))
             drawn.append(text(x + CORE / 2, top + 22, str(cpu), fill=PAPER, mid=True))
         return drawn
 
-    parts, width = sockets(facts, 14, siblings, high=2 * CORE + GAP)
-    y = 14 + 62 + 2 * CORE + GAP + 22
+    high = 2 * CORE + GAP + 10
+    parts, width = sockets(facts, 14, siblings, high=high, gap=16)
+    y = 14 + 62 + high + 22
     parts.append(text(PAD, y, "grey box: a core. In it, the CPUs that Linux counts:"))
     parts.append(text(PAD, y + 18, "blue the first, grey its SMT sibling."))
-    return drawing(max(width, 340), y + 32, "A machine of two sockets, seen by Linux", parts)
+    return drawing(max(width, 370), y + 32, "A machine of two sockets, seen by Linux", parts)
 
 
 def ranks_drawing(plans: Sequence[tuple[str, Plan]], facts: HostFacts, title: str) -> str:

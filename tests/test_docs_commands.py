@@ -174,6 +174,9 @@ def ours(*words: str) -> int:
     return 0
 
 
+EARLIER = "20261121-193000"
+"""The result of the history that the examples name."""
+
 SCRIPT = "import sys\nprint('trained with', *sys.argv[1:])\n"
 SCRIPTS = ("train.py", "run_qa.py", "package/__init__.py", "package/train.py")
 STAND_INS = ("docker", "kubectl", "sbatch", "jq")
@@ -191,6 +194,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory, _nothing_is_measured: None) -
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         for name in SCRIPTS:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(SCRIPT)
@@ -198,6 +202,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory, _nothing_is_measured: None) -
         shutil.copy(HERE / "recipes" / "bert-mini.toml", folder / "my.toml")
         assert ours("--config", "none", "tune", "--budget", "2", "-o", "of-recipe.json") == 0
         assert ours("--config", "none", "tune", "--budget", "4", "--", "train.py") == 0
+        earlier = max((folder / "state").rglob("*.json"))
+        for file in earlier.parent.glob(f"{earlier.stem}.*"):
+            text = file.read_text().replace(earlier.stem, EARLIER)
+            (file.parent / f"{EARLIER}{file.suffix}").write_text(text)
         image = ("--image", "r.example.com/bert:1", "--partition", "cpu")
         assert ours("emit", "--format", "all", *image) == 0
     open_recording("whole", folder / "recording")
@@ -214,6 +222,7 @@ def lay(kept: Path, folder: Path, line: str) -> None:
     for name in (*SCRIPTS, "cputune.toml", "my.toml"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(kept / name, folder / name)
+    shutil.copytree(kept / "state", folder / "state")
     if not re.match(r"cputune tune\b", line):
         shutil.copy(kept / "cputune.json", folder)
     if "--resume" in line:
@@ -243,6 +252,7 @@ def test_a_command_does_what_it_says(
     line = small(line)
     lay(kept, tmp_path, line)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     words = shlex.split(line)
     if words[0] == "cputune" and words[1] != "run" and not re.search(r"[|><&;$]", line):
         code = ours(*words[1:])
