@@ -51,27 +51,15 @@ def print_space(
 def _first_command(space: SearchSpace) -> str:
     """The baseline's command as the first trial runs it, ready to be pasted into a shell."""
     from cputune.carrier.command import carried, trial_command
+    from cputune.report.commands import for_shell
 
     if space.workload.launch:
-        return _for_shell(space.workload, space.workload.launch)
+        return for_shell(space.workload, space.workload.launch)
     versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
     way = carried(space.workload, space.baseline, versions)
     python = "python3" if space.facts.recorded else sys.executable
     words = trial_command(space.workload, way)
-    return f"{shlex.quote(python)} {_for_shell(space.workload, words)}"
-
-
-def _for_shell(workload: Workload, words: Sequence[str]) -> str:
-    """Words of a command for bash: secrets as the variables that hold them."""
-    found = []
-    for word in words:
-        secret = workload.secret_of(word)
-        found.append(
-            shlex.quote(word)
-            if secret is None
-            else (shlex.quote(secret[0]) if secret[0] else "") + f'"${secret[1]}"'
-        )
-    return " ".join(found)
+    return f"{shlex.quote(python)} {for_shell(space.workload, words)}"
 
 
 def again(ctx: click.Context, job: Workload, script: Sequence[str]) -> str:
@@ -79,10 +67,12 @@ def again(ctx: click.Context, job: Workload, script: Sequence[str]) -> str:
 
     What a file or a variable has set is set again without a word.
     """
+    from cputune.report.commands import for_shell
+
     above = [] if ctx.parent is None else _typed(ctx.parent)
     words = ["cputune", *above, "tune", "--resume", *_typed(ctx)]
     command = shlex.join(words)
-    return f"{command} -- {_for_shell(job, hide_arguments(script)[0])}" if script else command
+    return f"{command} -- {for_shell(job, hide_arguments(script)[0])}" if script else command
 
 
 def _typed(ctx: click.Context) -> list[str]:

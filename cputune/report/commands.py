@@ -1,0 +1,45 @@
+"""The commands that a result gives: train with the best plan, make such a study again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from cputune.result import Result
+from cputune.workload import Workload
+
+
+def launch_commands(file: str) -> tuple[str, ...]:
+    """Train with the best plan of a result file: here and now, and by files that launch it."""
+    words = shlex.quote(file)
+    return f"cputune run {words}", f"cputune emit --format torchrun -o launch {words}"
+
+
+def tune_command(result: Result) -> str:
+    """The command of the study, as far as its result knows: it does not say what was varied."""
+    job = result.workload
+    words = ["cputune", "tune"]
+    for option, value in (
+        ("--budget", result.budget),
+        ("--seed", result.seed),
+        ("--batch-per-rank", job.batch_per_rank),
+    ):
+        words += [] if value is None else [option, str(value)]
+    if job.recipe is None:
+        return f"{shlex.join(words)} -- {for_shell(job, job.launch or job.argv)}"
+    if job.global_batch_size not in (None, job.recipe.global_batch_size):
+        words += ["--global-batch-size", str(job.global_batch_size)]
+    return shlex.join([*words, "--recipe", job.recipe.name])
+
+
+def for_shell(workload: Workload, words: Sequence[str]) -> str:
+    """Words of a command for bash: secrets as the variables that hold them."""
+    found = []
+    for word in words:
+        secret = workload.secret_of(word)
+        found.append(
+            shlex.quote(word)
+            if secret is None
+            else (shlex.quote(secret[0]) if secret[0] else "") + f'"${secret[1]}"'
+        )
+    return " ".join(found)
