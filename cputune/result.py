@@ -18,6 +18,7 @@ from cputune.facts import HostFacts
 from cputune.host import read_document, write_atomically
 from cputune.knobs import LeftOut
 from cputune.plan import Plan
+from cputune.portrait import Found, Place
 from cputune.steps import FailureKind
 from cputune.trialtable import frame_of
 from cputune.workload import Workload
@@ -144,11 +145,27 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The steps that a plan took in one go, before another plan had its turn.
+
+    ``place`` counts the turns of all plans in a round in the order that they were taken, from 0.
+    ``step_seconds`` are all its steps, the first after the pause too, and the warm-up of a
+    script that came to its end and began again; ``delayed`` are the positions, from 0, of those
+    that other processes delayed.
+    """
+
+    place: Count
+    step_seconds: tuple[Amount, ...]
+    delayed: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmRun:
     """One run of a plan in one round of the confirmation, from 0.
 
     ``samples_per_second`` is None where the run failed, and ``reason`` says why. ``turns``
-    is how often its processes had their turn beside the others', where all lived at once.
+    is how often its processes had a turn beside the others' that counts, where all lived at
+    once; ``taken`` are the turns that it took, delayed ones too.
     """
 
     round: Count
@@ -157,6 +174,7 @@ class ConfirmRun:
     samples_per_second: Throughput | None
     reason: str | None = None
     turns: Count = 0
+    taken: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +207,14 @@ class Result:
     noise. ``notes`` are sentences that a reader needs in order to trust it. ``disturbed``:
     others delayed most of what it rests on (``share_machine``), so no factor is to be said.
     ``worth`` is the way from the baseline to the best plan, one change at a time.
+    ``places`` are the machine's cores, none where they are not known. ``findings`` are the
+    doctor's when the study began; None where nobody asked it.
     """
 
     created: str | None = None
     host: Mapping[str, Any]
+    places: tuple[Place, ...] = ()
+    findings: tuple[Found, ...] | None = None
     versions: Mapping[str, str]
     workload: Workload
     data: str | None = None

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cputune import __version__
+from cputune.doctor import diagnose
+from cputune.documents import record_of
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
+from cputune.portrait import Found, places_of
 from cputune.result import (
     COMPLETED,
     FAILED,
@@ -66,6 +69,8 @@ def conclude(
     advice = _recommend(findings, valid, noise)
     return Result(
         host=host_fingerprint(facts),
+        places=places_of(facts.topology),
+        findings=tuple(record_of(Found, found.to_json()) for found in diagnose(facts).findings),
         versions=_versions(facts),
         workload=workload,
         baseline=advice.baseline,

@@ -16,7 +16,7 @@ from cputune.tuner.confirm import Contender
 from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
 from cputune.tuner.findings import Findings
 from cputune.tuner.race import Race, Verdict
-from cputune.tuner.reading import Rules, Run, read_run
+from cputune.tuner.reading import Rules, Run, read_run, turn_of
 from cputune.tuner.statistics import Estimate
 
 ATTEMPTS = 3
@@ -123,16 +123,18 @@ class Measuring:
         reason = None if run.failure is None else f"{run.failure.kind}: {run.failure}"
         if run.failure is None and run.logs:
             rate = speed(self.race.estimate(run.logs))
-        self.findings.confirm_runs.append(
+        runs = self.findings.confirm_runs
+        runs.append(
             ConfirmRun(
                 round=number,
                 plan=contender.plan,
                 role=contender.role,
                 samples_per_second=rate,
                 reason=reason,
+                taken=(turn_of(sum(r.round == number for r in runs), run.trace),),
             )
         )
-        self.on_event(self.findings.confirm_runs[-1])
+        self.on_event(runs[-1])
         return run
 
     def _read(

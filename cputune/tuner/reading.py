@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from cputune.errors import CputuneError
 from cputune.plan import Plan
+from cputune.result import Turn
 from cputune.steps import (
     Contended,
     Crashed,
@@ -38,7 +39,8 @@ class Run:
     """What was read from one run of a plan.
 
     ``logs`` are the steps that count, as log seconds per sample; ``step_seconds`` is
-    the time of all of them, whether they count or not. ``ended``: the job came to its
+    the time of all of them, whether they count or not, and ``trace`` holds each one's, and
+    whether others delayed it. ``ended``: the job came to its
     own end. ``cut`` says when the time that was given was up: "after 2 steps".
     """
 
@@ -48,6 +50,7 @@ class Run:
     unusable: int = 0
     steps: int = 0
     step_seconds: float = 0.0
+    trace: list[tuple[float, bool]] = field(default_factory=list)
     samples: int | None = None
     verdict: Verdict = "more"
     ended: bool = False
@@ -139,11 +142,21 @@ def take(run: Run, step: Step, rules: Rules) -> None:
         raise Diverged(diverged)
     delayed = not rules.delays_itself and step.delayed
     run.delayed += delayed
+    run.trace.append((seconds, delayed))
     rules.on_step(index, step, delayed)
     if delayed and not rules.believe_delayed:
         return
     run.logs.append(math.log(seconds / samples))
     run.verdict = rules.verdict(run.logs)
+
+
+def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
+    """Steps out of a run's ``trace`` as a result keeps them: with four digits."""
+    return Turn(
+        place=place,
+        step_seconds=tuple(float(f"{seconds:.4g}") for seconds, _ in steps),
+        delayed=tuple(index for index, (_, delayed) in enumerate(steps) if delayed),
+    )
 
 
 def count_of_steps(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from cputune.result import Turn
 from cputune.steps import Living, NoMeasurement, TrialError
 from cputune.tuner.confirm import Contender
 from cputune.tuner.race import Race
@@ -36,7 +37,7 @@ class Seat:
 
     ``begin`` starts its processes; a script that has trained to its end begins again.
     ``turns`` counts its turns, ``delayed`` those that others delayed; ``counted`` are the
-    rest, each as its median log of seconds per sample.
+    rest, each as its median log of seconds per sample. ``taken`` are the steps of each.
     """
 
     contender: Contender
@@ -46,6 +47,7 @@ class Seat:
     turns: int = 0
     delayed: int = 0
     counted: list[float] = field(default_factory=list)
+    taken: list[Turn] = field(default_factory=list)
     _living: Living = field(init=False)
     _warmup: int = field(init=False)
     _step_seconds: float = TWICE_SECONDS

@@ -188,6 +188,7 @@ class _Match:
                 samples_per_second=rate,
                 reason=reason,
                 turns=len(seat.counted),
+                taken=tuple(seat.taken),
             )
         )
         self._measuring.on_event(findings.confirm_runs[-1])

@@ -6,10 +6,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
+from itertools import count
 
 from cputune.steps import LivingRunner, TimeUp
 from cputune.tuner.confirm import Contender
 from cputune.tuner.measuring import Measuring
+from cputune.tuner.reading import turn_of
 from cputune.tuner.seat import Seat, seconds_of
 
 MOST_ROUNDS = 50
@@ -54,14 +56,14 @@ def take_turns(
         seat.warm_up(measuring.race)
     measuring.timer.step_seconds += seconds_of(seats)
     order, begun, quiet = random.Random(sitting), seconds_of(seats), 0
-    turned = list(seats)
+    turned, places = list(seats), count()
     for done in range(MOST_ROUNDS):
         given_up = done >= GIVEN_UP and 3 * quiet < done
         if given_up or is_enough(quiet, seconds_of(seats) - begun):
             return
         turned = turned[::-1] if done % 2 else order.sample(seats, len(seats))
         before = seconds_of(seats)
-        taken = {id(seat.contender): seat.turn() for seat in turned if seat.is_in}
+        taken = {id(seat.contender): _turn(seat, next(places)) for seat in turned if seat.is_in}
         measuring.timer.step_seconds += seconds_of(seats) - before
         quiet += taken.get(id(seats[0].contender)) is not None
         for contender in everybody:
@@ -69,3 +71,11 @@ def take_turns(
             contender.sittings.append(sitting)
         if done % 2:
             after_two()
+
+
+def _turn(seat: Seat, place: int) -> float | None:
+    """A turn of one seat, its steps written down."""
+    begun = len(seat.run.trace)
+    log = seat.turn()
+    seat.taken.append(turn_of(place, seat.run.trace[begun:]))
+    return log
