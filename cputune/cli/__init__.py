@@ -34,6 +34,7 @@ _SUBCOMMANDS = {
     "emit": "Write the launch files that reproduce the tuned plan.",
     "run": "Train with the tuned plan here, now, in the foreground.",
     "verify": "Hand launch files to their real consumers and say what they did.",
+    "report": "Write a result as one page for a browser, with pictures.",
     "config": "Show every option's default, and which file or variable says so.",
     "recipes": "List the workloads that can be tuned on.",
     "completion": "Print the completion script for bash, zsh or fish.",

@@ -130,7 +130,7 @@ BEST = "best"
 
 def plans(result: Result, most: int | None = None) -> Rows:
     """The table of trials in words."""
-    ordered = sorted(result.trials, key=_fastest_first)[:most]
+    ordered = sorted(result.trials, key=fastest_first)[:most]
     return Rows(
         headings=("trial", "samples/s", "steps", "plan (ranks × threads each)", "from", ""),
         right=frozenset({"trial", "samples/s", "steps"}),
@@ -157,7 +157,7 @@ def _mark(trial: Trial, *, best: bool) -> str:
     return outcome(trial) if trial.state == FAILED else ""
 
 
-def _fastest_first(trial: Trial) -> tuple[int, float]:
+def fastest_first(trial: Trial) -> tuple[int, float]:
     """What was measured before what was pruned, and that before what failed."""
     rate = trial.samples_per_second
     order = {PRUNED: 1, FAILED: 2}.get(trial.state, 0)

@@ -1,0 +1,213 @@
+"""The pictures of the page, by plotly; the importance of knobs by optuna's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cputune.figures import figure
+from cputune.report.page_chart import COLORS, Chart, chart_of, label
+from cputune.report.page_importance import importance_chart
+from cputune.report.page_plans import shown_rows, thinned
+from cputune.report.page_steps import steps_chart
+from cputune.report.summary import Summary
+from cputune.result import FAILED, PRUNED, Result, Throughput, Trial
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure, Scatter
+
+ROW_PIXELS = 44
+MOST_TRIAL_POINTS = 1000
+
+
+def charts_of(result: Result, said: Summary) -> dict[str, Chart]:
+    """Every picture that this result has something for, by its name."""
+    found = {
+        "worth": _worth(said),
+        "plans": _plans(result),
+        "trials": _trials(result),
+        "steps": steps_chart(result),
+        "importance": importance_chart(result),
+    }
+    return {name: chart for name, chart in found.items() if chart is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Dot:
+    """A number with its interval, in a row."""
+
+    row: int
+    middle: float
+    low: float
+    high: float
+    hover: str
+
+
+def _worth(said: Summary) -> Chart | None:
+    """What each change brings, as a factor with its interval."""
+    known = [(change, change.worth) for change in said.changes if change.worth is not None]
+    if len(known) < 2:
+        return None
+    rows = [f"{change.knob}: {change.best}" for change, _ in known]
+    dots = [
+        _Dot(row=i, middle=w.ratio, low=w.low, high=w.high, hover=f"×{w.ratio:.2f}")
+        for i, (_, w) in enumerate(known)
+    ]
+    drawing = _in_rows(rows, "times as fast as without it")
+    drawing.add_trace(_dots(dots, COLORS[2], "circle", "worth"))
+    drawing.add_vline(x=1, line={"width": 1, "dash": "dot", "color": COLORS[5]})
+    drawing.update_layout(showlegend=False)
+    said_of = "; ".join(f"{c.knob} {c.best} ×{w.ratio:.2f}" for c, w in known)
+    return chart_of(
+        drawing,
+        height=70 + ROW_PIXELS * len(rows),
+        says=f"What each change is worth: {said_of}.",
+        caption="Factor of each change with its 95 % interval; the dotted line is no change.",
+    )
+
+
+def _plans(result: Result) -> Chart | None:
+    """The fastest plans in rows: what the search saw, and what was measured side by side."""
+    rows = [row for row in shown_rows(result) if row.rate is not None or row.at_most is not None]
+    if not rows:
+        return None
+    drawing = _in_rows([row.name for row in rows], "samples/s")
+    parts = (
+        ("in the search", COLORS[0], "circle", [_dot(i, row.rate) for i, row in enumerate(rows)]),
+        ("side by side at the end", COLORS[1], "diamond",
+         [_dot(i, row.confirmed, below=True) for i, row in enumerate(rows)]),
+    )  # fmt: skip
+    for name, color, symbol, dots in parts:
+        if any(dots):
+            drawing.add_trace(_dots([dot for dot in dots if dot], color, symbol, name))
+    bounds = [(i, row.at_most) for i, row in enumerate(rows) if row.at_most is not None]
+    if bounds:
+        drawing.add_trace(_bounds([x for _, x in bounds], [-i for i, _ in bounds]))
+    drawing.update_xaxes(rangemode="tozero")
+    best = next((row for row in rows if row.rate is not None), None)
+    fastest = (
+        ""
+        if best is None or best.rate is None
+        else (f" The fastest in the search: {best.name} at {figure(best.rate.median)} samples/s.")
+    )
+    left = _count(result) - len(rows)
+    return chart_of(
+        drawing,
+        height=100 + ROW_PIXELS * len(rows),
+        says=f"Throughput of {len(rows)} plans with 95 % intervals.{fastest}",
+        caption="Samples per second with 95 % intervals, the fastest first."
+        + (f" The {left} slower ones are not in this picture." if left > 0 else ""),
+    )
+
+
+def _count(result: Result) -> int:
+    """Trials of which something can be drawn."""
+    return sum(t.state != FAILED and _known(t) is not None for t in result.trials)
+
+
+def _known(trial: Trial) -> float | None:
+    if trial.state == PRUNED:
+        return trial.at_most_samples_per_second
+    return None if trial.samples_per_second is None else trial.samples_per_second.median
+
+
+def _trials(result: Result) -> Chart | None:
+    """Every trial in the order of the search, where the rows do not show them all."""
+    if _count(result) <= len(shown_rows(result)):
+        return None
+    kept = thinned([t for t in result.trials if _known(t) is not None], MOST_TRIAL_POINTS)
+    measured = [(t, t.samples_per_second) for t in kept if t.state != PRUNED]
+    pruned = [t for t in kept if t.state == PRUNED]
+    import plotly.graph_objects as go
+
+    drawing = go.Figure()
+    rates = [(t, rate) for t, rate in measured if rate is not None]
+    drawing.add_trace(
+        go.Scatter(
+            x=[t.number for t, _ in rates],
+            y=[rate.median for _, rate in rates],
+            error_y={
+                "type": "data",
+                "array": [rate.high - rate.median for _, rate in rates],
+                "arrayminus": [rate.median - rate.low for _, rate in rates],
+                "thickness": 1,
+                "width": 0,
+            },
+            mode="markers",
+            name="measured",
+            marker={"color": COLORS[0], "size": 5},
+        )
+    )
+    if pruned:
+        drawing.add_trace(
+            _bounds(
+                [t.number for t in pruned], [_known(t) or 0.0 for t in pruned], "triangle-down-open"
+            )
+        )
+    drawing.update_xaxes(title={"text": "trial"})
+    drawing.update_yaxes(title={"text": "samples/s"}, rangemode="tozero")
+    thin = f" {len(kept)} of {_count(result)} are drawn, evenly chosen." * (
+        len(kept) < _count(result)
+    )
+    return chart_of(
+        drawing,
+        height=360,
+        says=f"Throughput of {len(kept)} trials in the order of the search.{thin}",
+        caption=f"Every trial in the order of the search, with 95 % intervals.{thin}",
+    )
+
+
+def _in_rows(names: Sequence[str], unit: str) -> Figure:
+    """An empty picture with a row for each name; the name stands above what is drawn in it."""
+    import plotly.graph_objects as go
+
+    drawing = go.Figure()
+    for i, name in enumerate(names):
+        drawing.add_annotation(
+            text=label(name), x=0, xref="paper", xanchor="left", y=-i, yanchor="bottom",
+            yshift=5, showarrow=False, align="left", font={"size": 12},
+        )  # fmt: skip
+    drawing.update_yaxes(visible=False, range=[0.8 - len(names), 0.8])
+    drawing.update_xaxes(title={"text": unit})
+    return drawing
+
+
+def _dot(row: int, rate: Throughput | None, *, below: bool = False) -> _Dot | None:
+    if rate is None:
+        return None
+    return _Dot(
+        row=row, middle=rate.median, low=rate.low, high=rate.high,
+        hover=f"{figure(rate.median)} samples/s ({figure(rate.low)}–{figure(rate.high)})",
+    )  # fmt: skip
+
+
+def _dots(dots: Sequence[_Dot], color: str, symbol: str, name: str) -> Scatter:
+    import plotly.graph_objects as go
+
+    return go.Scatter(
+        x=[dot.middle for dot in dots],
+        y=[-dot.row for dot in dots],
+        error_x={
+            "type": "data",
+            "array": [max(0.0, dot.high - dot.middle) for dot in dots],
+            "arrayminus": [max(0.0, dot.middle - dot.low) for dot in dots],
+            "thickness": 2,
+            "width": 4,
+        },
+        mode="markers",
+        name=name,
+        marker={"color": color, "symbol": symbol, "size": 9},
+        text=[dot.hover for dot in dots],
+        hoverinfo="text",
+    )
+
+
+def _bounds(x: Sequence[float], y: Sequence[float], symbol: str = "triangle-left-open") -> Scatter:
+    """Plans that were given up: no more is known than that they are not faster than this."""
+    import plotly.graph_objects as go
+
+    return go.Scatter(
+        x=list(x), y=list(y), mode="markers", name="given up: at most this",
+        marker={"color": COLORS[5], "symbol": symbol, "size": 9}, hoverinfo="x+y",
+    )  # fmt: skip
