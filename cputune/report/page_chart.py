@@ -50,14 +50,15 @@ def chart_of(figure: Figure, *, height: int, says: str, caption: str) -> Chart:
         height=height,
         paper_bgcolor=clear,
         plot_bgcolor=clear,
-        margin={"l": 8, "r": 16, "t": 8, "b": 44},
+        margin={"l": 8, "r": 16, "t": 8, "b": 52},
         font={"family": "system-ui, sans-serif", "size": 13},
         legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "bgcolor": clear},
         dragmode=False,
         hovermode="closest",
     )
-    figure.update_xaxes(fixedrange=True, automargin=True)
-    figure.update_yaxes(fixedrange=True, automargin=True)
+    axes = {"fixedrange": True, "automargin": True, "title": {"font": {"size": 13}}}
+    figure.update_xaxes(axes)
+    figure.update_yaxes(axes)
     return Chart(figure=json.loads(figure.to_json()), height=height, says=says, caption=caption)
 
 

@@ -166,7 +166,7 @@ def _in_rows(names: Sequence[str], unit: str) -> Figure:
     for i, name in enumerate(names):
         drawing.add_annotation(
             text=label(name), x=0, xref="paper", xanchor="left", y=-i, yanchor="bottom",
-            yshift=5, showarrow=False, align="left", font={"size": 12},
+            yshift=8, showarrow=False, align="left", font={"size": 12},
         )  # fmt: skip
     drawing.update_yaxes(visible=False, range=[0.8 - len(names), 0.8])
     drawing.update_xaxes(title={"text": unit})

@@ -56,7 +56,8 @@ def importance_chart(result: Result) -> Chart | None:
         finally:
             optuna.logging.set_verbosity(before)
     drawing.update_traces(marker_color=COLORS[0])
-    drawing.update_xaxes(title={"text": "share of what decides"})
+    most = max(found.values(), default=1.0)
+    drawing.update_xaxes(title={"text": "share of what decides"}, range=[0, 1.2 * most])
     drawing.update_yaxes(title=None)
     drawing.update_layout(showlegend=False)
     listed = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.items())

@@ -68,6 +68,11 @@ def table(caption: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]])
     return tag("div", inside, class_="scroll", role="region", aria_label=caption, tabindex=0)
 
 
+def number(text: str) -> Markup:
+    """A number with its interval, which is not broken into two lines."""
+    return tag("span", text, class_="number")
+
+
 def folded(head: str, *inside: str) -> Markup:
     """What only some want to read."""
     return tag("details", tag("summary", head), *inside)

@@ -11,7 +11,7 @@ from cputune.portrait import Found
 from cputune.report.commands import launch_commands, tune_command
 from cputune.report.diagnosis import source_urls
 from cputune.report.page_chart import Chart, drawn
-from cputune.report.page_markup import Markup, copied, folded, joined, table, tag
+from cputune.report.page_markup import Markup, copied, folded, joined, number, table, tag
 from cputune.report.profile import profile_lines
 from cputune.report.summary import Change, Summary
 from cputune.result import Measured, Result, Throughput
@@ -68,7 +68,7 @@ def worth_section(said: Summary, charts: Mapping[str, Chart]) -> Markup:
     """What is to be changed, and what each change brings."""
     if said.nothing_to_change:
         return section("What to change", tag("p", "Nothing: keep the launch that you have."))
-    rows = [(c.knob, c.today, c.best, _worth(c)) for c in said.changes]
+    rows = [(c.knob, c.today, c.best, number(_worth(c))) for c in said.changes]
     inside = [
         table(
             "Each change, from what you have to the best plan; a factor is over the line above",

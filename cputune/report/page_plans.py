@@ -9,7 +9,7 @@ from typing import TypeVar
 from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.report.page_chart import Chart, drawn
-from cputune.report.page_markup import Markup, table, tag
+from cputune.report.page_markup import Markup, number, table, tag
 from cputune.report.page_parts import interval, section
 from cputune.report.tuning import fastest_first, outcome
 from cputune.result import FAILED, PRUNED, Result, Throughput
@@ -57,7 +57,9 @@ def shown_rows(result: Result) -> list[Row]:
         if trial.plan == result.best.plan:
             marks.append("best")
         measured = trial.state not in (PRUNED, FAILED)
-        if not measured:
+        if trial.state == PRUNED:
+            marks.append("cut short" if trial.cut_short else "given up: most likely slower")
+        if trial.state == FAILED:
             marks.append(outcome(trial)[:MOST_REASON])
         rows.append(
             Row(
@@ -96,13 +98,13 @@ def plans_section(result: Result, charts: Mapping[str, Chart]) -> Markup:
         drawn("trials", charts),
         table(
             caption,
-            ("trial", "plan (ranks × threads each)", "in the search", "side by side", "from", ""),
+            ("trial", "plan (ranks × threads each)", "in the search", "side by side", "from", "remark"),
             [
                 (
                     str(row.number),
                     row.name,
-                    _said(row),
-                    _rate(row.confirmed),
+                    number(_said(row)),
+                    number(_rate(row.confirmed)),
                     row.origin,
                     row.remark,
                 )
