@@ -12,7 +12,7 @@ from cputune.report.page_plans import thinned
 from cputune.result import FAILED, PRUNED, Result
 
 LEAST_TRIALS = 5
-MOST_TRIALS = 2000
+MOST_TRIALS = 500
 
 
 def importance_chart(result: Result) -> Chart | None:

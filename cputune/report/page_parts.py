@@ -86,7 +86,8 @@ def worth_section(said: Summary, charts: Mapping[str, Chart]) -> Markup:
 def _worth(change: Change) -> str:
     if change.worth is None:
         return "not known"
-    return f"×{change.worth.ratio:.2f} ({change.worth.low:.2f}–{change.worth.high:.2f})"
+    factor = f"×{change.worth.ratio:.2f} ({change.worth.low:.2f}–{change.worth.high:.2f})"
+    return factor if change.worth.significant or change.worth.high < 1 else f"{factor}, not sure"
 
 
 def launch_section(result: Result, file: str) -> Markup:

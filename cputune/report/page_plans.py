@@ -98,7 +98,14 @@ def plans_section(result: Result, charts: Mapping[str, Chart]) -> Markup:
         drawn("trials", charts),
         table(
             caption,
-            ("trial", "plan (ranks × threads each)", "in the search", "side by side", "from", "remark"),
+            (
+                "trial",
+                "plan (ranks × threads each)",
+                "in the search",
+                "side by side",
+                "from",
+                "remark",
+            ),
             [
                 (
                     str(row.number),

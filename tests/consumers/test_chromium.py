@@ -1,0 +1,114 @@
+"""The page of `cputune report` in a real browser: what it draws, and what it looks like to whom."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html import escape, unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report.result_cases import CASES, hostile, tuned
+
+from cputune.report.page import page
+from cputune.result import Result
+
+pytestmark = [pytest.mark.consumer, pytest.mark.slow]
+pytest.importorskip("plotly", reason="the extra `report` is not installed")
+pytest.importorskip("optuna.importance")  # scikit-learn sets variables when it is imported
+
+DESKTOP, PHONE = 1280, 390
+
+LOOK = (Path(__file__).parent / "look_at_page.js").read_text(encoding="utf-8")
+"""Runs in the page, and tells the frame around it what it sees."""
+
+AROUND = """<!doctype html><title>around</title><body style="margin:0">
+<iframe src="page.html" style="width:{width}px;height:4000px;border:0"></iframe>
+<pre id="told"></pre>
+<script>
+onmessage = (told) => {{ document.getElementById("told").textContent = told.data; }};
+</script>
+"""
+"""A window has a least width that a phone is narrower than; a frame has none."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip("no chromium on PATH (Debian: apt-get install chromium)")
+    return found
+
+
+def seen(
+    chromium: str, folder: Path, result: Result, *, width: int = DESKTOP, dark: bool = False
+) -> dict[str, Any]:
+    """What a browser of this width makes of the page; nothing may be said on its console."""
+    text = page(result).replace("</body>", f"<script>{LOOK}</script></body>")
+    (folder / "page.html").write_text(text, encoding="utf-8")
+    (folder / "around.html").write_text(AROUND.format(width=width), encoding="utf-8")
+    argv = [chromium, "--headless=new", "--disable-gpu", "--enable-logging=stderr"]
+    argv += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=30000"]
+    argv += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
+    argv += ["--window-size=1400,4000", "--dump-dom"]
+    argv += ["--no-sandbox"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [*argv, f"file://{folder / 'around.html'}"], capture_output=True, text=True, timeout=120
+    )
+    assert [line for line in done.stderr.splitlines() if ":CONSOLE" in line] == []
+    told = re.search(r'<pre id="told">(.*?)</pre>', done.stdout, re.S)
+    assert told, done.stderr[-2000:]
+    assert told[1], "the page never said that it was drawn"
+    document: dict[str, Any] = json.loads(unescape(told[1]))
+    return document
+
+
+def is_well(told: dict[str, Any]) -> None:
+    """What holds of every page at every width."""
+    assert told["too_wide_by"] <= 0
+    assert told["asked_for"] == []
+    assert told["nameless"] == []
+    assert told["pale"] == []
+    assert all(chart["marks"] > 0 and chart["name"] for chart in told["charts"].values())
+    assert told["drawn"] == str(len(told["charts"]))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_it_is_drawn_and_can_be_read(
+    chromium: str, tmp_path: Path, width: int, *, dark: bool
+) -> None:
+    told = seen(chromium, tmp_path, tuned(), width=width, dark=dark)
+    is_well(told)
+    assert set(told["charts"]) == {"worth", "plans", "steps", "importance"}
+    assert told["ground"] == ("rgb(20, 23, 28)" if dark else "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_every_study_is_drawn_on_a_phone(
+    chromium: str, tmp_path: Path, case: Callable[[], Result]
+) -> None:
+    is_well(seen(chromium, tmp_path, case(), width=PHONE))
+
+
+def test_hostile_words_run_nothing(chromium: str, tmp_path: Path) -> None:
+    told = seen(chromium, tmp_path, hostile(), width=PHONE)
+    is_well(told)
+    assert told["alerts"] == 0
+    assert escape("<img") in escape(told["words"])  # it is there to be read
+
+
+def test_it_goes_on_paper(chromium: str, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page(tuned()), encoding="utf-8")
+    paper = tmp_path / "page.pdf"
+    argv = [chromium, "--headless=new", "--disable-gpu", "--virtual-time-budget=30000"]
+    argv += [f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={paper}"]
+    argv += ["--no-sandbox"] if os.geteuid() == 0 else []
+    subprocess.run([*argv, f"file://{tmp_path / 'page.html'}"], capture_output=True, timeout=120)
+    assert paper.read_bytes().startswith(b"%PDF")

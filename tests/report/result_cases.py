@@ -1,0 +1,159 @@
+"""Results for the tests of the report: of a simulated machine, and what may become of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tuner.fakes import BY_NAME, FakeRunner
+
+import cputune
+from cputune.errors import ResultError
+from cputune.plan import Plan
+from cputune.result import FAILED, Result, Throughput, Trial
+from cputune.steps import Step
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>'\"&\u202e\x1b[2J"
+
+
+@dataclass
+class FakeLiving:
+    """A plan that takes a few steps when its turn has come."""
+
+    endless: Iterator[Step]
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        return list(itertools.islice(self.endless, steps))
+
+    def close(self) -> None:
+        pass
+
+
+class FakeNoisyRunner(FakeRunner):
+    """Steps of two sockets that scatter; others delay one of thirty."""
+
+    def __init__(self) -> None:
+        chance, machine = random.Random(1), BY_NAME["two-sockets"]
+
+        def script(plan: Plan, before: int) -> Iterator[Step]:
+            while True:
+                seconds = machine.seconds(plan) * chance.lognormvariate(0, 0.02)
+                late = 0.6 * seconds if chance.random() < 1 / 30 else 0.0
+                yield Step(seconds=seconds + late, samples=8, delayed_seconds=late)
+
+        super().__init__(script)
+
+    def living(self, plan: Plan) -> FakeLiving:
+        return FakeLiving(iter(self.script(plan, 0)))
+
+
+@cache
+def tuned() -> Result:
+    """A study of two sockets whose plans lived side by side at its end."""
+    machine = BY_NAME["two-sockets"]
+    runner = FakeNoisyRunner()
+    return cputune.tune(machine.workload, facts=machine.facts, runner=runner, budget=12)
+
+
+def one_trial() -> Result:
+    """Today's launch alone."""
+    result = tuned()
+    return replace(
+        result, best=result.baseline, worth=(), confirmation=(), trials=result.trials[:1]
+    )
+
+
+def only_failures() -> Result:
+    """Not one trial that gave a number."""
+    failed = tuple(_failed(trial) for trial in tuned().trials)
+    return replace(one_trial(), trials=failed)
+
+
+def _failed(trial: Trial) -> Trial:
+    return replace(
+        trial,
+        state=FAILED,
+        kind="crashed",
+        reason="a rank died\nTraceback",
+        samples_per_second=None,
+    )
+
+
+def interrupted() -> Result:
+    """Ended by hand after three trials."""
+    return replace(tuned(), trials=tuned().trials[:3], confirmation=(), budget=40, worth=())
+
+
+def without_confirmation() -> Result:
+    """Best and baseline from single trials."""
+    return replace(tuned(), confirmation=(), worth=())
+
+
+def elsewhere() -> Result:
+    """Of a machine of which nothing is told, by a cputune that did not ask."""
+    return replace(tuned(), host={}, places=(), findings=None, versions={}, created=None)
+
+
+def ten_thousand() -> Result:
+    """A study of 10,000 trials, one in ten of which has failed."""
+    result, chance = tuned(), random.Random(0)
+    trials = []
+    for number in range(10_000):
+        trial = result.trials[number % len(result.trials)]
+        middle = chance.uniform(5, 40)
+        rate = Throughput(median=middle, low=0.97 * middle, high=1.03 * middle)
+        known = replace(trial, state="completed", samples_per_second=rate, reason=None)
+        trials.append(replace(_failed(trial) if number % 10 == 9 else known, number=number))
+    return replace(result, trials=tuple(trials), budget=10_000)
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        tuned,
+        one_trial,
+        only_failures,
+        interrupted,
+        without_confirmation,
+        elsewhere,
+        ten_thousand,
+    )
+}
+
+
+def hostile() -> Result:
+    """The study with hostile words in every field that takes any words."""
+    document = json.loads(json.dumps(replace(tuned(), data="tokens").to_json()))
+    document["trials"] = document["trials"][:4]
+    document["trials"][3] = _failed(tuned().trials[3]) and {
+        **document["trials"][3],
+        "state": "failed",
+        "samples_per_second": None,
+    }
+    document["trials"][3]["reason"] = "x"
+    document["workload"]["argv"] = ["train.py"]
+    for place, key in list(_texts(document)):
+        kept = place[key]
+        place[key] = kept + HOSTILE
+        try:
+            Result.from_json(document)
+        except ResultError:
+            place[key] = kept
+    document["versions"][HOSTILE] = HOSTILE
+    document["host"][HOSTILE] = [HOSTILE]
+    return Result.from_json(document)
+
+
+def _texts(document: Any) -> Iterator[tuple[Any, Any]]:
+    """Where in a document text stands, and under which key."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        if isinstance(value, str):
+            yield document, key
+        elif isinstance(value, (dict, list)):
+            yield from _texts(value)
