@@ -417,6 +417,13 @@ def test_how_severe_it_is(code: str, changes: dict[str, Any], severity: Severity
     assert [found.severity for found in BY_CODE[code](changed(**changes))] == [severity]
 
 
+@pytest.mark.parametrize(("threads", "remedy"), [("1", "Start fewer"), ("2", "Divide the cores")])
+def test_ranks_of_one_thread_are_cured_by_fewer_ranks(threads: str, remedy: str) -> None:
+    few = {"limits": {"cpu_quota": 1.0}, **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS=threads)}
+    (found,) = BY_CODE["ranks-oversubscribed"](changed(**few))
+    assert found.remedy.startswith(remedy)
+
+
 def test_a_preload_that_has_an_heir_names_it() -> None:
     dead = {"preload_missing": ("/gone/libtcmalloc.so",), **env(LD_PRELOAD="/gone/libtcmalloc.so")}
     (found,) = BY_CODE["preload-dead"](changed(**dead))

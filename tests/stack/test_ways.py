@@ -5,7 +5,7 @@ from packaging.version import Version
 
 from cputune.stack import Versions, load
 from cputune.stack.fit import misfits
-from cputune.stack.ways import way_out, ways_out
+from cputune.stack.ways import both_ways, way_out, ways_out
 
 STACK = load()
 
@@ -49,6 +49,84 @@ def test_the_smallest_change_each_way(stack, ipex_era, today):
     asked = versions(python="3.11.9", **stack)
     assert way_out("ipex", asked).command() == ipex_era
     assert way_out("today", asked).command() == today
+
+
+@pytest.mark.parametrize(
+    ("era", "stays", "goes"),
+    [
+        ("today", {"torch": "2.9.1"}, {"torch": "2.8.0"}),
+        ("today", {"transformers": "4.57.1"}, {"transformers": "4.56.2"}),
+        ("today", {"accelerate": "1.13.0"}, {"accelerate": "1.12.0"}),
+        ("today", {"torch": "2.13.0"}, {"torch": "2.13.0", "oneccl": "2.8.0"}),
+        ("ipex", {"torch": "2.8.0", "ipex": "2.8.0"}, {"torch": "2.9.1", "ipex": "2.8.0"}),
+        ("ipex", {"accelerate": "1.12.0"}, {"accelerate": "1.13.0"}),
+        ("ipex", {"transformers": "4.55.4"}, {"transformers": "4.57.1"}),
+        ("ipex", {"torch": "2.8.0", "numpy": "2.0.0"}, {"torch": "2.2.2", "numpy": "2.0.0"}),
+        # IPEX that nobody calls is not of its era
+        (
+            "ipex",
+            {"torch": "2.6.0", "ipex": "2.6.0", "accelerate": "1.12.0"},
+            {"torch": "2.8.0", "ipex": "2.8.0", "accelerate": "1.12.0"},
+        ),
+    ],
+)
+def test_what_is_of_an_era_stays_as_it_is(era, stays, goes):
+    assert way_out(era, versions(python="3.10", **stays)).changes == ()
+    assert way_out(era, versions(python="3.10", **goes)).changes != ()
+
+
+def test_a_way_that_changes_nothing_has_no_command():
+    assert way_out("today", versions(python="3.11", torch="2.13.0")).command() is None
+
+
+def test_what_a_complete_stack_lacks_is_added():
+    for era, added in (("today", 2), ("ipex", 3)):
+        way = way_out(era, versions(python="3.11", torch="2.8.0"), complete=True)
+        assert len([name for name, _ in way.changes if name != "torch"]) == added
+
+
+@pytest.mark.parametrize(
+    ("stack", "way"),
+    [
+        ({"torch": "2.6.0", "oneccl": "2.8.0"}, "oneccl_bind_pt==2.6.0 -f "),
+        ({"torch": "1.12.1", "ipex": "1.13.0"}, "intel_extension_for_pytorch==1.12.300 -f "),
+        ({"torch": "2.6.0", "ipex": "2.8.0"}, "intel_extension_for_pytorch==2.6.0"),
+    ],
+)
+def test_only_what_pypi_lacks_comes_from_a_page(stack, way):
+    command = way_out("ipex", versions(python="3.10", **stack)).command()
+    assert way in command
+    assert (" -f " in command) is way.endswith(" -f ")
+
+
+def test_both_ways_are_said_the_smaller_one_first():
+    stack = versions(python="3.11", torch="2.13.0", ipex="2.8.0", transformers="5.23.0")
+    said, command = both_ways(stack)
+    assert said == (
+        "Go to today's stack: pip uninstall -y intel_extension_for_pytorch; "
+        "or stay in the IPEX era: pip install torch==2.8.0 transformers==4.55.4."
+    )
+    assert command == "pip uninstall -y intel_extension_for_pytorch"
+
+
+@pytest.mark.parametrize(
+    ("stack", "told"),
+    [
+        ({"torch": "2.6.0+cpu", "transformers": "5.23.0", "accelerate": "1.1.1"}, True),
+        ({"torch": "2.6.0", "transformers": "5.23.0", "accelerate": "1.1.1"}, False),
+        ({"torch": "2.8.0+cpu", "ipex": "2.6.0", "accelerate": "1.1.1"}, True),
+        ({"accelerate": "1.1.1", "transformers": "4.56.2"}, False),
+    ],
+)
+def test_a_cpu_build_is_told_where_to_come_from(stack, told):
+    said, _ = both_ways(versions(python="3.11", **stack))
+    assert ("its CPU build lies at" in said) is told
+
+
+def test_a_python_that_no_stack_has_wheels_for_is_told():
+    said, command = both_ways(versions(python="3.6", torch="2.13.0"))
+    assert "No stack in the tables has wheels for this Python" in said
+    assert command is None
 
 
 def test_wheels_that_pypi_does_not_have_come_from_their_page():

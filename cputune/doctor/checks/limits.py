@@ -116,7 +116,7 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
     """
     ranks, threads = local_ranks(facts), number(facts, "OMP_NUM_THREADS")
     cpus, quota = len(facts.limits.cpuset or facts.topology.online), facts.limits.cpu_quota
-    room = cpus if quota is None else min(cpus, max(1, math.floor(quota)))
+    room = cpus if quota is None else min(cpus, math.floor(quota))
     if ranks is None or ranks < 2 or threads is None or not cpus or ranks * threads <= room:
         return
     limit = f"{cpus} CPUs" if room == cpus else f"a quota of {quota:g} CPUs"
