@@ -109,6 +109,7 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     ),
     ("open-files", limits(open_files=1024), limits(open_files=1023)),
     ("processes-few", limits(pids=368), limits(pids=367)),
+    ("processes-few", limits(pids=408, pids_used=40), limits(pids=407, pids_used=40)),
     (
         "processes-few",
         {**limits(processes=368), "sys_resource": False},

@@ -89,7 +89,16 @@ WORDS: tuple[tuple[str, dict[str, Any], str], ...] = (
         {"limits": {"memory_bytes": 4 * GIB}},
         "the memory limit is 4.0 GiB and no capacity is set (oneDNN keeps 1024 kernels)",
     ),
-    ("shm-small", {"limits": {"shm_bytes": 0}}, "/dev/shm holds 0 MiB, 1024 MiB are needed"),
+    (
+        "shm-small",
+        {"limits": {"shm_bytes": 64 << 20}},
+        "/dev/shm holds 64 MiB, 1024 MiB are needed",
+    ),
+    (
+        "shm-full",
+        {"limits": {"shm_free_bytes": 12 << 20}},
+        "12 of 262144 MiB of /dev/shm are free, 1024 MiB are needed",
+    ),
     (
         "open-files",
         {"limits": {"open_files": 256, "open_files_hard": 256}},
@@ -421,6 +430,15 @@ def test_how_severe_it_is(code: str, changes: dict[str, Any], severity: Severity
 def test_ranks_of_one_thread_are_cured_by_fewer_ranks(threads: str, remedy: str) -> None:
     few = {"limits": {"cpu_quota": 1.0}, **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS=threads)}
     (found,) = BY_CODE["ranks-oversubscribed"](changed(**few))
+    assert found.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("hard", "remedy"), [(256, "Raise the hard limit"), (4096, "Raise the soft limit")]
+)
+def test_the_limit_is_raised_that_stands_in_the_way(hard: int, remedy: str) -> None:
+    few = {"limits": {"open_files": 256, "open_files_hard": hard}}
+    (found,) = BY_CODE["open-files"](changed(**few))
     assert found.remedy.startswith(remedy)
 
 
