@@ -19,6 +19,7 @@ INTEL_MPI = Launcher(name="mpirun", path="/opt/mpirun", dialect="intelmpi", vers
 TORCHRUN = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
 ONE_CORE = {"topology": topology(sockets=1, cores=1, smt=1)}
 NODES = topology().numa_nodes
+FAST_CORE = Core(cpus=(0, 2), socket=0, numa_node=0, max_khz=2000)
 
 
 def env(**variables: str | None) -> dict[str, Any]:
@@ -146,6 +147,11 @@ WORDS: tuple[tuple[str, dict[str, Any], str], ...] = (
         "numa-in-socket",
         {"topology": topology(sockets=1, nodes_per_socket=2)},
         "1 socket, 2 NUMA nodes with usable cores",
+    ),
+    (
+        "numa-memoryless",
+        {"topology": {"numa_nodes": (NODES[0], replace(NODES[1], memory_bytes=0))}},
+        "node 1: CPUs 28-55,84-111, 0 bytes",
     ),
     (
         "numa-full",
@@ -307,12 +313,23 @@ COMMANDS: tuple[tuple[str, dict[str, Any], str | None], ...] = (
     ),
     ("hybrid-cores", hybrid(1000, 1000), None),
     (
+        "hybrid-cores",  # one thread of a fast core, not both
+        {
+            "topology": {
+                "cores": (FAST_CORE, Core(cpus=(1,), socket=0, numa_node=0, max_khz=1000)),
+                "allowed": (0, 1, 2),
+                "hybrid": True,
+            }
+        },
+        "OMP_NUM_THREADS=1 taskset -c 0 python train.py",
+    ),
+    (
         "numa-in-socket",
         {"topology": topology(nodes_per_socket=2)},
         "OMP_NUM_THREADS=14 mpirun -n 4 python train.py",
     ),
     (
-        "numa-in-socket",  # of cores fewer than nodes none is left without a thread
+        "numa-in-socket",
         {"topology": topology(sockets=1, cores=2, nodes_per_socket=2)},
         "OMP_NUM_THREADS=1 mpirun -n 2 python train.py",
     ),

@@ -131,11 +131,10 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: HBM in flat mode, CXL and persistent memory show as nodes without CPUs.
     """
-    bare = [n for n in facts.topology.numa_nodes if n.cpus == () and n.memory_bytes]
+    nodes = ((n.id, n.memory_bytes) for n in facts.topology.numa_nodes if n.cpus == ())
+    bare = [f"node {id}: {memory / GIB:.0f} GiB, no CPUs" for id, memory in nodes if memory]
     if bare:
-        yield numa_cpuless.finding(
-            "; ".join(f"node {n.id}: {(n.memory_bytes or 0) / GIB:.0f} GiB, no CPUs" for n in bare)
-        )
+        yield numa_cpuless.finding("; ".join(bare))
 
 
 @check(
@@ -151,16 +150,18 @@ def numa_full(facts: HostFacts) -> Iterator[Finding]:
     Cause: numactl --membind takes from that node alone. File cache counts as used
     here; the kernel gives it back on demand, but slowly.
     """
-    nodes = [n for n in facts.topology.numa_nodes if n.free_bytes is not None and n.memory_bytes]
-    tight = [n for n in nodes if (n.free_bytes or 0) < LITTLE_FREE_BYTES]
-    if len(nodes) > 1 and tight and len(tight) < len(nodes):
-        yield numa_full.finding(
-            "; ".join(
-                f"node {n.id}: {(n.free_bytes or 0) / GIB:.1f} of "
-                f"{(n.memory_bytes or 0) / GIB:.0f} GiB free"
-                for n in tight
-            )
-        )
+    nodes = [
+        (n.id, n.free_bytes, n.memory_bytes)
+        for n in facts.topology.numa_nodes
+        if n.free_bytes is not None and n.memory_bytes
+    ]
+    tight = [
+        f"node {id}: {free / GIB:.1f} of {memory / GIB:.0f} GiB free"
+        for id, free, memory in nodes
+        if free < LITTLE_FREE_BYTES
+    ]
+    if tight and len(tight) < len(nodes):
+        yield numa_full.finding("; ".join(tight))
 
 
 @check(
@@ -183,7 +184,7 @@ def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
         yield numa_in_socket.finding(
             f"{len(sockets)} socket{'s' if len(sockets) > 1 else ''}, {len(nodes)} NUMA nodes "
             "with usable cores",
-            command=f"OMP_NUM_THREADS={max(1, len(cores) // len(nodes))} "
+            command=f"OMP_NUM_THREADS={len(cores) // len(nodes)} "
             f"mpirun -n {len(nodes)} python train.py",
         )
 
