@@ -338,3 +338,27 @@ def test_a_short_script_is_confirmed_all_the_same(after: int) -> None:
     result = cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeLivingRunner(steps))
     assert result.speedup.pairs >= 2
     assert not any("failed" in note for note in result.notes)
+
+
+def test_the_steps_of_each_turn_are_kept_in_the_order_they_were_taken() -> None:
+    _, _, findings = confirmed(steady(1.0, 0.5))
+    for sitting in (0, 1):
+        runs = [run for run in findings.confirm_runs if run.round == sitting]
+        places = sorted(turn.place for run in runs for turn in run.taken)
+        assert places == list(range(len(places)))
+        assert [{s for turn in run.taken for s in turn.step_seconds} for run in runs] == [
+            {1},
+            {0.5},
+        ]
+
+
+def test_a_delayed_step_is_kept_and_marked() -> None:
+    def steps(number: int) -> Iterator[Step]:
+        for index in itertools.count():
+            late = 0.9 if index == 12 else 0.0
+            yield Step(seconds=1.0 / (number + 1) + late, samples=8, delayed_seconds=late)
+
+    _, _, findings = confirmed(FakeLivingRunner(steps))
+    turns = [turn for run in findings.confirm_runs for turn in run.taken]
+    marked = {turn.step_seconds[at] for turn in turns for at in turn.delayed}
+    assert marked == {1.9, 1.4}
