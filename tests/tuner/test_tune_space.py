@@ -403,7 +403,11 @@ class TestNotAskedFor:
     """Knobs that are varied where somebody asks: the others hear that they could be."""
 
     def told(self, torch: str = "2.13.0", **options: Any) -> set[str]:
-        facts = machine(isa=("avx512_bf16", "avx512f"), packages=with_versions(TODAY, torch=torch))
+        facts = machine(
+            isa=("avx512_bf16", "avx512f"),
+            libraries=("tcmalloc",),
+            packages=with_versions(TODAY, torch=torch),
+        )
         facts = replace(facts, cpu=replace(facts.cpu, vendor="AuthenticAMD"))
         left_out = cputune.search_space(facts, JOB, **options).left_out
         return {out.what for out in left_out if f"(--knobs +{out.what})" in out.why}
