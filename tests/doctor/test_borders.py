@@ -18,6 +18,7 @@ OPENMPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi4", ve
 INTEL_MPI = Launcher(name="mpirun", path="/opt/mpirun", dialect="intelmpi", version="2021.18")
 NODES = topology().numa_nodes
 ONE_SOCKET = {"topology": topology(sockets=1)}
+ONE_CPU = {"topology": topology(sockets=1, cores=1, smt=1)}
 TWO_CORES = {"topology": topology(sockets=1, cores=2, smt=1)}
 FOUR_CORES = {"topology": topology(sockets=1, cores=4, smt=1)}
 HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
@@ -185,8 +186,8 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     ("machine-busy", load(busy=(process(27.9),)), load(busy=(process(28.0),))),
     (
         "machine-busy",
-        {**TWO_CORES, **load(busy=(process(0.49),))},
-        {**TWO_CORES, **load(busy=(process(0.5),))},
+        {**ONE_CPU, **load(busy=(process(0.49),))},
+        {**ONE_CPU, **load(busy=(process(0.5),))},
     ),
     ("memory-pressure", load(memory_pressure_percent=5.0), load(memory_pressure_percent=5.1)),
     ("cpu-steal", load(steal_share=0.02), load(steal_share=0.021)),

@@ -311,6 +311,16 @@ COMMANDS: tuple[tuple[str, dict[str, Any], str | None], ...] = (
         hybrid(1000, 1000, 500),
         "OMP_NUM_THREADS=2 taskset -c 0-1 python train.py",
     ),
+    (
+        "turbo-off",
+        {"settings": {"turbo": False}, "cpu": {"vendor": "AuthenticAMD"}},
+        "echo 1 | sudo tee /sys/devices/system/cpu/cpufreq/boost",
+    ),
+    (
+        "turbo-off",
+        {"settings": {"turbo": False}},
+        "echo 0 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo",
+    ),
     ("hybrid-cores", hybrid(1000, 1000), None),
     (
         "hybrid-cores",  # one thread of a fast core, not both
