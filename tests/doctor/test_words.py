@@ -321,6 +321,8 @@ COMMANDS: tuple[tuple[str, dict[str, Any], str | None], ...] = (
         {"settings": {"turbo": False}},
         "echo 0 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo",
     ),
+    ("threads-malformed", env(OMP_NUM_THREADS="many"), "export OMP_NUM_THREADS=28"),
+    ("threads-malformed", env(MKL_NUM_THREADS="many"), "unset MKL_NUM_THREADS"),
     ("hybrid-cores", hybrid(1000, 1000), None),
     (
         "hybrid-cores",  # one thread of a fast core, not both

@@ -16,6 +16,7 @@ def versions(**texts):
     [
         ({"torch": "2.13.0", "ipex": "2.8.0"}, "built for torch 2.8, not 2.13.0"),
         ({"torch": "1.12.1", "oneccl": "1.12.0"}, "built for torch 1.12.0, not 1.12.1"),
+        ({"torch": "2.8.0", "oneccl": "2.9.0"}, "built for torch 2.9, not 2.8.0"),
         ({"torch": "2.5.1", "transformers": "5.23.0"}, "needs torch >=2.6, found 2.5.1"),
         ({"torch": "1.13.1", "accelerate": "1.3.0"}, "needs torch >=2.0.0, found 1.13.1"),
         ({"accelerate": "0.20.0", "transformers": "4.55.4"}, "needs accelerate >=0.26.0"),
@@ -37,6 +38,7 @@ def test_a_broken_rule_is_said_with_both_versions(stack, said):
         {"torch": "2.8.0+cpu", "ipex": "2.8.0+cpu", "oneccl": "2.8.0+cpu"},
         {"torch": "1.12.1", "oneccl": "1.12.100"},
         {"torch": "1.13.1", "oneccl": "1.13.0"},
+        {"torch": "2.9.1", "oneccl": "2.9.0"},  # newer than the tables: the minor decides
         {"torch": "2.3.1", "numpy": "2.4.0"},
         {"transformers": "4.56.2", "accelerate": "1.10.1"},
         {"transformers": "4.56.2"},
