@@ -57,7 +57,8 @@ def ipex_use(versions: Versions, *, framework: Framework = "trainer") -> IpexUse
         )
     if versions.torch is None:
         return _unknown("torch")
-    if said := ipex_torch(load(), versions):
+    said = ipex_torch(load(), versions)
+    if said:
         return IpexUse(state="unfit", reason=f"{said}: importing it fails")
     return _by_trainer(versions) if framework == "trainer" else _by_accelerate(versions)
 
@@ -124,10 +125,12 @@ def ccl_use(versions: Versions, *, framework: Framework = "trainer") -> str | No
     It needs the bindings that were made for exactly this torch, and a Trainer and an
     accelerate that know ccl. A script with an Accelerator asks the latter alone.
     """
-    if said := _why_no_bindings(versions):
+    said = _why_no_bindings(versions)
+    if said:
         return said
     v = versions if framework == "trainer" else replace(versions, transformers=None)
-    if refused := ccl_refusals(v):
+    refused = ccl_refusals(v)
+    if refused:
         return "; ".join(refused)
     if framework == "trainer" and v.transformers is None:
         return "the version of transformers is not known"

@@ -133,11 +133,14 @@ def _between_values(tree: ast.Module) -> Iterator[Range]:
 
 
 def _compared(tree: ast.Module) -> Iterator[Position]:
-    """Conditions whose opposite another operator makes: ``a == b``, ``not a``."""
+    """Conditions whose opposite another operator makes: ``a == b``, ``not a``.
+
+    And those that have no opposite by one word: ``a := b``.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.If | ast.IfExp | ast.While):
             test = node.test
-            if isinstance(test, ast.UnaryOp) or (
+            if isinstance(test, ast.UnaryOp | ast.NamedExpr) or (
                 isinstance(test, ast.Compare) and not isinstance(test.ops[0], ast.In | ast.NotIn)
             ):
                 yield _range(test)[0]

@@ -29,6 +29,7 @@ def test_a_number_is_one_more_and_one_less() -> None:
         "if TYPE_CHECKING:\n    import os",
         "x = zip(c, d, strict=True)",
         "os.sched_setaffinity(0, cpus)",
+        "if said := ask():\n    print(said)",
     ],
 )
 def test_nothing_is_planted_where_nothing_is_decided(source: str) -> None:
