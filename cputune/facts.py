@@ -299,6 +299,7 @@ class BoundProcess:
 class HostFacts:
     """One machine, as one process on it sees it.
 
+    ``cxx`` is the path of the C++ compiler that torch.compile would call,
     ``preload_missing`` are the paths in LD_PRELOAD that no file has, ``accelerators``
     the GPUs on the PCI bus (``nvidia``, ``amd``; None is not known), ``sys_nice``
     whether the process holds CAP_SYS_NICE, which containers need to bind memory, and
@@ -315,6 +316,7 @@ class HostFacts:
     packages: tuple[Package, ...] = ()
     libraries: tuple[Library, ...] = ()
     launchers: tuple[Launcher, ...] = ()
+    cxx: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[Unknown, ...] = ()
     recorded: bool = False

@@ -120,6 +120,7 @@ class Trial:
             where this would say nothing, for a faster plan was not known either.
         steps: optimizer steps that were measured.
         step_seconds: seconds of all its steps, warm-up included.
+        compile_seconds: what torch.compile has taken of them, before the steps that count.
         origin: who proposed the plan.
         observed: what the ranks saw: one mapping per rank.
     """
@@ -135,6 +136,7 @@ class Trial:
     delayed_steps: Count = 0
     warmup_steps: Count = 0
     step_seconds: Amount = 0.0
+    compile_seconds: Amount = 0.0
     origin: Origin = "sampler"
     observed: tuple[Mapping[str, Any], ...] = ()
 
@@ -209,6 +211,7 @@ class Result:
     ``worth`` is the way from the baseline to the best plan, one change at a time.
     ``places`` are the machine's cores, none where they are not known. ``findings`` are the
     doctor's when the study began; None where nobody asked it.
+    ``steps_planned``: of the user's run, over which all speeds spread the time to compile.
     """
 
     created: str | None = None
@@ -224,6 +227,7 @@ class Result:
     profile: Profile | None = None
     notes: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
     budget: Count | None = None
+    steps_planned: Count | None = None
     seed: int | None = None
     sampler: str | None = None
     seconds: Amount | None = None

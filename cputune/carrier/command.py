@@ -67,7 +67,7 @@ def carried(
     if plan.as_found:
         flags = batch_flags(workload, plan) if workload.recipe is not None else ()
         return Carried(variables=variables, flags=flags)
-    in_torch = plan_in_torch(plan)
+    in_torch = plan_in_torch(plan, by_arguments=trains_by_arguments(workload))
     torch_alone = Force(torch=in_torch) if in_torch else None
     if workload.framework == "pytorch":  # the rest is the script's own; see knobs.owned
         return Carried(variables=variables, force=torch_alone, world_size=plan.world_size)
@@ -89,6 +89,11 @@ def carried(
         torch=in_torch,
     )
     return Carried(variables=variables, force=force, world_size=plan.world_size)
+
+
+def trains_by_arguments(workload: Workload) -> bool:
+    """Whether TrainingArguments say how this workload trains, as far as is known."""
+    return workload.recipe is not None or workload.framework == "trainer"
 
 
 def launch_command(workload: Workload, carried: Carried) -> tuple[str, ...]:

@@ -42,6 +42,12 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 @click.option("--max-time", metavar="TIME", help="When to be done: 90s, 10m, 1h30m.")
 @click.option("--knobs", metavar="A,B", help="Vary these alone, or, as +A, beside the usual ones.")
 @click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a knob at a value.")
+@click.option(
+    "--steps-planned",
+    type=int,
+    metavar="N",
+    help="Steps of your run: the time of +compile is spread over them.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
 @click.option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
 @click.option(
@@ -75,6 +81,7 @@ def command(
     max_time: str | None,
     knobs: str | None,
     fix: tuple[str, ...],
+    steps_planned: int | None,
     dry_run: bool,
     root: str | None,
     allow_slow_precision: bool,
@@ -100,6 +107,10 @@ def command(
     started = time.monotonic()
     if budget < 1:
         raise UsageError(f"a budget of {budget} trials finds nothing", hint="--budget 20")
+    if steps_planned is not None and steps_planned < 1:
+        raise UsageError(
+            f"a run of {steps_planned} steps trains nothing", hint="--steps-planned 10000"
+        )
     job = _job(recipe, script, batch_per_rank, global_batch_size)
     options: dict[str, Any] = {
         "knobs": None if knobs is None else tuple(k.strip() for k in knobs.split(",") if k.strip()),
@@ -149,6 +160,7 @@ def command(
                 share_machine=share_machine,
                 started=started,
                 wait_quiet_seconds=quiet_seconds,
+                steps_planned=steps_planned,
                 on_event=progress,
                 **options,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cputune.carrier.command import Carried
+from cputune.carrier.command import Carried, trains_by_arguments
 from cputune.carrier.without import lost_without_force
 from cputune.emitters.interface import Beside, Output, Secret, Word
 from cputune.errors import UsageError
@@ -97,7 +97,8 @@ def refuse_lost(workload: Workload, plan: Plan, way: Carried, result: Result | N
     lost = list(lost_without_force(workload, plan, today))
     if not way.sets_objects:  # the flags carry all but a batch that is not known
         lost = [] if batch_known else lost[:1]
-    lost += [f"{name}: torch's own in place of {v}" for name, v in plan_in_torch(plan).items()]
+    in_torch = plan_in_torch(plan, by_arguments=trains_by_arguments(workload))
+    lost += [f"{name}: torch's own in place of {value}" for name, value in in_torch.items()]
     if lost:
         raise UsageError(
             f"no flag of {workload.name} is known to carry the plan; without {CARRY_SCRIPT} its "

@@ -11,6 +11,7 @@ from cputune.emitters import security
 from cputune.emitters.header import comment
 from cputune.emitters.interface import Job
 from cputune.errors import UsageError
+from cputune.knobs.compile import compiled
 from cputune.stack.system_packages import DEBIAN
 
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
@@ -29,6 +30,7 @@ def dockerfile(job: Job) -> str:
         text += "# A tag may move; NAME@sha256:DIGEST does not (--base-image).\n"
     text += f"FROM {base}\n"
     debian = [DEBIAN[name] for name in k8s.preloads(job) if name in DEBIAN]
+    debian += ["g++"] * compiled(job.plan)  # torch.compile calls it
     if debian:
         text += (
             "RUN apt-get update \\\n"

@@ -61,6 +61,7 @@ def install() -> Meter:
             *lightning_hooks.patches(meter, scratch),
             *loop_hooks.patches(meter, scratch),
             ("torch.utils.data.dataloader", lambda module: _time_loading(module, meter)),
+            ("torch._dynamo.callback", lambda module: _time_compiling(module, meter)),
             ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),
         ]
     )
@@ -100,6 +101,20 @@ def _time_loading(module: ModuleType, meter: Meter) -> None:
             meter.facts["loader_workers"] = self._num_workers
 
     cls.__next__ = following
+
+
+def _time_compiling(module: ModuleType, meter: Meter) -> None:
+    """How long torch.compile compiles, forward and backward, the whole of it counted once."""
+    began: list[float] = []
+
+    def start(*_: Any) -> None:
+        began.append(time.perf_counter())
+
+    def end(*_: Any) -> None:
+        meter.compiled += time.perf_counter() - began.pop()
+
+    module.on_compile_start(start)
+    module.on_compile_end(end)
 
 
 def _note_ipex(module: ModuleType, meter: Meter) -> None:

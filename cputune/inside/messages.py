@@ -55,6 +55,7 @@ class RankState(TypedDict, total=False):
         products: in what oneDNN may multiply fp32 matrices, "fp32" or "bf16".
         products_rounded: whether it really rounds their factors to bf16.
         dropout: how masks were drawn so far: "bytes", or as torch does.
+        compiled: whether torch.compile has compiled something so far.
         loader_workers: processes that prepare the batches of the loader that was asked last.
         model: the class of the model, and the plain values of its transformers configuration.
         dataset: the class of the data set.
@@ -95,6 +96,7 @@ class RankState(TypedDict, total=False):
     products: str
     products_rounded: bool
     dropout: str
+    compiled: bool
     loader_workers: int
     model: dict[str, Any]
     dataset: str
@@ -111,7 +113,8 @@ class StepTaken(TypedDict):
     """One optimizer step of this rank; ``number`` counts from 1.
 
     ``delayed`` are the seconds that its most delayed thread waited for a CPU because of
-    other processes, ``waited`` those that the script waited for a batch.
+    other processes, ``waited`` those that the script waited for a batch, ``compiled`` those
+    in which torch.compile compiled.
     """
 
     event: Literal["step"]
@@ -121,6 +124,7 @@ class StepTaken(TypedDict):
     loss: float | None
     delayed: float
     waited: float
+    compiled: float
 
 
 class Profiled(TypedDict):

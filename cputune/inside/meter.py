@@ -22,6 +22,7 @@ class Meter:
         facts: what the hooks learn of the script for the state of this rank.
         parses_arguments: whether HfArgumentParser is at work just now.
         waited: seconds of this step in which the script waited for a batch.
+        compiled: seconds of this step in which torch.compile compiled.
         items_counted: whether a loss of this step was divided by the items of all its batches.
     """
 
@@ -34,6 +35,7 @@ class Meter:
         self.steps = 0
         self.backwards = 0
         self.waited = 0.0
+        self.compiled = 0.0
         self._samples = 0
         self._losses: list[Any] = []
         self._delay: Delay | None = None
@@ -97,7 +99,8 @@ class Meter:
                 {
                     "event": "state",
                     **state.read(),
-                    "dtype": self._dtype.detach(),
+                    "dtype": self._dtype.detach(keep=self.compiled > 0),
+                    "compiled": self.compiled > 0,
                     "framework": self.framework,
                     "samples": self._samples,
                     **self.facts,
@@ -112,6 +115,7 @@ class Meter:
                 "loss": loss,
                 "delayed": delayed,
                 "waited": self.waited,
+                "compiled": self.compiled,
             }
         )
         self._samples = 0
@@ -124,7 +128,7 @@ class Meter:
         self._start_lap()
 
     def _start_lap(self) -> None:
-        self._paused = self.waited = 0.0
+        self._paused = self.waited = self.compiled = 0.0
         if self._delay is not None:
             self._delay.lap()
         self._mark = time.perf_counter()

@@ -220,9 +220,12 @@ class DtypeProbe:
                 self._hook = module.register_forward_hook(self._seen)
                 return
 
-    def detach(self) -> str | None:
-        """Take the hook away; the dtype ("float32", "bfloat16") or None if it saw nothing."""
-        if self._hook is not None:
+    def detach(self, *, keep: bool = False) -> str | None:
+        """Take the hook away; the dtype ("float32", "bfloat16") or None if it saw nothing.
+
+        ``keep``: it is part of what was compiled, and without it all would be compiled again.
+        """
+        if self._hook is not None and not keep:
             self._hook.remove()
         return self.dtype
 

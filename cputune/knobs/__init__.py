@@ -17,6 +17,7 @@ from cputune.knobs.accumulation import ACCUMULATION
 from cputune.knobs.allocator import ALLOCATOR
 from cputune.knobs.backend import BACKEND
 from cputune.knobs.ccl_workers import CCL_WORKERS
+from cputune.knobs.compile import COMPILE
 from cputune.knobs.dropout import DROPOUT
 from cputune.knobs.ipex import IPEX
 from cputune.knobs.malloc import MALLOC
@@ -62,6 +63,7 @@ KNOBS: tuple[Knob, ...] = (
     WORKERS,
     PRODUCTS,
     DROPOUT,
+    COMPILE,
 )
 """Every knob, in the order that they are shown: the layout first, then the libraries."""
 
@@ -111,9 +113,17 @@ def plan_arguments(plan: Plan) -> dict[str, Argument]:
     return {name: value for knob in KNOBS for name, value in knob.arguments(plan).items()}
 
 
-def plan_in_torch(plan: Plan) -> dict[str, str]:
-    """What of a plan is set in torch itself."""
-    return {name: value for knob in KNOBS for name, value in knob.in_torch(plan).items()}
+def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
+    """What of a plan is set in torch itself.
+
+    ``by_arguments``: without what the script's TrainingArguments carry.
+    """
+    return {
+        name: value
+        for knob in KNOBS
+        if not (by_arguments and knob.arguments(plan))
+        for name, value in knob.in_torch(plan).items()
+    }
 
 
 def varied(names: Iterable[str] | None) -> frozenset[str]:

@@ -9,6 +9,7 @@ from cputune.host import Host, LiveHost
 from cputune.log import log
 from cputune.probing._cpuinfo import read_cpuinfo
 from cputune.probing._look import Look
+from cputune.probing.compilers import read_cxx
 from cputune.probing.cpu import read_cpu
 from cputune.probing.environment import read_environment
 from cputune.probing.launchers import read_launchers
@@ -70,6 +71,7 @@ def probe(host: Host | None = None) -> HostFacts:
         packages=packages,
         libraries=libraries,
         launchers=read_launchers(look),
+        cxx=read_cxx(look),
         environment=read_environment(look.host.environment(), Scrubber.of(look.host)),
         accelerators=read_accelerators(look),
         sys_nice=read_capability(look, "sys_nice", CAP_SYS_NICE),

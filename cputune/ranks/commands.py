@@ -31,6 +31,9 @@ from cputune.ranks.supervisor import bootstrap
 from cputune.stack import load
 from cputune.steps import Infeasible
 
+KERNELS_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""torch/_inductor/runtime/cache_dir_utils.py; else it is a folder of the user in /tmp."""
+
 
 def trial_variables(
     post: str,
@@ -40,12 +43,15 @@ def trial_variables(
     *,
     in_turns: bool = False,
     profiled: int = 0,
+    kernels: Path | None = None,
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
     ``cpus``: those of each local rank, for a launcher that cannot bind them exactly.
     ``in_turns``: after each step it waits until it is let take another. ``profiled``: so many
-    steps are profiled.
+    steps are profiled. ``kernels``: where torch.compile keeps what it has compiled, for the trials
+    after this one; without it that goes with the rest. It is never the user's own, so that what
+    it takes is what a first run takes.
     """
     return {
         SOCKET_VARIABLE: post,
@@ -54,6 +60,7 @@ def trial_variables(
         CPUS_VARIABLE: "" if cpus is None else json.dumps(cpus),
         TURNS_VARIABLE: "1" if in_turns else "",
         PROFILE_VARIABLE: str(profiled or ""),
+        KERNELS_VARIABLE: str(kernels or scratch / "kernels"),
     }
 
 

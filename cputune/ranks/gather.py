@@ -45,6 +45,7 @@ def of_rank(message: StepTaken) -> Step:
         samples=int(message["samples"]),
         loss=None if loss is None else float(loss),
         delayed_seconds=float(message.get("delayed") or 0.0),
+        compile_seconds=float(message.get("compiled") or 0.0),
     )
 
 
@@ -57,4 +58,5 @@ def _whole(steps: Iterable[Step]) -> Step:
         samples=sum(step.samples for step in ranks),
         loss=sum(losses) / len(losses) if losses else None,
         delayed_seconds=max(step.delayed_seconds for step in ranks),
+        compile_seconds=max(step.compile_seconds for step in ranks),
     )

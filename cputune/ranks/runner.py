@@ -88,6 +88,7 @@ class ProcessRunner:
         self._on_note = on_note or (lambda text: None)
         self._source = _script_text(workload)
         self._work = WorkFolder(work_dir, within=within)
+        self._kernels = (within or self._work).path / "kernels"
         self._post = Post(self._work.socket_folder)
         self._supervisors = Supervisors(self._post, self._work, self._on_note)
         self._observed: tuple[RankState, ...] = ()
@@ -243,6 +244,7 @@ class ProcessRunner:
                 cpus,
                 in_turns=self._in_turns,
                 profiled=self._profiled,
+                kernels=self._kernels,
             ),
         }
         command = self.workload.filled(trial_command(self.workload, way), os.environ)

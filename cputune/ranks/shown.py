@@ -40,6 +40,7 @@ def for_people(state: RankState) -> dict[str, Any]:
         "rank", "local_rank", "world_size", "backend", "threads", "dtype", "openmp", "allocator",
         "preload", "ipex", "framework", "parses_arguments", "batch", "accumulation", "samples",
         "learning_rate", "dataset", "optimizer", "products", "products_rounded", "dropout",
+        "compiled",
         "python", "pid", "peak_bytes", "mapped_blocks", "huge_pages_bytes",
         "loader_workers",
     )  # fmt: skip

@@ -28,6 +28,7 @@ def host_document(facts: HostFacts) -> dict[str, Any]:
         "packages": [_package(package) for package in facts.packages],
         "libraries": [asdict(library) for library in facts.libraries],
         "launchers": [_launcher(launcher) for launcher in facts.launchers],
+        "cxx": facts.cxx,
         "environment": dict(facts.environment),
         "preload_missing": list(facts.preload_missing),
         "accelerators": _items(facts.accelerators),

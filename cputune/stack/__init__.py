@@ -13,6 +13,7 @@ from cputune.stack.spelling import (
     takes,
     why_no_bf16,
     why_no_bf16_products,
+    why_no_compile,
     why_no_masks,
 )
 from cputune.stack.tables import Stack, load
@@ -45,6 +46,7 @@ __all__ = [
     "versions_of",
     "why_no_bf16",
     "why_no_bf16_products",
+    "why_no_compile",
     "why_no_masks",
     "why_too_few_ccl_workers",
 ]

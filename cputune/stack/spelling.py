@@ -47,6 +47,15 @@ def why_no_masks(versions: Versions) -> str | None:
     return f"torch {versions.torch} lets no kernel take the place of its own"
 
 
+def why_no_compile(versions: Versions) -> str | None:
+    """Why this torch cannot compile a model that trains; None where it can."""
+    if versions.torch is None:
+        return "the version of torch is not known"
+    if load().torch_does("compiles", versions.torch):
+        return None
+    return f"torch {versions.torch} compiles no model whose compiling can be told from its steps"
+
+
 def backend_flags(versions: Versions, backend: str) -> tuple[str, ...]:
     """``--ddp_backend gloo`` as two words; none where this backend cannot be named.
 

@@ -61,6 +61,7 @@ def tune(
     share_machine: bool = False,
     started: float | None = None,
     wait_quiet_seconds: float | None = None,
+    steps_planned: int | None = None,
 ) -> Result:
     """Measure plans of this job on this machine and return the fastest, compared with today's.
 
@@ -85,6 +86,9 @@ def tune(
         wait_quiet_seconds: wait so long, at most, until nothing else computes here; where it
             is None, who does is only told (``Disturbed``), unless the machine is shared anyway.
             Real processes alone.
+        steps_planned: optimizer steps of the run that is tuned for: the time to compile
+            (``knobs=["+compile"]``) is spread over them. None takes the run as long, and the result
+            says after how many steps that time is won back.
         started: when the time began to run, by ``time.monotonic()``; now where it is None.
 
     Raises UsageError for what makes no sense, MissingPackageError without optuna,
@@ -99,6 +103,10 @@ def tune(
         )
     if max_time_seconds is not None and not max_time_seconds > 0:
         raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
+    if steps_planned is not None and steps_planned < 1:
+        raise UsageError(
+            f"a run of {steps_planned} steps trains nothing", hint="--steps-planned 10000"
+        )
     started = time.monotonic() if started is None else started
     if resume and study is None:
         raise UsageError("there is no study to resume", hint="name it: --study FILE.db")
@@ -124,6 +132,7 @@ def tune(
         max_time_seconds=max_time_seconds,
         study=None if study is None else Path(study),
         resume=resume,
+        steps_planned=steps_planned,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cputune import __version__
 from cputune.doctor import diagnose
@@ -24,6 +24,7 @@ from cputune.result import (
     host_fingerprint,
 )
 from cputune.steps import Contended
+from cputune.tuner.compiling import compile_notes
 from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of, throughput_of
 from cputune.tuner.findings import Findings, is_disturbed
 from cputune.tuner.paired import DOUBT, Gain
@@ -59,6 +60,7 @@ def conclude(
     noise: float,
     budget: int,
     seed: int,
+    steps_planned: int | None,
     created: str | None,
     seconds: float,
 ) -> Result:
@@ -67,7 +69,7 @@ def conclude(
     if not valid:
         raise _nothing_valid(findings)
     advice = _recommend(findings, valid, noise)
-    return Result(
+    result = Result(
         host=host_fingerprint(facts),
         places=places_of(facts.topology),
         findings=tuple(record_of(Found, found.to_json()) for found in diagnose(facts).findings),
@@ -80,6 +82,7 @@ def conclude(
         seed=seed,
         created=created,
         budget=budget,
+        steps_planned=steps_planned,
         sampler=SAMPLER,
         data=findings.data,
         left_out=() if space is None else space.left_out,
@@ -89,6 +92,7 @@ def conclude(
         disturbed=is_disturbed(findings),
         worth=findings.worth if advice.best.plan != advice.baseline.plan else (),
     )
+    return replace(result, notes=(*result.notes, *compile_notes(result)))
 
 
 def _recommend(findings: Findings, valid: list[Trial], noise: float) -> _Recommendation:

@@ -19,7 +19,7 @@ class Findings:
     ``believed``: the confirmation has counted steps that others delayed, since it was asked to.
     ``cut_off`` is the trial that the end of the time has cut short. ``stand_in`` is the plan
     that is compared with where the baseline did not run; ``fallen`` are candidates that failed
-    in the confirmation.
+    in the confirmation. ``compile_seconds`` is the longest that torch.compile has taken.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -32,6 +32,7 @@ class Findings:
     delayed_turns: int = 0
     believed: bool = False
     samples_per_step: int | None = None
+    compile_seconds: float = 0.0
     data: str | None = None
     cut_off: CutOff | None = None
     stand_in: Plan | None = None

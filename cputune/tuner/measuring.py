@@ -61,7 +61,8 @@ class Measuring:
     """Runs plans, and writes down what that shows of the machine.
 
     ``reference`` are the losses of the baseline, by step. ``shared``: the machine is known not
-    to be quiet, so what a busy machine gives is taken in the confirmation too.
+    to be quiet, so what a busy machine gives is taken in the confirmation too. ``steps_planned``
+    are those of the user's run; None: so many that the time to compile does not matter.
     """
 
     facts: HostFacts
@@ -71,6 +72,7 @@ class Measuring:
     on_event: OnEvent
     reference: Sequence[float | None] = field(default=())
     shared: bool = False
+    steps_planned: int | None = None
 
     def quiet_run(self, runner: Runner, plan: Plan, number: int) -> tuple[Run, float]:
         """A run that no other process delayed, if one can be had; and the seconds of all tries."""
@@ -173,6 +175,8 @@ class Measuring:
             delays_itself=delays_itself(plan, self.facts),
             believe_delayed=self._believes_delayed,
             reference=() if plan.as_found else self.reference,
+            steps_planned=self.steps_planned,
+            compile_seconds=self.findings.compile_seconds,
             on_step=on_step,
         )
 

@@ -26,6 +26,7 @@ class StudyOptions:
     study: Path | None = None
     resume: bool = False
     created: str | None = None
+    steps_planned: int | None = None
 
     def identity(self, facts: HostFacts, workload: Workload) -> Identity:
         """What must be the same for the study to be gone on with."""
@@ -36,4 +37,5 @@ class StudyOptions:
             "knobs": None if self.knobs is None else sorted(self.knobs),
             "fix": {name: str(value) for name, value in sorted(self.fix.items())},
             "allow_slow_precision": self.allow_slow_precision,
+            "steps_planned": self.steps_planned,
         }

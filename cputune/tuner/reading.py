@@ -42,6 +42,8 @@ class Run:
     the time of all of them, whether they count or not, and ``trace`` holds each one's, and
     whether others delayed it. ``ended``: the job came to its
     own end. ``cut`` says when the time that was given was up: "after 2 steps".
+    ``compiling_seconds`` are those of ``compiled`` steps, in which torch.compile was at work, and
+    ``compile_seconds`` what it has added to them, as far as it is known.
     """
 
     logs: list[float] = field(default_factory=list)
@@ -51,6 +53,9 @@ class Run:
     steps: int = 0
     step_seconds: float = 0.0
     trace: list[tuple[float, bool]] = field(default_factory=list)
+    compiled: int = 0
+    compiling_seconds: float = 0.0
+    compile_seconds: float = 0.0
     samples: int | None = None
     verdict: Verdict = "more"
     ended: bool = False
@@ -70,12 +75,17 @@ class Rules:
     ``delays_itself``: the plan has more threads than CPUs, so its delays are its own.
     ``believe_delayed``: the machine is never quiet, so delayed steps are all there is.
     ``reference``: the losses of the baseline, by step; empty where there are none.
+    ``steps_planned``: of the user's run, over which the time to compile is spread; and
+    ``compile_seconds`` the longest that a plan of the study has needed for it, which finds kernels
+    of the one before it.
     """
 
     verdict: Callable[[Sequence[float]], Verdict] = lambda logs: "more"
     delays_itself: bool = False
     believe_delayed: bool = False
     reference: Sequence[float | None] = ()
+    steps_planned: int | None = None
+    compile_seconds: float = 0.0
     out_of_time: Callable[[float], bool] = lambda seconds: False
     on_step: Callable[[int, Step, bool], None] = lambda index, step, delayed: None
 
@@ -140,13 +150,18 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     diverged = divergence(run.losses, rules.reference)
     if diverged is not None:
         raise Diverged(diverged)
-    delayed = not rules.delays_itself and step.delayed
+    delayed = step.delayed and not (rules.delays_itself or step.compiled)
     run.delayed += delayed
     run.trace.append((seconds, delayed))
     rules.on_step(index, step, delayed)
+    if step.compiled:
+        run.compiled += 1
+        run.compiling_seconds += seconds
+        return
     if delayed and not rules.believe_delayed:
         return
-    run.logs.append(math.log(seconds / samples))
+    run.compile_seconds = max(0.0, run.compiling_seconds - run.compiled * seconds)
+    run.logs.append(math.log((seconds + _spread(run, rules)) / samples))
     run.verdict = rules.verdict(run.logs)
 
 
@@ -157,6 +172,13 @@ def turn_of(place: int, steps: Sequence[tuple[float, bool]]) -> Turn:
         step_seconds=tuple(float(f"{seconds:.4g}") for seconds, _ in steps),
         delayed=tuple(index for index, (_, delayed) in enumerate(steps) if delayed),
     )
+
+
+def _spread(run: Run, rules: Rules) -> float:
+    """What a step of the user's run has to bear of the time to compile."""
+    if not run.compiled or rules.steps_planned is None:
+        return 0.0
+    return max(run.compile_seconds, rules.compile_seconds) / rules.steps_planned
 
 
 def count_of_steps(count: int) -> str:

@@ -92,6 +92,7 @@ class TuningStudy:
             timer=self._timer,
             on_event=self._on_event,
             shared=shared,
+            steps_planned=options.steps_planned,
         )
         self._hopeless = False
         self._next = 0
@@ -194,6 +195,8 @@ class TuningStudy:
         self._findings.trials.append(trial)
         self._timer.step_seconds += trial.step_seconds
         past.tried.add(trial.plan)
+        longest = max(self._findings.compile_seconds, trial.compile_seconds)
+        self._findings.compile_seconds = longest
         if first and trial.plan.as_found:
             self._measuring.reference = tuple(run.losses)
         if trial.state != FAILED and not self._findings.never_quiet:
@@ -327,6 +330,7 @@ class TuningStudy:
             space=self._space,
             noise=self._race.noise.deviation,
             budget=self._options.budget,
+            steps_planned=self._options.steps_planned,
             seed=self._options.seed,
             created=self._options.created,
             seconds=self._timer.used_seconds,

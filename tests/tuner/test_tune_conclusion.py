@@ -88,6 +88,7 @@ def ended(
         noise=NOISE,
         budget=20,
         seed=7,
+        steps_planned=None,
         created="today",
         seconds=1.23456,
     )
