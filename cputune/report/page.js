@@ -45,7 +45,6 @@ for (const button of document.querySelectorAll(".copy")) {
 
 const PAPER = 680; // pixels between the margins of A4 and Letter
 addEventListener("beforeprint", () => {
-  document.querySelectorAll("details").forEach((part) => (part.open = true));
   if (window.Plotly) holders.forEach((holder) => Plotly.relayout(holder, { width: PAPER }));
 });
 addEventListener("afterprint", () => {

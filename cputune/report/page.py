@@ -87,7 +87,7 @@ def _scripts(has_charts: bool) -> Markup:
 def _packed_plotly() -> str:
     from plotly.offline import get_plotlyjs
 
-    packed = gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)
+    packed = gzip.compress(get_plotlyjs().encode(), compresslevel=6, mtime=0)
     return base64.b64encode(packed).decode()
 
 

@@ -168,7 +168,7 @@ def _in_rows(names: Sequence[str], unit: str) -> Figure:
             text=label(name), x=0, xref="paper", xanchor="left", y=-i, yanchor="bottom",
             yshift=8, showarrow=False, align="left", font={"size": 12},
         )  # fmt: skip
-    drawing.update_yaxes(visible=False, range=[0.8 - len(names), 0.8])
+    drawing.update_yaxes(visible=False, range=[0.6 - len(names), 0.8])
     drawing.update_xaxes(title={"text": unit})
     return drawing
 

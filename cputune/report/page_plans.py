@@ -46,9 +46,7 @@ def shown_rows(result: Result) -> list[Row]:
     ordered = sorted(result.trials, key=fastest_first)
     shown = ordered[:MOST_ROWS]
     today = [t for t in ordered[MOST_ROWS:] if t.plan == result.baseline.plan]
-    sides: dict[Plan, Throughput] = {}
-    if result.confirmation:
-        sides = {side.plan: side.samples_per_second for side in (result.best, result.baseline)}
+    sides = _side_by_side(result)
     rows = []
     for trial in (*shown, *today[:1]):
         marks = []
@@ -73,6 +71,16 @@ def shown_rows(result: Result) -> list[Row]:
             )
         )
     return rows
+
+
+def _side_by_side(result: Result) -> dict[Plan, Throughput]:
+    """What the confirmation said of each plan that had a part in it, the last sitting first."""
+    runs = [(run.plan, run.samples_per_second) for run in result.confirmation]
+    found = {plan: rate for plan, rate in runs if rate is not None}
+    if found:
+        for side in (result.best, result.baseline):
+            found[side.plan] = side.samples_per_second
+    return found
 
 
 def plans_section(result: Result, charts: Mapping[str, Chart]) -> Markup:

@@ -81,7 +81,8 @@ def outcome(trial: Trial) -> str:
     """What came of a trial, in few words."""
     if trial.state == FAILED:
         reason = visible((trial.reason or "").split("\n")[0])
-        return f"{trial.kind}: {reason}" if reason else str(trial.kind)
+        kind = trial.kind or FAILED
+        return f"{kind}: {reason}" if reason else kind
     rate = trial.samples_per_second
     most = trial.at_most_samples_per_second
     if trial.cut_short:

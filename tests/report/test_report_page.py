@@ -19,7 +19,7 @@ from cputune.figures import figure
 from cputune.portrait import Place
 from cputune.report import page as page_module
 from cputune.report.page import page
-from cputune.report.page_plans import thinned
+from cputune.report.page_plans import shown_rows, thinned
 from cputune.report.tuning import sentence
 from cputune.result import Result
 
@@ -158,6 +158,14 @@ def test_steps_that_others_delayed_are_marked() -> None:
     assert len(marked[0]["x"]) == late
     steps = sum(len(turn.step_seconds) for run in result.confirmation for turn in run.taken)
     assert sum(len(trace["x"]) for trace in traces) == steps
+
+
+def test_who_was_measured_side_by_side_shows_it_whether_it_won_or_not() -> None:
+    result = tuned()
+    rivals = {run.plan for run in result.confirmation}
+    shown = {row.name for row in shown_rows(result) if row.confirmed is not None}
+    assert len(rivals) > 2
+    assert shown == {plan.describe() for plan in rivals}
 
 
 def test_where_nothing_is_to_be_changed_there_is_one_card() -> None:

@@ -16,6 +16,7 @@ from cputune.report.tuning import (
     line_of,
     measured_lines,
     outcome,
+    outcome,
     result_table,
     sentence,
     space_lines,
@@ -189,3 +190,9 @@ def test_what_takes_the_time_is_said_before_it_is_known_how_long() -> None:
     assert "all within" not in said
     assert "all within 10m 00s (--max-time)" in time_lines(SPACE, 20, 600.0)[0]
     assert "confirmation" not in "\n".join(time_lines(SPACE, 1, None))
+
+
+def test_a_failure_of_which_no_kind_is_known_is_a_failure(result: Result) -> None:
+    failed = replace(result.trials[0], state="failed", kind=None, reason="x\ny")
+    assert outcome(failed) == "failed: x"
+    assert outcome(replace(failed, reason=None)) == "failed"
