@@ -16,7 +16,6 @@ from cputune.report.tuning import (
     line_of,
     measured_lines,
     outcome,
-    outcome,
     result_table,
     sentence,
     space_lines,
