@@ -74,6 +74,7 @@ def print_result(shown: Shown, console: Console, *, every: bool = False) -> None
     summary = summary_of(shown.result)
     good = summary.speedup is not None and summary.speedup.significant
     console.print(Text(visible(summary.verdict), "bold green" if good else "bold"))
+    console.print()
     console.print(rich_table(speeds(summary)))
     if summary.changes:
         _heading(console, "What to change")

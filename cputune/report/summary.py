@@ -175,8 +175,10 @@ def _study(result: Result) -> Iterator[tuple[str, str]]:
     yield "trials", f"{len(result.trials)}" + (f" ({kinds})" if kinds else "")
     if result.seconds is not None:
         yield "took", duration(result.seconds)
-    asked = (("budget", result.budget), ("seed", result.seed), ("search", result.sampler))
-    yield from ((label, str(value)) for label, value in asked if value is not None)
+    asked = (("", result.sampler), ("budget ", result.budget), ("seed ", result.seed))
+    search = ", ".join(f"{label}{value}" for label, value in asked if value is not None)
+    if search:
+        yield "search", search
     yield "side by side", _confirmed(result)
 
 

@@ -76,6 +76,7 @@ def test_the_summary_of_a_study(result: Result) -> None:
     assert dict(found.machine)["allowed CPUs"] == "0-1"
     assert dict(found.work)["batch"] == f"{result.workload.global_batch_size} samples per step"
     assert dict(found.study)["trials"].startswith(f"{len(result.trials)} (")
+    assert dict(found.study)["search"] == "gaussian-process, budget 20, seed 0"
     assert " pairs, " in dict(found.study)["side by side"]
     alone = summary_of(replace(result, confirmation=(), best=result.baseline))
     assert alone.nothing_to_change
