@@ -5,7 +5,7 @@ So whoever reads it elsewhere, or later, sees the machine as it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Literal
@@ -52,6 +52,27 @@ def places_of(topology: Topology) -> tuple[Place, ...]:
     return tuple(
         Place(socket=socket, numa_node=None if node < 0 else node, cores=tuple(c.cpus for c in of))
         for (socket, node), of in groupby(ordered, key=_place)
+    )
+
+
+def topology_of(places: Sequence[Place], allowed: Iterable[int] | None) -> Topology:
+    """The topology that such places were kept of, as far as they tell it.
+
+    ``allowed`` are the CPUs that were; None, where that is not known: all of them.
+    """
+    cores = tuple(
+        Core(cpus=cpus, socket=place.socket, numa_node=place.numa_node)
+        for place in places
+        for cpus in place.cores
+        if cpus
+    )
+    online = tuple(sorted({cpu for core in cores for cpu in core.cpus}))
+    return Topology(
+        cores=cores,
+        online=online,
+        present=None,
+        allowed=online if allowed is None else tuple(sorted(set(allowed))),
+        numa_nodes=(),
     )
 
 

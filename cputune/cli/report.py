@@ -8,14 +8,13 @@ from pathlib import Path
 import click
 
 from cputune.cli._output import tell
-from cputune.cli._tuned import DEFAULT_RESULT
+from cputune.cli._results import complete_result, opened
 from cputune.errors import UsageError
 from cputune.host import write_atomically
-from cputune.result import Result
 
 
 @click.command(name="report")
-@click.argument("result", required=False, type=click.Path(path_type=Path))
+@click.argument("result", required=False, shell_complete=complete_result)
 @click.option(
     "-o",
     "--output",
@@ -25,23 +24,24 @@ from cputune.result import Result
     help="The page; - prints it.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
-def command(result: Path | None, output: str, force: bool) -> None:
+def command(result: str | None, output: str, force: bool) -> None:
     """Write a result as one page of HTML, with pictures, that needs no network.
 
-    RESULT is what `cputune tune` wrote (cputune.json), on this machine or on another one.
+    RESULT is what `cputune tune` wrote (cputune.json), on this machine or on another one, or an
+    id of `cputune history`.
 
     \b
     cputune report
     cputune report cputune.json -o report.html
     """
-    source, target = result or DEFAULT_RESULT, Path(output)
+    target = Path(output)
     if output != "-" and target.exists() and not force:  # said before the work, not after
         raise UsageError(f"{target} exists already", hint="give --force to replace it")
-    found = Result.load(source)
+    found, name = opened(result)
 
     from cputune.report.page import page
 
-    text = page(found, str(source))
+    text = page(found, name)
     if output == "-":
         sys.stdout.write(text)
         return

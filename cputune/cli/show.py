@@ -26,7 +26,8 @@ def command(result: str | None, format_: str, every: bool, root: str | None) -> 
     cputune show last
     cputune show --format csv > trials.csv
     """
-    from cputune.report.show import Shown, csv_of_trials, document, markdown, print_result
+    from cputune.report.show import print_result
+    from cputune.report.shown import Shown, csv_of_trials, document, markdown
 
     found, file = opened(result)
     if format_ == "csv":

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "cputune.doctor/1"
 
-_STYLES = {
-    Severity.ERROR: "bold red",
-    Severity.WARNING: "bold yellow",
-    Severity.ADVICE: "bold cyan",
-}
+STYLES = {"error": "bold red", "warning": "bold yellow", "advice": "bold cyan"}
+"""How a severity looks, by its name."""
+
 _SECTIONS = (
     # heading, what belongs there
     ("What is wrong", (Severity.ERROR, Severity.WARNING)),
@@ -102,7 +100,7 @@ def _print_machine(diagnosis: Diagnosis, console: Console, *, unfold: bool) -> N
         print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
     console.print()
     for line in picture(
-        diagnosis.facts,
+        diagnosis.facts.topology,
         bound=bound_parties(diagnosis.facts),
         width=min(80, console.width),
         ascii_only=not (console.encoding or "").lower().startswith("utf"),
@@ -122,7 +120,7 @@ def _print_finding(finding: Finding, console: Console) -> None:
 
     head = Text(visible(finding.title), style="bold")
     head.append(f"  [{finding.code}]", style="not bold dim")
-    margin = Text(f"{finding.severity.value:7} ", style=_STYLES[finding.severity])
+    margin = Text(f"{finding.severity.value:7} ", style=STYLES[finding.severity.value])
     blank = Text(" " * len(margin))
     print_hanging(console, margin, head)
     print_hanging(console, blank, Text(visible(finding.evidence)))
@@ -180,7 +178,7 @@ def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
     rows = machine_lines(diagnosis.facts) + _unknown_rows(diagnosis.facts, unfold=True)
     lines += [f"| {label} | {markdown_text(text)} |" for label, text in rows]
     drawing = "\n".join(
-        map(visible, picture(diagnosis.facts, bound=bound_parties(diagnosis.facts)))
+        map(visible, picture(diagnosis.facts.topology, bound=bound_parties(diagnosis.facts)))
     )
     return "\n".join([*lines, "", *fenced(drawing, "text")]) + "\n"
 

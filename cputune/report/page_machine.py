@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from cputune import cpulist
-from cputune.emitters.header import section as part_of
 from cputune.plan import Plan
 from cputune.portrait import Place
 from cputune.report.page_markup import Markup, table, tag
 from cputune.report.page_parts import pairs, section
-from cputune.report.summary import Summary, places
+from cputune.report.summary import Summary, allowed_cpus, places
 from cputune.result import Result
 
 MOST_CORES = 1024
@@ -55,7 +54,7 @@ def machine_section(result: Result, said: Summary) -> Markup:
 
 
 def _drawing(result: Result) -> Markup:
-    allowed, plan = _allowed(result), result.best.plan
+    allowed, plan = allowed_cpus(result), result.best.plan
     sockets = []
     for socket, members in groupby(result.places, key=lambda place: place.socket):
         nodes = [_node(place, plan, allowed) for place in members]
@@ -108,15 +107,6 @@ def _holders(cpus: set[int], plan: Plan) -> Iterator[_Cell]:
     for rank, own in enumerate(plan.ccl_cpus):
         if not cpus.isdisjoint(own):
             yield _Cell(f"w{rank}", f"rank{rank % COLORS} worker", f"oneCCL worker of rank {rank}")
-
-
-def _allowed(result: Result) -> frozenset[int] | None:
-    """The CPUs that were allowed; None where the result does not say so."""
-    text = part_of(result.host, "topology").get("allowed")
-    try:
-        return frozenset(cpulist.parse(text)) if isinstance(text, str) else None
-    except ValueError:
-        return None
 
 
 def _legend(plan: Plan) -> Markup:

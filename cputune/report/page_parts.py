@@ -13,7 +13,7 @@ from cputune.report.diagnosis import source_urls
 from cputune.report.page_chart import Chart, drawn
 from cputune.report.page_markup import Markup, copied, folded, joined, number, table, tag
 from cputune.report.profile import profile_lines
-from cputune.report.summary import Change, Summary
+from cputune.report.summary import Summary, worth_words
 from cputune.result import Measured, Result, Throughput
 
 MOST_FINDINGS = 100
@@ -68,7 +68,7 @@ def worth_section(said: Summary, charts: Mapping[str, Chart]) -> Markup:
     """What is to be changed, and what each change brings."""
     if said.nothing_to_change:
         return section("What to change", tag("p", "Nothing: keep the launch that you have."))
-    rows = [(c.knob, c.today, c.best, number(_worth(c))) for c in said.changes]
+    rows = [(c.knob, c.today, c.best, number(worth_words(c))) for c in said.changes]
     inside = [
         table(
             "Each change, from what you have to the best plan; a factor is over the line above",
@@ -81,13 +81,6 @@ def worth_section(said: Summary, charts: Mapping[str, Chart]) -> Markup:
             tag("p", "What each change is worth by itself was not measured.", class_="dim")
         )
     return section("What to change", *inside, drawn("worth", charts))
-
-
-def _worth(change: Change) -> str:
-    if change.worth is None:
-        return "not known"
-    factor = f"×{change.worth.ratio:.2f} ({change.worth.low:.2f}–{change.worth.high:.2f})"
-    return factor if change.worth.significant or change.worth.high < 1 else f"{factor}, not sure"
 
 
 def launch_section(result: Result, file: str) -> Markup:

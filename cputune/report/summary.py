@@ -132,6 +132,23 @@ def places(plan: Plan) -> dict[str, tuple[int, ...]]:
     return {**found, **workers}
 
 
+def worth_words(change: Change) -> str:
+    """``×2.10 (2.02–2.18)``, and whether that is sure."""
+    if change.worth is None:
+        return "not known"
+    factor = f"×{change.worth.ratio:.2f} ({change.worth.low:.2f}–{change.worth.high:.2f})"
+    return factor if change.worth.significant or change.worth.high < 1 else f"{factor}, not sure"
+
+
+def allowed_cpus(result: Result) -> frozenset[int] | None:
+    """The CPUs that were allowed; None where the result does not say so."""
+    text = section(result.host, "topology").get("allowed")
+    try:
+        return frozenset(cpulist.parse(text)) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
 def _machine(host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What a result says of its machine; what it does not say is left out."""
     yield "machine", machine(host)

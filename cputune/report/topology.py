@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from cputune import cpulist
-from cputune.facts import Core, HostFacts
+from cputune.facts import Core, Topology
 
 GROUP = 8
 LABELS = string.digits + string.ascii_lowercase + string.ascii_uppercase
@@ -31,7 +31,7 @@ _MEANINGS = {
 
 
 def picture(
-    facts: HostFacts,
+    topology: Topology,
     *,
     bound: Mapping[str, Sequence[int]] | None = None,
     width: int = 80,
@@ -44,33 +44,33 @@ def picture(
     """
     signs = ASCII_SIGNS if ascii_only else UNICODE_SIGNS
     labels = _labels(bound or {})
-    cores = sorted(facts.topology.cores, key=lambda c: (c.socket, _node(c), c.cpus[0]))
+    cores = sorted(topology.cores, key=lambda c: (c.socket, _node(c), c.cpus[0]))
     if not cores:
         return ["no topology is known"]
     places = [
         (socket, node, list(members))
         for (socket, node), members in groupby(cores, key=lambda c: (c.socket, _node(c)))
     ]
-    slow = _slow_cores(facts)
-    cells = {core.cpus: _cell(facts, core, labels, signs, slow) for core in cores}
+    slow = _slow_cores(topology)
+    cells = {core.cpus: _cell(topology, core, labels, signs, slow) for core in cores}
     if len(places) > MANY_PLACES and max(len(members) for *_, members in places) <= FEW_CORES:
         entries = [f"{s} {''.join(cells[c.cpus] for c in members)}" for s, _, members in places]
         lines = ["sockets, with their cores:", *_flow(entries, width)]
     else:
         lines = []
         for socket, node, members in places:
-            lines.append(_heading(facts, socket, node, members, width))
+            lines.append(_heading(topology, socket, node, members, width))
             if len(cores) <= MOST_CORES_DRAWN:
                 lines += _rows([cells[core.cpus] for core in members], width)
     drawn = set(cells.values()) if len(cores) <= MOST_CORES_DRAWN else set()
-    return lines + _legend(drawn, labels, signs, facts, width)
+    return lines + _legend(drawn, labels, signs, topology, width)
 
 
-def _slow_cores(facts: HostFacts) -> frozenset[tuple[int, ...]]:
+def _slow_cores(topology: Topology) -> frozenset[tuple[int, ...]]:
     """The cores of a hybrid machine that are not of its fastest kind."""
-    cores = facts.topology.cores
+    cores = topology.cores
     speeds = {core.cpus: core.speed for core in cores}
-    limit = 0.9 * max(speeds.values(), default=0) if facts.topology.hybrid else 0
+    limit = 0.9 * max(speeds.values(), default=0) if topology.hybrid else 0
     return frozenset(cpus for cpus, speed in speeds.items() if speed < limit)
 
 
@@ -86,8 +86,8 @@ def _labels(bound: Mapping[str, Sequence[int]]) -> dict[str, tuple[str, frozense
     }
 
 
-def _heading(facts: HostFacts, socket: int, node: int, cores: list[Core], width: int) -> str:
-    memory = next((n.memory_bytes for n in facts.topology.numa_nodes if n.id == node), None)
+def _heading(topology: Topology, socket: int, node: int, cores: list[Core], width: int) -> str:
+    memory = next((n.memory_bytes for n in topology.numa_nodes if n.id == node), None)
     parts = [f"socket {socket}"]
     if node >= 0:
         parts.append(f"node {node}")
@@ -110,7 +110,7 @@ def _short(cpus: list[int], room: int) -> str:
 
 
 def _cell(
-    facts: HostFacts,
+    topology: Topology,
     core: Core,
     labels: Mapping[str, tuple[str, frozenset[int]]],
     signs: Mapping[str, str],
@@ -119,7 +119,7 @@ def _cell(
     holders = [sign for sign, cpus in labels.values() if cpus.intersection(core.cpus)]
     if holders:
         return holders[0] if len(holders) == 1 else "+"
-    open_cpus = len(set(facts.topology.allowed).intersection(core.cpus))
+    open_cpus = len(set(topology.allowed).intersection(core.cpus))
     if open_cpus == len(core.cpus):
         return signs["slow" if core.cpus in slow else "free"]
     return signs["partly"] if open_cpus else signs["closed"]
@@ -135,10 +135,10 @@ def _legend(
     drawn: set[str],
     labels: Mapping[str, tuple[str, frozenset[int]]],
     signs: Mapping[str, str],
-    facts: HostFacts,
+    topology: Topology,
     width: int,
 ) -> list[str]:
-    smt = facts.topology.threads_per_core
+    smt = topology.threads_per_core
     entries = [f"{signs[key]} {text}" for key, text in _MEANINGS.items() if signs[key] in drawn]
     if smt > 1 and entries:
         entries[0] += f" ({smt} CPUs)"
@@ -149,9 +149,9 @@ def _legend(
     ]
     if "+" in drawn:
         entries.append("+ shared by several of them")
-    present = facts.topology.present
-    if present is not None and len(present) > len(facts.topology.online):
-        offline = set(present) - set(facts.topology.online)
+    present = topology.present
+    if present is not None and len(present) > len(topology.online):
+        offline = set(present) - set(topology.online)
         entries.append(f"offline: CPUs {cpulist.render(offline)}")
     return _flow(entries, width)
 

@@ -13,7 +13,9 @@ from rich.console import Console
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.report.show import Shown, csv_of_trials, document, markdown, print_result
+from cputune.portrait import Found, Place
+from cputune.report.show import print_result
+from cputune.report.shown import Shown, csv_of_trials, document, markdown
 from cputune.result import Result
 from cputune.trialtable import COLUMNS
 from cputune.workload import Workload
@@ -52,8 +54,8 @@ def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
 
 def test_a_command_stays_in_one_line_and_the_rest_within_the_width(result: Result) -> None:
     lines = in_terminal(Shown(result=result, file="x" * 90), width=80).splitlines()
-    assert f"run it     cputune run {'x' * 90}" in lines
-    pasted = ("run it", "write it", "variables", "flags")
+    assert f"train         cputune run {'x' * 90}" in lines
+    pasted = ("train", "launch", "tune again", "variables", "flags")
     assert all(len(line) <= 80 for line in lines if not line.startswith(pasted))
 
 
@@ -63,12 +65,16 @@ def test_nothing_is_lost_in_a_narrow_terminal(result: Result, width: int) -> Non
     assert "…" not in text
 
 
-def test_the_machine_is_drawn_where_it_is_the_one_that_was_measured(result: Result) -> None:
+def test_the_machine_is_drawn_as_the_result_has_it_or_where_it_is_this_one(result: Result) -> None:
     other = replace(SMALL.facts, cpu=replace(SMALL.facts.cpu, model_name="another"))
-    here = in_terminal(Shown(result=result, file="r.json", facts=SMALL.facts))
-    elsewhere = in_terminal(Shown(result=result, file="r.json", facts=other))
-    assert "socket 0" in here
-    assert "socket 0" not in elsewhere
+    old = replace(result, places=())  # of a version that did not keep them
+    here, elsewhere, of_old, old_elsewhere = (
+        in_terminal(Shown(result=one, file="r.json", facts=facts))
+        for one in (result, old)
+        for facts in (SMALL.facts, other)
+    )
+    assert all("socket 0" in text for text in (here, elsewhere, of_old))
+    assert "socket 0" not in old_elsewhere
     assert "note: This was measured on another machine: processor Simulated there" in elsewhere
 
 
@@ -85,6 +91,12 @@ def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
     assert in_terminal(some, every=True).count("baseline") == 40
     assert "9985 slower ones are left out" in markdown(shown)
     assert len(csv_of_trials(many).splitlines()) == 10_001
+
+
+def test_what_the_doctor_found_is_a_line_each(result: Result) -> None:
+    found = Found(code="numa-off", severity="warning", title="One node", evidence="", remedy="")
+    text = in_terminal(Shown(result=replace(result, findings=(found,)), file="r.json"))
+    assert "What the doctor found then\nwarning One node  [numa-off]\n" in text
 
 
 def one_trial(result: Result) -> Result:
@@ -126,12 +138,15 @@ def hostile(result: Result) -> Result:
         "topology": {"allowed": EVIL, "sockets": EVIL},
         "limits": {"cpu_quota": EVIL},
     }
+    found = Found(code=EVIL, severity="error", title=EVIL, evidence=EVIL, remedy=EVIL)
     worth = tuple(replace(w, knob=f"{w.knob}, {EVIL}", value=EVIL) for w in result.worth)
     return replace(
         result,
         trials=(trial, *result.trials[1:]),
         workload=Workload(name=EVIL, argv=(EVIL,), variables={"X": EVIL}),
         host=host,
+        findings=(found,),
+        places=(Place(socket=7, cores=((), (4, 4), (4,))),),
         worth=worth,
         notes=(EVIL,),
         data=EVIL,
