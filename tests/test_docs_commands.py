@@ -14,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,9 +81,13 @@ def commands() -> Iterator[Any]:
                 seen.setdefault(without_comment(line), page.name)
     for number, (line, page) in enumerate(seen.items()):
         if line:
-            heavy = "--deep" in line or re.match(r"launch/(?!.*kubectl)", line)
-            marks = (pytest.mark.torch, pytest.mark.slow) if heavy else ()
+            marks = (pytest.mark.torch, pytest.mark.slow) if is_heavy(line) else ()
             yield pytest.param(line, id=f"{page}-{number}", marks=marks)
+
+
+def is_heavy(line: str) -> bool:
+    """Whether it starts torch, and nothing smaller would show the same."""
+    return "--deep" in line or re.match(r"launch/(?!.*kubectl)", line) is not None
 
 
 def without_comment(line: str) -> str:
@@ -241,22 +245,12 @@ GOOD = {"doctor": (0, 1), "verify": (0, 3)}
 """Exit codes beside 0 that say something about this machine."""
 
 
-@pytest.mark.parametrize("line", tuple(commands()))
-def test_a_command_does_what_it_says(
-    line: str,
-    kept: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    line = small(line)
-    lay(kept, tmp_path, line)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def run(line: str, kept: Path, read: Callable[[], tuple[str, str]]) -> str:
+    """Run a command here; raises AssertionError where it did not do what it says."""
     words = shlex.split(line)
     if words[0] == "cputune" and words[1] != "run" and not re.search(r"[|><&;$]", line):
         code = ours(*words[1:])
-        out, err = capfd.readouterr()
+        out, err = read()
     else:
         path = f"{kept / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         argv = ["bash", "-euo", "pipefail", "-c", line]
@@ -267,6 +261,37 @@ def test_a_command_does_what_it_says(
     assert code in GOOD.get(name, (0,)), f"{line}\n{out[-2000:]}\n{err[-2000:]}"
     assert "Traceback" not in err
     assert "does not provide the extra" not in err
+    return out
+
+
+@pytest.mark.parametrize("line", tuple(commands()))
+def test_a_command_does_what_it_says(
+    line: str,
+    kept: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    lay(kept, tmp_path, small(line))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run(small(line), kept, capfd.readouterr)
+
+
+def test_who_gets_started_can_type_one_after_the_other(
+    kept: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    blocks = [b for b in shown() if b.page == "getting-started.md" and b.not_run is None]
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for line in (without_comment(line) for block in blocks for line in typed(block)):
+        if not is_heavy(line):
+            run(small(line), kept, capfd.readouterr)
+    assert (tmp_path / "launch" / "torchrun.sh").is_file()
 
 
 def test_what_is_not_run_says_why_and_is_little() -> None:
