@@ -93,7 +93,8 @@ def plans_section(result: Result, charts: Mapping[str, Chart]) -> Markup:
     wanted = result.budget
     words = []
     if wanted is not None and len(result.trials) < wanted:
-        words.append(f"{len(result.trials)} of {wanted} trials were run.")
+        were = "was" if len(result.trials) == 1 else "were"
+        words.append(f"{len(result.trials)} of {wanted} trials {were} run.")
     if all(trial.state == FAILED for trial in result.trials):
         words.append("Not one of them gave a number.")
     if left:

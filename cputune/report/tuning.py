@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.report.writing import Rows, rich_table
-from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
     Disturbed,
@@ -102,12 +102,23 @@ def sentence(result: Result) -> str:
     if result.disturbed:
         return "The machine was not quiet, so nothing is said of how much faster a plan is."
     if result.best.plan == result.baseline.plan:
+        if not result.confirmation and (few := _few(result)):
+            return few
         if speedup.narrow:
             return "What you have today is as fast as anything that was tried."
         return f"Nothing was surely faster than {today}, and the speeds are not sure ({between})."
     if not speedup.narrow:
         return f"Faster than {today}, but by how much could not be measured ({between})."
     return f"{speedup.ratio:.2f} times faster than {today} ({between})."
+
+
+def _few(result: Result) -> str | None:
+    """What is to be said where fewer than two plans gave a number; None where there were more."""
+    numbers = sum(trial.state == COMPLETED for trial in result.trials)
+    if numbers > 1:
+        return None
+    only = "Only one plan gave a number, so there is nothing to compare it with."
+    return only if numbers else "Not one trial gave a number."
 
 
 def result_table(result: Result, *, width: int | None = None, most: int | None = None) -> Table:

@@ -195,3 +195,10 @@ def test_a_failure_of_which_no_kind_is_known_is_a_failure(result: Result) -> Non
     failed = replace(result.trials[0], state="failed", kind=None, reason="x\ny")
     assert outcome(failed) == "failed: x"
     assert outcome(replace(failed, reason=None)) == "failed"
+
+
+def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result) -> None:
+    alone = replace(result, best=result.baseline, confirmation=(), trials=result.trials[:1])
+    assert sentence(alone).startswith("Only one plan gave a number")
+    failed = replace(result.trials[0], state="failed", samples_per_second=None)
+    assert sentence(replace(alone, trials=(failed,))) == "Not one trial gave a number."
