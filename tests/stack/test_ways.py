@@ -5,7 +5,7 @@ from packaging.version import Version
 
 from cputune.stack import Versions, load
 from cputune.stack.fit import misfits
-from cputune.stack.ways import both_ways, way_out, ways_out
+from cputune.stack.ways import Way, both_ways, way_out, ways_out
 
 STACK = load()
 
@@ -77,6 +77,15 @@ def test_what_is_of_an_era_stays_as_it_is(era, stays, goes):
 
 def test_a_way_that_changes_nothing_has_no_command():
     assert way_out("today", versions(python="3.11", torch="2.13.0")).command() is None
+
+
+def test_what_goes_is_removed_before_what_comes_from_its_page():
+    changes = (("ipex", None), ("oneccl", Version("1.12.100")))
+    way = Way(says="an era", changes=changes, result=Versions())
+    assert way.command() == (
+        "pip uninstall -y intel_extension_for_pytorch && "
+        f"pip install oneccl_bind_pt==1.12.100 -f {STACK.wheels['oneccl']}"
+    )
 
 
 def test_what_a_complete_stack_lacks_is_added():
