@@ -139,7 +139,7 @@ def _belongs(stack: Stack, era: str, name: str, version: Version | None) -> bool
     if era == "today":
         if name in ("ipex", "oneccl"):
             return version is None
-        return version is None or minor(version) >= TODAY_FROM.get(name, (0, 0))
+        return version is None or name not in TODAY_FROM or minor(version) >= TODAY_FROM[name]
     if name == "ipex":
         return version is not None
     if version is None or name in ("oneccl", "numpy"):

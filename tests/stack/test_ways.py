@@ -75,6 +75,14 @@ def test_what_is_of_an_era_stays_as_it_is(era, stays, goes):
     assert way_out(era, versions(python="3.10", **goes)).changes != ()
 
 
+def test_the_ipex_of_an_older_torch_is_found():
+    stack = {"torch": "2.13.0", "ipex": "2.8.0", "transformers": "4.21.3"}
+    way = way_out("ipex", versions(python="3.9", **stack))
+    assert way.command().startswith(
+        "pip install torch==1.11.0 intel_extension_for_pytorch==1.11.200 -f "
+    )
+
+
 def test_a_way_that_changes_nothing_has_no_command():
     assert way_out("today", versions(python="3.11", torch="2.13.0")).command() is None
 
