@@ -11,7 +11,7 @@ import operator
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -233,7 +233,7 @@ def minor(version: Version) -> Minor:
 @lru_cache(maxsize=4096)
 def satisfies(version: Version, specifier: str) -> bool:
     """Whether a version is within a specifier; local labels and pre-releases are let through."""
-    return SpecifierSet(specifier, prereleases=True).contains(Version(version.base_version))
+    return SpecifierSet(specifier).contains(Version(version.base_version))
 
 
 @lru_cache(maxsize=4096)
@@ -250,7 +250,7 @@ def tag_of(python: Version) -> str:
     return f"cp{python.major}{python.minor}"
 
 
-@lru_cache(maxsize=1)
+@cache
 def load() -> Stack:
     """Read ``stack.toml``. It is part of the package: that it validates is a test's business."""
     text = resources.files("cputune.stack").joinpath("stack.toml").read_text(encoding="utf-8")

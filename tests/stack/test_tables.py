@@ -116,6 +116,27 @@ def test_the_bindings_of_a_torch(torch, bindings, module):
     assert (str(row.version), row.module) == (bindings, module)
 
 
+def test_ipex_is_on_pypi_from_2_6_on():
+    assert [str(row.version) for row in STACK.ipex if row.on_pypi] == ["2.6.0", "2.7.0", "2.8.0"]
+
+
+def test_an_era_is_asked_for_by_its_name():
+    assert [STACK.era(name).name for name in ("ipex", "today")] == ["ipex", "today"]
+    with pytest.raises(KeyError):
+        STACK.era("tomorrow")
+
+
+@pytest.mark.parametrize(("torch", "does"), [("2.8.0", False), ("2.9.0", True)])
+def test_what_a_torch_does_is_asked_for_by_its_name(torch, does):
+    assert STACK.torch_does("fp32-products-in-bf16", Version(torch)) is does
+    assert not STACK.torch_does("cooks coffee", Version(torch))
+
+
+def test_the_row_of_bindings_is_theirs_whatever_their_build():
+    assert STACK.bindings_row(Version("2.8.0+cpu")).torch == "==2.8.0"
+    assert STACK.bindings_row(Version("2.9.0")) is None
+
+
 def test_a_version_older_than_the_tables_is_not_guessed():
     assert STACK.transformers.needs_of(Version("3.5.0")) is None
 
