@@ -24,6 +24,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+REMEMBERED = 4096
+"""Answers about versions: a search for a way out asks some thousand times."""
+
 Minor = tuple[int, int]
 Row = TypeVar("Row")
 
@@ -230,13 +233,13 @@ def minor(version: Version) -> Minor:
     return version.major, version.minor
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=REMEMBERED)
 def satisfies(version: Version, specifier: str) -> bool:
     """Whether a version is within a specifier; local labels and pre-releases are let through."""
     return SpecifierSet(specifier).contains(Version(version.base_version))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=REMEMBERED)
 def parse(text: str | None) -> Version | None:
     """A version, or None where the text is none."""
     try:
