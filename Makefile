@@ -106,8 +106,12 @@ lint: $(VENV)/.lint  ## ruff, the one-way imports, workflows and issue forms (in
 type: $(VENV)/.lint  ## mypy --strict (installs no torch)
 	$(BIN)/mypy
 
-# mkdocs-material advertises its successor on every run.
-doc: $(VENV)/.dev  ## write the pages of docs/ that are made, build the site into site/ (strict)
+# No torch here either. mkdocs-material advertises its successor on every run.
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group docs
+	@touch $@
+
+doc: $(VENV)/.docs  ## write the pages of docs/ that are made, build the site into site/ (strict)
 	PYTHONPATH=tests $(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
 
