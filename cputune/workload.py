@@ -124,6 +124,8 @@ class Workload:
             shown it yet.
         loading_share: of the time of its steps as found, what they wait for their data; None
             while it has not shown it yet.
+        time_shares: where the time of its steps as found goes, by kind; empty where nobody has
+            looked.
         global_batch_size: samples per optimizer step over all ranks; None while the
             script has not shown it yet.
         batch_per_rank: the guides' way instead: every rank takes this many samples,
@@ -142,6 +144,9 @@ class Workload:
     accumulation: Samples | None = None
     optimizer: str | None = None
     loading_share: Annotated[float, Meta(ge=0, le=1)] | None = None
+    time_shares: Mapping[str, Annotated[float, Meta(ge=0, le=1)]] = field(
+        default_factory=dict, hash=False
+    )
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
 

@@ -123,6 +123,7 @@ OPTIMIZER = Knob(
         within={"layout": 0.06, "precision": 0.06},
         label=lambda plan, at: _value(plan),
         expected=lambda facts, plan: -0.15 if _value(plan) == FUSED else 0.0,
+        answers=("optimizer", 0.8),
         source="read side by side on two cores, 4 layers in bf16: AdamW as a loop 0.78 times as "
         "fast as fused (log -0.25); a wary half of it is expected, since it weighs less beside "
         "larger batches",

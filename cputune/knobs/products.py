@@ -62,6 +62,7 @@ PRODUCTS = Knob(
         within={"precision": 0.1, "layout": 0.06},
         label=lambda plan, at: plan.setting("products"),
         expected=lambda facts, plan: -0.2 if _in_torch(plan) else 0.0,
+        answers=("matrix products", 0.4),
         source="read side by side on two Zen 5 cores: 1.67 times as fast as fp32 and 0.75 times as "
         "fast as bf16 (log -0.5); where there is no AMX, oneDNN keeps the factors in fp32 and only "
         "takes the place of MKL, so a wary part of it is expected",

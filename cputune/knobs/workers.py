@@ -100,6 +100,7 @@ WORKERS = Knob(
         within={"layout": 0.06},
         label=lambda plan, at: plan.setting("workers"),
         expected=lambda facts, plan: -0.05 if _workers(plan) else 0.0,
+        answers=("waiting for data", 0.9),
         source="assumed: a worker takes the waiting out of the step and a part of a core from its "
         "threads; it is offered where 3 % of the step or more are spent waiting",
     ),

@@ -1,4 +1,6 @@
-"""Where the time of the best plan goes: one run of it after the confirmation, not counted in it."""
+"""Where the time of a plan goes: of today's launch before the search, where that chooses what is
+tried first, and of the best plan after the confirmation. No speed counts it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,14 @@ def profile_of(
         return of_ranks(plan, runner.profile(plan))
     except (TrialError, TimeUp):
         return None  # it has run before: what it shows beside its speed is not worth an error
+
+
+def time_shares(
+    runner: ProfilingRunner, plan: Plan, seconds_left: Callable[[], float]
+) -> dict[str, float]:
+    """The shares of its time by kind; none where the run does not end well."""
+    profile = profile_of(runner, plan, seconds_left)
+    return {} if profile is None else {k: min(1.0, share) for k, share in profile.shares.items()}
 
 
 def of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile | None:

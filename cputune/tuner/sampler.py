@@ -51,7 +51,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._seed = seed
         self._plans = tuple(dict.fromkeys((*space.plans(), space.baseline)))
         self._index = {plan: index for index, plan in enumerate(self._plans)}
-        self._model = SpeedModel(space.facts, self._plans)
+        self._model = SpeedModel(space.facts, self._plans, space.workload.time_shares)
         self._learnt = (-1, self._model.believe([], [], []))
 
     def believe(self) -> Mapping[Plan, tuple[float, float]]:

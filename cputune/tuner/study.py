@@ -37,7 +37,7 @@ from cputune.tuner.findings import Findings, how_disturbed, is_disturbed
 from cputune.tuner.ledger import Ledger
 from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed
 from cputune.tuner.options import StudyOptions
-from cputune.tuner.profiling import profile_of
+from cputune.tuner.profiling import profile_of, time_shares
 from cputune.tuner.quiet import Look, not_measurable
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
@@ -230,7 +230,7 @@ class TuningStudy:
                 return
             self._workload = self._observed_workload(runner)
             self._ledger.remember(self._workload)
-        space = self._open_space(resumed)
+        space = self._open_space(runner, resumed)
         assert self._sampler is not None
         waiting = [(o, p) for o, p in space.suggestions if p not in self._history.tried]
         origin: Origin
@@ -256,10 +256,10 @@ class TuningStudy:
             self._ledger.discard()
             raise error
 
-    def _open_space(self, resumed: int) -> SearchSpace:
+    def _open_space(self, runner: Runner, resumed: int) -> SearchSpace:
         """The space, now that the baseline has shown what the script trains."""
         options = self._options
-        self._space = build_space(
+        space = build_space(
             self._facts,
             self._workload,
             vary=options.knobs,
@@ -267,10 +267,23 @@ class TuningStudy:
             allow_slow_precision=options.allow_slow_precision,
             baseline=next((t.plan for t in self._findings.trials if t.plan.as_found), None),
         )
-        self._sampler = PlanSampler(self._space, self._history, seed=options.seed)
+        if not resumed and space.asks_for_profile:
+            self._look_where_time_goes(runner)
+            space = replace(space, workload=self._workload)
+        self._space = space
+        self._sampler = PlanSampler(space, self._history, seed=options.seed)
         self._ledger.guide(self._sampler)
-        self._on_event(StudyStarted(space=self._space, budget=options.budget, resumed=resumed))
-        return self._space
+        self._on_event(StudyStarted(space=space, budget=options.budget, resumed=resumed))
+        return space
+
+    def _look_where_time_goes(self, runner: Runner) -> None:
+        """Of today's launch, where that can be seen: it says what is worth trying first."""
+        today = self._findings.trials[0]
+        if today.state == COMPLETED and isinstance(runner, ProfilingRunner):
+            self._on_event(Said(text="looking where the time of today's launch goes"))
+            shares = time_shares(runner, today.plan, partial(self._timer.left, STUDY_SHARE))
+            self._workload = replace(self._workload, time_shares=shares)
+            self._ledger.remember(self._workload)
 
     def _observed_workload(self, runner: Runner) -> Workload:
         workload = runner.workload if isinstance(runner, LearningRunner) else self._workload

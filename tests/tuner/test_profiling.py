@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from machines import machine
+from machines import TODAY, machine
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.knobs import LeftOut
+from cputune.inside import where_time_goes
+from cputune.knobs import KNOBS, LeftOut
 from cputune.layout import guide_plan
 from cputune.plan import Plan
 from cputune.report.profile import profile_lines
 from cputune.result import Measured, Profile, Result, Speedup, Throughput, host_fingerprint
 from cputune.steps import Crashed, Step
 from cputune.tuner.events import Said
+from cputune.tuner.model import SpeedModel
 from cputune.tuner.profiling import of_ranks, profile_of
 from cputune.workload import Workload
 
@@ -134,3 +137,63 @@ def test_a_study_profiles_its_best_plan_once_and_says_so() -> None:
 
 def test_a_result_file_holds_it() -> None:
     assert Result.from_json(result(profile()).to_json()).profile == profile()
+
+
+class FakeLooked(FakeRunner):
+    """A runner that also tells where the time goes, and remembers of which plan."""
+
+    def __init__(self, masks: float) -> None:
+        super().__init__(truthful())
+        self.masks = masks
+        self.looked: list[Plan] = []
+
+    def profile(self, plan: Plan) -> Sequence[Mapping[str, Any]]:
+        self.looked.append(plan)
+        return [told(self.masks, 0.5)]
+
+
+AMD = machine(cores_per_socket=2, packages=TODAY)
+AMD = replace(AMD, cpu=replace(AMD.cpu, vendor="AuthenticAMD"))
+
+
+def first_proposal(runner: FakeRunner, *knobs: str) -> Plan:
+    """What is tried after today's launch and the plans of the guides."""
+    result = cputune.tune(SMALL.workload, facts=AMD, runner=runner, knobs=knobs or None, budget=9)
+    return next(trial.plan for trial in result.trials if trial.origin == "sampler")
+
+
+def test_what_the_profile_of_todays_launch_shows_is_tried_first() -> None:
+    runner = FakeLooked(masks=0.4)
+    assert first_proposal(runner, "+dropout").setting("dropout") == "bytes"
+    assert runner.looked[0].as_found
+
+
+def test_what_a_knob_is_believed_to_gain_follows_from_what_it_takes_away() -> None:
+    torch, masks = PLAN, PLAN.with_setting("dropout", "bytes")
+
+    def believed(shares: Mapping[str, float]) -> tuple[float, float]:
+        belief = SpeedModel(AMD, [torch, masks], shares).believe([0], [0.0], [0.01])
+        return float(belief.mean[1] - belief.mean[0]), float(belief.deviation[1])
+
+    usual, usual_deviation = believed({})
+    much, _ = believed({"dropout masks": 0.4, "the rest": 0.6})
+    little, little_deviation = believed({"dropout masks": 0.0, "the rest": 1.0})
+    assert usual == pytest.approx(-0.1, abs=0.01)
+    assert much == pytest.approx(math.log(1 - 0.8 * 0.4), abs=0.01)
+    assert little == pytest.approx(0.0, abs=0.01)
+    assert little_deviation < 0.3 * usual_deviation
+
+
+def test_nobody_looks_where_no_knob_hangs_on_it() -> None:
+    runner = FakeLooked(masks=0.4)
+    first_proposal(runner)
+    assert not any(plan.as_found for plan in runner.looked)
+
+
+def test_the_kinds_that_knobs_answer_are_those_of_a_profile() -> None:
+    kinds = [value for name, value in vars(where_time_goes).items() if name.isupper()]
+    answered = [knob.effect.answers for knob in KNOBS if knob.effect.answers is not None]
+    assert answered
+    for kind, part in answered:
+        assert kind in kinds
+        assert 0 < part < 1
