@@ -21,6 +21,7 @@ _MAY_SET = {
     ),
     "show": ("all", "format", "verbose"),
     "compare": ("format", "verbose"),
+    "report": ("verbose",),
     "history": ("format", "verbose"),
     "emit": (
         "accelerate-version", "account", "batch-per-rank", "format", "interface", "job-name",
