@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate, count
 from pathlib import Path
 
 from cputune.documents import for_people, parse, plain, record_of
@@ -25,7 +26,7 @@ MOST_KEPT = 100
 MOST_BYTES = 256 << 20
 """Of all of them together: the largest result there can be."""
 
-_ID = re.compile(r"[0-9]{8}-[0-9]{6}(?:-[0-9]{1,3})?")
+_ID = re.compile(r"[0-9]{8}-[0-9]{6}(?:-[0-9]+)?")
 _RESULT, _ABOUT = ".json", ".about"
 LAST = "last"
 
@@ -81,7 +82,7 @@ def keep(result: Result, *, machine: str, file: Path | None, now: str) -> str | 
         write_atomically(folder / (id + _RESULT), for_people(result.to_json()) + "\n", mode=0o600)
         write_atomically(folder / (id + _ABOUT), for_people(plain(about)) + "\n", mode=0o600)
         _drop_the_oldest(folder)
-    except (CputuneError, OSError, StopIteration) as error:
+    except (CputuneError, OSError) as error:
         log.getChild("history").info("the result was not kept: %s", error)
         return None
     return id
@@ -90,19 +91,18 @@ def keep(result: Result, *, machine: str, file: Path | None, now: str) -> str | 
 def _names(now: str) -> Iterator[str]:
     """Two studies may end in one second."""
     yield now
-    yield from (f"{now}-{number}" for number in range(2, 100))
+    yield from (f"{now}-{number}" for number in count(2))
 
 
 def _drop_the_oldest(folder: Path) -> None:
     """Bound what is kept, in number and in bytes; the newest always stays."""
-    kept: list[str] = []
-    total = 0
-    for name, size in reversed(_by_age(folder)):
-        total += size
-        if kept and (len(kept) >= MOST_KEPT or total > MOST_BYTES):
-            break
-        kept.append(name)
-    stay = {Path(name).stem for name in kept}
+    newest_first = _by_age(folder)[::-1]
+    totals = accumulate(size for _, size in newest_first)
+    stay = {
+        Path(name).stem
+        for place, ((name, _), total) in enumerate(zip(newest_first, totals, strict=True))
+        if not place or (place < MOST_KEPT and total <= MOST_BYTES)
+    }
     every = (*sizes(folder, _RESULT), *sizes(folder, _ABOUT))
     ours = (name for name in every if _ID.fullmatch(Path(name).stem))
     remove(folder, [name for name in ours if Path(name).stem not in stay])
@@ -116,7 +116,7 @@ def _by_age(folder: Path) -> list[tuple[str, int]]:
 
 def _age(id: str) -> tuple[str, int]:
     day, time, *number = id.split("-")
-    return day + time, int(number[0]) if number else 1
+    return day + time, int(*number)  # 0 without one
 
 
 def kept_results() -> tuple[Kept, ...]:
@@ -129,7 +129,7 @@ def kept_results() -> tuple[Kept, ...]:
 
 def _about(folder: Path, id: str) -> Kept:
     with suppress(OSError, ValueError):
-        text = read_document(folder / (id + _ABOUT), most_bytes=1 << 16)
+        text = read_document(folder / (id + _ABOUT))
         found = record_of(Kept, parse(text))
         if found.id == id:
             return found
@@ -150,11 +150,11 @@ def result_path(word: str) -> Path:
         found = ids[-1:]
     else:
         found = [word] if word in ids else [id for id in ids if id.startswith(word)]
-    if len(found) != 1 or folder is None:
-        raise UsageError(
-            f"{len(found)} results of the history begin with {word}"
-            if found
-            else f"there is no file {word}, and no result of the history is called so",
-            hint="`cputune history` lists them",
-        )
-    return folder / (found[0] + _RESULT)
+    if folder is not None and len(found) == 1:
+        return folder.joinpath(*found).with_suffix(_RESULT)
+    raise UsageError(
+        f"{len(found)} results of the history begin with {word}"
+        if found
+        else f"there is no file {word}, and no result of the history is called so",
+        hint="`cputune history` lists them",
+    )

@@ -63,10 +63,10 @@ def test_only_the_user_can_read_it(result: Result, folder: Path) -> None:
 def test_two_of_one_second_have_two_ids_and_the_newest_is_first(
     result: Result, folder: Path
 ) -> None:
-    ids = [kept(result, now) for now in ("20261121-193000",) * 2 + ("20261120-080000",)]
-    assert ids == ["20261121-193000", "20261121-193000-2", "20261120-080000"]
-    assert [one.id for one in kept_results()] == [ids[1], ids[0], ids[2]]
-    assert result_path("last").stem == ids[1]
+    ids = [kept(result, now) for now in ("20261121-193000",) * 11 + ("20261120-080000",)]
+    assert ids[:2] == ["20261121-193000", "20261121-193000-2"]
+    assert [one.id for one in kept_results()] == [*ids[10::-1], ids[11]]
+    assert result_path("last").stem == "20261121-193000-11"
 
 
 def test_an_id_may_be_cut_where_one_alone_begins_so(result: Result, folder: Path) -> None:
@@ -98,13 +98,30 @@ def test_a_bounded_number_is_kept(
     assert len(list(folder.iterdir())) == 6
 
 
-def test_bytes_are_bounded_too_but_the_newest_stays(
+@pytest.mark.parametrize(("spare", "left"), [(0, 2), (-1, 1)])
+def test_bytes_are_bounded_too(
+    result: Result, folder: Path, monkeypatch: pytest.MonkeyPatch, spare: int, left: int
+) -> None:
+    kept(result, "20261110-000000")
+    (one,) = folder.glob("*.json")
+    monkeypatch.setattr(history, "MOST_BYTES", 2 * one.stat().st_size + spare)
+    for day in (11, 12):
+        kept(result, f"202611{day}-000000")
+    assert len(kept_results()) == left
+
+
+def test_the_newest_stays_however_large_it_is(
     result: Result, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "MOST_BYTES", 10)
     kept(result, "20261110-000000")
     kept(result, "20261111-000000")
     assert [one.id for one in kept_results()] == ["20261111-000000"]
+
+
+def test_the_page_says_how_many_are_kept() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "results.md").read_text()
+    assert f"the newest {history.MOST_KEPT}, and at most {history.MOST_BYTES >> 20} MiB" in page
 
 
 def test_files_of_others_are_neither_listed_nor_removed(

@@ -31,9 +31,9 @@ class Ratio:
     @property
     def verdict(self) -> str:
         """``faster``, ``slower``, or that no difference can be told: the interval holds 1."""
-        if self.low <= 1.0 <= self.high:
-            return NO_DIFFERENCE
-        return "faster" if self.ratio > 1 else "slower"
+        if self.low > 1:
+            return "faster"
+        return "slower" if self.high < 1 else NO_DIFFERENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +80,10 @@ def compare(reference: Result, other: Result, *, name: str) -> Compared:
 def why_not(a: Result, b: Result) -> str | None:
     """Why samples per second of the two are not of one kind; None where they are."""
     if _job(a.workload) != _job(b.workload):
-        names = _named(a.workload), _named(b.workload)
-        if names[0] == names[1]:
-            return f"both trained {names[0]}, but it was changed in between"
-        return f"they trained different things: {names[0]}, and {names[1]}"
+        first, second = _named(a.workload), _named(b.workload)
+        if first == second:
+            return f"both trained {first}, but it was changed in between"
+        return f"they trained different things: {first}, and {second}"
     for word, result in (("the first", a), ("this one", b)):
         if result.disturbed:
             return (

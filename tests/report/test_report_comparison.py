@@ -68,6 +68,19 @@ def test_what_is_said_hangs_on_whether_the_interval_holds_1(
     assert best(at(result, 10), at(result, speed)).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.0, 1.2, NO_DIFFERENCE),
+        (1.01, 1.2, "faster"),
+        (0.8, 1.0, NO_DIFFERENCE),
+        (0.8, 0.99, "slower"),
+    ],
+)
+def test_an_interval_that_ends_at_1_holds_it(low: float, high: float, verdict: str) -> None:
+    assert Ratio(ratio=1.0, low=low, high=high).verdict == verdict
+
+
 def test_a_pair_of_alike_plans_is_seldom_called_different(result: Result) -> None:
     """Normal noise of 1 % in the log, and intervals that say so: 5 % may be called so."""
     draw, called = random.Random(0), 0
@@ -83,6 +96,8 @@ def test_single_trials_have_a_wider_interval_than_they_say(result: Result) -> No
     assert best(a, b).verdict == "faster"
     alone = replace(b, confirmation=())
     assert best(a, alone).verdict == NO_DIFFERENCE
+    half = math.hypot(math.log(1 / 0.98), math.log(1.02), 1.96 * 0.02)
+    assert math.log(1.04 / best(a, alone).low) == pytest.approx(half)
     assert "not confirmed side by side" in " ".join(compare(a, alone, name="b").warnings)
 
 
