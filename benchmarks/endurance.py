@@ -1,4 +1,4 @@
-"""Eight hours of tuning in simulated time: what grows with them? A line for each hour.
+"""Eight hours of tuning in simulated time: what grows with them? A line for each half hour.
 
     python benchmarks/endurance.py            # a quarter of an hour
     python benchmarks/endurance.py --hours 2
