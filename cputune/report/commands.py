@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cputune.result import Result
 from cputune.workload import Workload
@@ -30,6 +30,19 @@ def tune_command(result: Result) -> str:
     if job.global_batch_size not in (None, job.recipe.global_batch_size):
         words += ["--global-batch-size", str(job.global_batch_size)]
     return shlex.join([*words, "--recipe", job.recipe.name])
+
+
+_CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
+
+
+def install_command(versions: Mapping[str, str]) -> str | None:
+    """What installs these versions of the training stack; None where none is known.
+
+    A version of torch that ends in ``+cpu`` is on PyTorch's own page alone.
+    """
+    pins = [f"{n}=={v}" for n, v in sorted(versions.items()) if n not in ("python", "cputune")]
+    page = ["--extra-index-url", _CPU_WHEELS] if any(p.endswith("+cpu") for p in pins) else []
+    return shlex.join(["pip", "install", *pins, *page]) if pins else None
 
 
 def for_shell(workload: Workload, words: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from cputune.emitters import emit
 from cputune.errors import CputuneError
 from cputune.figures import figure
 from cputune.portrait import Found
-from cputune.report.commands import launch_commands, tune_command
+from cputune.report.commands import install_command, launch_commands, tune_command
 from cputune.report.diagnosis import source_urls
 from cputune.report.page_chart import Chart, drawn
 from cputune.report.page_markup import Markup, copied, folded, joined, number, table, tag
@@ -17,6 +17,8 @@ from cputune.report.summary import Summary, worth_words
 from cputune.result import Measured, Result, Throughput
 
 MOST_FINDINGS = 100
+MOST_LETTERS = 2000
+"""Of what a finding says; the result file holds the whole."""
 
 
 def section(head: str, *inside: str) -> Markup:
@@ -124,8 +126,8 @@ def _finding(found: Found) -> Markup:
     return tag(
         "article",
         tag("h3", head),
-        tag("p", found.evidence, class_="dim"),
-        tag("p", found.remedy),
+        tag("p", found.evidence[:MOST_LETTERS], class_="dim"),
+        tag("p", found.remedy[:MOST_LETTERS]),
         command,
         tag("ul", sources, class_="sources") if sources else Markup(),
         class_=f"finding {found.severity}",
@@ -141,21 +143,18 @@ def _link(url: str) -> Markup:
 
 def study_section(said: Summary, result: Result) -> Markup:
     """How it was measured, with which versions, and the command that does it again."""
-    pins = " ".join(
-        f"{name}=={version}"
-        for name, version in sorted(said.versions.items())
-        if name not in ("python", "cputune")
-    )
+    install = install_command(said.versions)
     again = [tag("p", "The same study, where the same is installed:")]
-    again += [copied(f"pip install {pins}", "the versions")] if pins else []
+    again += [copied(install, "the versions")] if install else []
     again += [
         copied(tune_command(result), "the command of the study"),
         tag("p", "What --knobs and --fix said is not on record; give them again.", class_="dim"),
     ]
-    profile = [tag("p", line) for line in profile_lines(result)]
+    profile = [tag("p", line[:1].upper() + line[1:]) for line in profile_lines(result)]
     return section(
         "How it was measured, and how to do it again",
         pairs((*said.work, *said.study)),
+        tag("h3", "The best plan") if profile else Markup(),
         *profile,
         tag("h3", "Versions"),
         pairs(tuple(sorted(said.versions.items()))),

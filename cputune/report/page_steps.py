@@ -11,6 +11,9 @@ from cputune.report.page_plans import thinned
 from cputune.result import Result
 
 MOST_STEPS = 2000
+MOST_NAMES = 12
+"""Of plans, above the picture, that it grows for."""
+
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon", "star")
 
 
@@ -37,6 +40,8 @@ def steps_chart(result: Result) -> Chart | None:
     plans = list(dict.fromkeys(step.plan for step in taken))
     for number, plan in enumerate(plans):
         own = [step for step in kept if step.plan == plan and not step.delayed]
+        if not own:
+            continue
         drawing.add_trace(
             go.Scatter(
                 x=[step.position for step in own],
@@ -69,7 +74,7 @@ def steps_chart(result: Result) -> Chart | None:
     thin = "" if len(kept) == len(taken) else f" {len(kept)} of {len(taken)} steps are drawn."
     return chart_of(
         drawing,
-        height=380 + 22 * len(plans),
+        height=380 + 22 * min(len(plans), MOST_NAMES),
         says=f"Step times of {len(plans)} plans that took turns, {len(taken)} steps; other "
         f"processes delayed {count} of them.{thin}",
         caption="The plans live at once and take a few steps each in turn; the first step after a "
