@@ -181,12 +181,14 @@ def test_adamw_steps_as_the_plan_says(lightning: ModuleType) -> None:
     assert strategy.optimizers[0].param_groups == [{"fused": True, "foreach": False}]
 
 
-@pytest.mark.parametrize(("rank", "node"), [("3", "1"), ("1", "0"), ("", "0")])
+@pytest.mark.parametrize(
+    ("rank", "local", "node"), [("3", "2", "1"), ("1", "2", "0"), ("", "1", "0")]
+)
 def test_the_number_of_a_machine_is_that_of_its_ranks(
-    rank: str, node: str, monkeypatch: pytest.MonkeyPatch
+    rank: str, local: str, node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NODE_RANK")
     monkeypatch.setenv("RANK", rank)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
     given(4)
     assert os.environ["NODE_RANK"] == node
