@@ -128,16 +128,11 @@ CASES = {
 
 def hostile() -> Result:
     """The study with hostile words in every field that takes any words."""
-    document = json.loads(json.dumps(replace(tuned(), data="tokens").to_json()))
-    document["trials"] = document["trials"][:4]
-    document["trials"][3] = _failed(tuned().trials[3]) and {
-        **document["trials"][3],
-        "state": "failed",
-        "samples_per_second": None,
-    }
-    document["trials"][3]["reason"] = "x"
+    trials = (*tuned().trials[:3], _failed(tuned().trials[3]))
+    result = replace(tuned(), data="tokens", notes=("a note",), trials=trials)
+    document = json.loads(json.dumps(result.to_json()))
     document["workload"]["argv"] = ["train.py"]
-    for place, key in list(_texts(document)):
+    for place, key in list(_leaves(document, str)):
         kept = place[key]
         place[key] = kept + HOSTILE
         try:
@@ -149,11 +144,24 @@ def hostile() -> Result:
     return Result.from_json(document)
 
 
-def _texts(document: Any) -> Iterator[tuple[Any, Any]]:
-    """Where in a document text stands, and under which key."""
+def all_numbers(value: float) -> Result:
+    """The study with this number wherever a number may be it."""
+    document = json.loads(json.dumps(one_trial().to_json()))
+    for place, key in list(_leaves(document, (int, float))):
+        kept = place[key]
+        place[key] = value
+        try:
+            Result.from_json(document)
+        except ResultError:
+            place[key] = kept
+    return Result.from_json(document)
+
+
+def _leaves(document: Any, kinds: type | tuple[type, ...]) -> Iterator[tuple[Any, Any]]:
+    """Where in a document values of these kinds stand, and under which key."""
     items = document.items() if isinstance(document, dict) else enumerate(document)
     for key, value in items:
-        if isinstance(value, str):
+        if isinstance(value, (dict, list)):
+            yield from _leaves(value, kinds)
+        elif isinstance(value, kinds):
             yield document, key
-        elif isinstance(value, (dict, list)):
-            yield from _texts(value)

@@ -12,7 +12,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report.result_cases import CASES, HOSTILE, elsewhere, hostile, one_trial, ten_thousand, tuned
+from report.result_cases import (
+    CASES,
+    HOSTILE,
+    all_numbers,
+    elsewhere,
+    hostile,
+    one_trial,
+    ten_thousand,
+    tuned,
+)
 
 from cputune.errors import MissingPackageError
 from cputune.figures import figure
@@ -73,6 +82,17 @@ def test_every_study_gives_a_plain_page(case: Callable[[], Result]) -> None:
     )
     assert len(text.encode()) < 5_000_000
     assert re.search(r"\b(nan|None|inf)\b", read.prose) is None
+
+
+@pytest.mark.parametrize("number", [0, 1, 1e30])
+def test_numbers_that_no_machine_has_are_drawn_all_the_same(number: float) -> None:
+    assert Read(page(all_numbers(number))).tags.count("section") > 5
+
+
+def test_a_study_without_a_trial_says_so() -> None:
+    read = Read(page(replace(one_trial(), trials=())))
+    assert "Not one trial gave a number." in read.words
+    assert "No plan was tried." in read.words
 
 
 def test_the_page_of_a_whole_study_has_all_its_pictures() -> None:
