@@ -14,10 +14,12 @@ from cputune.inside import carry_script
 
 LOOK = """
 import json, sys
+def annotated(x: int): pass
 if __name__ == "__main__":
     main = sys.modules["__main__"]
     print(json.dumps([sys.argv, sys.path[0], __file__, __package__ or "",
-                      __spec__ and __spec__.name, main.__dict__ is globals()]))
+                      __spec__ and __spec__.name, main.__dict__ is globals(),
+                      str(annotated.__annotations__)]))
 """
 SIBLING = "from . import near\nfrom ..far import FAR\n"
 

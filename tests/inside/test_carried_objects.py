@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -167,9 +169,33 @@ class TestAccelerator:
         assert made.prepare_data_loader(loader(8), shift=2) == (8, 2)
         assert way.said == ["set for the plan: batch of the data loader=4 (was 8)"]
 
-    def test_a_batch_that_ranks_share_is_that_of_all_of_them(self) -> None:
-        made = Carried(world_size=2, samples_per_rank=2).accelerator()(split_batches=True)
+    @pytest.mark.parametrize(("samples", "batch"), [(2, 4), (4, 8)])
+    def test_a_batch_that_ranks_share_is_that_of_all_of_them(
+        self, samples: int, batch: int
+    ) -> None:
+        way = Carried(world_size=2, samples_per_rank=samples)
+        made = way.accelerator()(split_batches=True)
+        made.prepare_data_loader(trained_on := loader(8))
+        assert (trained_on.batch_sampler.batch_size, trained_on.batch_size) == (batch, batch)
+        assert bool(way.said) is (batch != 8)
+
+    def test_of_an_older_release_shares_no_batch(self) -> None:
+        made = Carried(world_size=2).accelerator()()
+        del made.split_batches
         assert made.prepare_data_loader(loader(8))[0] == 4
+
+    @pytest.mark.parametrize(
+        ("force", "reason"),
+        [
+            ({"world_size": 3}, "a global batch of 8 cannot be divided over 3 ranks"),
+            ({"world_size": 2, "samples_per_rank": 6}, "cannot be cut into the script's 4"),
+        ],
+    )
+    def test_is_refused_what_its_loop_cannot_take(self, force: Any, reason: str) -> None:
+        made = Carried(**force).accelerator()()
+        made.gradient_accumulation_steps = 1 if force["world_size"] == 3 else 4
+        with pytest.raises(RefusedError, match=reason):
+            made.prepare_data_loader(loader(8))
 
     def test_of_a_trainer_is_the_trainers(self) -> None:
         way = Carried(world_size=2, arguments={"bf16": True, "optim": "adamw_torch_fused"})
@@ -240,3 +266,31 @@ def test_fp16_is_a_word_of_accelerate_too() -> None:
 
 def test_a_plan_that_says_nothing_is_empty() -> None:
     assert Force().to_json() == "{}"
+
+
+def test_what_is_set_in_torch_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_torch = SimpleNamespace(set_in=lambda module, settings: [f"{module} {settings}", "more"])
+    monkeypatch.setitem(sys.modules, "cputune_in_torch", in_torch)  # type: ignore[arg-type]
+    way = Carried(torch={"dropout": "bytes"})
+    ((name, patch),) = way.carrier.patches()
+    patch("it")  # type: ignore[arg-type]
+    assert (name, way.said) == ("torch", ["set for the plan: it {'dropout': 'bytes'}; more"])
+
+
+def test_a_file_that_lies_beside_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cputune_in_lightning", None)  # type: ignore[arg-type]
+    loaded = carry.beside("in_lightning")
+    assert (loaded.__name__, callable(loaded.patch)) == ("cputune_in_lightning", True)
+    assert carry.beside("in_lightning") is loaded
+
+
+def test_a_watcher_is_asked_before_all_others_and_passes_over_what_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = [object(), *sys.meta_path]
+    monkeypatch.setattr(sys, "meta_path", list(others))
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    patched: list[ModuleType] = []
+    carry.watch([("colorsys", patched.append)])
+    assert sys.meta_path[1:] == others
+    assert patched == [importlib.import_module("colorsys")]

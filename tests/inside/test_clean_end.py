@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,7 @@ def test_a_group_that_is_destroyed_is_not_freed(tmp_path: Path, end: str, status
     (tmp_path / "train.py").write_text(SCRIPT + end)
     done = subprocess.run(
         [sys.executable, str(carry_script()), "{}", str(tmp_path / "train.py")],
+        env={name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"},
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,263 @@
+"""What variables say about CPUs, ranks and threads, as their programs read it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from clean_machine import CLEAN, IPEX_ERA, changed, topology
+
+from cputune.doctor.advised import advised_ranks, advised_threads, cores_of_a_rank, workers
+from cputune.doctor.bound import (
+    bound_parties,
+    ccl_worker_cpus,
+    gomp_cpus,
+    listed_cpus,
+    omp_binds,
+    pin_domains,
+)
+from cputune.doctor.variables import (
+    is_true,
+    job_nodes,
+    lacks_torch,
+    loads_intel_openmp,
+    number,
+    preloaded,
+    under_mpi,
+    under_torchrun,
+    value,
+    without_gpu,
+)
+from cputune.facts import BoundProcess, HostFacts
+
+
+def env(**variables: str) -> HostFacts:
+    return replace(CLEAN, environment=variables)
+
+
+@pytest.mark.parametrize(
+    ("places", "cpus"),
+    [
+        (None, None),
+        ("cores", None),
+        ("{0,1},{4}", (0, 1, 4)),
+        ("{0:4}", (0, 1, 2, 3)),
+        ("{0:2:4}", (0, 4)),
+        ("{2:1}", (2,)),
+        ("{0}:3", (0, 1, 2)),
+        ("{0,1}:2:8", (0, 1, 8, 9)),
+        ("{9}:2:-8", (1, 9)),
+        ("{3}:2:-8", (3,)),  # no CPU is below 0
+        ("{a}", None),
+    ],
+)
+def test_places_of_openmp(places: str | None, cpus: tuple[int, ...] | None) -> None:
+    assert listed_cpus(places) == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0 3 1-2", (0, 1, 2, 3)),
+        ("4-15:2", (4, 6, 8, 10, 12, 14)),
+        ("0,5", (0, 5)),
+        ("0-0", (0,)),
+        ("5-3", ()),
+        ("all", None),
+        ("0-99999", None),
+        ("99999", None),
+        (None, None),
+    ],
+)
+def test_places_of_libgomp(text: str | None, cpus: tuple[int, ...] | None) -> None:
+    assert gomp_cpus(env(GOMP_CPU_AFFINITY=text) if text else env()) == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "domains"),
+    [
+        ("[0x3,0xc]", ((0, 1), (2, 3))),
+        ("[0x3", None),
+        ("0x3]", None),
+        ("[zz]", None),
+        ("socket", None),
+    ],
+)
+def test_masks_of_intel_mpi(text: str, domains: tuple[tuple[int, ...], ...] | None) -> None:
+    assert pin_domains(env(I_MPI_PIN_DOMAIN=text)) == domains
+
+
+def test_places_of_oneccl() -> None:
+    assert ccl_worker_cpus(env(CCL_WORKER_AFFINITY="0,28-29")) == (0, 28, 29)
+    assert ccl_worker_cpus(env(CCL_WORKER_AFFINITY="auto")) is None
+    assert ccl_worker_cpus(env()) is None
+
+
+def test_whoever_is_bound_is_told_with_its_cpus() -> None:
+    processes = tuple(BoundProcess(pid=pid, name="train", cpus=(pid,)) for pid in range(1, 18))
+    facts = replace(
+        env(I_MPI_PIN_DOMAIN="[0x3]", GOMP_CPU_AFFINITY="4", CCL_WORKER_AFFINITY="5"),
+        bound_processes=processes,
+    )
+    found = bound_parties(facts)
+    assert list(found.items())[:4] == [
+        ("rank 0 (I_MPI_PIN_DOMAIN)", (0, 1)),
+        ("OpenMP threads (GOMP_CPU_AFFINITY)", (4,)),
+        ("oneCCL workers (CCL_WORKER_AFFINITY)", (5,)),
+        ("train (process 1)", (1,)),
+    ]
+    assert len(found) == 3 + 16
+    assert bound_parties(env()) == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "binds"),
+    [(None, False), ("false", False), ("TRUE", True), ("spread,close", True), ("close", True)],
+)
+def test_whether_openmp_binds(policy: str | None, binds: bool) -> None:
+    assert omp_binds(env(OMP_PROC_BIND=policy) if policy else env()) is binds
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("8", 8), ("8,2", 8), (" 4 ", 4), ("", None), ("x", None), ("-1", None)]
+)
+def test_numbers_are_read_as_openmp_does(text: str, count: int | None) -> None:
+    assert number(env(A=text), "A") == count
+
+
+def test_the_first_variable_with_a_number_counts() -> None:
+    assert number(env(A="x", B="2", C="3"), "A", "B", "C") == 2
+    assert (value(env(A=" a "), "A"), value(env(A=" "), "A"), value(env(), "A")) == (
+        *("a", None, None),
+    )
+    assert (is_true(env(A="Yes"), "A"), is_true(env(A="0"), "A"), is_true(env(), "A")) == (
+        *(True, False, False),
+    )
+
+
+def test_entries_of_a_preload_stand_between_blanks_and_colons() -> None:
+    assert preloaded(env(LD_PRELOAD=":/a.so:/b.so /c.so")) == ["/a.so", "/b.so", "/c.so"]
+    assert preloaded(env()) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "nodes"),
+    [
+        ({}, 1),
+        ({"PET_NNODES": "2"}, 2),
+        ({"SLURM_NNODES": "4"}, 4),
+        ({"WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "2"}, 3),
+        ({"WORLD_SIZE": "5"}, 1),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "0"}, 1),
+        ({"LOCAL_WORLD_SIZE": "2"}, 1),
+    ],
+)
+def test_machines_of_a_job(variables: dict[str, str], nodes: int) -> None:
+    assert job_nodes(env(**variables)) == nodes
+
+
+def test_who_has_started_a_process_is_told_by_its_variables() -> None:
+    assert under_mpi(env(PMIX_RANK="0"))
+    assert not under_mpi(env(RANK="0"))
+    for name in ("TORCHELASTIC_RUN_ID", "PET_NNODES"):
+        assert under_torchrun(env(**{name: "1"}))
+    assert not under_torchrun(env(RANK="0"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacks"),
+    [
+        ({}, False),
+        ({"packages": {"torch": None}}, True),
+        ({"packages": {"torch": None}, "recorded": True}, True),
+        ({"packages": {p.name: None for p in CLEAN.packages}}, True),
+        ({"packages": {p.name: None for p in CLEAN.packages}, "recorded": True}, False),
+        ({"packages": {p.name: None for p in CLEAN.packages}, "python": None}, False),
+    ],
+)
+def test_torch_is_known_to_lack(changes: dict[str, Any], lacks: bool) -> None:
+    assert lacks_torch(changed(**changes)) is lacks
+
+
+@pytest.mark.parametrize(
+    ("torch", "accelerators", "without"),
+    [
+        ("2.13.0+cpu", ("nvidia",), True),
+        ("2.13.0", (), True),
+        ("2.13.0", ("nvidia",), False),
+        ("2.13.0", None, False),
+        (None, None, False),
+    ],
+)
+def test_training_is_without_a_gpu(
+    torch: str | None, accelerators: tuple[str, ...] | None, without: bool
+) -> None:
+    facts = changed(packages={"torch": torch}, accelerators=accelerators)
+    assert without_gpu(facts) is without
+
+
+def test_a_build_for_cpus_is_without_a_gpu() -> None:
+    torch = replace(CLEAN.packages[0], version=None, build="cpu")
+    assert without_gpu(changed(packages={"torch": torch}, accelerators=None))
+
+
+def test_condas_torch_runs_on_intels_openmp() -> None:
+    assert not loads_intel_openmp(CLEAN)
+    assert not loads_intel_openmp(changed(packages={"torch": None}))
+    by_conda = replace(CLEAN.packages[0], installer="conda")
+    assert loads_intel_openmp(changed(packages={"torch": by_conda}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks", "threads"),
+    [
+        (topology(), 2, 28),
+        (topology(sockets=1, cores=8), 1, 8),
+        (topology(sockets=2, cores=2), 2, 2),
+        (topology(sockets=4, cores=1), 1, 4),
+        (topology(sockets=1, cores=1), 1, 1),
+    ],
+)
+def test_a_rank_for_each_socket_of_two_cores_and_more(shape: Any, ranks: int, threads: int) -> None:
+    facts = changed(topology=shape)
+    assert (advised_ranks(facts), advised_threads(facts)) == (ranks, threads)
+    assert cores_of_a_rank(facts) == threads
+
+
+def test_where_sockets_have_one_core_nodes_count() -> None:
+    cores = tuple(
+        replace(core, numa_node=core.socket // 2) for core in topology(sockets=4, cores=1).cores
+    )
+    facts = changed(topology=replace(topology(sockets=4, cores=1), cores=cores))
+    assert (advised_ranks(facts), advised_threads(facts)) == (2, 2)
+
+
+def test_ranks_that_were_started_have_a_core_each_at_least() -> None:
+    facts = changed(environment={"LOCAL_WORLD_SIZE": "100"})
+    assert (advised_ranks(facts), cores_of_a_rank(facts)) == (100, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "packages", "fitting", "threads"),
+    [
+        ("4", IPEX_ERA, 4, 24),
+        ("27", IPEX_ERA, 27, 1),
+        ("28", IPEX_ERA, 1, 27),
+        ("0", IPEX_ERA, 0, 28),
+        ("4", {}, 0, 28),
+        ("4", {"torch_ccl": "1.11"}, 4, 24),
+        ("4", {p.name: None for p in CLEAN.packages}, 4, 24),  # a recording without packages
+    ],
+)
+def test_workers_leave_a_thread(
+    asked: str, packages: dict[str, Any], fitting: int, threads: int
+) -> None:
+    facts = changed(packages=packages, environment={"CCL_WORKER_COUNT": asked})
+    assert (workers(facts), advised_threads(facts)) == (fitting, threads)
+
+
+def test_on_one_core_there_is_no_worker() -> None:
+    shape = topology(sockets=1, cores=1)
+    facts = changed(topology=shape, packages=IPEX_ERA, environment={"CCL_WORKER_COUNT": "1"})
+    assert (workers(facts), advised_threads(facts)) == (0, 1)
