@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cputune.figures import figure
@@ -33,17 +32,6 @@ def charts_of(result: Result, said: Summary) -> dict[str, Chart]:
     return {name: chart for name, chart in found.items() if chart is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Dot:
-    """A number with its interval, in a row."""
-
-    row: int
-    middle: float
-    low: float
-    high: float
-    hover: str
-
-
 def _worth(said: Summary) -> Chart | None:
     """What each change brings, as a factor with its interval."""
     known = [(change, change.worth) for change in said.changes if change.worth is not None]
@@ -51,11 +39,10 @@ def _worth(said: Summary) -> Chart | None:
         return None
     rows = [f"{change.knob}: {change.best}" for change, _ in known]
     dots = [
-        _Dot(row=i, middle=w.ratio, low=w.low, high=w.high, hover=f"×{w.ratio:.2f}")
-        for i, (_, w) in enumerate(known)
+        (i, Throughput(median=w.ratio, low=w.low, high=w.high)) for i, (_, w) in enumerate(known)
     ]
     drawing = _in_rows(rows, "times as fast as without it")
-    drawing.add_trace(_dots(dots, COLORS[2], "circle", "worth"))
+    drawing.add_trace(_dots(dots, COLORS[2], "circle", "worth", "times"))
     drawing.add_vline(x=1, line={"width": 1, "dash": "dot", "color": COLORS[5]})
     drawing.update_layout(showlegend=False)
     said_of = "; ".join(f"{c.knob} {c.best} ×{w.ratio:.2f}" for c, w in known)
@@ -73,23 +60,19 @@ def _plans(result: Result) -> Chart | None:
     if not rows:
         return None
     drawing = _in_rows([row.name for row in rows], "samples/s")
-    parts = (
-        ("in the search", COLORS[0], "circle", [_dot(i, row.rate) for i, row in enumerate(rows)]),
-        ("side by side at the end", COLORS[1], "diamond",
-         [_dot(i, row.confirmed, below=True) for i, row in enumerate(rows)]),
-    )  # fmt: skip
-    for name, color, symbol, dots in parts:
-        if any(dots):
-            drawing.add_trace(_dots([dot for dot in dots if dot], color, symbol, name))
+    searched = [(i, row.rate) for i, row in enumerate(rows) if row.rate is not None]
+    confirmed = [(i, row.confirmed) for i, row in enumerate(rows) if row.confirmed is not None]
+    if searched:
+        drawing.add_trace(_dots(searched, COLORS[0], "circle", "in the search"))
+    if confirmed:
+        drawing.add_trace(_dots(confirmed, COLORS[1], "diamond", "side by side at the end"))
     bounds = [(i, row.at_most) for i, row in enumerate(rows) if row.at_most is not None]
     if bounds:
         drawing.add_trace(_bounds([x for _, x in bounds], [-i for i, _ in bounds]))
     drawing.update_xaxes(rangemode="tozero")
-    best = next((row for row in rows if row.rate is not None), None)
-    fastest = (
-        ""
-        if best is None or best.rate is None
-        else (f" The fastest in the search: {best.name} at {figure(best.rate.median)} samples/s.")
+    told = [(row.name, row.rate) for row in rows if row.rate is not None][:1]
+    fastest = "".join(
+        f" The fastest: {name}, {figure(rate.median)} samples/s." for name, rate in told
     )
     left = _count(result) - len(rows)
     return chart_of(
@@ -116,35 +99,29 @@ def _trials(result: Result) -> Chart | None:
     """Every trial in the order of the search, where the rows do not show them all."""
     if _count(result) <= len(shown_rows(result)):
         return None
-    kept = thinned([t for t in result.trials if _known(t) is not None], MOST_TRIAL_POINTS)
-    measured = [(t, t.samples_per_second) for t in kept if t.state != PRUNED]
-    pruned = [t for t in kept if t.state == PRUNED]
     import plotly.graph_objects as go
 
+    kept = thinned([t for t in result.trials if _known(t) is not None], MOST_TRIAL_POINTS)
+    rates = [
+        (t.number, t.samples_per_second)
+        for t in kept
+        if t.state != PRUNED and t.samples_per_second is not None
+    ]
+    pruned = [(t.number, _known(t) or 0.0) for t in kept if t.state == PRUNED]
     drawing = go.Figure()
-    rates = [(t, rate) for t, rate in measured if rate is not None]
     drawing.add_trace(
         go.Scatter(
-            x=[t.number for t, _ in rates],
+            x=[number for number, _ in rates],
             y=[rate.median for _, rate in rates],
-            error_y={
-                "type": "data",
-                "array": [rate.high - rate.median for _, rate in rates],
-                "arrayminus": [rate.median - rate.low for _, rate in rates],
-                "thickness": 1,
-                "width": 0,
-            },
+            error_y=_error([rate for _, rate in rates], thickness=1, width=0),
             mode="markers",
             name="measured",
             marker={"color": COLORS[0], "size": 5},
         )
     )
     if pruned:
-        drawing.add_trace(
-            _bounds(
-                [t.number for t in pruned], [_known(t) or 0.0 for t in pruned], "triangle-down-open"
-            )
-        )
+        x, y = zip(*pruned, strict=True)
+        drawing.add_trace(_bounds(x, y, "triangle-down-open"))
     drawing.update_xaxes(title={"text": "trial"})
     drawing.update_yaxes(title={"text": "samples/s"}, rangemode="tozero")
     thin = f" {len(kept)} of {_count(result)} are drawn, evenly chosen." * (
@@ -173,34 +150,41 @@ def _in_rows(names: Sequence[str], unit: str) -> Figure:
     return drawing
 
 
-def _dot(row: int, rate: Throughput | None, *, below: bool = False) -> _Dot | None:
-    if rate is None:
-        return None
-    return _Dot(
-        row=row, middle=rate.median, low=rate.low, high=rate.high,
-        hover=f"{figure(rate.median)} samples/s ({figure(rate.low)}–{figure(rate.high)})",
-    )  # fmt: skip
-
-
-def _dots(dots: Sequence[_Dot], color: str, symbol: str, name: str) -> Scatter:
+def _dots(
+    rows: Sequence[tuple[int, Throughput]],
+    color: str,
+    symbol: str,
+    name: str,
+    unit: str = "samples/s",
+) -> Scatter:
+    """Numbers with their intervals, each in its row."""
     import plotly.graph_objects as go
 
+    known = [rate for _, rate in rows]
     return go.Scatter(
-        x=[dot.middle for dot in dots],
-        y=[-dot.row for dot in dots],
-        error_x={
-            "type": "data",
-            "array": [max(0.0, dot.high - dot.middle) for dot in dots],
-            "arrayminus": [max(0.0, dot.middle - dot.low) for dot in dots],
-            "thickness": 2,
-            "width": 4,
-        },
+        x=[rate.median for rate in known],
+        y=[-row for row, _ in rows],
+        error_x=_error(known, thickness=2, width=4),
         mode="markers",
         name=name,
         marker={"color": color, "symbol": symbol, "size": 9},
-        text=[dot.hover for dot in dots],
+        text=[
+            f"{figure(rate.median)} {unit} ({figure(rate.low)}–{figure(rate.high)})"
+            for rate in known
+        ],
         hoverinfo="text",
     )
+
+
+def _error(rates: Sequence[Throughput], *, thickness: int, width: int) -> dict[str, object]:
+    """The intervals as plotly has them: how far they reach to either side."""
+    return {
+        "type": "data",
+        "array": [max(0.0, rate.high - rate.median) for rate in rates],
+        "arrayminus": [max(0.0, rate.median - rate.low) for rate in rates],
+        "thickness": thickness,
+        "width": width,
+    }
 
 
 def _bounds(x: Sequence[float], y: Sequence[float], symbol: str = "triangle-left-open") -> Scatter:

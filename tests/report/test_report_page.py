@@ -188,6 +188,14 @@ def test_who_was_measured_side_by_side_shows_it_whether_it_won_or_not() -> None:
     assert shown == {plan.describe() for plan in rivals}
 
 
+def test_plans_that_ran_one_after_another_are_said_to_have_done_so() -> None:
+    runs = tuple(replace(run, turns=0) for run in tuned().confirmation)
+    assert "in new processes; their first steps warm up" in page(
+        replace(tuned(), confirmation=runs)
+    )
+    assert "The plans live at once" in page(tuned())
+
+
 def test_where_nothing_is_to_be_changed_there_is_one_card() -> None:
     text = page(one_trial())
     assert len(re.findall('class="card( chosen)?"', text)) == 1
