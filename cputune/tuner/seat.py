@@ -120,6 +120,7 @@ class Seat:
         self._living.close()
         self._living = self.begin()
         self._turns_of_this_life = 0
+        self.run.compiled, self.run.compiling_seconds = 0, 0.0  # it compiles anew
         self._read(self._warmup)
 
 

@@ -207,6 +207,17 @@ class TestTurn:
         with pytest.raises(TooShort):
             one.turn()
 
+    def test_of_a_script_that_begins_again_bears_the_time_to_compile_once(self) -> None:
+        compiling = Step(10.5, 1, compile_seconds=10.0)
+        lives = [dying(NoMeasurement("it ended"), 0.5, 0.5, 0.5, 0.5) for _ in range(2)]
+        one = seat(
+            *(chain([compiling], steps(0.5, 0.5), life) for life in lives),
+            rules=Rules(steps_planned=100),
+        )
+        one.warm_up(Race())
+        taken = [one.turn() for _ in range(3)]
+        assert taken == [pytest.approx(math.log(0.6)), None, pytest.approx(math.log(0.6))]
+
 
 def test_the_seconds_of_all_steps_are_added() -> None:
     first, second = warm(steps(9.0, 0.5, 0.7)), warm(steps(1.0, 1.0, 1.0))
@@ -291,6 +302,13 @@ class TestRounds:
         rounds = [order[at : at + 4] for at in range(0, 24, 4)]
         assert rounds[1::2] == [drawn[::-1] for drawn in rounds[::2]]
         assert len({tuple(drawn) for drawn in rounds}) == 6
+
+    def test_are_written_down_in_the_order_that_they_were_taken(self) -> None:
+        one, other = seat(quiet_in(0, 1)), seat(quiet_in(1), number=1)
+        in_turns([one, other], rounds=2)
+        assert sorted(turn.place for of in (one, other) for turn in of.taken) == [0, 1, 2, 3]
+        assert [turn.step_seconds for turn in other.taken] == [(2.0, 2.0)] * 2
+        assert [turn.delayed for turn in other.taken] == [(0, 1), ()]
 
     def test_are_looked_at_in_pairs(self) -> None:
         one = seat(quiet_in(*range(9)))
