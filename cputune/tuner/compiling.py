@@ -32,13 +32,13 @@ def _saved_seconds(result: Result) -> float:
     As the confirmation has shown it; else beside the fastest trial that was not compiled.
     """
     after = result.best.samples_per_second.median
-    alone = [change.speedup.ratio for change in result.worth if change.knob == "compile"]
+    alone = next((one.speedup.ratio for one in result.worth if one.knob == "compile"), None)
     others = [
         trial.samples_per_second.median
         for trial in result.trials
         if trial.state == COMPLETED and trial.samples_per_second and not compiled(trial.plan)
     ]
-    before = after / alone[0] if alone else max(others, default=after)
+    before = max(others, default=after) if alone is None else after / alone
     job = result.workload
     samples = job.global_batch_size or (job.batch_per_rank or 1) * result.best.plan.world_size
     return samples * (1 / before - 1 / after)

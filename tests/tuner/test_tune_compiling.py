@@ -17,8 +17,9 @@ from cputune.errors import CannotError, UsageError
 from cputune.facts import HostFacts
 from cputune.knobs.compile import compiled
 from cputune.plan import Plan
-from cputune.result import Result
+from cputune.result import Result, Speedup, Worth
 from cputune.steps import Step
+from cputune.tuner.compiling import compile_notes
 from cputune.tuner.reading import Rules, Run, take
 
 FACTS: HostFacts = replace(machine(cores_per_socket=2, packages=TODAY), cxx="/usr/bin/g++")
@@ -57,6 +58,16 @@ class TestReading:
     def test_what_did_not_compile_has_nothing_to_bear(self) -> None:
         run = read(Step(seconds=0.4, samples=8), steps_planned=100, compile_seconds=40.0)
         assert run.logs == [pytest.approx(math.log(0.4 / 8))]
+
+    def test_less_than_a_second_of_it_counts_too(self) -> None:
+        little = Step(seconds=0.9, samples=8, compile_seconds=0.5)
+        run = read(little, Step(seconds=0.4, samples=8), steps_planned=10)
+        assert run.logs == [pytest.approx(math.log(0.45 / 8))]
+
+    def test_it_is_none_where_the_other_steps_take_longer(self) -> None:
+        little = Step(seconds=0.4, samples=8, compile_seconds=0.2)
+        assert read(little).compile_seconds == 0.0
+        assert read(little, Step(seconds=0.9, samples=8)).compile_seconds == 0.0
 
 
 def study(steps_planned: int | None = None, **options: object) -> Result:
@@ -112,3 +123,40 @@ class TestAStudy:
             study(steps_planned=100, study=tmp_path / "s.db", resume=True)
         again = study(steps_planned=3000, study=tmp_path / "s.db", resume=True)
         assert compiled(again.best.plan)
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return study()
+
+
+class TestWonBack:
+    """60 s for the compiler; 8 samples take 0.3 s then, and what the worth says before."""
+
+    def after(self, result: Result, ratio: float, **changes: object) -> str:
+        worth = tuple(
+            Worth(knob=knob, value="on", speedup=Speedup(ratio=one, low=one, high=one))
+            for knob, one in (("precision", 9.0), ("compile", ratio))
+        )
+        (note,) = compile_notes(replace(result, worth=worth, **changes))
+        return note
+
+    @pytest.mark.parametrize("ratio", [1.0, 0.5])
+    def test_where_nothing_is_saved_it_is_not(self, result: Result, ratio: float) -> None:
+        assert self.after(result, ratio).endswith("that its steps win this back is not seen.")
+
+    def test_what_a_step_saves_is_told_by_the_worth(self, result: Result) -> None:
+        assert "after about 400 of them" in self.after(result, 1.5), "each saves 0.15 s"
+
+    def test_one_step_at_least_is_needed(self, result: Result) -> None:
+        trials = tuple(replace(trial, compile_seconds=0.01) for trial in result.trials)
+        assert "after about 1 of them" in self.after(result, 1.5, trials=trials)
+
+    @pytest.mark.parametrize(("batch", "steps"), [(8, "200"), (4, "400"), (None, "1,600")])
+    def test_the_batch_may_be_that_of_each_rank(
+        self, result: Result, batch: int | None, steps: str
+    ) -> None:
+        job = replace(result.workload, global_batch_size=None, batch_per_rank=batch)
+        two = replace(result.best.plan, processes_per_node=2, cpus=((0,), (1,)))
+        best = replace(result.best, plan=two)
+        assert f"about {steps} of them" in self.after(result, 1.5, workload=job, best=best)

@@ -159,6 +159,9 @@ class TestTrials:
         rules = FakeStudy().measuring.rules
         assert (rules(PLANS[0]).reference, rules(TODAY).reference) == ((5.0,), ())
 
+    def test_have_nothing_to_bear_where_nothing_has_compiled(self) -> None:
+        assert FakeStudy().measuring.rules(PLANS[0]).compile_seconds == 0.0
+
 
 class TestConfirmation:
     @pytest.mark.parametrize(("times", "tries"), [(0, 1), (1, 2), (2, 2)])
@@ -181,6 +184,7 @@ class TestConfirmation:
         study.confirm(busy(2))
         said = study.findings.confirm_runs[-1]
         assert study.of_kind(ConfirmRun) == [kept, said]
+        assert [turn.place for run in (kept, said) for turn in run.taken] == [0, 1]
         assert said.samples_per_second is None
         assert said.reason == "contended: other processes delayed 3 of 3 steps"
 
