@@ -17,7 +17,7 @@ _MAY_SET = {
     "doctor": ("all", "fail-on", "ignore", "only", "verbose"),
     "tune": (
         "allow-slow-precision", "batch-per-rank", "budget", "fix", "global-batch-size", "knobs",
-        "max-time", "recipe", "seed", "verbose",
+        "max-time", "recipe", "seed", "steps-planned", "verbose",
     ),
     "show": ("all", "format", "verbose"),
     "compare": ("format", "verbose"),
