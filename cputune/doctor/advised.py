@@ -33,13 +33,14 @@ def cores_of_a_rank(facts: HostFacts) -> int:
 
 def advised_threads(facts: HostFacts) -> int:
     """OpenMP threads of each rank: its cores, less those of its oneCCL workers; at least 1."""
-    return max(1, cores_of_a_rank(facts) - workers(facts))
+    return cores_of_a_rank(facts) - workers(facts)
 
 
 def workers(facts: HostFacts) -> int:
     """Workers of oneCCL that each rank should start: as many as are asked for and fit.
 
-    None where the bindings are not installed, one where they would take every core.
+    None where the bindings are not installed, one where they would take every core: a core
+    is left to the threads.
     """
     asked = 0 if oneccl_absent(facts) else number(facts, "CCL_WORKER_COUNT") or 0
     cores = cores_of_a_rank(facts)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from clean_machine import CLEAN, IPEX_ERA, changed, topology
 
+from cputune import cpulist
 from cputune.doctor.advised import advised_ranks, advised_threads, cores_of_a_rank, workers
 from cputune.doctor.bound import (
     bound_parties,
@@ -48,7 +49,11 @@ def env(**variables: str) -> HostFacts:
         ("{0}:3", (0, 1, 2)),
         ("{0,1}:2:8", (0, 1, 8, 9)),
         ("{9}:2:-8", (1, 9)),
-        ("{3}:2:-8", (3,)),  # no CPU is below 0
+        ("{3}:2:-4", (3,)),  # no CPU is below 0
+        ("{0:4:0}", ()),
+        ("{0:2:4:9}", (0, 4)),
+        ("{0:99999}", tuple(range(4096))),
+        ("{0}:99999", tuple(range(4096))),
         ("{a}", None),
     ],
 )
@@ -66,7 +71,8 @@ def test_places_of_openmp(places: str | None, cpus: tuple[int, ...] | None) -> N
         ("5-3", ()),
         ("all", None),
         ("0-99999", None),
-        ("99999", None),
+        (str(cpulist.MAX_CPUS), None),
+        (str(cpulist.MAX_CPUS - 1), (cpulist.MAX_CPUS - 1,)),
         (None, None),
     ],
 )
@@ -78,8 +84,8 @@ def test_places_of_libgomp(text: str | None, cpus: tuple[int, ...] | None) -> No
     ("text", "domains"),
     [
         ("[0x3,0xc]", ((0, 1), (2, 3))),
-        ("[0x3", None),
-        ("0x3]", None),
+        ("[0x3,", None),
+        ("-0x3]", None),
         ("[zz]", None),
         ("socket", None),
     ],
@@ -113,7 +119,13 @@ def test_whoever_is_bound_is_told_with_its_cpus() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "binds"),
-    [(None, False), ("false", False), ("TRUE", True), ("spread,close", True), ("close", True)],
+    [
+        (None, False),
+        ("false", False),
+        ("TRUE", True),
+        ("spread,false", True),
+        ("false,close", False),
+    ],
 )
 def test_whether_openmp_binds(policy: str | None, binds: bool) -> None:
     assert omp_binds(env(OMP_PROC_BIND=policy) if policy else env()) is binds
@@ -231,6 +243,11 @@ def test_where_sockets_have_one_core_nodes_count() -> None:
     )
     facts = changed(topology=replace(topology(sockets=4, cores=1), cores=cores))
     assert (advised_ranks(facts), advised_threads(facts)) == (2, 2)
+
+
+def test_where_no_core_is_known_there_is_one_rank() -> None:
+    facts = changed(topology={"cores": (), "online": (), "allowed": ()})
+    assert (advised_ranks(facts), advised_threads(facts)) == (1, 1)
 
 
 def test_ranks_that_were_started_have_a_core_each_at_least() -> None:
