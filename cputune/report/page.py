@@ -58,16 +58,21 @@ def page(result: Result, file: str = "cputune.json") -> str:
     )
     drawn = joined(*(data(f"data-{name}", chart.figure) for name, chart in charts.items()))
     body = tag("body", main, _footer(), drawn, _scripts(bool(charts)))
-    return "<!doctype html>\n" + tag("html", _head(), body, lang="en")
+    return "<!doctype html>\n" + tag("html", _head(result.workload.name), body, lang="en")
 
 
-def _head() -> Markup:
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+"""What the browser lets the page do: what stands in it, and nothing from a network."""
+
+
+def _head(name: str) -> Markup:
     return tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("title", "cputune report"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("title", f"cputune report: {name}"),
         raw("style", _shipped("page.css")),
     )
 

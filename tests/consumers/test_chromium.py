@@ -47,11 +47,11 @@ def chromium() -> str:
 
 
 def seen(
-    chromium: str, folder: Path, result: Result, *, width: int = DESKTOP, dark: bool = False
+    chromium: str, folder: Path, text: str, *, width: int = DESKTOP, dark: bool = False
 ) -> dict[str, Any]:
     """What a browser of this width makes of the page; nothing may be said on its console."""
-    text = page(result).replace("</body>", f"<script>{LOOK}</script></body>")
-    (folder / "page.html").write_text(text, encoding="utf-8")
+    looked_at = text.replace("</body>", f"<script>{LOOK}</script></body>")
+    (folder / "page.html").write_text(looked_at, encoding="utf-8")
     (folder / "around.html").write_text(AROUND.format(width=width), encoding="utf-8")
     argv = [chromium, "--headless=new", "--disable-gpu", "--enable-logging=stderr"]
     argv += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=30000"]
@@ -84,7 +84,7 @@ def is_well(told: dict[str, Any]) -> None:
 def test_it_is_drawn_and_can_be_read(
     chromium: str, tmp_path: Path, width: int, *, dark: bool
 ) -> None:
-    told = seen(chromium, tmp_path, tuned(), width=width, dark=dark)
+    told = seen(chromium, tmp_path, page(tuned()), width=width, dark=dark)
     is_well(told)
     assert set(told["charts"]) == {"worth", "plans", "steps", "importance"}
     assert told["ground"] == ("rgb(20, 23, 28)" if dark else "rgb(255, 255, 255)")
@@ -94,14 +94,20 @@ def test_it_is_drawn_and_can_be_read(
 def test_every_study_is_drawn_on_a_phone(
     chromium: str, tmp_path: Path, case: Callable[[], Result]
 ) -> None:
-    is_well(seen(chromium, tmp_path, case(), width=PHONE))
+    is_well(seen(chromium, tmp_path, page(case()), width=PHONE))
 
 
 def test_hostile_words_run_nothing(chromium: str, tmp_path: Path) -> None:
-    told = seen(chromium, tmp_path, hostile(), width=PHONE)
+    told = seen(chromium, tmp_path, page(hostile()), width=PHONE)
     is_well(told)
     assert told["alerts"] == 0
     assert escape("<img") in escape(told["words"])  # it is there to be read
+
+
+def test_the_browser_lets_nothing_out(chromium: str, tmp_path: Path) -> None:
+    sneaky = page(tuned()).replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>')
+    with pytest.raises(AssertionError, match="Loading the image"):
+        seen(chromium, tmp_path, sneaky)
 
 
 def test_it_goes_on_paper(chromium: str, tmp_path: Path) -> None:

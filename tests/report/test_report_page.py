@@ -106,6 +106,7 @@ def test_it_asks_no_network() -> None:
     assert not {"link", "iframe", "img", "object"} & set(read.tags)
     assert [value for name, value in read.attributes if name == "src"] == []
     assert all((v or "").startswith("https://") for name, v in read.attributes if name == "href")
+    assert any("default-src 'none'" in (value or "") for _, value in read.attributes)
 
 
 def test_nothing_in_a_result_becomes_part_of_the_page() -> None:
