@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hosts.builder import Cgroup, machine
 
-from cputune.facts import HostFacts
+from cputune.facts import HostFacts, Limits
 from cputune.probing import probe
 
 GIB = 1 << 30
@@ -293,3 +293,110 @@ def test_nothing_recorded_is_unknown_and_never_the_live_machine(tmp_path: Path) 
     for fact in ("cpu_quota", "cpuset", "memory_bytes", "shm_bytes", "open_files", "memlock_bytes"):
         assert getattr(facts.limits, fact) is None
         assert facts.why_unknown(f"limits.{fact}") is not None
+
+
+def limits(*trees: dict[str, str]) -> Limits:
+    files = {path: text for tree in trees for path, text in tree.items()}
+    return probe(machine(None, files={"proc/self/mountinfo": MOUNTED, **files})).limits
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("150000", 1.5),  # the kernel's own period
+        ("max 100000", None),
+        ("1 100000", 0.00001),
+        ("0 100000", None),
+        ("100000 1", 100_000),
+    ],
+)
+def test_a_quota_is_time_in_a_period(text: str, seen: float | None) -> None:
+    assert limits(OWN, {"mnt/cg/own/cpu.max": text}).cpu_quota == seen
+
+
+def test_of_processes_the_limit_counts_that_leaves_the_least() -> None:
+    files = {
+        "proc/self/cgroup": "0::/a/b/c\n",
+        "mnt/cg/a/b/c/pids.max": "max\n",
+        "mnt/cg/a/b/c/pids.current": "7\n",
+        "mnt/cg/a/b/pids.max": "100\n",
+        "mnt/cg/a/b/pids.current": "10\n",
+        "mnt/cg/a/pids.max": "200\n",
+        "mnt/cg/a/pids.current": "150\n",
+    }
+    found = limits(files)
+    assert (found.pids, found.pids_used) == (200, 150)
+    free = {path: "max\n" if path.endswith("max") else text for path, text in files.items()}
+    found = limits(free)
+    assert (found.pids, found.pids_used) == (None, 7)
+    assert "pids" in found.unlimited
+
+
+@pytest.mark.parametrize("damage", ["pids.max", "pids.current"])
+def test_a_count_of_processes_that_is_none_is_unknown(damage: str) -> None:
+    group = {"mnt/cg/own/pids.max": "10\n", "mnt/cg/own/pids.current": "1\n"}
+    files = {**OWN, **group, f"mnt/cg/own/{damage}": "x\n", "proc/self/mountinfo": MOUNTED}
+    facts = probe(machine(None, files=files))
+    assert facts.limits.pids is None
+    assert "pids.max" in (facts.why_unknown("limits.pids") or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"), [("0", 0), (str((1 << 62) - 1), (1 << 62) - 1), (str(1 << 62), None)]
+)
+def test_a_limit_of_memory_that_no_machine_reaches_is_none(text: str, seen: int | None) -> None:
+    assert limits(OWN, {"mnt/cg/own/memory.max": text}).memory_bytes == seen
+
+
+@pytest.mark.parametrize(
+    ("option", "size"),
+    [("size=4096", 4096), ("size=8k", 8 << 10), ("size=3m", 3 << 20), ("size=2g", 2 << 30)],
+)
+def test_the_size_of_shared_memory_has_a_unit(option: str, size: int) -> None:
+    line = f"40 30 0:50 / /dev/shm rw,nosuid - tmpfs shm rw,{option}\n"
+    assert limits({"proc/self/mountinfo": line}).shm_bytes == size
+
+
+def test_of_several_mounts_of_shared_memory_the_last_one_shows() -> None:
+    line = "40 30 0:50 / /dev/shm {} - tmpfs shm rw,size=1m\n"
+    for options, read_only in (("rw", False), ("ro,nosuid", True)):
+        mounts = line.format("rw" if read_only else "ro") + line.format(options) + "40 /dev/shm\n"
+        assert limits({"proc/self/mountinfo": mounts}).shm_read_only is read_only
+    assert limits({}).shm_read_only is None
+
+
+@pytest.mark.parametrize(
+    ("stat", "nice"),
+    [
+        ("7 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 19 1", 19),
+        ("7 (a) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 -5", -5),
+        ("7 (a) R 1 2 3", None),
+        ("rubbish", None),
+    ],
+)
+def test_the_nice_value_is_counted_from_behind_the_name(stat: str, nice: int | None) -> None:
+    assert limits({"proc/self/stat": stat}).nice == nice
+
+
+def test_a_shell_has_a_soft_and_a_hard_limit() -> None:
+    text = (
+        "Max processes   100   200   processes\n"
+        "Max open files   1024   unlimited   files\n"
+        "Max locked memory   x   y   bytes\n"
+    )
+    found = limits({"proc/self/limits": text})
+    assert (found.processes, found.open_files, found.open_files_hard) == (100, 1024, None)
+    assert found.memlock_bytes is None
+    assert "open_files_hard" in found.unlimited
+    assert "memlock_bytes" not in found.unlimited
+
+
+def test_what_is_not_in_sight_has_its_reason() -> None:
+    facts = probe(machine(None, files={**OWN, "proc/self/mountinfo": MOUNTED}))
+    for fact in ("periods", "throttled_periods", "shm_bytes", "shm_free_bytes", "nice", "cpuset"):
+        assert getattr(facts.limits, fact) is None
+        assert facts.why_unknown(f"limits.{fact}")
+    told = {**OWN, "proc/self/mountinfo": MOUNTED, "mnt/cg/own/cpu.stat": "nr_periods 5\n"}
+    facts = probe(machine(None, files=told))
+    assert facts.limits.periods == 5
+    assert "has no nr_throttled" in (facts.why_unknown("limits.throttled_periods") or "")
