@@ -38,6 +38,11 @@ def host_difference(
     return None
 
 
+def untold(host: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of these facts that a machine does not say, in words."""
+    return tuple(words for group, key, words in _COMPARED if _fact(host, group, key) is None)
+
+
 def _fact(host: Mapping[str, Any], group: str, key: str) -> Any:
     section = host.get(group)
     return section.get(key) if isinstance(section, Mapping) else None

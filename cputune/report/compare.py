@@ -61,10 +61,12 @@ def _sentences(first: str, one: Compared) -> Iterator[tuple[str, str]]:
     if one.refused is not None:
         yield f"{one.name} is not compared: {one.refused}.", "bold yellow"
         return
-    machine = "other machine" if one.other_machine else "same machine"
-    yield f"{one.name} beside {first}: {machine}, same work.", ""
+    yield f"{one.name} beside {first}: {_MACHINE[one.same_machine]}, same work.", ""
     yield f"best plan: {_in_words(one.best)}.", "bold"
     yield f"launch of today: {_in_words(one.today)}.", ""
+
+
+_MACHINE = {True: "same machine", False: "other machine", None: "perhaps another machine"}
 
 
 def _in_words(ratio: Ratio | None) -> str:
@@ -151,6 +153,7 @@ def _member(one: Compared) -> dict[str, Any]:
     return {
         "name": one.name,
         "refused": one.refused,
+        "same_machine": one.same_machine,
         "other_machine": one.other_machine,
         "warnings": list(one.warnings),
         "notes": list(one.notes),

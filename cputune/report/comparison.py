@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cputune.emitters.machine import host_difference
+from cputune.emitters.header import section
+from cputune.emitters.machine import host_difference, untold
 from cputune.result import Measured, Result, Throughput
 from cputune.tuner.paired import RUN_NOISE
 from cputune.tuner.statistics import Z95
@@ -45,7 +46,8 @@ class Compared:
         today: the ratio of the two launches of today; None where none is to be said.
         best: the same of the two best plans.
         refused: why no ratio is said at all; None where they may be compared.
-        other_machine: in what their machines differ; None where they do not.
+        other_machine: in what their machines differ; None where nothing says that they do.
+        same_machine: None where a fact that would tell is not known of one of them.
         warnings: in what they differ that the ratio hangs on.
         notes: in what else they differ: versions, and which plan is the best.
     """
@@ -56,6 +58,7 @@ class Compared:
     best: Ratio | None = None
     refused: str | None = None
     other_machine: str | None = None
+    same_machine: bool | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -64,15 +67,20 @@ def compare(reference: Result, other: Result, *, name: str) -> Compared:
     """Hold ``other``, which is called ``name``, against the reference."""
     refused = why_not(reference, other)
     machines = host_difference(reference.host, other.host, names=("of the first", "of this one"))
+    missing = untold(reference.host) or untold(other.host)
+    same = False if machines else None if missing else True
     if refused is not None:
-        return Compared(name=name, result=other, refused=refused, other_machine=machines)
+        return Compared(
+            name=name, result=other, refused=refused, other_machine=machines, same_machine=same
+        )
     return Compared(
         name=name,
         result=other,
         other_machine=machines,
+        same_machine=same,
         today=ratio(reference, reference.baseline, other, other.baseline),
         best=ratio(reference, reference.best, other, other.best),
-        warnings=tuple(_warnings(reference, other, machines)),
+        warnings=tuple(_warnings(reference, other, machines, missing)),
         notes=tuple(_notes(reference, other)),
     )
 
@@ -107,9 +115,18 @@ def _named(workload: Workload) -> str:
     return "the script " + " ".join(workload.program)
 
 
-def _warnings(a: Result, b: Result, machines: str | None) -> Iterator[str]:
+def _warnings(
+    a: Result, b: Result, machines: str | None, missing: tuple[str, ...]
+) -> Iterator[str]:
     if machines:
         yield f"other machine, so this compares machines: {machines}"
+    elif missing:
+        facts = ", ".join(missing)
+        yield f"nobody knows whether it is the same machine: {facts} of one is not told"
+    for group, key, words in _LIMITS:
+        there, here = (section(result.host, group).get(key) for result in (a, b))
+        if there != here:
+            yield f"other {words}: {_limit(there)}, and {_limit(here)}"
     batches = tuple(_batch(result.workload) for result in (a, b))
     if batches[0] != batches[1]:
         yield f"other batch: {batches[0]}, and {batches[1]}"
@@ -122,6 +139,18 @@ def _warnings(a: Result, b: Result, machines: str | None) -> Iterator[str]:
     for word, result in (("the first", a), ("this one", b)):
         if not result.confirmation:
             yield f"{word} was not confirmed side by side: its speeds are those of single trials"
+
+
+_LIMITS = (
+    ("topology", "allowed", "allowed CPUs"),
+    ("limits", "cpu_quota", "CPU quota"),
+    ("limits", "memory_bytes", "memory limit in bytes"),
+)
+"""What a container or a scheduler may change while the machine stays the same."""
+
+
+def _limit(value: object) -> str:
+    return "none" if value is None else str(value)
 
 
 def _batch(workload: Workload) -> str:

@@ -141,6 +141,29 @@ def test_a_machine_that_was_not_quiet_is_refused(result: Result) -> None:
     assert "the first was measured while others" in str(compare(loud, result, name="b").refused)
 
 
+def test_a_machine_that_does_not_name_itself_is_not_taken_for_the_same(result: Result) -> None:
+    silent = replace(result, host={"topology": result.host["topology"]})
+    for a, b in ((result, silent), (silent, result)):
+        found = compare(a, b, name="b")
+        assert (found.same_machine, found.other_machine) == (None, None)
+        assert found.warnings == (
+            "nobody knows whether it is the same machine: processor of one is not told",
+        )
+        assert "perhaps another machine, same work" in shown(a, (found,))
+    assert compare(result, result, name="b").same_machine is True
+
+
+def test_fewer_cpus_of_the_same_machine_are_a_warning(result: Result) -> None:
+    host = {
+        **result.host,
+        "topology": {**result.host["topology"], "allowed": "0"},
+        "limits": {"cpu_quota": 1.5, "memory_bytes": None},
+    }
+    found = compare(result, replace(result, host=host), name="b")
+    assert found.same_machine is True
+    assert found.warnings == ("other allowed CPUs: 0-1, and 0", "other CPU quota: none, and 1.5")
+
+
 def script(result: Result, *words: str, **fields: Any) -> Result:
     return replace(result, workload=Workload(name="t.py", argv=("t.py", *words), **fields))
 
@@ -155,6 +178,7 @@ def test_what_the_ratio_hangs_on_is_a_warning(result: Result) -> None:
         "other arguments: 3, and 4",
         "other data: not known, and squad",
     )
+    assert compare(a, b, name="b").same_machine is False
 
 
 def test_what_else_differs_is_a_note(result: Result) -> None:
