@@ -123,10 +123,10 @@ def _warnings(
     elif missing:
         facts = ", ".join(missing)
         yield f"nobody knows whether it is the same machine: {facts} of one is not told"
-    for group, key, words in _LIMITS:
+    for group, key, limit in _LIMITS:
         there, here = (section(result.host, group).get(key) for result in (a, b))
         if there != here:
-            yield f"other {words}: {_limit(there)}, and {_limit(here)}"
+            yield f"other {limit}: {_limit(there)}, and {_limit(here)}"
     batches = tuple(_batch(result.workload) for result in (a, b))
     if batches[0] != batches[1]:
         yield f"other batch: {batches[0]}, and {batches[1]}"
