@@ -210,6 +210,13 @@ def test_both_speeds_stand_beside_each_other() -> None:
         assert f"{figure(side.samples_per_second.median)} samples/s" in words
 
 
+def test_of_a_machine_that_was_not_quiet_no_plan_is_called_the_best() -> None:
+    text = page(replace(tuned(), disturbed=True))
+    assert text.count("while others disturbed the machine") == 2
+    assert "Perhaps faster" in text
+    assert 'class="card chosen"' not in text
+
+
 def test_without_plotly_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "find_spec", lambda name: None if name == "plotly" else name)
     with pytest.raises(MissingPackageError, match="the report needs plotly, which is not") as error:
