@@ -370,7 +370,7 @@ def test_of_several_mounts_of_shared_memory_the_last_one_shows() -> None:
     [
         ("7 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 19 1", 19),
         ("7 (a) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 -5", -5),
-        ("7 (a) R 1 2 3", None),
+        ("7 (a) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15", None),
         ("rubbish", None),
     ],
 )
@@ -393,10 +393,57 @@ def test_a_shell_has_a_soft_and_a_hard_limit() -> None:
 
 def test_what_is_not_in_sight_has_its_reason() -> None:
     facts = probe(machine(None, files={**OWN, "proc/self/mountinfo": MOUNTED}))
-    for fact in ("periods", "throttled_periods", "shm_bytes", "shm_free_bytes", "nice", "cpuset"):
+    unseen = ("periods", "throttled_periods", "shm_bytes", "shm_free_bytes", "nice", "cpuset")
+    for fact in (*unseen, "pids_used"):
         assert getattr(facts.limits, fact) is None
         assert facts.why_unknown(f"limits.{fact}")
     told = {**OWN, "proc/self/mountinfo": MOUNTED, "mnt/cg/own/cpu.stat": "nr_periods 5\n"}
     facts = probe(machine(None, files=told))
     assert facts.limits.periods == 5
     assert "has no nr_throttled" in (facts.why_unknown("limits.throttled_periods") or "")
+
+
+@pytest.mark.parametrize("controller", ["cpu", "cpuset", "memory"])
+def test_one_controller_tells_the_version_of_cgroups(controller: str) -> None:
+    files = {
+        "proc/self/cgroup": f"1:{controller}:/own\n",
+        "proc/self/mountinfo": f"30 25 0:26 / /mnt/cg rw - cgroup none rw,{controller}\n",
+        "mnt/cg/own/tasks": "1\n",
+    }
+    assert limits(files).cgroup_version == 1
+
+
+@pytest.mark.parametrize("quota", ["150000 100000\n", "max 100000\n"])
+def test_of_quotas_that_are_alike_the_nearest_tells_how_often_it_held(quota: str) -> None:
+    above = {"mnt/cg/cpu.max": quota, "mnt/cg/cpu.stat": "nr_periods 9\n"}
+    own = {"mnt/cg/own/cpu.max": quota, "mnt/cg/own/cpu.stat": "nr_periods 5\n"}
+    assert limits(OWN, above, own).periods == 5
+
+
+def test_a_limit_of_memory_above_a_group_without_one_holds() -> None:
+    files = {
+        "proc/self/cgroup": "1:memory:/a/b\n",
+        "proc/self/mountinfo": "30 25 0:26 / /mnt/cg rw - cgroup none rw,memory\n",
+        "mnt/cg/a/b/tasks": "1\n",
+        "mnt/cg/a/memory.limit_in_bytes": "4096\n",
+    }
+    assert limits(files).memory_bytes == 4096
+
+
+def test_a_count_of_processes_without_a_limit_is_known() -> None:
+    group = {"mnt/cg/own/pids.current": "7\n", "proc/self/mountinfo": MOUNTED}
+    facts = probe(machine(None, files={**OWN, **group}))
+    assert (facts.limits.pids_used, facts.why_unknown("limits.pids_used")) == (7, None)
+
+
+@pytest.mark.parametrize(("end", "read_only"), [("", None), (" x", False)])
+def test_half_a_line_of_a_mount_is_none(end: str, read_only: bool | None) -> None:
+    line = f"40 30 0:50 / /dev/shm rw{end}\n"
+    assert limits({"proc/self/mountinfo": line}).shm_read_only is read_only
+
+
+def test_a_recording_has_the_soft_limits_of_its_shell(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, record={"limits": {"NOFILE": 512}}))
+    assert (facts.limits.open_files, facts.limits.open_files_hard) == (512, None)
+    assert facts.why_unknown("limits.open_files") is None
+    assert facts.why_unknown("limits.open_files_hard")
