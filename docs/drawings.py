@@ -205,31 +205,15 @@ def _bars(y: float, x: float, bars: Sequence[tuple[str, float, str]]) -> Iterato
 
 def step_drawing() -> str:
     """What two ranks do in one optimizer step; the slower one is waited for."""
-    grey = "#5c6773"
-    rows = [
-        (
-            "rank 0",
-            (
-                ("forward", 110, RANKS[0]),
-                ("backward", 190, RANKS[0]),
-                ("all-reduce", 110, RANKS[1]),
-            ),
-        ),
-        (
-            "rank 1",
-            (
-                ("forward", 100, RANKS[0]),
-                ("backward", 160, RANKS[0]),
-                ("wait", 40, grey),
-                ("all-reduce", 110, RANKS[1]),
-            ),
-        ),
-    ]
+    blue, red, grey = RANKS[0], RANKS[1], "#5c6773"
+    both = [("all-reduce", 110.0, red), ("optimizer", 90.0, RANKS[2])]
+    slow = [("forward", 110.0, blue), ("backward", 190.0, blue), *both]
+    fast = [("forward", 100.0, blue), ("backward", 160.0, blue), ("wait", 40.0, grey), *both]
     parts = []
-    for row, (name, bars) in enumerate(rows):
+    for row, bars in enumerate((slow, fast)):
         y = 14 + row * 44
-        parts.append(text(PAD, y + 20, name))
-        parts += _bars(y, 74, [*bars, ("optimizer", 90, RANKS[2])])
+        parts.append(text(PAD, y + 20, f"rank {row}"))
+        parts += _bars(y, 74, bars)
     parts.append(text(74, 122, "time → (not to scale): one optimizer step of the whole job"))
     return drawing(74 + 500 + PAD, 136, "One step of two ranks", parts)
 
