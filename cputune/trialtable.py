@@ -50,6 +50,11 @@ _OF_TRIAL: Mapping[str, tuple[str, Callable[[Trial], Cell]]] = {
         "logical CPUs of each rank, ranks apart by `/`",
         lambda t: "/".join(cpulist.render(cpus) for cpus in t.plan.cpus),
     ),
+    "backend": (
+        "of torch.distributed; means nothing for a single rank",
+        lambda t: t.plan.backend,
+    ),
+    "ccl_workers": ("oneCCL worker threads of a rank", lambda t: t.plan.ccl_workers),
 }
 _KNOBS = tuple(knob for knob in KNOBS if knob.put is not None)
 

@@ -115,7 +115,8 @@ def _differences(today: Plan, best: Plan) -> Iterator[tuple[str, tuple[str, str]
         if words[0] == words[1]:
             words = _on_cpus(today), _on_cpus(best)
         yield LAYOUT, words
-    for name in separate_knobs():
+    between = ("backend", "ccl_workers") if min(today.world_size, best.world_size) > 1 else ()
+    for name in (*between, *separate_knobs()):  # a single rank has nobody to agree with
         values = today.value(name), best.value(name)
         if values[0] != values[1]:
             yield name, (value_words(values[0]), value_words(values[1]))

@@ -60,6 +60,20 @@ def test_the_layout_is_one_change_and_names_cpus_where_nothing_else_differs(
     assert moved.best == "1 × 2 threads on CPUs 2-3"
 
 
+def test_how_ranks_agree_is_a_change_where_there_are_several_before_and_after(
+    result: Result,
+) -> None:
+    two = faster(result, processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)))
+    oneccl = replace(two.best.plan, backend="ccl", ccl_workers=1)
+    both = replace(two, baseline=two.best, best=replace(two.best, plan=oneccl))
+    assert [(c.knob, c.best) for c in changes_of(both)] == [
+        ("backend", "ccl"),
+        ("ccl_workers", "1"),
+    ]
+    from_one = replace(both, baseline=result.baseline)
+    assert [c.knob for c in changes_of(from_one)] == ["layout"]
+
+
 def test_no_factor_is_said_of_what_was_disturbed_or_is_not_known_well(result: Result) -> None:
     best = faster(result, precision="bf16")
     wide = replace(best, worth=(gain("precision", 2.0, high=9.0),))
