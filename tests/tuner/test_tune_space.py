@@ -402,14 +402,17 @@ class TestFixing:
 class TestNotAskedFor:
     """Knobs that are varied where somebody asks: the others hear that they could be."""
 
-    def told(self, torch: str = "2.13.0", **options: Any) -> set[str]:
+    def space(self, torch: str = "2.13.0", **options: Any) -> SearchSpace:
         facts = machine(
             isa=("avx512_bf16", "avx512f"),
             libraries=("tcmalloc",),
             packages=with_versions(TODAY, torch=torch),
         )
         facts = replace(facts, cpu=replace(facts.cpu, vendor="AuthenticAMD"))
-        left_out = cputune.search_space(facts, JOB, **options).left_out
+        return cputune.search_space(facts, JOB, **options)
+
+    def told(self, torch: str = "2.13.0", **options: Any) -> set[str]:
+        left_out = self.space(torch, **options).left_out
         return {out.what for out in left_out if f"(--knobs +{out.what})" in out.why}
 
     @pytest.mark.parametrize("options", [{}, {"knobs": ["precision"]}])
@@ -424,6 +427,10 @@ class TestNotAskedFor:
 
     def test_nor_what_has_no_choice_here(self) -> None:
         assert self.told() - self.told(torch="2.8.0") == {"products"}
+
+    def test_where_a_step_spends_its_time_is_asked_for_knobs_that_hang_on_it(self) -> None:
+        assert self.space(knobs=["dropout"]).asks_for_profile
+        assert not self.space(knobs=["ranks"]).asks_for_profile
 
 
 class TestSuggestions:
