@@ -48,7 +48,7 @@ def page(result: Result, file: str = "cputune.json") -> str:
     main = tag(
         "main",
         verdict_section(said, result),
-        worth_section(said, charts),
+        worth_section(said, charts, disturbed=result.disturbed),
         launch_section(result, file),
         plans_section(result, charts),
         steps_section(result, charts),

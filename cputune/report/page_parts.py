@@ -33,7 +33,8 @@ def verdict_section(said: Summary, result: Result) -> Markup:
     quiet = not result.disturbed
     before = "Today" if said.today.plan.as_found else "Compared with"
     if said.nothing_to_change:
-        cards = [_card(f"{before}, and the recommendation", said.today, quiet=quiet)]
+        head = f"{before}, and the recommendation" if quiet else before
+        cards = [_card(head, said.today, quiet=quiet)]
     else:
         cards = [
             _card(before, said.today, quiet=quiet),
@@ -71,10 +72,12 @@ def _notes(notes: Iterable[str]) -> Markup:
     return tag("ul", *items, class_="notes", aria_label="Notes") if items else Markup()
 
 
-def worth_section(said: Summary, charts: Mapping[str, Chart]) -> Markup:
+def worth_section(said: Summary, charts: Mapping[str, Chart], *, disturbed: bool) -> Markup:
     """What is to be changed, and what each change brings."""
     if said.nothing_to_change:
-        return section("What to change", tag("p", "Nothing: keep the launch that you have."))
+        words = "Nothing: keep the launch that you have."
+        words = "Nothing is known: tune when the machine is quiet." if disturbed else words
+        return section("What to change", tag("p", words))
     rows = [(c.knob, c.today, c.best, number(worth_words(c))) for c in said.changes]
     inside = [
         table(

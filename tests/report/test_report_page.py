@@ -215,6 +215,9 @@ def test_of_a_machine_that_was_not_quiet_no_plan_is_called_the_best() -> None:
     assert text.count("while others disturbed the machine") == 2
     assert "Perhaps faster" in text
     assert 'class="card chosen"' not in text
+    same = page(replace(one_trial(), disturbed=True))
+    assert "Nothing is known: tune when the machine is quiet." in same
+    assert "recommendation" not in re.sub("<script.*", "", same)
 
 
 def test_without_plotly_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
