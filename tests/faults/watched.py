@@ -32,7 +32,8 @@ PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
 GONE_SECONDS = 8.0 * PATIENCE
 """So long may what was started outlive a parent that was killed."""
 
-TIDY = {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
+TIDY = {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "XDG_STATE_HOME": "/dev/null/state"}
+"""Nothing is fetched, nothing is coloured, and no study goes into the user's own history."""
 
 
 @dataclass
