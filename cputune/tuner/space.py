@@ -114,7 +114,7 @@ def build_space(
         ),
         left_out=left_out,
         values=values,
-        suggestions=_suggestions(facts, values, own),
+        suggestions=_suggestions(facts, values, ask.fixed),
     )
 
 
@@ -219,13 +219,13 @@ def _text(value: KnobValue) -> str:
 def _suggestions(
     facts: HostFacts,
     values: Mapping[Plan, Mapping[str, KnobValue]],
-    own: Mapping[str, KnobValue],
+    held: Mapping[str, KnobValue],
 ) -> tuple[tuple[Origin, Plan], ...]:
     """The guide's plan and the topology's, where the space holds them.
 
     Both in the precision that is advised here; the rest as it is today, but for oneCCL
     and IPEX, which the guides use where they live. The topology's plan takes a faster
-    allocator. ``own`` are the knobs that the script decides.
+    allocator. ``held`` are the values of knobs that are not varied: both plans have them.
     """
     if not values:
         return ()
@@ -243,7 +243,7 @@ def _suggestions(
     for origin, ranks, allocators in wanted:
         for allocator in allocators:
             meant = {**today, "precision": precision, "allocator": allocator}
-            meant |= {"ranks": ranks, "smt": False, **own}
+            meant |= {"ranks": ranks, "smt": False, **held}
             match = [plan for plan, of in values.items() if meant.items() <= of.items()]
             if match:
                 found.setdefault(max(match, key=_liked), origin)

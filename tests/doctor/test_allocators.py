@@ -84,6 +84,8 @@ def test_in_a_container_a_line_of_the_dockerfile_lasts() -> None:
     )
     assert missing(FEDORA, container="podman").command == "dnf install gperftools-libs"
     assert missing(FEDORA, container="podman").remedy.endswith("RUN dnf install -y gperftools-libs")
+    of_suse = missing(LEAP, container="docker").remedy
+    assert of_suse.endswith("RUN zypper --non-interactive install libtcmalloc4")
 
 
 def test_conda_needs_neither_root_nor_distribution() -> None:

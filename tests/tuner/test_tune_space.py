@@ -442,6 +442,19 @@ class TestSuggestions:
             "topology": "4 × 8 threads, bf16, gloo, tcmalloc",
         }
 
+    @pytest.mark.parametrize(
+        ("held", "guide"),
+        [
+            ({"allocator": "default", "threads": "14"}, "2 × 14 threads, bf16, gloo"),
+            ({"ranks": "4"}, "4 × 14 threads, bf16, gloo"),
+            ({"precision": "fp32"}, "2 × 28 threads, fp32, gloo"),
+        ],
+    )
+    def test_what_is_held_is_held_in_them_too(self, held: dict[str, str], guide: str) -> None:
+        facts = machine(sockets=2, cores_per_socket=28)
+        space = build_space(facts, JOB, fix=held)
+        assert dict(space.suggestions)["guide"].describe() == guide
+
     def test_the_guide_leaves_a_core_to_a_worker_where_ccl_lives(self) -> None:
         guide = dict(cputune.search_space(ipex_era(), JOB).suggestions)["guide"]
         assert (guide.backend, guide.ccl_workers, guide.threads_per_process) == ("ccl", 1, 27)

@@ -107,9 +107,17 @@ def _remedy(facts: HostFacts) -> str | None:
         f"apt-get update && apt-get install -y --no-install-recommends {package} "
         "&& rm -rf /var/lib/apt/lists/*"
         if install.startswith("apt-get")
-        else f"{install} {'-y ' if install.startswith('dnf') else ''}{package}"
+        else f"{_WITHOUT_QUESTIONS.get(install, install)} {package}"
     )
     return f"{pays} It lasts with a line in the Dockerfile: RUN {line}"
+
+
+_WITHOUT_QUESTIONS = {
+    "dnf install": "dnf install -y",
+    "zypper install": "zypper --non-interactive install",
+    "pacman -S": "pacman -S --noconfirm",
+}
+"""A build of an image cannot answer."""
 
 
 CHECKS: tuple[Check, ...] = (allocator_default, allocator_missing)
