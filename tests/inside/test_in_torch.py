@@ -143,4 +143,4 @@ def test_products_are_allowed_in_bf16_and_a_rank_shows_it() -> None:
 
 
 def test_every_setting_is_said_in_words() -> None:
-    assert {name for name, _ in SAID} == {"products", "dropout"}
+    assert {name for name, _ in SAID} == {"products", "dropout", "compile"}
