@@ -65,7 +65,7 @@ class WorkFolder:
     def close(self) -> None:
         """Remove all of it."""
         for folder in self.folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
         while self._owners:
             os.close(self._owners.pop())
 
@@ -97,11 +97,23 @@ def remove_orphans(place: Path) -> None:
             with contextlib.suppress(OSError):
                 owner = _lock(folder / name)
                 if owner is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    _remove(folder)
                     os.close(owner)
         if _MADE.fullmatch(folder.name):
             with contextlib.suppress(OSError):
                 folder.rmdir()  # killed before it had an owner, so it is empty
+
+
+def _remove(folder: Path) -> None:
+    """Its owner goes last: by that a later run knows what is left of it, if this one is killed."""
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name not in (OWNER, _NEW):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _own_folders(place: Path) -> Iterator[Path]:

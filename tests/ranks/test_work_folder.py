@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -46,6 +48,33 @@ def test_so_does_what_was_killed_before_it_had_an_owner(
         (left / name).touch()
     with WorkFolder(tmp_path):
         assert not left.exists()
+
+
+@pytest.mark.parametrize("removed", range(6))
+def test_so_does_one_that_was_killed_while_it_was_removed(
+    removed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    killed = WorkFolder(tmp_path)
+    for name in ("a", "b", "z/inner"):
+        (killed.path / name).parent.mkdir(exist_ok=True)
+        (killed.path / name).touch()
+    unlink, budget = os.unlink, iter(range(removed))
+
+    def until_killed(*path: object, **kwargs: object) -> None:
+        if next(budget, None) is None:
+            raise Killed
+        unlink(*path, **kwargs)
+
+    with monkeypatch.context() as patched, contextlib.suppress(Killed):
+        patched.setattr(os, "unlink", until_killed)
+        killed.close()
+    for owner in killed._owners:  # the kernel does it
+        os.close(owner)
+    with WorkFolder(tmp_path):
+        assert not killed.path.exists()
 
 
 def test_the_folder_of_a_run_that_lives_stays(tmp_path: Path) -> None:
