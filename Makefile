@@ -71,7 +71,7 @@ test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, I
 	$(BIN)/python tests/consumers/install.py --all
 	$(BIN)/python -m pytest -m consumer
 
-faults: $(VENV)/.dev  ## every fault, tried often, as a table; under 15 minutes on a quiet machine
+faults: $(VENV)/.dev  ## every fault, tried often, as a table; a quarter of an hour
 	PYTHONPATH=tests $(BIN)/python -m faults
 
 ONLY ?=

@@ -31,7 +31,7 @@ COLD_SHARE = 5
 LATE_SHARE = 4
 """One chain in so many sends its signals from the confirmation on."""
 
-LIGHT_SECONDS, COLD_SECONDS, TORCH_SECONDS, LATE_SECONDS = 4.0, 6.0, 14.0, 5.0
+LIGHT_SECONDS, COLD_SECONDS, TORCH_SECONDS, LATE_SECONDS = 3.0, 4.5, 11.0, 3.5
 """The latest moment of a signal: a study of each kind, and a confirmation, take about as long."""
 
 

@@ -32,6 +32,8 @@ PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
 GONE_SECONDS = 8.0 * PATIENCE
 """So long may what was started outlive a parent that was killed."""
 
+_PROBE = re.compile(r"[a-z0-9_]{8}")
+
 TIDY = {"HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "XDG_STATE_HOME": "/dev/null/state"}
 """Nothing is fetched, nothing is coloured, and no study goes into the user's own history."""
 
@@ -139,9 +141,11 @@ class Watched:
     def folders(self) -> set[Path]:
         """What of its temporary files is there, once its processes are gone.
 
-        ``torchinductor_USER`` is a cache of torch, as without us.
+        ``torchinductor_USER`` is a cache of torch, as without us; and CPython tries a folder
+        with a file of eight characters, which holds ``blat`` (``tempfile._get_default_tempdir``).
         """
-        return set((self.place / "tmp").iterdir()) - set((self.place / "tmp").glob("torchind*"))
+        found = set((self.place / "tmp").iterdir()) - set((self.place / "tmp").glob("torchind*"))
+        return {path for path in found if not _PROBE.fullmatch(path.name)}
 
     def end(self) -> None:
         """End it and all of it, whatever it does."""
