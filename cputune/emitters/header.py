@@ -53,9 +53,12 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
         f"Measured{when}: {_speed(best.samples_per_second)} on {machine(result.host)}.",
     ]
     if best.plan.as_found:
+        why = "No plan beat plain `python train.py` beyond noise"
+        if result.disturbed:
+            why = "The machine was not quiet, and no plan is known to beat plain `python train.py`"
         lines.append(
-            "No plan beat plain `python train.py` beyond noise, so this is that launch, with the "
-            "threads and CPUs that it gets today written down."
+            f"{why}, so this is that launch, with the threads and CPUs that it gets today "
+            "written down."
         )
     else:
         other = "The launch as found" if baseline.plan.as_found else baseline.plan.describe()

@@ -35,5 +35,13 @@ def test_no_factor_where_the_machine_was_not_quiet() -> None:
     assert '"samples_per_second"' not in said
 
 
+def test_of_a_machine_that_was_not_quiet_it_is_not_said_that_nothing_is_faster() -> None:
+    found = replace(RESULT.best, plan=replace(RESULT.best.plan, as_found=True))
+    quiet = replace(RESULT, best=found)
+    assert "No plan beat plain `python train.py` beyond noise" in _flat(script(quiet))
+    busy = _flat(script(replace(quiet, disturbed=True)))
+    assert "no plan is known to beat plain `python train.py`, so this is that launch" in busy
+
+
 def _flat(text: str) -> str:
     return " ".join(line.removeprefix("#").strip() for line in text.splitlines())
