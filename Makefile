@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-scripts test-ipex test-vm faults fuzz mutants audit lint type doc dist bench clean
+.PHONY: help tune test test-fast test-consumers test-scripts test-ipex test-vm test-nodes faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -63,6 +63,12 @@ test-ipex: .venv-ipex/.installed  ## build the IPEX-era environment and tune the
 test-vm: $(VENV)/.dev  ## a guest of two sockets in qemu: the doctor and launches on a real kernel
 	$(BIN)/python tests/vm/image.py
 	$(BIN)/python -m pytest -m vm tests/vm
+
+# Hosts are network namespaces of this machine: root, and Debian's openssh-server, iptables, Slurm.
+test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, Slurm over both (root)
+	$(BIN)/python tests/nodes/install.py
+	$(BIN)/python tests/consumers/install.py mpich openmpi4 openmpi5 impi
+	$(BIN)/python -m pytest -m nodes tests/nodes
 
 test-scripts: $(VENV)/.dev  ## every script of tests/scripts: run, tune, emit, launch, verify (half an hour)
 	$(BIN)/python -m pytest -m matrix tests/scripts
