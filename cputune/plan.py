@@ -6,9 +6,9 @@ tuner proposes plans, trials run them, the result stores them, emitters write th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
 
@@ -31,6 +31,10 @@ Cpu = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
 """The number of a logical CPU."""
 
 
+CpuLists: TypeAlias = tuple[tuple[Cpu, ...], ...]
+"""For each local rank of a node its logical CPUs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How the ranks of a job are started on one node, and on how many nodes.
@@ -46,8 +50,12 @@ class Plan:
         allocator: which malloc is preloaded.
         openmp: which OpenMP runtime is preloaded; "default" is the one torch brings.
         preload: real paths for LD_PRELOAD that allocator and openmp need.
-        cpus: for each local rank, the logical CPUs it is bound to.
+        cpus: for each local rank, the logical CPUs it is bound to; of the first node, where
+            the nodes differ.
         ccl_cpus: for each local rank, the logical CPUs of its oneCCL workers.
+        node_cpus: where the nodes differ, ``cpus`` of each, in the order of the hosts; empty
+            where every node has ``cpus``. ``cpus_on`` and ``of_node`` read either.
+        node_ccl_cpus: likewise ``ccl_cpus`` of each node.
         as_found: the launch that the user has today: nothing is set and nothing is
             bound; threads and cpus are then what such a process is expected to see.
         settings: values of the knobs that have no field of their own, by name, without
@@ -64,8 +72,10 @@ class Plan:
     allocator: Allocator = "default"
     openmp: OpenMP = "default"
     preload: tuple[str, ...] = ()
-    cpus: tuple[tuple[Cpu, ...], ...]
-    ccl_cpus: tuple[tuple[Cpu, ...], ...] = ()
+    cpus: CpuLists
+    ccl_cpus: CpuLists = ()
+    node_cpus: tuple[CpuLists, ...] = ()
+    node_ccl_cpus: tuple[CpuLists, ...] = ()
     as_found: bool = False
     settings: Mapping[str, KnobValue] = field(default_factory=dict, hash=False)
 
@@ -76,7 +86,9 @@ class Plan:
             raise ValueError("a plan needs one CPU list for each local rank")
         if self.ccl_cpus and len(self.ccl_cpus) != self.processes_per_node:
             raise ValueError("a plan needs one oneCCL CPU list for each local rank, or none")
-        shares = [cpus for cpus in (*self.cpus, *self.ccl_cpus) if cpus]
+        self._check_nodes()
+        lists = (self.cpus, self.ccl_cpus, *self.node_cpus, *self.node_ccl_cpus)
+        shares = [cpus for one in lists for cpus in one if cpus]
         if any(min(cpus) < 0 or max(cpus) >= MAX_CPUS for cpus in shares):
             raise ValueError("no machine has such a CPU")
         if self.ccl_workers < 0:
@@ -87,6 +99,26 @@ class Plan:
         _one_of("OpenMP runtime", self.openmp, OPENMP_RUNTIMES)
         _check_settings(self.settings)
 
+    def _check_nodes(self) -> None:
+        """One way to write each plan: lists of single nodes stand there only where they differ."""
+        if not self.node_cpus and not self.node_ccl_cpus:
+            return
+        if len(self.node_cpus) != self.nodes or self.node_cpus[0] != self.cpus:
+            raise ValueError("CPU lists of nodes: one for each node, and the first is cpus")
+        if len(self.node_ccl_cpus) != (self.nodes if self.ccl_cpus else 0):
+            raise ValueError("oneCCL CPU lists of nodes: one for each node, or none")
+        if self.node_ccl_cpus and self.node_ccl_cpus[0] != self.ccl_cpus:
+            raise ValueError("the first oneCCL CPU lists of nodes are ccl_cpus")
+        if len({self._lists_of(node) for node in range(self.nodes)}) == 1:
+            raise ValueError("nodes with the same CPUs have no lists of their own")
+        if any(len(one) != self.processes_per_node for one in self.node_cpus):
+            raise ValueError("every node needs one CPU list for each local rank")
+        if any(len(one) != len(self.ccl_cpus) for one in self.node_ccl_cpus):
+            raise ValueError("every node needs one oneCCL CPU list for each local rank")
+
+    def _lists_of(self, node: int) -> tuple[CpuLists, CpuLists]:
+        return self.cpus_on(node), self.ccl_cpus_on(node)
+
     @property
     def world_size(self) -> int:
         """Ranks of the whole job."""
@@ -95,12 +127,57 @@ class Plan:
     @property
     def oversubscribed(self) -> bool:
         """Whether a rank has more threads than CPUs, so that it delays itself."""
-        return any(self.threads_per_process > len(cpus) for cpus in self.cpus)
+        lists = self.node_cpus or (self.cpus,)
+        return any(self.threads_per_process > len(cpus) for one in lists for cpus in one)
+
+    def cpus_on(self, node: int) -> CpuLists:
+        """The CPUs of each local rank of a node, which counts from 0."""
+        return self.node_cpus[node] if self.node_cpus else self.cpus
+
+    def ccl_cpus_on(self, node: int) -> CpuLists:
+        """The CPUs of the oneCCL workers of each local rank of a node."""
+        return self.node_ccl_cpus[node] if self.node_ccl_cpus else self.ccl_cpus
+
+    def of_node(self, node: int) -> Plan:
+        """What the plan is to the ranks of one node: with the CPU lists of that node alone."""
+        if not self.node_cpus:
+            return self
+        cpus, ccl_cpus = self._lists_of(node)
+        return replace(self, cpus=cpus, ccl_cpus=ccl_cpus, node_cpus=(), node_ccl_cpus=())
+
+    def on_nodes(self, cpus: Sequence[CpuLists], ccl_cpus: Sequence[CpuLists] = ()) -> Plan:
+        """The plan on as many nodes as there are ``cpus``, each with lists of its own.
+
+        Nodes that are alike in both are written once, as ``cpus`` and ``ccl_cpus``.
+        """
+        differ = len(set(cpus)) > 1 or len(set(ccl_cpus)) > 1
+        return replace(
+            self,
+            nodes=len(cpus),
+            cpus=cpus[0],
+            ccl_cpus=ccl_cpus[0] if ccl_cpus else (),
+            node_cpus=tuple(cpus) if differ else (),
+            node_ccl_cpus=tuple(ccl_cpus) if differ else (),
+        )
+
+    def on_first_nodes(self, nodes: int) -> Plan:
+        """The plan on ``nodes`` nodes, the first of those that it has; more where all are alike.
+
+        Raises ValueError for more nodes than the plan has lists for.
+        """
+        if not self.node_cpus:
+            return replace(self, nodes=nodes)
+        if nodes > self.nodes:
+            raise ValueError(
+                f"the plan has CPUs for {self.nodes} nodes, which differ; for {nodes} it has none"
+            )
+        return self.on_nodes(self.node_cpus[:nodes], self.node_ccl_cpus[:nodes])
 
     def environment(self) -> dict[str, str]:
         """The variables that every rank of this plan is started with.
 
-        Empty for a plan that is run as found. MASTER_ADDR, MASTER_PORT and the rank
+        Where the nodes differ those of the first one; ``of_node`` has the others'. Empty for
+        a plan that is run as found. MASTER_ADDR, MASTER_PORT and the rank
         numbers belong to the launch, not to the plan.
         """
         if self.as_found:

@@ -1,4 +1,4 @@
-"""The document that tune writes and emit reads: ``cputune.json``, schema ``cputune.result/1``."""
+"""The document that tune writes and emit reads: ``cputune.json``, schema ``cputune.result/2``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     import pandas
 
 SCHEMA_NAME = "cputune.result"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 MOST_BYTES = 256 << 20
 """Of a result file: 10,000 trials of 8 ranks have about 60 MiB."""
+
+HostName = Annotated[str, Meta(max_length=253)]
+"""A name by which a host is reached, or its address (RFC 1035: 253 characters)."""
 
 Note = Annotated[str, Meta(max_length=2048)]
 
@@ -212,10 +215,13 @@ class Result:
     ``places`` are the machine's cores, none where they are not known. ``findings`` are the
     doctor's when the study began; None where nobody asked it.
     ``steps_planned``: of the user's run, over which all speeds spread the time to compile.
+    ``hosts`` are the machines that the study ran on, in the order in which plans count their
+    nodes, as they were named; none where it was this machine alone.
     """
 
     created: str | None = None
     host: Mapping[str, Any]
+    hosts: tuple[HostName, ...] = ()
     places: tuple[Place, ...] = ()
     findings: tuple[Found, ...] | None = None
     versions: Mapping[str, str]
@@ -318,7 +324,12 @@ def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
     }
 
 
-MIGRATIONS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
+def _with_hosts(document: dict[str, Any]) -> dict[str, Any]:
+    """2 has ``hosts``, and CPU lists of single nodes in plans, which 1 did not know."""
+    return {**document, "schema": f"{SCHEMA_NAME}/2", "hosts": []}
+
+
+MIGRATIONS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (_with_hosts,)
 """One function per step, ``MIGRATIONS[n]`` from schema n + 1 to n + 2."""
 
 

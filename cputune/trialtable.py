@@ -47,8 +47,11 @@ _OF_TRIAL: Mapping[str, tuple[str, Callable[[Trial], Cell]]] = {
     "ranks": ("training processes on each", lambda t: t.plan.processes_per_node),
     "threads": ("OpenMP threads of each rank", lambda t: t.plan.threads_per_process),
     "cpus": (
-        "logical CPUs of each rank, ranks apart by `/`",
-        lambda t: "/".join(cpulist.render(cpus) for cpus in t.plan.cpus),
+        "logical CPUs of each rank, ranks apart by `/`; nodes that differ apart by a space",
+        lambda t: " ".join(
+            "/".join(cpulist.render(cpus) for cpus in lists)
+            for lists in t.plan.node_cpus or (t.plan.cpus,)
+        ),
     ),
     "backend": (
         "of torch.distributed; means nothing for a single rank",

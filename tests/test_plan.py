@@ -106,3 +106,70 @@ def test_a_plan_in_words() -> None:
     one = plan(nodes=2, precision="bf16", allocator="tcmalloc", ipex=True)
     assert one.describe() == "2 nodes, 2 × 2 threads, bf16, gloo, tcmalloc, IPEX"
     assert one.world_size == 4
+
+
+ALPHA, BETA = ((0, 1), (2, 3)), ((4, 5), (6, 7))
+
+
+class TestNodesThatDiffer:
+    def test_each_has_its_own_cpus_and_the_first_ones_are_those_of_the_plan(self) -> None:
+        one = plan().on_nodes([ALPHA, BETA])
+        assert (one.nodes, one.world_size, one.cpus) == (2, 4, ALPHA)
+        assert [one.cpus_on(0), one.cpus_on(1)] == [ALPHA, BETA]
+        assert one.of_node(1).cpus == BETA
+        assert Plan.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+    def test_nodes_that_are_alike_are_written_once(self) -> None:
+        assert plan().on_nodes([ALPHA, ALPHA]) == plan(nodes=2)
+        assert plan(nodes=2).cpus_on(1) == ALPHA
+        assert plan(nodes=2).of_node(1) == plan(nodes=2)
+
+    def test_workers_of_oneccl_have_cpus_of_their_node(self) -> None:
+        ccl = plan(backend="ccl", ccl_workers=1, ccl_cpus=((8,), (9,)))
+        there = ccl.on_nodes([ALPHA, ALPHA], [((8,), (9,)), ((10,), (11,))])
+        assert there.node_cpus == (ALPHA, ALPHA)
+        assert there.of_node(0).environment()["CCL_WORKER_AFFINITY"] == "8,9"
+        assert there.of_node(1).environment()["CCL_WORKER_AFFINITY"] == "10,11"
+
+    def test_fewer_nodes_are_the_first_of_them_and_more_are_refused(self) -> None:
+        three = plan().on_nodes([ALPHA, BETA, ALPHA])
+        assert three.on_first_nodes(2) == plan().on_nodes([ALPHA, BETA])
+        assert three.on_first_nodes(1) == plan()
+        assert plan().on_first_nodes(9) == plan(nodes=9)
+        with pytest.raises(ValueError, match="CPUs for 3 nodes, which differ; for 4 it has none"):
+            three.on_first_nodes(4)
+
+    def test_a_node_with_too_few_cpus_is_oversubscribed(self) -> None:
+        assert not plan().on_nodes([ALPHA, BETA]).oversubscribed
+        assert plan().on_nodes([ALPHA, ((4,), (5, 6))]).oversubscribed
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"node_cpus": (ALPHA, BETA)},  # of one node
+            {"nodes": 2, "node_cpus": (ALPHA, ALPHA)},  # alike
+            {"nodes": 2, "node_cpus": (BETA, ALPHA)},  # the first is not the plan's
+            {"nodes": 2, "node_cpus": (ALPHA, ((4, 5),))},  # a rank without CPUs
+            {"nodes": 2, "node_cpus": (ALPHA, ((4, 5), (1 << 20,)))},  # no such CPU
+            {"nodes": 2, "node_ccl_cpus": (ALPHA, BETA)},
+            {"nodes": 2, "node_cpus": (ALPHA, BETA), "node_ccl_cpus": (ALPHA, BETA)},
+            {"nodes": 2, "node_cpus": (ALPHA, BETA), "ccl_cpus": ((8,), (9,))},
+            {
+                "nodes": 2,
+                "node_cpus": (ALPHA, BETA),
+                "ccl_cpus": ((8,), (9,)),
+                "node_ccl_cpus": (((8,), (9,)), ((10,),)),
+            },
+            {
+                "nodes": 2,
+                "node_cpus": (ALPHA, BETA),
+                "ccl_cpus": ((8,), (9,)),
+                "node_ccl_cpus": (((7,), (9,)), ((8,), (9,))),
+            },
+        ],
+    )
+    def test_lists_that_do_not_belong_to_the_nodes_are_refused(
+        self, changes: dict[str, Any]
+    ) -> None:
+        with pytest.raises(ValueError):
+            plan(**changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def result() -> Result:
 
 def test_a_document_reads_back_equal(result: Result) -> None:
     document = json.loads(json.dumps(result.to_json()))
-    assert document["schema"] == "cputune.result/1"
+    assert document["schema"] == "cputune.result/2"
     assert Result.from_json(document) == result
 
 
@@ -47,7 +48,8 @@ def test_the_document_says_what_the_contract_says(result: Result) -> None:
         ('{"schema": "cputune.doctor/1"}', "not a cputune result"),
         ('{"schema": "cputune.result/0"}', "not a cputune result"),
         ('{"schema": "cputune.result/x"}', "not a cputune result"),
-        ('{"schema": "cputune.result/2"}', "schema 2, this cputune knows 1"),
+        ('{"schema": "cputune.result/3"}', "schema 3, this cputune knows 2"),
+        ('{"schema": "cputune.result/2"}', "damaged"),
         ('{"schema": "cputune.result/1"}', "damaged"),
         ('{"schema": "cputune.result/²"}', "not a cputune result"),
         ('{"schema": "cputune.result/' + "9" * 5000 + '"}', "not a cputune result"),
@@ -112,6 +114,19 @@ def test_save_and_load_are_each_others_inverse(result: Result, tmp_path: Path) -
     with pytest.raises(UsageError, match="exists already"):
         result.save(file)
     result.save(file, force=True)
+
+
+def test_a_document_that_knew_one_machine_alone_reads_on(result: Result) -> None:
+    before = result.to_json()
+    del before["hosts"]
+    for trial in before["trials"]:
+        del trial["plan"]["node_cpus"], trial["plan"]["node_ccl_cpus"]
+    assert Result.from_json({**before, "schema": "cputune.result/1"}) == result
+
+
+def test_hosts_are_kept_in_their_order(result: Result) -> None:
+    there = replace(result, hosts=("node2", "fd00::1"))
+    assert Result.from_json(json.loads(json.dumps(there.to_json()))).hosts == ("node2", "fd00::1")
 
 
 def test_a_document_of_today_needs_no_migration(result: Result) -> None:

@@ -8,7 +8,6 @@ the tuner's model. A new knob is a new file and a row here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cputune import cpulist
@@ -99,7 +98,14 @@ def as_seen(plan: Plan, states: Sequence[State]) -> Plan:
     for knob in KNOBS:
         plan = knob.as_seen(plan, states[0])
     cpus = tuple(map(_cpus, states))
-    return replace(plan, cpus=cpus) if all(cpus) and len(cpus) == len(plan.cpus) else plan
+    if not all(cpus) or len(cpus) != plan.world_size:
+        return plan
+    each = plan.processes_per_node
+    nodes = range(plan.nodes)
+    return plan.on_nodes(
+        tuple(cpus[node * each : (node + 1) * each] for node in nodes),
+        tuple(plan.ccl_cpus_on(node) for node in nodes) if plan.ccl_cpus else (),
+    )
 
 
 def _cpus(state: State) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ def test_it_is_alive_and_stays_within_the_terminal(
     assert re.search(r"today +[0-9.]+ samples/s", plain)
     assert "confirming" in plain
     assert "\x1b[?25h" in seen[seen.rindex("\x1b[?25l") :], "the cursor is there again"
-    assert json.loads(out)["schema"] == "cputune.result/1"
+    assert json.loads(out)["schema"] == "cputune.result/2"
 
 
 def test_a_terminal_that_gets_narrow_is_kept_to(tmp_path: Path) -> None:

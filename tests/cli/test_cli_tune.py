@@ -158,7 +158,7 @@ class TestGoodRun:
     def test_json_is_the_document_and_nothing_more(self, cputune: Run) -> None:
         ended = cputune("tune", "--json", "--budget", "3")
         assert json.loads(ended.out) == json.loads(Path("cputune.json").read_text())
-        assert json.loads(ended.out)["schema"] == "cputune.result/1"
+        assert json.loads(ended.out)["schema"] == "cputune.result/2"
 
     def test_who_computes_here_is_told_and_waited_for_where_asked(
         self, cputune: Run, monkeypatch: pytest.MonkeyPatch

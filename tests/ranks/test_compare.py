@@ -111,3 +111,18 @@ def test_workers_that_cannot_be_told_apart_are_unknown_with_the_reason() -> None
 
 def test_a_dtype_that_no_layer_showed_is_not_held_against_a_plan() -> None:
     assert differences(TWO, [state(TWO, 0, dtype=None), state(TWO, 1)]) == ()
+
+
+def test_each_rank_is_held_against_the_cpus_of_its_own_node() -> None:
+    plan = TWO.on_nodes([((0,), (1,)), ((4,), (5,))])
+    seen = [state(plan.of_node(node), rank) for node in range(2) for rank in range(2)]
+    assert differences(plan, seen) == ()
+    wrong = [*seen[:3], {**seen[3], "affinity": [1]}]
+    assert differences(plan, wrong) == ("affinity of rank 3: 1, the plan says 5",)
+
+
+def test_workers_of_oneccl_are_those_of_the_ranks_own_node() -> None:
+    plan = CCL.on_nodes([CCL.cpus] * 2, [CCL.ccl_cpus, ((6,), (7,))])
+    seen = [state(plan.of_node(node), rank) for node in range(2) for rank in range(2)]
+    assert differences(plan, seen) == ()
+    assert len(differences(plan, [state(plan, rank % 2) for rank in range(4)])) == 3
