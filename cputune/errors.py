@@ -7,6 +7,7 @@
         - ``HostError``: the machine, or its recording, cannot be read
         - ``ResultError``: a result file that cannot be read, or is not for us
         - ``MissingPackageError``: an optional package is needed for this
+        - ``Unreachable``: a host that was named does not answer, or does so no longer
     - ``NoValidTrialError``: tuning ended without one valid trial (exit 4)
         - ``NotMeasurableError``: others computed here, so that nothing can be said (exit 4)
     - ``Interrupted``: Ctrl-C, SIGTERM or SIGHUP stopped it, the study is kept (exit 130)
@@ -59,6 +60,14 @@ class ResultError(CannotError):
 
 class MissingPackageError(CannotError):
     """An optional package is needed for what was asked."""
+
+
+class Unreachable(CannotError):  # noqa: N818 - it is what became of a host
+    """A host that was named could not be reached, or was lost later."""
+
+    def __init__(self, name: str, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{name} cannot be reached: {reason}", hint=hint)
+        self.name, self.reason = name, reason
 
 
 class NoValidTrialError(CputuneError):

@@ -11,14 +11,12 @@ from dataclasses import replace
 
 from cputune.emitters.accelerate import emit_accelerate
 from cputune.emitters.env import emit_env
-from cputune.emitters.hostfile import parse_hostfile, parse_hosts
 from cputune.emitters.interface import (
     MPI_DIALECTS,
     Cluster,
     EmittedFile,
     Format,
     Job,
-    Node,
     SecretKey,
     Toleration,
 )
@@ -30,6 +28,7 @@ from cputune.emitters.torchrun import emit_torchrun
 from cputune.emitters.trainjob import emit_trainjob
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
+from cputune.nodes.named import Node, parse_hostfile, parse_hosts
 from cputune.result import Result
 from cputune.workload import Workload
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from cputune.nodes.named import Node
 from cputune.plan import Plan
 from cputune.workload import Workload
 
@@ -51,14 +52,6 @@ class Secret:
 
 Word: TypeAlias = "str | Beside | Output | Secret"
 """A word of the training command."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One machine of a host file and the ranks it takes; None where it does not say."""
-
-    name: str
-    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

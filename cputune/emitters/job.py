@@ -19,14 +19,12 @@ from cputune.emitters.command import (
     refuse_lost,
     training_command,
 )
-from cputune.emitters.hostfile import choose
 from cputune.emitters.interface import (
     MPI_DIALECTS,
     Beside,
     Cluster,
     EmittedFile,
     Job,
-    Node,
     Word,
 )
 from cputune.errors import UsageError
@@ -34,6 +32,7 @@ from cputune.facts import HostFacts, Package
 from cputune.inside import carry_script, lightning_script, recipe_script, torch_script
 from cputune.inside.state import digest
 from cputune.layout import guide_plan
+from cputune.nodes.named import Node, choose
 from cputune.plan import Plan
 from cputune.result import Result, host_fingerprint
 from cputune.stack import Versions

@@ -13,8 +13,9 @@ from textwrap import indent
 from cputune import cpulist
 from cputune.emitters import ending, hostfile, shell
 from cputune.emitters.header import comment
-from cputune.emitters.interface import MPI_DIALECTS, EmittedFile, Job, Node
+from cputune.emitters.interface import MPI_DIALECTS, EmittedFile, Job
 from cputune.errors import UsageError
+from cputune.nodes.named import Node
 
 NAMES = {
     "intelmpi": "Intel MPI",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cputune.errors import UsageError
 
 ANSWER_SECONDS = 20.0
-_QUESTION = (
+QUESTION = (
     "import json, sys; "
     "print(json.dumps([sys.version.split()[0], sys.prefix, [p for p in sys.path if p]]))"
 )
@@ -47,7 +47,7 @@ def other_interpreter(path: str) -> Interpreter:
     program = os.path.join(path, "bin", "python") if os.path.isdir(path) else path
     try:
         done = subprocess.run(
-            (program, "-c", ELSEWHERE + _QUESTION),
+            (program, "-c", ELSEWHERE + QUESTION),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

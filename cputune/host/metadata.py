@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Protocol
 
 from cputune.host.base import Distribution
 
@@ -24,24 +25,41 @@ JUDGED = re.compile(
 _METADATA_FILES = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 
 
-def read_distributions(paths: Iterable[str], prefix: str | None) -> tuple[Distribution, ...]:
+class Shelf(Protocol):
+    """Where metadata lies: on this machine, or on another one."""
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The names in a directory; none where it cannot be listed."""
+
+    def head(self, path: str) -> list[str]:
+        """The lines of a text file before its first empty one; none where it cannot be read."""
+
+    def age(self, path: str) -> float:
+        """When it was changed last, in seconds since 1970; 0 where that cannot be seen."""
+
+
+def read_distributions(
+    paths: Iterable[str], prefix: str | None, shelf: Shelf | None = None
+) -> tuple[Distribution, ...]:
     """The distributions on an import path, sorted by name; the first of each name counts.
 
     Args:
         paths: as in ``sys.path``; what is no directory is passed over.
         prefix: where ``conda-meta`` may lie: conda's packages that are no Python ones.
+        shelf: what is read; by default this machine.
     """
+    shelf = Disk() if shelf is None else shelf
     found: dict[str, Distribution] = {}
     for path in dict.fromkeys(paths):
         here: dict[str, list[str]] = {}
-        for entry in _names(path):
+        for entry in shelf.names(path):
             stem, suffix = os.path.splitext(entry)
             if suffix in _METADATA_FILES and not entry.startswith("~"):
                 here.setdefault(normal_name(stem.partition("-")[0]), []).append(entry)
         for name, entries in here.items():
             if name not in found:
-                found[name] = _distribution(path, name, entries)
-    for conda in _conda_packages(prefix):
+                found[name] = _distribution(shelf, path, name, entries)
+    for conda in _conda_packages(shelf, prefix):
         found.setdefault(normal_name(conda.name), conda)
     return tuple(found[name] for name in sorted(found))
 
@@ -51,36 +69,59 @@ def normal_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _names(path: str) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(os.listdir(path)))
-    except OSError:
+def heads(entry: str) -> tuple[str, ...]:
+    """The files whose heads are read of an entry on an import path; none of what is no metadata."""
+    stem, suffix = os.path.splitext(entry)
+    if suffix not in _METADATA_FILES or entry.startswith("~"):
         return ()
+    judged = JUDGED.fullmatch(normal_name(stem.partition("-")[0]))
+    return ("INSTALLER", _METADATA_FILES[suffix]) if judged else ("INSTALLER",)
 
 
-def _distribution(path: str, name: str, entries: list[str]) -> Distribution:
+class Disk:
+    """The metadata of this machine."""
+
+    def names(self, path: str) -> tuple[str, ...]:
+        try:
+            return tuple(sorted(os.listdir(path)))
+        except OSError:
+            return ()
+
+    def age(self, path: str) -> float:
+        try:
+            return os.stat(path).st_mtime
+        except OSError:
+            return 0.0
+
+    def head(self, path: str) -> list[str]:
+        lines: list[str] = []
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    if not line.strip() or len(lines) >= 2000:
+                        break
+                    lines.append(line.rstrip("\n"))
+        except OSError:
+            return []
+        return lines
+
+
+def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Distribution:
     """One distribution; of several in one place the one that was installed last."""
     if len(entries) > 1:
-        entries = sorted(entries, key=lambda entry: _age(f"{path}/{entry}"))
-    read = [_read_entry(path, name, entry) for entry in entries]
+        entries = sorted(entries, key=lambda entry: shelf.age(f"{path}/{entry}"))
+    read = [_read_entry(shelf, path, name, entry) for entry in entries]
     others = {r.version for r in read[:-1] if r.version and r.version != read[-1].version}
     return replace(read[-1], others=tuple(sorted(others)))
 
 
-def _age(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
-
-
-def _read_entry(path: str, name: str, entry: str) -> Distribution:
+def _read_entry(shelf: Shelf, path: str, name: str, entry: str) -> Distribution:
     stem, suffix = os.path.splitext(entry)
     shown, _, version = stem.partition("-")
     if suffix == ".egg-info":
         version = re.sub(r"-py\d.*$", "", version)
     directory = os.path.join(path, entry)
-    installer = _head(os.path.join(directory, "INSTALLER"))
+    installer = shelf.head(os.path.join(directory, "INSTALLER"))
     distribution = Distribution(
         name=shown.replace("_", "-"),
         version=version or None,
@@ -89,7 +130,7 @@ def _read_entry(path: str, name: str, entry: str) -> Distribution:
     )
     if not JUDGED.fullmatch(name) and version:
         return distribution
-    lines = _head(os.path.join(directory, _METADATA_FILES[suffix])) or _head(directory)
+    lines = shelf.head(os.path.join(directory, _METADATA_FILES[suffix])) or shelf.head(directory)
     told = {"Name": "", "Version": ""}
     requires = []
     for line in lines:
@@ -106,25 +147,11 @@ def _read_entry(path: str, name: str, entry: str) -> Distribution:
     )
 
 
-def _head(path: str) -> list[str]:
-    """The lines of a text file before its first empty one; none where it cannot be read."""
-    lines: list[str] = []
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if not line.strip() or len(lines) >= 2000:
-                    break
-                lines.append(line.rstrip("\n"))
-    except OSError:
-        return []
-    return lines
-
-
-def _conda_packages(prefix: str | None) -> list[Distribution]:
+def _conda_packages(shelf: Shelf, prefix: str | None) -> list[Distribution]:
     """Packages of the conda environment, from ``conda-meta/NAME-VERSION-BUILD.json``."""
     directory = os.path.join(prefix, "conda-meta") if prefix else ""
     found = []
-    for entry in _names(directory) if directory else ():
+    for entry in shelf.names(directory) if directory else ():
         parts = entry.removesuffix(".json").rsplit("-", 2)
         if entry.endswith(".json") and len(parts) == 3:
             found.append(
