@@ -47,10 +47,10 @@ WORLDS: dict[str, dict[str, float | bool]] = {
     "white": {"noise": 0.04, "delays": 0.0},
     "wander": {"noise": 0.04, "delays": 0.0, "wander": 0.1},
     "bursts": {"noise": 0.04, "delays": 0.05, "delay": 3.0, "marked": False},
-    "processes": {"noise": 0.04, "delays": 0.0, "wander": 0.05, "run_noise": 0.007},
+    "processes": {"noise": 0.04, "delays": 0.0, "wander": 0.05, "run_noise": 0.013},
 }
 """White noise of 4 % alone; with a wander of 10 % over 15 s; with one step in twenty three times
-as long and the kernel silent; with processes of one plan that differ by 0.7 %."""
+as long and the kernel silent; with processes of one plan that differ by 1.3 %."""
 
 QUESTIONS = (
     ("A/A", 1, 1.0),
@@ -230,9 +230,11 @@ def on_simulated_machines(worlds: Sequence[str], studies: int) -> None:
 
 def of_length(seconds: float) -> ExitStack:
     """Confirmations that last so long, however narrow the interval is before."""
-    held, half = ExitStack(), seconds / 2
+    held, sittings = ExitStack(), len(sidebyside.MOST_SECONDS)
     held.enter_context(mock.patch.object(sidebyside, "NARROW", 0.0))
-    held.enter_context(mock.patch.object(sidebyside, "MOST_SECONDS", (half, half)))
+    held.enter_context(
+        mock.patch.object(sidebyside, "MOST_SECONDS", (seconds / sittings,) * sittings)
+    )
     held.enter_context(mock.patch.object(turns, "MOST_ROUNDS", 10_000))
     return held
 

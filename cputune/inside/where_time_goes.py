@@ -55,17 +55,21 @@ class Look:
         self._profile: StepProfile | None = None
         self._first = 0
         self._since = time.perf_counter()
+        self._reached: list[float] = []
 
     def after(self, step: int, torch: Any, dtype: str | None) -> Profiled | None:
         """A step is over; what was seen, once it is the last of them.
 
         ``dtype`` is that of the matrix products. All ranks are here at the same step, so that
-        their limits are those of cores that are all busy.
+        their limits are those of cores that are all busy. They are measured before these steps
+        and after them, for at one moment a shared machine may reach half of it; and what the
+        products of the steps reach, the cores can.
         """
         if step == 1:
             self._since = time.perf_counter()
         long = time.perf_counter() - self._since > ENOUGH_SECONDS
         if self._first == 0 and (step == SETTLED or long):
+            self._reach(torch, dtype)
             self._first, self._since = step, time.perf_counter()
             self._profile = StepProfile(torch)
             self._profile.begin()
@@ -75,16 +79,23 @@ class Look:
             return None
         seen = self._profile.end()
         self._profile = None
-        limit = None if dtype is None else machine_limits.gflops(torch, dtype)
+        gflops, products = seen["flops"] / seen["seconds"] / 1e9, product_share(seen["shares"])
+        self._reach(torch, dtype)
+        if self._reached and products:
+            self._reached.append(gflops / products)
         return {
             "event": "profile",
             "steps": steps,
             "seconds": seen["seconds"],
             "shares": seen["shares"],
-            "gflops": seen["flops"] / seen["seconds"] / 1e9,
-            "limit_gflops": limit,
+            "gflops": gflops,
+            "limit_gflops": max(self._reached, default=None),
             "dtype": dtype,
         }
+
+    def _reach(self, torch: Any, dtype: str | None) -> None:
+        if dtype is not None:
+            self._reached.append(machine_limits.gflops(torch, dtype))
 
 
 class StepProfile:
@@ -115,6 +126,11 @@ class StepProfile:
 
 
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+
+
+def product_share(shares: dict[str, float]) -> float:
+    """The share of the time in which matrix products run; attention's are among its own."""
+    return shares.get(PRODUCTS, 0.0) + shares.get(ATTENTION, 0.0)
 
 
 def shares(events: Iterable[Any], seconds: float) -> dict[str, float]:

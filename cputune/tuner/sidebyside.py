@@ -4,10 +4,11 @@ Every contender has processes that stand still while the others have their turns
 machine does in the meantime hits all alike, so the difference within a round is the plans'.
 The order of a round is drawn, and turned for the next one: what drifts in two rounds cancels.
 
-Two sittings, each with new processes: in the first the rivals are told apart, in the second
-the leader alone is set against the baseline, with the plans between the two, which show what
-each change is worth. So what one process of a plan differs by from
-the next is seen, and is in the interval.
+Sittings with new processes each: in the first the rivals are told apart, in the second the
+leader alone is set against the baseline, with the plans between the two, which show what each
+change is worth. So what one process of a plan differs by from the next is seen, and is in the
+interval. Where that is still wide, more sittings of the two follow: more rounds of the same
+processes would not narrow it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ LEAST_ROUNDS = 6
 """Of a sitting, delayed ones not counted; fewer have no interval by ranks."""
 
 SITTINGS = 2
-MOST_SECONDS = (30.0, 45.0)
-"""Of steps in each sitting, where it has its least rounds."""
+MOST_SECONDS = (25.0, 25.0, 20.0, 20.0)
+"""Of steps in each sitting, where it has its least rounds. The first ``SITTINGS`` take place
+whatever they show, the others where the interval is wide."""
 
-NARROW = 0.025
+NARROW = 0.03
 """Half-width of the speed-up's interval (log) at which it is narrow enough; a tenth of
 the gain will do too."""
 
@@ -44,8 +46,13 @@ def says_enough(gain: Gain | None, sitting: int, quiet: int, seconds: float) -> 
     """Whether a sitting with so many quiet rounds, and seconds of steps, says enough of a gain."""
     if gain is None or quiet < LEAST_ROUNDS:
         return False
-    wanted = max(NARROW * (SITTINGS - sitting) ** 0.5, 0.1 * abs(gain.mean))
-    return gain.half_width <= wanted or seconds > MOST_SECONDS[sitting]
+    narrow = is_narrow(gain, NARROW * max(1, SITTINGS - sitting) ** 0.5)
+    return narrow or seconds > MOST_SECONDS[sitting]
+
+
+def is_narrow(gain: Gain, wanted: float = NARROW) -> bool:
+    """Whether an interval says what is to be known of a gain."""
+    return gain.half_width <= max(wanted, 0.1 * abs(gain.mean))
 
 
 Way = Callable[[Plan], Sequence[Change]]
@@ -85,6 +92,7 @@ class _Match:
         self._runner = runner
         self._baseline = baseline
         self._rivals = tuple(rivals)
+        self._between: tuple[Contender, ...] = ()
         self._noise = measuring.race.noise.deviation
 
     def tell_apart(self) -> None:
@@ -93,27 +101,35 @@ class _Match:
             self._sit(0, (self._baseline, *self._rivals))
 
     def confirm_leader(self, way: Way) -> None:
-        """The second: the baseline, the leader, and the plans on the way between them."""
+        """The others: the baseline, the leader, and first the plans on the way between them."""
         leads = self._leader()
         if self.is_over or leads is None:
             return
         leader, gain = leads
         found = way(leader.plan) if gain.low > 0 else ()
-        between = [
+        self._between = tuple(
             Contender(role="candidate", plan=change.plan, believed=leader.believed)
             for change in found[:-1]
-        ]
-        for contender in between:  # they had no part in the first sitting
+        )
+        for contender in self._between:  # they had no part in the first sitting
             contender.logs += [None] * len(self._baseline.logs)
             contender.sittings += self._baseline.sittings
-        self._sit(1, (self._baseline, leader), between)
-        if leader.out is None:  # the choice is made; the second sitting is no new one
+        self._sit(1, (self._baseline, leader, *self._between))
+        if leader.out is None:  # the choice is made; what follows is no new one
             for rival in self._rivals:
                 if rival is not leader and rival.out is None:
                     rival.out = SLOWER
-        row = (self._baseline, *between, leader)
+        for sitting in range(SITTINGS, len(MOST_SECONDS)):
+            if not (self.is_over or self._is_sure(leader)):
+                self._sit(sitting, (self._baseline, leader))
+        row = (self._baseline, *self._between, leader)
         if found:
             self._measuring.findings.worth = worths(found, row, self._noise)
+
+    def _is_sure(self, leader: Contender) -> bool:
+        """Whether more processes would tell no more; without one quiet round they would not."""
+        gain = None if leader.out is not None else self._gain(leader)
+        return gain is None or is_narrow(gain)
 
     @property
     def is_over(self) -> bool:
@@ -121,9 +137,7 @@ class _Match:
         racing = [rival for rival in self._rivals if rival.out is None]
         return not racing or self._baseline.out is not None or self._measuring.timer.up(1.0)
 
-    def _sit(
-        self, sitting: int, racing: Sequence[Contender], between: Sequence[Contender] = ()
-    ) -> None:
+    def _sit(self, sitting: int, racing: Sequence[Contender]) -> None:
         """New processes, their warm-up, and rounds until that is enough."""
 
         def is_enough(quiet: int, seconds: float) -> bool:
@@ -131,17 +145,19 @@ class _Match:
             gain = None if leads is None else leads[1]
             return self.is_over or says_enough(gain, sitting, quiet, seconds)
 
-        with seated(self._measuring, self._runner, (*racing, *between)) as seats:
+        with seated(self._measuring, self._runner, racing) as seats:
             take_turns(
                 self._measuring,
                 seats,
-                (self._baseline, *self._rivals, *between),
+                (self._baseline, *self._rivals, *self._between),
                 sitting,
                 is_enough,
                 self._let_the_slower_sit_out,
             )
-        for seat in seats[: len(racing)]:
-            self._book(sitting, seat)
+        on_the_way = set(map(id, self._between))
+        for seat in seats:
+            if id(seat.contender) not in on_the_way:
+                self._book(sitting, seat)
 
     def _leader(self) -> tuple[Contender, Gain] | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""

@@ -35,12 +35,12 @@ def end_seconds(pace: Pace, *, rivals: int, changes: int) -> float:
     profile = pace.start_seconds + PROFILE_STEPS * pace.step_seconds
     if not rivals:
         return profile
-    seats = (1 + rivals, 1 + max(1, changes))
+    seats = (1 + rivals, 1 + max(1, changes), 2, 2)
     return profile + sum(map(partial(_sitting_seconds, pace), seats, MOST_SECONDS))
 
 
 def _sitting_seconds(pace: Pace, seats: int, most: float) -> float:
     """One after the other starts and warms up; then all take turns."""
     begun = seats * (pace.start_seconds + WARMUP_STEPS * pace.step_seconds)
-    round_ = seats * sum(steps_of_turn(pace.step_seconds)) * pace.step_seconds
+    round_ = seats * sum(steps_of_turn(pace.step_seconds, lone=False)) * pace.step_seconds
     return begun + max(most, LEAST_ROUNDS * round_)

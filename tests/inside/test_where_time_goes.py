@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cputune.inside import where_time_goes
+from cputune.inside import machine_limits, where_time_goes
 from cputune.inside.where_time_goes import SETTLED, Look, kind_of, shares
 
 
@@ -95,13 +95,36 @@ def test_where_steps_are_long_fewer_will_do(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen["steps"] == 1
 
 
+@pytest.mark.parametrize(
+    ("bursts", "share", "limit"),
+    [
+        ((430.0, 215.0), 0.5, 430.0),  # the machine was slow after the steps
+        ((215.0, 430.0), 0.5, 430.0),
+        ((215.0, 215.0), 0.5, 396.0),  # 198 over the whole step, in half of its time
+        ((215.0, 215.0), 0.0, 215.0),
+    ],
+)
+def test_the_limit_is_the_most_that_was_reached(
+    bursts: tuple[float, float], share: float, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Seen(FakeProfile):
+        def end(self) -> dict[str, object]:
+            return {"seconds": 1.0, "shares": {"matrix products": share}, "flops": 198e9}
+
+    left = iter(bursts)
+    monkeypatch.setattr(where_time_goes, "StepProfile", Seen)
+    monkeypatch.setattr(machine_limits, "gflops", lambda torch, dtype: next(left))
+    look = Look(1)
+    (seen,) = filter(None, [look.after(step, None, "bfloat16") for step in range(1, SETTLED + 2)])
+    assert seen["gflops"] == pytest.approx(198.0)
+    assert seen["limit_gflops"] == pytest.approx(limit)
+
+
 @pytest.mark.torch
 def test_steps_are_profiled_once_they_have_settled_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import torch
-
-    from cputune.inside import machine_limits
 
     monkeypatch.setattr(machine_limits, "SIZE", 64)
     monkeypatch.setattr(machine_limits, "SECONDS", 0.0)

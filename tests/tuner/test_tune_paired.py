@@ -118,12 +118,12 @@ def test_the_interval_covers_what_processes_differ_by(
     sittings: list[list[float]], apart: float
 ) -> None:
     centers = max(1, sum(len(sitting) > 1 for sitting in sittings))
-    variance = (4 * 2 * 0.007**2 + (centers - 1) * apart) / (4 + centers - 1)
+    variance = (4 * 2 * 0.013**2 + (centers - 1) * apart) / (4 + centers - 1)
     gain = gain_side_by_side(sittings, NOISE)
     at_once = gain_side_by_side([[value for sitting in sittings for value in sitting]], NOISE)
     assert gain is not None
     assert at_once is not None
-    more = 1.96**2 * (variance / centers - 2 * 0.007**2)
+    more = 1.96**2 * (variance / centers - 2 * 0.013**2)
     assert gain.half_width**2 == pytest.approx(at_once.half_width**2 + more, rel=1e-4)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, repeat
 
 import pytest
 from tuner.fakes import PLANS, SMALL, FakeLivingRunner
 
+from cputune.plan import Plan
 from cputune.steps import Crashed, NoMeasurement, Step, TimeUp
 from cputune.tuner.confirm import Contender
 from cputune.tuner.findings import Findings
@@ -45,9 +46,14 @@ def dying(error: Exception, *seconds: float) -> Iterator[Step]:
     raise error
 
 
-def contender(number: int = 0) -> Contender:
+LONE = next(plan for plan in PLANS if plan.world_size == 1)
+TWO = next(plan for plan in PLANS if plan.world_size == 2)
+RANKS = [replace(TWO, threads_per_process=threads) for threads in range(1, 5)]
+
+
+def contender(number: int = 0, plan: Plan | None = None) -> Contender:
     role = "candidate" if number else "baseline"
-    return Contender(role=role, plan=PLANS[number], believed=(0, 1))
+    return Contender(role=role, plan=plan or RANKS[number], believed=(0, 1))
 
 
 @dataclass
@@ -62,10 +68,12 @@ class FakeLives:
         return self.begun[-1]
 
 
-def seat(*lives: Iterable[Step], number: int = 0, rules: Rules | None = None) -> Seat:
-    """A contender with these lives, one after the other."""
+def seat(
+    *lives: Iterable[Step], number: int = 0, rules: Rules | None = None, plan: Plan | None = None
+) -> Seat:
+    """A contender of two ranks with these lives, one after the other."""
     begin = FakeLives([FakeLife(iter(life)) for life in lives])
-    return Seat(contender=contender(number), begin=begin, rules=rules or Rules())
+    return Seat(contender=contender(number, plan), begin=begin, rules=rules or Rules())
 
 
 def begun(of: Seat) -> list[FakeLife]:
@@ -139,6 +147,23 @@ class TestTurn:
         one.warm_up(Race())
         assert one.turn() == pytest.approx(math.log(seconds))
         assert asked(one) == [3, read]
+
+    @pytest.mark.parametrize(
+        ("seconds", "read"),
+        [(0.1, 1 + 6), (0.24, 1 + 2), (0.25, 3), (0.99, 3), (1.0, 1), (20.0, 1)],
+    )
+    def test_of_a_lone_rank_counts_with_its_first_step_soon(
+        self, seconds: float, read: int
+    ) -> None:
+        one = seat(repeat(Step(seconds, 1)), plan=LONE)
+        one.warm_up(Race())
+        one.turn()
+        assert asked(one) == [3, read]
+
+    def test_of_a_lone_rank_is_the_median_of_all_its_steps(self) -> None:
+        one = seat(steps(0.5, 0.5, 0.5, 0.7, 0.5, 0.6), plan=LONE)
+        one.warm_up(Race())
+        assert one.turn() == pytest.approx(math.log(0.6))
 
     def test_counts_without_its_first_step(self) -> None:
         one = warm(steps(9.0, 0.5, 0.7))
@@ -326,7 +351,7 @@ class TestRounds:
 
 def test_a_sitting_ends_with_its_block_and_when_the_time_is_up() -> None:
     runner = FakeLivingRunner(lambda number: iter(()))
-    with seated(measuring(), runner, [contender(0), contender(1)]) as seats:
+    with seated(measuring(), runner, [contender(plan=plan) for plan in PLANS[:2]]) as seats:
         assert [one.contender.plan for one in seats] == PLANS[:2]
         assert len(runner.alive) == 2
         raise TimeUp("while importing torch")
