@@ -275,15 +275,39 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One network interface.
+
+    ``up``: whether it carries; None where the kernel does not say. ``addresses`` stand with
+    their networks (``10.0.0.7/24``), without those that mean nothing beyond the cable
+    (fe80::). ``mbits_per_second`` is None where the driver knows no speed.
+    """
+
+    name: str
+    up: bool | None = None
+    addresses: tuple[str, ...] = ()
+    mbits_per_second: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     """What ranks on several machines find each other by; None where it is not known.
 
     ``hostname_addresses`` are those that /etc/hosts gives to this machine's own name
-    (none, where it does not name it: DNS answers then).
+    (none, where it does not name it: DNS answers then). ``links`` are the interfaces with
+    their addresses, ``default_link`` is the one that leads out. ``host_name`` is not in
+    the doctor's document.
     """
 
     interfaces: tuple[str, ...] | None = None
     hostname_addresses: tuple[str, ...] | None = None
+    links: tuple[Link, ...] | None = None
+    default_link: str | None = None
+    host_name: str | None = None
+
+    def link(self, name: str) -> Link | None:
+        """The interface of this name."""
+        return next((link for link in self.links or () if link.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,11 +84,18 @@ def tuned(path: Path | None, facts: HostFacts, *, other_machine: bool) -> Result
 
 
 def launched(
-    result: Result | None, script: tuple[str, ...] | None, batch_per_rank: int | None = None
+    result: Result | None,
+    script: tuple[str, ...] | None,
+    batch_per_rank: int | None = None,
+    global_batch_size: int | None = None,
+    *,
+    nodes: int = 1,
 ) -> Workload:
     """What is launched: the words after ``--``, else what was tuned, else the default recipe.
 
     Of a script that was tuned it is known what the trials have shown, whatever its arguments.
+    In a loop of the script's own no batch can be set; on several nodes the user says what it
+    has there.
     """
     if script is not None:
         known = result.workload if result is not None else None
@@ -98,6 +105,8 @@ def launched(
         if os.path.exists(workload.argv[0]):  # what is launched may lie on another machine
             require_trainable(workload.argv)
         if known is not None and known.program == workload.program:
+            if batch_per_rank is None and global_batch_size is None:
+                _refuse_other_batch(known, workload)
             workload = replace(
                 known,
                 argv=workload.argv,
@@ -110,8 +119,51 @@ def launched(
         workload = result.workload
     else:
         workload = Workload.from_recipe(DEFAULT_RECIPE)
-    if batch_per_rank is not None:
+    return _with_batch(workload, batch_per_rank, global_batch_size, nodes)
+
+
+BATCH_FLAGS = (
+    "--per_device_train_batch_size",
+    "--per_gpu_train_batch_size",
+    "--gradient_accumulation_steps",
+)
+"""Words that say how many samples a rank takes."""
+
+
+def _refuse_other_batch(known: Workload, typed: Workload) -> None:
+    """Raise UsageError where the words that are launched ask for another batch than was tuned.
+
+    The launch would keep the tuned global batch, whatever they say.
+    """
+    for flag in BATCH_FLAGS:
+        before, now = known.argument(flag), typed.argument(flag)
+        if now is not None and now != before and known.global_batch_size is not None:
+            tuned = "without it" if before is None else f"with {before}"
+            raise UsageError(
+                f"{flag} {now} is another batch than was tuned: {known.name} was tuned {tuned}, "
+                f"and {known.global_batch_size} samples in a step of all ranks",
+                hint="--global-batch-size N says how many samples all ranks take, "
+                "--batch-per-rank N how many each",
+            )
+
+
+def _with_batch(
+    workload: Workload, batch_per_rank: int | None, global_batch_size: int | None, nodes: int
+) -> Workload:
+    """The workload with the batch that the user asks for. Raises UsageError."""
+    if batch_per_rank is not None and global_batch_size is not None:
+        raise UsageError(
+            "--batch-per-rank and --global-batch-size exclude each other", hint="give one of them"
+        )
+    if global_batch_size is not None:
         if workload.framework == "pytorch":
+            raise UsageError(
+                f"{workload.name} trains by a loop of its own, in which no batch can be set",
+                hint="leave out --global-batch-size, and change the script's own batch",
+            )
+        return replace(workload, global_batch_size=global_batch_size, batch_per_rank=None)
+    if batch_per_rank is not None:
+        if workload.framework == "pytorch" and nodes == 1:
             raise UsageError(
                 f"{workload.name} trains by a loop of its own, in which no batch can be set",
                 hint="leave out --batch-per-rank, and change the script's own batch",

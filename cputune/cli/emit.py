@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cputune.cli._cluster import cluster_of
+from cputune.cli._seen import networks_seen
 from cputune.cli._tuned import (
     WithScript,
     facts_of,
@@ -29,6 +30,7 @@ from cputune.emitters import (
     parse_hosts,
 )
 from cputune.errors import CannotError, UsageError
+from cputune.facts import Network
 from cputune.host import read_document, write_atomically
 
 DEFAULT_DIRECTORY = Path("launch")
@@ -66,7 +68,17 @@ def _completing(
 @click.option("--accelerate-version", metavar="VERSION", help="Where the job runs, e.g. 1.12.")
 @click.option("--transformers-version", metavar="VERSION", help="Where the job runs, e.g. 4.56.")
 @click.option("--batch-per-rank", type=click.IntRange(min=1), help="Samples of each rank per step.")
+@click.option(
+    "--global-batch-size", type=click.IntRange(min=1), help="Samples of all ranks per step."
+)
 @click.option("--interface", help="Network interface between nodes, e.g. eth0.")
+@click.option(
+    "--doctor",
+    "seen",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="What `doctor --hosts ... --json` saw: hosts and their interfaces.",
+)
 @click.option("--job-name", help="Name of the job on a cluster.")
 @click.option("--namespace", help="Kubernetes namespace.")
 @click.option("--image", help="Container image, e.g. registry.example.com/bert:1.")
@@ -127,13 +139,21 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         raise UsageError("--verify starts ranks on this machine", hint="leave --root away")
     facts = facts_of(options["root"])
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
+    networks = {} if options["seen"] is None else networks_seen(options["seen"])
+    hosts = _hosts(options["hostfile"], options["hosts"]) or _nodes_of(networks)
     files = emit(
         result,
         options["format_"],
         facts=facts,
-        workload=launched(result, script, options["batch_per_rank"]),
+        workload=launched(
+            result,
+            script,
+            options["batch_per_rank"],
+            options["global_batch_size"],
+            nodes=options["nodes"] or len(hosts) or 1,
+        ),
         nodes=options["nodes"],
-        hosts=_hosts(options["hostfile"], options["hosts"]),
+        hosts=hosts,
         mpi=options["mpi"],
         python=sys.executable if facts.package("torch") and not facts.recorded else None,
         versions={
@@ -142,6 +162,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             if options[f"{name}_version"]
         },
         cluster=cluster_of(options),
+        networks=networks,
         carrier=not options["no_carrier"],
     )
     for note in dict.fromkeys(note for file in files for note in file.notes):
@@ -168,6 +189,11 @@ def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:
             hint="one host on each line, `host slots=N`",
         ) from error
     return parse_hostfile(text, where=str(hostfile))
+
+
+def _nodes_of(networks: Mapping[str, Network]) -> tuple[Node, ...]:
+    """The hosts that the doctor has reached, where no others are named."""
+    return tuple(Node(name=name) for name in networks)
 
 
 def _write(

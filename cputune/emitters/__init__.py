@@ -27,7 +27,7 @@ from cputune.emitters.slurm import emit_slurm
 from cputune.emitters.torchrun import emit_torchrun
 from cputune.emitters.trainjob import emit_trainjob
 from cputune.errors import UsageError
-from cputune.facts import HostFacts
+from cputune.facts import HostFacts, Network
 from cputune.nodes.named import Node, parse_hostfile, parse_hosts
 from cputune.result import Result
 from cputune.workload import Workload
@@ -74,6 +74,7 @@ def emit(
     python: str | None = None,
     versions: Mapping[str, str] | None = None,
     cluster: Cluster | None = None,
+    networks: Mapping[str, Network] | None = None,
     carrier: bool = True,
 ) -> tuple[EmittedFile, ...]:
     """The files of one format; the first is the one to start or submit.
@@ -91,6 +92,8 @@ def emit(
             and PYTHON names no other. By default ``python3``.
         versions: distribution versions where the job runs, over those of the result.
         cluster: what only the user knows: names, images, volumes, queues.
+        networks: of the hosts by name, as ``doctor --hosts`` saw them: the interface between
+            them is chosen by these, where ``cluster`` names none.
         carrier: whether ``carry.py`` may run a script that takes no flags of a plan; without
             it, what no flag carries is refused.
 
@@ -112,10 +115,11 @@ def emit(
         python=python,
         versions=versions,
         cluster=cluster,
+        networks=networks,
         carrier=carrier,
     )
     names = tuple(FORMATS) if format == "all" else (format,)
-    notes = () if format in PRINTED_FORMATS else job.notes
+    notes = (*job.aloud, *(() if format in PRINTED_FORMATS else job.notes))
     files: dict[str, EmittedFile] = {}
     for name in names:
         main, *others = formats[name](job)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cputune.carrier.interface import launcher_variables
 from cputune.emitters import ending, shell, yamltext
 from cputune.emitters.interface import EmittedFile, Job
 from cputune.emitters.mpirun import (
@@ -59,6 +60,9 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
     ]
     if several:
         text += shell.exports({"I_MPI_PIN_DOMAIN": pin_domain(job)})
+        if job.plan.nodes > 1 and job.interface is not None:
+            text += "# The launcher that accelerate starts takes its interface from a variable.\n"
+            text += shell.exports(launcher_variables(dialects_of(job), job.interface))
         text += DETECT % ("mpirun", NAMES[job.mpi] if job.mpi else "an MPI") + HOSTS_OF_DIALECT
         text += NO_COLON + shell.FREE_PORT
         launch += ['--mpirun_hostfile "$hosts"', '--main_process_port "$port"']

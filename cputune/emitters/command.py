@@ -107,6 +107,28 @@ def refuse_lost(workload: Workload, plan: Plan, way: Carried, result: Result | N
         )
 
 
+def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
+    """Raise UsageError where each of the ranks of several nodes would take the script's own batch.
+
+    Neither a flag nor carry.py divides it then, so that the global batch would be one that
+    nobody has chosen.
+    """
+    owned = workload.framework == "pytorch"
+    chosen = workload.batch_per_rank is not None or way.sets_objects
+    if plan.nodes == 1 or chosen or (workload.global_batch_size is not None and not owned):
+        return
+    own = workload.global_batch_size
+    told = f", {plan.world_size} × {own} = {plan.world_size * own} samples" if own else ""
+    raise UsageError(
+        f"each of {plan.world_size} ranks on {plan.nodes} nodes would take the batch that "
+        f"{workload.name} has by itself{told}: a global batch that nobody has chosen",
+        hint="change the batch in the script, and say what each rank takes: --batch-per-rank N"
+        if owned
+        else "--global-batch-size N divides N samples over the ranks, --batch-per-rank N gives "
+        "each of them N",
+    )
+
+
 def _refuse_unprintable(argv: tuple[str, ...]) -> None:
     for word in argv:
         if "\0" in word or not _encodable(word):

@@ -63,8 +63,6 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     else:
         other = "The launch as found" if baseline.plan.as_found else baseline.plan.describe()
         lines.append(f"{other} ran at {_speed(baseline.samples_per_second)}; {_speedup(result)}")
-    if plan.nodes > 1:
-        lines.append(f"All this on one node; nothing was measured on {plan.nodes}.")
     lines += [*_versions(result.versions), *_data(result.data)]
     return (*lines, *(f"Note: {note}" for note in result.notes))
 

@@ -120,6 +120,8 @@ class Job:
         mpi: the dialect of ``mpirun``; None where it is not known.
         python: the interpreter that the plan was tuned with, where it is known.
         versions: distributions of the environment that trains, by name.
+        interface: between the nodes, for every layer; None where each chooses by itself.
+        aloud: what whoever emits is told, beside the notes; the header has it already.
     """
 
     plan: Plan
@@ -137,6 +139,8 @@ class Job:
     python: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)
+    interface: str | None = None
+    aloud: tuple[str, ...] = ()
 
     @property
     def script(self) -> str | None:

@@ -17,8 +17,10 @@ from cputune.emitters.command import (
     TRAIN_SCRIPT,
     refuse_impossible,
     refuse_lost,
+    refuse_unchosen_batch,
     training_command,
 )
+from cputune.emitters.extrapolated import is_extrapolated, scale_lines, scale_promise
 from cputune.emitters.interface import (
     MPI_DIALECTS,
     Beside,
@@ -27,8 +29,9 @@ from cputune.emitters.interface import (
     Job,
     Word,
 )
+from cputune.emitters.network import interface_of
 from cputune.errors import UsageError
-from cputune.facts import HostFacts, Package
+from cputune.facts import HostFacts, Network, Package
 from cputune.inside import carry_script, lightning_script, recipe_script, torch_script
 from cputune.inside.state import digest
 from cputune.layout import guide_plan
@@ -59,6 +62,7 @@ def make_job(
     python: str | None = None,
     versions: Mapping[str, str] | None = None,
     cluster: Cluster | None = None,
+    networks: Mapping[str, Network] | None = None,
     carrier: bool = True,
 ) -> Job:
     """Bring plan, workload, nodes and versions together.
@@ -91,7 +95,6 @@ def make_job(
                 hint="link the library to an absolute path without spaces and colons, tune again",
             )
     hosts = choose(hosts, plan.nodes, plan.processes_per_node) if hosts else ()
-    said = header.measured(result, plan) if result is not None else header.unmeasured(host, plan)
     chosen = {**known, **(versions or {})}
     refuse_impossible(plan, Versions.from_names(chosen))
     try:
@@ -102,6 +105,17 @@ def make_job(
         ) from error
     if not carrier:
         refuse_lost(workload, plan, way, result)
+    refuse_unchosen_batch(workload, plan, way)
+    scale = scale_lines(result, plan, workload)
+    said = header.measured(result, plan) if result is not None else header.unmeasured(host, plan)
+    said = (*said, *scale)
+    interface, of_network = interface_of(
+        hosts,
+        asked=(cluster or Cluster()).interface,
+        here=facts.network if facts is not None else None,
+        seen=networks or {},
+        wanted=plan.nodes,
+    )
     command, notes = training_command(workload, way, carrier=carrier)
     return Job(
         plan=plan,
@@ -111,7 +125,7 @@ def make_job(
         companions=companions(workload, command, said),
         header=said,
         promise=promise(plan, workload, result, way.variables, command),
-        notes=notes,
+        notes=(*notes, *of_network),
         threads_per_core=threads_per_core(host, facts),
         physical_cores=_count(host, "physical_cores"),
         nodes=hosts,
@@ -119,6 +133,8 @@ def make_job(
         python=python,
         versions=chosen,
         cluster=cluster or Cluster(),
+        interface=interface,
+        aloud=scale,
     )
 
 
@@ -131,11 +147,12 @@ def promise(
 ) -> dict[str, Any]:
     """What `cputune verify` holds an artefact against, beside its format."""
     said: dict[str, Any] = {"plan": plan.to_json(), "environment": dict(variables)}
-    if result is not None and not result.disturbed:
+    if result is not None and not result.disturbed and not is_extrapolated(result, plan):
         said["samples_per_second"] = asdict(result.best.samples_per_second)
     samples = workload.samples_per_rank(plan.world_size)
     if samples is not None:
         said["global_batch_size"] = samples * plan.world_size
+    said.update(scale_promise(result, plan, workload))
     if workload.recipe is not None:
         said["sequence_length"] = workload.recipe.sequence_length
     said["words"] = promised_words(workload, command)

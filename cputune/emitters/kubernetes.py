@@ -120,7 +120,7 @@ def environment(job: Job) -> list[dict[str, Any]]:
 
     What is downloaded from the hub stays on the volume; secrets come from a Secret.
     """
-    values = shell.variables(job)
+    values = shell.variables(job, pods=True)
     values.pop("CCL_WORKER_AFFINITY", None)  # rank.py knows the pod's CPUs
     values["HF_HOME"] = f"{DATA}/huggingface"
     if "LD_PRELOAD" in values:

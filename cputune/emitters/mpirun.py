@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from textwrap import indent
 
 from cputune import cpulist
+from cputune.carrier.interface import interface_arguments
 from cputune.emitters import ending, hostfile, shell
 from cputune.emitters.header import comment
 from cputune.emitters.interface import MPI_DIALECTS, EmittedFile, Job
@@ -97,6 +98,9 @@ def _launch(job: Job, dialect: str) -> str:
         **shell.variables(job, intel_mpi=dialect == "intelmpi"),
     }
     lines = ['"$mpirun"', f"-n {plan.world_size}"]
+    interface: list[str] = []
+    if several and job.interface is not None:
+        interface += interface_arguments(dialect, job.interface)
     if dialect in ("intelmpi", "mpich"):
         lines.append(f"-ppn {plan.processes_per_node}")
         lines.append(f'-f "$here/{HYDRA_HOSTS}"' if several else "-launcher fork")
@@ -104,7 +108,7 @@ def _launch(job: Job, dialect: str) -> str:
             lines.append("-bind-to " + shell.quote(user_binding(job)))
         else:
             lines.append("-genv I_MPI_PIN_DOMAIN " + shell.quote(pin_domain(job)))
-        lines += _variables("-genv {} {}", variables)
+        lines += interface + _variables("-genv {} {}", variables)
     else:
         if several:
             lines.append(f'--hostfile "$here/{OPENMPI_HOSTS}"')
@@ -112,7 +116,7 @@ def _launch(job: Job, dialect: str) -> str:
             lines.append(f"--host localhost:{plan.processes_per_node}")
         # Its own default binds each of two ranks to one core; rank.py binds instead.
         lines += [f"--map-by ppr:{plan.processes_per_node}:node", "--bind-to none"]
-        lines += _variables("-x {}={}", variables)
+        lines += interface + _variables("-x {}={}", variables)
     text = shell.lines_array("launch", lines)
     if dialect.startswith("openmpi"):
         text += "[[ $EUID -ne 0 ]] || launch+=(--allow-run-as-root)\n"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from cputune import cpulist
 from cputune.carrier.cleared import CLEARED
+from cputune.carrier.interface import interface_variables
 from cputune.emitters import header
 from cputune.emitters.header import WIDTH, comment
 from cputune.emitters.interface import Beside, EmittedFile, Job, Output, Secret, Word
@@ -144,22 +145,6 @@ def exports(environment: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
-_INTERFACE = re.compile(r"[A-Za-z0-9_.:=^-]{1,64}")
-
-
-def interface_variables(job: Job) -> dict[str, str]:
-    """The network interface for gloo and for oneCCL over TCP, where one was named."""
-    name = job.cluster.interface
-    if name is None:
-        return {}
-    if not _INTERFACE.fullmatch(name):
-        raise UsageError(f"{name!r} is not a network interface", hint="as in: --interface eth0")
-    variables = {"GLOO_SOCKET_IFNAME": name}
-    if job.plan.backend == "ccl":
-        variables["FI_TCP_IFACE"] = name
-    return variables
-
-
 def rank(
     job: Job, launcher: str, *, binding: str = "exact", here: bool = False, more: Iterable[str] = ()
 ) -> str:
@@ -218,13 +203,18 @@ def script(name: str, text: str, notes: tuple[str, ...] = ()) -> EmittedFile:
     return EmittedFile(name=name, text=text, executable=True, notes=notes)
 
 
-def variables(job: Job, *, intel_mpi: bool = False) -> dict[str, str]:
+def variables(job: Job, *, intel_mpi: bool = False, pods: bool = False) -> dict[str, str]:
     """The variables of every rank: the plan's, and what its network needs.
+
+    ``pods`` have interfaces of their own: only what the user names is told to them.
 
     Where Intel MPI does not start the ranks, oneCCL is told to use no launcher, over OFI,
     and rank.py adds the local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
     """
-    found = {**job.environment, **interface_variables(job)}
+    found = dict(job.environment)
+    interface = job.cluster.interface if pods else job.interface
+    if interface is not None:
+        found.update(interface_variables(interface, backend=job.plan.backend))
     if job.plan.backend == "ccl" and not intel_mpi:
         found.update(CCL_PROCESS_LAUNCHER="none", CCL_ATL_TRANSPORT="ofi")
     return found

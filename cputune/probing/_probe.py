@@ -17,6 +17,7 @@ from cputune.probing.libraries import read_libraries
 from cputune.probing.limits import read_limits
 from cputune.probing.load import busiest, read_load
 from cputune.probing.memory import read_memory
+from cputune.probing.network import read_network
 from cputune.probing.packages import read_packages
 from cputune.probing.scrub import Scrubber
 from cputune.probing.settings import read_settings
@@ -27,7 +28,6 @@ from cputune.probing.surroundings import (
     dead_preloads,
     read_accelerators,
     read_capability,
-    read_network,
 )
 from cputune.probing.topology import read_topology
 

@@ -19,6 +19,7 @@ from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
 from cputune.probing._probe import probe
 from cputune.probing.environment import read_environment
 from cputune.probing.libraries import is_looked_for
+from cputune.probing.network import LINKS, stand_ins
 from cputune.probing.noting import NotingHost
 from cputune.probing.scrub import HOST_NAME, Scrubber
 from cputune.probing.settings import OS_RELEASE, OS_RELEASE_LINE
@@ -71,6 +72,8 @@ def recording(
             files[place.lstrip("/")] = _clean(path, text, scrub)
         else:
             elsewhere[place] = _clean(path, text, scrub)
+    links = {name: scrub.interface(name) for name in noted.directories.get(LINKS, ())}
+    files.update({path[1:]: text for path, text in stand_ins(noted.texts, links).items()})
     document: dict[str, Any] = {
         "schema": RECORD_SCHEMA,
         "python": noted.python_version(),
@@ -107,6 +110,9 @@ def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
             parts = path.removeprefix(f"{top}/").split("/")
             names = [*map(scrub.group, parts[:-1]), parts[-1]] if file else map(scrub.group, parts)
             return "/".join((top, *names))
+    if path.startswith(f"{LINKS}/"):
+        name, _, rest = path.removeprefix(f"{LINKS}/").partition("/")
+        return f"{LINKS}/{scrub.interface(name)}/{rest}"
     return scrub.text(path)
 
 
@@ -119,7 +125,7 @@ def _directories(noted: NotingHost, scrub: Scrubber) -> tuple[str, ...]:
     }
     for directory, names in noted.directories.items():
         found.add(directory)
-        if directory == "/sys/class/net":
+        if directory == LINKS:
             names = tuple(map(scrub.interface, names))
         else:
             names = tuple(name for name in names if _NUMBERED.fullmatch(name))

@@ -1,10 +1,10 @@
-"""What stands around training: GPUs, network names, dead preloads, processes that are bound."""
+"""What stands around training: GPUs, dead preloads, processes that are bound."""
 
 from __future__ import annotations
 
 import re
 
-from cputune.facts import BoundProcess, HostFacts, Network, Topology
+from cputune.facts import BoundProcess, HostFacts, Topology
 from cputune.host import Host, Process
 from cputune.probing._look import Look, whole_number
 from cputune.probing.libraries import SYSTEM_DIRECTORIES, is_looked_for
@@ -20,8 +20,6 @@ _DRIVERS = (
     ("directx", "/dev/dxg"),
 )
 STATUS = "/proc/self/status"
-HOST_NAME = "/proc/sys/kernel/hostname"
-HOSTS = "/etc/hosts"
 
 
 def read_accelerators(look: Look) -> tuple[str, ...] | None:
@@ -41,22 +39,6 @@ def read_capability(look: Look, fact: str, bit: int) -> bool | None:
         look.not_known(fact, look.why(STATUS))
         return None
     return bool(number >> bit & 1)
-
-
-def read_network(look: Look) -> Network:
-    """The interfaces, and what /etc/hosts makes of the machine's own name."""
-    names = look.names("/sys/class/net")
-    if not names:
-        look.not_known("network.interfaces", "/sys/class/net shows none")
-    host_name = look.text(HOST_NAME)
-    hosts = look.text(HOSTS)
-    addresses = None
-    if host_name and hosts is not None:
-        rows = [line.partition("#")[0].split() for line in hosts.splitlines()]
-        addresses = tuple(row[0] for row in rows if host_name in row[1:])
-    else:
-        look.not_known("network.hostname_addresses", look.why(HOSTS if host_name else HOST_NAME))
-    return Network(interfaces=names or None, hostname_addresses=addresses)
 
 
 def dead_preloads(text: str, host: Host, facts: HostFacts) -> tuple[str, ...]:

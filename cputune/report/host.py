@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cputune import cpulist
-from cputune.facts import HostFacts, Launcher, Package, Settings, Topology
+from cputune.facts import HostFacts, Launcher, Link, Network, Package, Settings, Topology
 from cputune.probing.launchers import MPI_PROGRAMS
 
 
@@ -34,16 +34,33 @@ def host_document(facts: HostFacts) -> dict[str, Any]:
         "accelerators": _items(facts.accelerators),
         "sys_nice": facts.sys_nice,
         "sys_resource": facts.sys_resource,
-        "network": {
-            "interfaces": _items(facts.network.interfaces),
-            "hostname_addresses": _items(facts.network.hostname_addresses),
-        },
+        "network": _network(facts.network),
         "bound_processes": [
             {"pid": process.pid, "name": process.name, "cpus": cpulist.render(process.cpus)}
             for process in facts.bound_processes
         ],
         "unknown": [asdict(unknown) for unknown in facts.unknown],
     }
+
+
+def _network(network: Network) -> dict[str, Any]:
+    """Of a link nothing that is not known; the machine's name stays with us."""
+    links = network.links
+    return {
+        "interfaces": _items(network.interfaces),
+        "hostname_addresses": _items(network.hostname_addresses),
+        "links": None if links is None else [_link(link) for link in links],
+        "default_link": network.default_link,
+    }
+
+
+def _link(link: Link) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": link.name, "addresses": list(link.addresses)}
+    if link.up is not None:
+        shown["up"] = link.up
+    if link.mbits_per_second is not None:
+        shown["mbits_per_second"] = link.mbits_per_second
+    return shown
 
 
 def _package(package: Package) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def expectation(artefact: Artefact, result_path: Path | None, base: Expected) ->
         measured = result.best
         nodes = 1 if plan is None else plan.nodes
         plan = replace(measured.plan, nodes=nodes, as_found=False)
-        promised = measured.samples_per_second
+        promised = measured.samples_per_second if nodes == measured.plan.nodes else None
         environment = {**result.workload.variables, **plan.environment()}
         if result.workload.recipe is not None:
             length = result.workload.recipe.sequence_length

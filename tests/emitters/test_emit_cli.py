@@ -371,3 +371,70 @@ def test_a_million_ranks_are_refused(emit: Command) -> None:
     content["best"]["plan"].update(processes_per_node=10**6, cpus=[[0]] * 10**6)
     write(content)
     assert "processes_per_node: expected a whole number <= 4096" in emit("--format", "all").err
+
+
+def hosts_document(**change: object) -> dict[str, object]:
+    """What `doctor --hosts` saw: two hosts on one network, and a third that did not answer."""
+
+    def seen(name: str, address: str) -> dict[str, object]:
+        link = {"name": "ens5", "addresses": [address], "up": True}
+        return {"name": name, "host": {"network": {"interfaces": ["ens5"], "links": [link]}}}
+
+    hosts = [seen("n1", "10.0.0.1/24"), seen("n2", "10.0.0.2/24"), {"name": "n3", "host": None}]
+    return {"schema": "cputune.hosts/1", "hosts": hosts, **change}
+
+
+def test_the_hosts_that_the_doctor_reached_and_their_interface_are_taken(emit: Command) -> None:
+    write(document())
+    Path("hosts.json").write_text(json.dumps(hosts_document()))
+    answer = emit("-f", "mpirun", "--mpi", "mpich", "--doctor", "hosts.json")
+    assert answer.code == 0
+    lines = Path("launch/hosts.hydra").read_text().splitlines()
+    assert [line.partition(":")[0] for line in lines if not line.startswith("#")] == ["n1", "n2"]
+    assert "  -iface ens5\n" in Path("launch/mpirun.sh").read_text()
+    assert "all 2 hosts have an address of 10.0.0.0/24" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not JSON"),
+        ("[]", "not what the doctor saw"),
+        ('{"schema": "cputune.doctor/1"}', "not what the doctor saw"),
+        (json.dumps(hosts_document(hosts=[])), "no host was reached"),
+        (
+            json.dumps(hosts_document(hosts=[{"name": "a", "host": {"network": {"links": 3}}}])),
+            "damaged",
+        ),
+    ],
+)
+def test_what_the_doctor_did_not_write_is_refused(emit: Command, text: str, why: str) -> None:
+    write(document())
+    Path("hosts.json").write_text(text)
+    answer = emit("-f", "mpirun", "--doctor", "hosts.json")
+    assert answer.code == 2
+    assert why in answer.err
+    assert "hint: cputune doctor --hosts" in answer.err
+
+
+def test_a_global_batch_can_be_asked_for(emit: Command) -> None:
+    write(document())
+    answer = emit("-f", "torchrun", "--hosts", "a,b", "--global-batch-size", "48")
+    assert answer.code == 0
+    ranks = 2 * guide_plan(cputune.probe()).processes_per_node
+    told = f"  --per_device_train_batch_size {48 // ranks}\n"
+    assert told in Path("launch/torchrun.sh").read_text()
+    both = emit("-f", "torchrun", "--global-batch-size", "48", "--batch-per-rank", "4")
+    assert both.code == 2
+    assert "exclude each other" in both.err
+
+
+def test_another_batch_in_the_words_than_was_tuned_is_no_silent_matter(emit: Command) -> None:
+    words = ["run.py", "--per_device_train_batch_size", "8"]
+    script = replace(Workload.script(words, global_batch_size=8), parses_arguments=True)
+    write(document(workload=script.to_json()))
+    asked = ("-f", "torchrun", "--force", "--", "run.py", "--per_device_train_batch_size", "16")
+    answer = emit(*asked)
+    assert answer.code == 2
+    assert "was tuned with 8" in answer.err
+    assert emit("--global-batch-size", "16", *asked).code == 0

@@ -11,10 +11,12 @@
 # 8480+, 2 sockets, 56 cores, 112 CPUs.
 # The launch as found ran at 20 samples/s (95 % interval 19.7 to 20.4); speed-up 1.57 (1.51 to
 # 1.62), 5 pairs measured side by side.
-# All this on one node; nothing was measured on 2.
 # With torch 2.8.0, transformers 4.56.2, accelerate 1.7.0, intel_extension_for_pytorch 2.8.0,
 # oneccl_bind_pt 2.8.0+cpu.
 # Data: synthetic tokens.
+# Measured: 1 node, 2 ranks with 6 samples each, 12 together.
+# Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together. Nothing was measured on 2
+# nodes: neither speed, nor memory, nor the network between them.
 set -euo pipefail
 
 image=registry.example.com/team/bert:1

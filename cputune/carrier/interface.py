@@ -1,0 +1,245 @@
+"""Which network interface a job over several hosts talks on, and how each layer is told.
+
+One name goes to every layer, since each of them chooses by itself otherwise, and by another
+rule: gloo takes the address of the host's own name, libfabric the fastest interface that is
+up, oneCCL's key-value store the first that is not loopback, and the launchers whatever a
+name resolves to.
+
+========================== ======================================= =========================
+layer                      variable                                argument
+========================== ======================================= =========================
+gloo (all formats)         ``GLOO_SOCKET_IFNAME``
+libfabric (oneCCL, MPI)    ``FI_TCP_IFACE``
+oneCCL's key-value store   ``CCL_KVS_IFACE``
+Intel MPI's hydra          ``I_MPI_HYDRA_IFACE``                   ``-iface NAME``
+MPICH's hydra              ``HYDRA_IFACE``                         ``-iface NAME``
+Open MPI, messages         ``OMPI_MCA_btl_tcp_if_include``         ``--mca btl_tcp_if_include``
+Open MPI 4, daemons        ``OMPI_MCA_oob_tcp_if_include``         ``--mca oob_tcp_if_include``
+Open MPI 5, daemons        ``PRTE_MCA_prte_if_include``            ``--mca oob_tcp_if_include``
+========================== ======================================= =========================
+
+Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp; fi_tcp(7) and
+``ofi_get_list_of_addr`` of libfabric's src/common.c; oneCCL's internal_kvs.cpp; Intel MPI
+Developer Reference, "Hydra Environment Variables"; ``mpiexec.hydra -iface -help``;
+https://www.open-mpi.org/faq/?category=tcp. Each was tried: a launcher that is told an interface
+that is not there refuses to start (Intel MPI 2021.18, MPICH 5.0, Open MPI 4.1 and 5.0).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cputune.errors import UsageError
+from cputune.facts import Link, Network
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
+"""The kernel's names have 15 characters at most (IFNAMSIZ)."""
+
+_WITHIN = re.compile(r"lo\b|docker|br-|veth|virbr|vmnet|cni|flannel|cali|tunl|lxc|lxd|podman|kube")
+"""Interfaces that end inside one machine: loopback, and the bridges of containers and guests."""
+
+OF_LAUNCHERS: Mapping[str, tuple[str, ...]] = {
+    "intelmpi": ("I_MPI_HYDRA_IFACE",),
+    "mpich": ("HYDRA_IFACE",),
+    "openmpi4": ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"),
+    "openmpi5": ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include"),
+}
+"""By dialect of ``mpirun``: the variables that the launcher itself reads."""
+
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "intelmpi": ("-iface",),
+    "mpich": ("-iface",),
+    "openmpi4": ("--mca btl_tcp_if_include", "--mca oob_tcp_if_include"),
+    "openmpi5": ("--mca btl_tcp_if_include", "--mca oob_tcp_if_include"),
+}
+
+
+def checked(name: str, *, nodes: int = 2) -> str:
+    """The name, where it can be one and leads to other hosts. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is not a network interface", hint="as in: --interface eth0")
+    if nodes > 1 and name == "lo":
+        raise UsageError(
+            "lo is loopback: no other host can be reached by it",
+            hint="`ip -brief address` lists the interfaces; as in: --interface eth0",
+        )
+    return name
+
+
+def interface_variables(name: str, *, backend: str = "gloo") -> dict[str, str]:
+    """The variables of every rank; those of oneCCL where the ranks use it."""
+    variables = {"GLOO_SOCKET_IFNAME": name, "FI_TCP_IFACE": name}
+    if backend == "ccl":
+        variables["CCL_KVS_IFACE"] = name
+    return variables
+
+
+def launcher_variables(dialects: Iterable[str], name: str) -> dict[str, str]:
+    """The same for launchers of these dialects, where another program starts them (accelerate)."""
+    return {variable: name for dialect in dialects for variable in OF_LAUNCHERS[dialect]}
+
+
+def interface_arguments(dialect: str, name: str) -> tuple[str, ...]:
+    """The same as options of an ``mpirun``, each with its value: ``-iface eth0``."""
+    return tuple(f"{option} {name}" for option in _ARGUMENTS[dialect])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The interface that a job over several hosts is told, and why it is this one.
+
+    ``name`` is None where no interface can be chosen without the user. ``addresses`` are
+    those of the hosts on it, in their order.
+    """
+
+    name: str | None
+    why: str
+    addresses: tuple[str, ...] = ()
+
+
+def choose_interface(
+    hosts: Sequence[tuple[str, Network]], resolved: Mapping[str, str] | None = None
+) -> Chosen:
+    """The interface by which these hosts reach each other, by its one name on all of them.
+
+    Args:
+        hosts: names and networks of the hosts, the first one with rank 0.
+        resolved: the address by which the other hosts know a host, where they were asked.
+
+    An interface counts where it is up on every host and has an address there. Those whose
+    addresses are in one network on all hosts come first, then those to which the names
+    resolve, then those that lead out. What ends inside a machine never counts.
+    """
+    unknown = [name for name, network in hosts if network.links is None]
+    if not hosts or unknown:
+        return Chosen(
+            name=None, why=f"the interfaces of {', '.join(unknown) or 'no host'} are not known"
+        )
+    usable = [
+        {link.name: link for link in network.links or () if is_usable(link)} for _, network in hosts
+    ]
+    common = [name for name in usable[0] if all(name in links for links in usable)]
+    if not common:
+        said = "; ".join(
+            f"{', '.join(links) or 'none'} on {name}"
+            for (name, _), links in zip(hosts, usable, strict=True)
+        )
+        return Chosen(name=None, why=f"no interface has the same name on all hosts: {said}")
+
+    def worth(name: str) -> tuple[int, int, int, int]:
+        links = [found[name] for found in usable]
+        return (
+            shared_network(links) is not None,
+            sum(name == link_of_name(host, network, resolved or {}) for host, network in hosts),
+            sum(name == network.default_link for _, network in hosts),
+            min(link.mbits_per_second or 0 for link in links),
+        )
+
+    best = max(common, key=worth)
+    links = [found[best] for found in usable]
+    return Chosen(
+        name=best,
+        why=_why(worth(best), shared_network(links), len(hosts)),
+        addresses=tuple(plain_address(link) for link in links),
+    )
+
+
+def _why(worth: tuple[int, int, int, int], network: str | None, hosts: int) -> str:
+    if network is not None:
+        return f"all {hosts} hosts have an address of {network} on it"
+    if worth[1] == hosts:
+        return "the names of the hosts resolve to their addresses on it"
+    return "it is up on all hosts; their addresses on it are of several networks"
+
+
+def is_usable(link: Link) -> bool:
+    """Whether other hosts may be reached by it: up, with an address, not within the machine."""
+    return link.up is not False and bool(link.addresses) and not _WITHIN.match(link.name)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address means the machine itself."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def link_with(network: Network, address: str) -> str | None:
+    """The interface that holds an address; ``lo`` for all of 127.0.0.0/8."""
+    if is_loopback(address):
+        return "lo"
+    return next(
+        (
+            link.name
+            for link in network.links or ()
+            if any(held.partition("/")[0] == address for held in link.addresses)
+        ),
+        None,
+    )
+
+
+def link_of_name(host: str, network: Network, resolved: Mapping[str, str]) -> str | None:
+    """The interface by which a host is known: to others, by /etc/hosts, or by its very name."""
+    told = [resolved[host]] if host in resolved else [host, *(network.hostname_addresses or ())]
+    links = (link_with(network, address) for address in told)
+    return next((link for link in links if link not in (None, "lo")), None)
+
+
+def plain_address(link: Link) -> str:
+    """The first address of an interface, without its network; IPv4 before IPv6."""
+    addresses = [address.partition("/")[0] for address in link.addresses]
+    return min(addresses, key=lambda address: ":" in address)
+
+
+def shared_network(links: Sequence[Link]) -> str | None:
+    """A network in which each of these interfaces has an address: ``10.0.0.0/24``."""
+    networks = [[_network(address) for address in link.addresses] for link in links]
+    common = [n for n in networks[0] if n is not None and all(n in each for each in networks)]
+    return next((n for n in common), None)
+
+
+def _network(address: str) -> str | None:
+    try:
+        network = ipaddress.ip_interface(address).network
+    except ValueError:
+        return None
+    return None if network.num_addresses == 1 else str(network)
+
+
+def loopback_name(network: Network) -> str | None:
+    """The loopback address that /etc/hosts gives to a host's own name, and nothing else.
+
+    gloo then announces it, and no other host can connect (``127.0.1.1`` on Debian).
+    """
+    addresses = network.hostname_addresses or ()
+    return addresses[0] if addresses and all(map(is_loopback, addresses)) else None
+
+
+def gloo_link(network: Network, address: str | None, told: str | None = None) -> str | None:
+    """The interface that gloo takes: the one it is told, else that of the own name's address.
+
+    ``address`` is the first to which the host's own name resolves, on itself. Where it resolves
+    to none that is the machine's, gloo takes loopback.
+    """
+    if told:
+        return told
+    return (link_with(network, address) or "lo") if address else "lo"
+
+
+def libfabric_link(network: Network, told: str | None = None) -> str | None:
+    """The interface that libfabric's tcp provider takes: as told, else the fastest that is up.
+
+    None where there is no other than loopback, or where they are not known.
+    """
+    if told and network.link(told) is not None:
+        return told
+    up = [
+        link
+        for link in network.links or ()
+        if link.up is not False and link.addresses and link.name != "lo"
+    ]
+    return max(up, key=lambda link: link.mbits_per_second or 0).name if up else None

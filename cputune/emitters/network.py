@@ -1,0 +1,78 @@
+"""The interface that a launch on several nodes names, and what is to be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cputune.carrier.interface import checked, choose_interface, link_with, loopback_name
+from cputune.facts import Network
+from cputune.nodes.named import Node
+
+_OTHER = "--interface NAME takes another"
+
+
+def interface_of(
+    nodes: Sequence[Node],
+    *,
+    asked: str | None,
+    here: Network | None,
+    seen: Mapping[str, Network],
+    wanted: int,
+) -> tuple[str | None, tuple[str, ...]]:
+    """The interface's name, None where each layer may choose by itself; and notes.
+
+    Args:
+        nodes: the hosts of the launch, in their order.
+        asked: the interface that the user has named: it is taken as it is.
+        here: the network of the machine that was looked at.
+        seen: networks of the hosts as ``doctor --hosts`` saw them, by name.
+        wanted: nodes of the launch.
+
+    Raises UsageError for a name that is none, or that leads nowhere.
+    """
+    if asked is not None:
+        return checked(asked, nodes=wanted), ()
+    if wanted == 1 or not nodes:
+        return None, ()
+    if seen:
+        return _from_hosts(nodes, seen)
+    own = next((node for node in nodes if here is not None and is_here(node, here)), None)
+    return (None, ()) if own is None or here is None else _from_here(own, here)
+
+
+def _from_hosts(
+    nodes: Sequence[Node], seen: Mapping[str, Network]
+) -> tuple[str | None, tuple[str, ...]]:
+    """By what the doctor saw on each host."""
+    unseen = [node.name for node in nodes if node.name not in seen]
+    chosen = choose_interface([(node.name, seen[node.name]) for node in nodes if node.name in seen])
+    if chosen.name is None:
+        return None, (f"No interface is named: {chosen.why} (--interface NAME).",)
+    but = f"; {', '.join(unseen)} was not seen" if unseen else ""
+    return chosen.name, (f"Interface {chosen.name}: {chosen.why}{but} ({_OTHER}).",)
+
+
+def _from_here(own: Node, here: Network) -> tuple[str | None, tuple[str, ...]]:
+    """By this machine alone: only where its own name leads to itself, so that gloo would fail."""
+    loopback = loopback_name(here)
+    if loopback is None:
+        return None, ()
+    why = (
+        f"/etc/hosts gives {own.name} its own name as {loopback}, which gloo would announce, and "
+        "no other node can reach"
+    )
+    chosen = choose_interface([(own.name, here)])
+    if chosen.name is None:
+        return None, (f"{why}: name the interface between the nodes (--interface eth0).",)
+    return chosen.name, (
+        f"{why}. So {chosen.name} is named to every layer; that the other nodes call it so is not "
+        f"known here (`cputune doctor --hosts`; {_OTHER}).",
+    )
+
+
+def is_here(node: Node, network: Network) -> bool:
+    """Whether a host of the launch is the machine with this network: by its name, or an address."""
+    name = network.host_name or ""
+    if name and name != "localhost" and node.name.partition(".")[0] == name.partition(".")[0]:
+        return True
+    return link_with(network, node.name) not in (None, "lo")

@@ -1,0 +1,244 @@
+"""The network of a machine: its links, their addresses, what its own name stands for.
+
+Files alone are read, so that a recording, a container without iproute2 and a far machine
+are read alike. ``/proc/net/fib_trie`` has the machine's IPv4 addresses, ``/proc/net/route``
+the networks of the links, ``/proc/net/if_inet6`` both for IPv6
+(https://docs.kernel.org/networking/proc_net_tcp.html, net/ipv4/fib_trie.c).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from cputune.facts import Link, Network
+from cputune.probing._look import Look, whole_number
+
+LINKS = "/sys/class/net"
+HOST_NAME = "/proc/sys/kernel/hostname"
+HOSTS = "/etc/hosts"
+ROUTES, TRIE = "/proc/net/route", "/proc/net/fib_trie"
+ADDRESSES_6, ROUTES_6 = "/proc/net/if_inet6", "/proc/net/ipv6_route"
+
+LOOPBACK = "lo"
+_UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
+_OF_A_LINK = 0x20  # scope of fe80:: addresses in if_inet6, which mean nothing to others
+_EVERYWHERE = IPv4Network("0.0.0.0/0")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row of ``/proc/net/route``: how a network is reached."""
+
+    link: str
+    network: IPv4Network
+    gateway: bool
+    metric: int
+
+
+def read_network(look: Look) -> Network:
+    """The links, the way out, and what /etc/hosts makes of the machine's own name."""
+    names = look.names(LINKS)
+    if not names:
+        look.not_known("network.interfaces", f"{LINKS} shows none")
+    host_name = look.text(HOST_NAME)
+    hosts = look.text(HOSTS)
+    addresses = None
+    if host_name and hosts is not None:
+        rows = [line.partition("#")[0].split() for line in hosts.splitlines()]
+        addresses = tuple(row[0] for row in rows if host_name in row[1:])
+    else:
+        look.not_known("network.hostname_addresses", look.why(HOSTS if host_name else HOST_NAME))
+    routes = tuple(routes_of(look.text(ROUTES) or ""))
+    return Network(
+        interfaces=names or None,
+        hostname_addresses=addresses,
+        links=_links(look, names, routes),
+        default_link=_default_link(look, routes),
+        host_name=host_name,
+    )
+
+
+def _links(
+    look: Look, names: tuple[str, ...], routes: tuple[Route, ...]
+) -> tuple[Link, ...] | None:
+    texts = {path: look.text(path) for path in (TRIE, ROUTES)}
+    missing = next((path for path, text in texts.items() if text is None), None)
+    if not names or missing is not None:
+        look.not_known(
+            "network.links", f"{LINKS} shows none" if not names else look.why(str(missing))
+        )
+        return None
+    found = dict(addresses_4(texts[TRIE] or "", routes))
+    held = {name: [*found.get(name, ())] for name in names}
+    for name, address in addresses_6(look.text(ADDRESSES_6) or ""):
+        held.setdefault(name, []).append(address)
+    if "" in found:
+        said = ", ".join(found[""])
+        look.not_known("network.links.addresses", f"of which link {said} is cannot be told")
+    return tuple(
+        Link(
+            name=name,
+            up=_is_up(look.text(f"{LINKS}/{name}/operstate")),
+            addresses=tuple(held[name]),
+            mbits_per_second=_positive(look.number(f"{LINKS}/{name}/speed")),
+        )
+        for name in names
+    )
+
+
+def routes_of(text: str) -> Iterator[Route]:
+    """The rows of ``/proc/net/route`` that are in use; numbers in it are little-endian."""
+    for row in text.splitlines()[1:]:
+        fields = row.split()
+        flags = whole_number(fields[3], base=16) if len(fields) > 7 else None
+        if flags is None or not flags & _UP or flags & _REJECT:
+            continue
+        try:
+            address, gateway, mask = (
+                IPv4Address(bytes.fromhex(fields[place])[::-1]) for place in (1, 2, 7)
+            )
+            network = IPv4Network(f"{address}/{mask}")
+        except ValueError:
+            continue
+        metric = whole_number(fields[6]) or 0
+        yield Route(link=fields[0], network=network, gateway=int(gateway) != 0, metric=metric)
+
+
+def own_addresses(text: str) -> tuple[IPv4Address, ...]:
+    """The machine's IPv4 addresses, each once: the local leaves of ``/proc/net/fib_trie``."""
+    found: dict[IPv4Address, None] = {}
+    leaf = ""
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            leaf = words[-1]
+        elif words == ["/32", "host", "LOCAL"]:
+            try:
+                found[IPv4Address(leaf)] = None
+            except ValueError:
+                continue
+    return tuple(found)
+
+
+def addresses_4(trie: str, routes: tuple[Route, ...]) -> Mapping[str, list[str]]:
+    """The IPv4 addresses of each link, with their networks; those that may be of several: "".
+
+    An address belongs to the link whose own network holds it. Some clouds give a link a lone
+    address without a network: it is of the link that leads out.
+    """
+    found: dict[str, list[str]] = {}
+    own = [route for route in routes if not route.gateway and route.network != _EVERYWHERE]
+    for address in own_addresses(trie):
+        if address.is_loopback:
+            found.setdefault(LOOPBACK, []).append(f"{address}/8")
+            continue
+        holding = [route for route in own if address in route.network]
+        length = max((route.network.prefixlen for route in holding), default=32)
+        links = {route.link for route in holding if route.network.prefixlen == length}
+        outwards = _outwards(routes)
+        if not links and outwards is not None:
+            links = {outwards}
+        found.setdefault(links.pop() if len(links) == 1 else "", []).append(f"{address}/{length}")
+    return found
+
+
+def addresses_6(text: str) -> Iterator[tuple[str, str]]:
+    """Links and their IPv6 addresses with networks, from ``/proc/net/if_inet6``."""
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) < 6:
+            continue
+        length, scope = (whole_number(fields[place], base=16) for place in (2, 3))
+        try:
+            address = ipaddress.IPv6Address(bytes.fromhex(fields[0]))
+        except ValueError:
+            continue
+        if length is not None and scope != _OF_A_LINK:
+            yield fields[5], f"{address}/{length}"
+
+
+def _outwards(routes: tuple[Route, ...]) -> str | None:
+    """The link of the default route."""
+    ways = [route for route in routes if route.network == _EVERYWHERE]
+    return min(ways, key=lambda route: route.metric).link if ways else None
+
+
+def _default_link(look: Look, routes: tuple[Route, ...]) -> str | None:
+    link = _outwards(routes) or _outwards_6(look.text(ROUTES_6) or "")
+    if link is None:
+        known = look.text(ROUTES) is not None
+        reason = "there is no default route" if known else look.why(ROUTES)
+        look.not_known("network.default_link", reason)
+    return link
+
+
+def _outwards_6(text: str) -> str | None:
+    ways = []
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) < 10 or fields[1] != "00" or fields[9] == LOOPBACK:
+            continue
+        metric, flags = (whole_number(fields[place], base=16) for place in (5, 8))
+        if metric is not None and flags is not None and flags & _UP and not flags & _REJECT:
+            ways.append((metric, fields[9]))
+    return min(ways)[1] if ways else None
+
+
+def _is_up(state: str | None) -> bool | None:
+    """By the operational state (RFC 2863); lo and tunnels do not know theirs, and carry."""
+    return None if state is None else state in ("up", "unknown")
+
+
+def _positive(number: int | None) -> int | None:
+    """Drivers that know no speed say -1."""
+    return number if number is not None and number > 0 else None
+
+
+def stand_ins(texts: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """These files with other addresses, for a recording: which link has some, and the way out.
+
+    ``names`` are what links are called in the recording. The addresses are those that are set
+    aside for documentation (RFC 5737, RFC 3849), a network of 16 for each link.
+    """
+    routes = tuple(routes_of(texts.get(ROUTES, "")))
+    held = addresses_4(texts.get(TRIE, ""), routes)
+    rows = ["Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT"]
+    leaves = [_leaf("127.0.0.1")] if LOOPBACK in held else []
+    outwards = _outwards(routes)
+    if outwards is not None:
+        rows.append(_row(names.get(outwards, outwards), _EVERYWHERE, gateway=True))
+    for number, link in enumerate(sorted(set(held) - {LOOPBACK, ""})[:16]):
+        network = IPv4Network((int(IPv4Address("192.0.2.0")) + 16 * number, 28))
+        rows.append(_row(names.get(link, link), network, gateway=False))
+        leaves.append(_leaf(str(network[1])))
+    sixes = [
+        f"20010db80000{number:04x}{1:016x} 01 40 00 80 {names.get(link, link)}"
+        for number, link in enumerate(sorted(set(dict(addresses_6(texts.get(ADDRESSES_6, ""))))))
+        if link != LOOPBACK
+    ]
+    out_6 = _outwards_6(texts.get(ROUTES_6, ""))
+    nothing = "0" * 32
+    ways = (
+        [f"{nothing} 00 {nothing} 00 {nothing} 1 0 0 1 {names.get(out_6, out_6)}"] if out_6 else []
+    )
+    told = {ROUTES: rows, TRIE: ["Local:", *leaves], ADDRESSES_6: sixes, ROUTES_6: ways}
+    return {path: "\n".join([*lines, ""]) for path, lines in told.items() if path in texts}
+
+
+def _leaf(address: str) -> str:
+    return f"   |-- {address}\n      /32 host LOCAL"
+
+
+def _row(link: str, network: IPv4Network, *, gateway: bool) -> str:
+    address, mask, way = (
+        part.packed[::-1].hex().upper()
+        for part in (
+            network.network_address,
+            network.netmask,
+            IPv4Address("192.0.2.1" if gateway else "0.0.0.0"),
+        )
+    )
+    return f"{link} {address} {way} 000{3 if gateway else 1} 0 0 0 {mask} 0 0 0"

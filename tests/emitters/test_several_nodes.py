@@ -1,0 +1,214 @@
+"""Launches on several nodes: the interface, who takes how many samples, what was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from emit_machines import TODAY, machine, script_workload, tuned
+
+from cputune.cores import usable_cores
+from cputune.emitters import FORMATS, MPI_DIALECTS, Cluster, EmittedFile, emit, parse_hosts
+from cputune.errors import UsageError
+from cputune.facts import HostFacts, Link, Network
+from cputune.layout import make_plan
+from cputune.result import Result
+from cputune.workload import Workload
+
+HERE = Network(
+    interfaces=("eth0", "lo"),
+    hostname_addresses=("127.0.1.1",),
+    links=(
+        Link(name="eth0", up=True, addresses=("10.0.0.1/24",)),
+        Link(name="lo", up=True, addresses=("127.0.0.1/8",)),
+    ),
+    default_link="eth0",
+    host_name="node1",
+)
+THERE = replace(HERE, links=(Link(name="eth0", up=True, addresses=("10.0.0.2/24",)),))
+HOSTS = parse_hosts("node1,node2")
+OF_NODES = ("mpirun", "accelerate", "torchrun")
+"""Formats that name their hosts."""
+
+
+def facts(network: Network = HERE) -> HostFacts:
+    return replace(machine("Intel(R) Xeon(R) 8480+", sockets=2, cores=8), network=network)
+
+
+def result(workload: Workload | None = None) -> Result:
+    here = facts()
+    plan = make_plan(usable_cores(here), 2, precision="bf16")
+    return tuned(here, plan, workload or Workload.from_recipe("bert-base-squad"), TODAY)
+
+
+def main(format: str = "torchrun", **options: Any) -> EmittedFile:
+    values: dict[str, Any] = {"facts": facts(), "hosts": HOSTS, **options}
+    return emit(values.pop("result", result()), format, **values)[0]
+
+
+def promise(file: EmittedFile) -> dict[str, Any]:
+    found = re.search(r"^# cputune-plan: (.*)$", file.text, re.MULTILINE)
+    assert found is not None
+    said: dict[str, Any] = json.loads(found[1])
+    return said
+
+
+def said(file: EmittedFile) -> str:
+    """The header of a file as one line."""
+    return " ".join(line.lstrip("# ") for line in file.text.splitlines() if line.startswith("#"))
+
+
+class TestInterface:
+    @pytest.mark.parametrize("format", OF_NODES)
+    def test_a_name_that_leads_to_loopback_makes_it_name_the_interface(self, format: str) -> None:
+        file = main(format, mpi="mpich")
+        assert re.search(r"GLOO_SOCKET_IFNAME[ =]eth0", file.text)
+        assert re.search(r"FI_TCP_IFACE[ =]eth0", file.text)
+        assert any("127.0.1.1" in note and "eth0" in note for note in file.notes)
+
+    def test_a_name_that_leads_to_the_network_is_left_alone(self) -> None:
+        fine = facts(replace(HERE, hostname_addresses=("10.0.0.1",)))
+        assert "IFNAME" not in main(facts=fine).text
+
+    def test_a_machine_that_is_none_of_the_hosts_says_nothing_of_theirs(self) -> None:
+        file = main(hosts=parse_hosts("far1,far2"))
+        assert "IFNAME" not in file.text
+
+    def test_a_host_may_be_given_by_its_address(self) -> None:
+        assert "GLOO_SOCKET_IFNAME=eth0" in main(hosts=parse_hosts("10.0.0.1,10.0.0.2")).text
+
+    def test_one_node_needs_none(self) -> None:
+        assert "IFNAME" not in main(hosts=(), nodes=1).text
+
+    def test_where_none_can_be_chosen_a_note_asks_for_it(self) -> None:
+        blind = facts(replace(HERE, links=None))
+        file = main(facts=blind)
+        assert "IFNAME" not in file.text
+        assert any("127.0.1.1" in note and "--interface" in note for note in file.notes)
+
+    def test_what_the_doctor_saw_of_all_hosts_decides(self) -> None:
+        file = main(facts=None, networks={"node1": HERE, "node2": THERE})
+        assert "GLOO_SOCKET_IFNAME=eth0" in file.text
+        assert any("10.0.0.0/24" in note for note in file.notes)
+
+    def test_hosts_without_a_common_name_get_a_note_and_no_guess(self) -> None:
+        other = replace(THERE, links=(Link(name="ens3", up=True, addresses=("10.0.0.2/24",)),))
+        file = main(networks={"node1": HERE, "node2": other})
+        assert "IFNAME" not in file.text
+        assert any("ens3 on node2" in note for note in file.notes)
+
+    def test_the_user_s_word_beats_all(self) -> None:
+        file = main(cluster=Cluster(interface="ib0"), networks={"node1": HERE, "node2": THERE})
+        assert "GLOO_SOCKET_IFNAME=ib0" in file.text
+        assert "eth0" not in file.text
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_loopback_between_nodes_is_refused_in_every_format(self, format: str) -> None:
+        with pytest.raises(UsageError, match="loopback"):
+            main(format, cluster=Cluster(interface="lo"))
+
+    @pytest.mark.parametrize(
+        ("mpi", "words"),
+        [
+            ("intelmpi", ["-iface eth0"]),
+            ("mpich", ["-iface eth0"]),
+            ("openmpi4", ["--mca btl_tcp_if_include eth0", "--mca oob_tcp_if_include eth0"]),
+            ("openmpi5", ["--mca btl_tcp_if_include eth0", "--mca oob_tcp_if_include eth0"]),
+        ],
+    )
+    def test_the_launcher_is_told_too(self, mpi: str, words: list[str]) -> None:
+        lines = [line.strip() for line in main("mpirun", mpi=mpi).text.splitlines()]
+        assert set(words) <= set(lines)
+
+    @pytest.mark.parametrize("mpi", [None, *MPI_DIALECTS])
+    def test_accelerate_s_launcher_is_told_by_variables(self, mpi: str | None) -> None:
+        text = main("accelerate", mpi=mpi).text
+        names = {
+            "intelmpi": "I_MPI_HYDRA_IFACE",
+            "mpich": "HYDRA_IFACE",
+            "openmpi4": "OMPI_MCA_oob_tcp_if_include",
+            "openmpi5": "PRTE_MCA_prte_if_include",
+        }
+        for name in names.values() if mpi is None else [names[mpi]]:
+            assert f"export {name}=eth0\n" in text
+
+    @pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
+    def test_pods_are_told_only_what_the_user_names(self, format: str) -> None:
+        assert "IFNAME" not in main(format).text
+        assert "GLOO_SOCKET_IFNAME" in main(format, cluster=Cluster(interface="eth0")).text
+
+
+class TestScale:
+    """One node was measured: 2 ranks with 6 samples each (global batch 12)."""
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_header_notes_and_json_say_what_is_extrapolated(self, format: str) -> None:
+        file = main(format)
+        wanted = "Extrapolated: 2 nodes, 4 ranks with 3 samples each, 12 together."
+        assert "Measured: 1 node, 2 ranks with 6 samples each, 12 together." in said(file)
+        assert wanted in said(file)
+        assert any(wanted in note for note in file.notes)
+        told = promise(file)
+        assert told["scale"] == {
+            "nodes": 2, "ranks": 4, "batch_per_rank": 3, "global_batch_size": 12,
+        }  # fmt: skip
+        assert told["measured"]["ranks"] == 2
+        assert told["measured"]["samples_per_second"]["median"] == 31.4
+        assert told["extrapolated"] == ["nodes", "samples_per_second"]
+
+    def test_the_speed_of_one_node_is_not_promised_for_two(self) -> None:
+        assert "samples_per_second" not in promise(main())
+        assert "samples_per_second" in promise(main(hosts=(), nodes=1))
+
+    def test_one_node_is_as_it_was(self) -> None:
+        told = promise(main(hosts=(), nodes=1))
+        assert not {"scale", "measured", "extrapolated"} & set(told)
+
+    def test_another_global_batch_is_said_to_be_another_training(self) -> None:
+        workload = Workload.from_recipe("bert-base-squad", batch_per_rank=6)
+        file = main(workload=workload)
+        assert "4 ranks with 6 samples each, 24 together" in said(file)
+        assert "24 in place of the 12 that were measured" in said(file)
+
+    def test_a_plan_that_was_measured_on_two_nodes_is_no_extrapolation(self) -> None:
+        found = result()
+        best = replace(found.best, plan=replace(found.best.plan, nodes=2))
+        file = main(result=replace(found, best=best))
+        assert "Extrapolated" not in file.text
+        assert "Batch: 2 nodes, 4 ranks with 3 samples each, 12 together." in said(file)
+
+    def test_without_a_result_the_batches_are_said_all_the_same(self) -> None:
+        file = main(result=None)
+        assert "Batch: 2 nodes, 4 ranks with" in said(file)
+
+
+class TestNobodysBatch:
+    def unknown(self, **fields: Any) -> Workload:
+        return replace(script_workload("--do_train"), global_batch_size=None, **fields)
+
+    def test_flags_without_a_batch_are_refused_on_several_nodes(self) -> None:
+        with pytest.raises(UsageError, match="nobody has chosen") as caught:
+            main(workload=self.unknown())
+        assert "--global-batch-size" in str(caught.value.hint)
+        assert "--batch-per-rank" in str(caught.value.hint)
+
+    def test_the_user_s_choice_is_taken(self) -> None:
+        assert main(workload=self.unknown(batch_per_rank=4))
+        assert main(workload=replace(self.unknown(), global_batch_size=96))
+
+    def test_one_node_is_as_it_was(self) -> None:
+        assert main(workload=self.unknown(), hosts=(), nodes=1)
+
+    def test_a_loop_of_its_own_takes_its_batch_on_every_rank(self) -> None:
+        loop = replace(Workload.script(["loop.py"]), framework="pytorch", global_batch_size=32)
+        with pytest.raises(UsageError, match=r"4 × 32 = 128 samples") as caught:
+            main(workload=loop)
+        assert "change the batch in the script" in str(caught.value.hint)
+        assert main(workload=replace(loop, batch_per_rank=8))
+
+    def test_a_script_that_carry_py_divides_keeps_its_own_batch(self) -> None:
+        file = main(workload=Workload.script(["never_run.py"]))
+        assert "4 ranks that share the script's own batch" in said(file)
