@@ -5,6 +5,7 @@ ranks.py DIRECTORY [anything, to be carried exactly]
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(total)
 seen = {
+    "host": socket.gethostname(),
     "rank": dist.get_rank(),
     "world_size": dist.get_world_size(),
     "sum": total.item(),

@@ -20,11 +20,8 @@ from pathlib import Path
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins"
 
-CONFIGURATION = """\
+COMMON = """\
 ClusterName=cputune
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser={user}
-SlurmdUser={user}
 AuthType=auth/none
 CredType=cred/none
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
@@ -36,6 +33,13 @@ SchedulerType=sched/builtin
 MpiDefault=none
 ReturnToService=2
 KillWait=2
+"""
+"""What private clusters have in common: no munge, no database, no control groups."""
+
+CONFIGURATION = """\
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
 SlurmctldPort={ctld_port}
 SlurmdPort={slurmd_port}
 StateSaveLocation={root}/state
@@ -61,7 +65,8 @@ def cluster(root: Path, *, cpus: int) -> Iterator[Path]:
         (root / name).mkdir(parents=True)
     configuration = root / "slurm.conf"
     configuration.write_text(
-        CONFIGURATION.format(
+        COMMON
+        + CONFIGURATION.format(
             host=socket.gethostname().partition(".")[0],
             user=getpass.getuser(),
             root=root,

@@ -83,14 +83,14 @@ class Cluster:
     ) -> subprocess.Popen[str]:
         """Start a command on a host, in a process group of its own, as if typed there.
 
-        The process that is returned waits for the one on the host: see ``itself``.
+        ``cwd`` is a directory of the host. The process that is returned waits for the one
+        there: see ``itself``.
         """
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         environment = {**os.environ, **(env or {}), **self.hosts[host].environment, **(env or {})}
         return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
-            self.hosts[host].entered(tuple(argv)),
+            self.hosts[host].entered(tuple(argv), str(cwd or Path.cwd())),
             env=environment,
-            cwd=cwd,
             text=True,
             start_new_session=True,
             **{**pipes, **how},
@@ -127,7 +127,7 @@ class Cluster:
         if delay_seconds:
             argv = (sys.executable, DELAY, str(self.number), str(delay_seconds))
             delay = subprocess.Popen(
-                [*ENDED_WITH_US, *self.hosts[host].entered(argv, network_alone=True)],
+                [*ENDED_WITH_US, *self.hosts[host].in_network(argv)],
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -208,7 +208,7 @@ class Cluster:
         call("nsenter", "--target", str(self._switch.pid), "--net", *argv)
 
     def _in_network(self, host: str, *argv: str) -> None:
-        call(*self.hosts[host].entered(argv, network_alone=True))
+        call(*self.hosts[host].in_network(argv))
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from nodes import install
 T = TypeVar("T")
 
 NAMESPACES = ("--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
+DAEMONS = ("sshd", "slurmctld", "slurmd", "slurmscriptd")
 ENDED_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 CGROUPS = Path("/sys/fs/cgroup")
 CPUSETS = CGROUPS / "cpuset" if (CGROUPS / "cpuset").is_dir() else CGROUPS
@@ -89,6 +90,7 @@ class Host:
     def __init__(self, name: str, number: int, folder: Path, hosts: str, odd: Odd) -> None:
         self.name, self.folder = name, folder
         self._cpuset = CPUSETS / f"cputune-nodes-{number}-{name}" if odd.cpus else None
+        self._log = folder / "begin.log"
         (folder / "tmp").mkdir()
         self.environment = {"TMPDIR": str(folder / "tmp"), **_clock(odd), **odd.environment}
         (folder / "hosts").write_text(hosts)
@@ -98,32 +100,38 @@ class Host:
         (folder / "more.sh").write_text(self._more(odd))
         begin, sshd = ("sh", "-c", BEGIN, "sh"), install.find("sshd") or "sshd"
         self.pid = 0
-        self._keeper = subprocess.Popen(
-            [*ENDED_WITH_US, "unshare", *NAMESPACES, *begin, str(folder), name, sshd],
-            stdin=subprocess.DEVNULL,
-        )
+        with self._log.open("wb") as log:
+            self._keeper = subprocess.Popen(
+                [*ENDED_WITH_US, "unshare", *NAMESPACES, *begin, str(folder), name, sshd],
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+            )
         try:
             self.pid = self._first_process()
         except BaseException:
             self.end()
             raise
 
-    def entered(self, argv: tuple[str, ...], *, network_alone: bool = False) -> list[str]:
-        """The command that runs ``argv`` there; with its network alone, in our files and names."""
-        which = ["--net"] if network_alone else ["--net", "--mount", "--uts", "--pid"]
+    def in_network(self, argv: tuple[str, ...]) -> list[str]:
+        """The command that runs ``argv`` in its network, with our files and names."""
+        return ["nsenter", "--target", str(self.pid), "--net", *argv]
+
+    def entered(self, argv: tuple[str, ...], cwd: str) -> list[str]:
+        """The command that runs ``argv`` there, in a directory of the host."""
+        which = ["--net", "--mount", "--uts", "--pid", f"--wdns={cwd}"]
         joined = ["nsenter", "--target", str(self.pid), *which, *argv]
-        if self._cpuset is None or network_alone:
+        if self._cpuset is None:
             return joined
         enter = 'echo $$ > "$0" && exec "$@"'
         return ["sh", "-c", enter, str(self._cpuset / "cgroup.procs"), *joined]
 
     def processes(self) -> list[psutil.Process]:
-        """What runs there beside sshd, as we see it from outside."""
+        """What runs there beside the daemons, as we see it from outside."""
         here = _pid_namespace(self.pid)
         return [
             process
             for process in psutil.process_iter(["name", "status"])
-            if not (process.info["name"] or "").startswith("sshd")
+            if not (process.info["name"] or "").startswith(DAEMONS)
             and process.info["status"] != psutil.STATUS_ZOMBIE
             and _pid_namespace(process.pid) == here
         ]
@@ -145,8 +153,8 @@ class Host:
                 if child.name() == "sshd":
                     return child.pid
             time.sleep(0.02)
-        log = self.folder / "sshd.log"
-        told = log.read_text()[-2000:] if log.exists() else "its preparation failed"
+        logs = (self._log, self.folder / "sshd.log")
+        told = "\n".join(log.read_text()[-2000:] for log in logs if log.exists())
         raise AssertionError(f"host {self.name} does not begin: {told}")
 
     def _more(self, odd: Odd) -> str:

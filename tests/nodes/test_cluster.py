@@ -51,6 +51,10 @@ def test_each_has_a_name_and_an_address_of_its_own(hosts: Cluster) -> None:
         assert hosts.run(name, ["ls", "/sys/class/net"]).stdout.split() == ["eth0", "lo"]
 
 
+def test_a_command_begins_where_it_is_told(hosts: Cluster, tmp_path: Path) -> None:
+    assert hosts.run("beta", ["pwd"], cwd=tmp_path).stdout.strip() == str(tmp_path)
+
+
 def test_ssh_goes_from_one_to_the_other_and_from_here(hosts: Cluster) -> None:
     assert hosts.run("alpha", ["ssh", "beta", "hostname"]).stdout.strip() == "beta"
     told = subprocess.run([*hosts.ssh, "beta", "echo $TMPDIR"], capture_output=True, text=True)
