@@ -9,13 +9,20 @@ of all of them. It needs Python 3.7 and nothing else, and replaces itself (exec)
 --launcher  who numbers the ranks: mpi, slurm or torch. RANK, LOCAL_RANK, WORLD_SIZE and
             LOCAL_WORLD_SIZE are set from its variables. A job of one rank has no numbers:
             with LOCAL_RANK=0 accelerate wraps the model of a lone process in DDP.
---cpus      the CPUs of each local rank, as kernel lists between slashes.
+--cpus      the CPUs of each local rank, as kernel lists between slashes; where hosts differ
+            once for each of them, in their order. --ccl-cpus likewise: the list of a host for
+            CCL_WORKER_AFFINITY.
+--hosts     their names, with commas: this one is found by its name and addresses. Else, and
+            where that does not tell, hosts have their ranks one after the other.
 --bind      exact:   take those CPUs, or fail (this is the default);
             offered: take them where they are allowed, else keep what the launcher bound;
             pod=N:   CPU numbers mean nothing in a container: where it has CPUs of its own
                      (no more than the N it asked for) cut them into one share per rank,
                      else leave it to the kernel.
+--meet S    before it starts, meet the ranks of all hosts at MASTER_ADDR:MASTER_PORT, for S
+            seconds at most (meet.py, beside this file): one that cannot run ends them all.
 --look      only look whether the CPUs of all local ranks can be had here, and start nothing.
+--node K/N  for --look: this is host K of N, and with --meet the hosts meet, not their ranks.
 --set K=V   set a variable that the launcher overwrites; --unset K removes one.
 """
 
@@ -23,7 +30,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 NUMBERING = {
@@ -51,11 +63,15 @@ class RankError(Exception):
 
 class Options:
     launcher = "torch"
-    cpus = ""
     bind = "exact"
+    hosts = ""
+    node = "0/1"
+    meet = ""
     look = False
 
     def __init__(self, words: list[str]) -> None:
+        self.cpus: list[str] = []
+        self.ccl_cpus: list[str] = []
         self.changes: list[tuple[str, str | None]] = []
         self.command: list[str] = []
         while words:
@@ -69,8 +85,10 @@ class Options:
             if not words:
                 break
             value = words.pop(0)
-            if word in ("--launcher", "--cpus", "--bind"):
+            if word in ("--launcher", "--bind", "--hosts", "--node", "--meet"):
                 setattr(self, word[2:], value)
+            elif word in ("--cpus", "--ccl-cpus"):
+                getattr(self, word[2:].replace("-", "_")).append(value)
             elif word == "--set":
                 name, _, text = value.partition("=")
                 self.changes.append((name, text))
@@ -184,31 +202,108 @@ def share_pod(local_size: int, local_rank: int, asked: int) -> None:
         os.environ["CCL_WORKER_AFFINITY"] = ",".join(ids)
 
 
+def is_here(host: str) -> bool:
+    """Whether a host is this one: by its name, else because an address of it can be bound."""
+    if host in (os.environ.get("SLURMD_NODENAME"), socket.gethostname()):
+        return True
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, kind, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind(address)
+                return True
+    return False
+
+
+def this_node(hosts: str, counted: int) -> int:
+    """Which of the hosts this is; ``counted`` is the one that the ranks' numbers make it."""
+    names = hosts.split(",") if hosts else []
+    if counted < len(names) and is_here(names[counted]):
+        return counted
+    here = [position for position, name in enumerate(names) if is_here(name)]
+    return here[0] if len(here) == 1 else counted
+
+
+def of_node(lists: list[str], node: int) -> str:
+    """The list of this host; a lone one is that of every host."""
+    if len(lists) > 1 and node >= len(lists):
+        raise RankError(f"host {node} has no CPUs: the plan is for {len(lists)}", "start it there")
+    return lists[node if len(lists) > 1 else 0] if lists else ""
+
+
+def together(options: Options, member: int, members: int, problem: tuple[str, str] | None) -> None:
+    """Go on with all members, or with none; alone where nobody is to be met."""
+    if not options.meet or members < 2:
+        if problem:
+            raise RankError(*problem)
+        return
+    import meet  # type: ignore[import-not-found]
+
+    address = os.environ.get("MASTER_ADDR", "")
+    port = variable("MASTER_PORT", "")
+    seconds = number(options.meet, "S of --meet S")
+    try:
+        meet.meet(member, members, address, port, seconds, problem)
+    except meet.Trouble as trouble:
+        if trouble.said and not options.look:
+            sys.exit(3)
+        raise RankError(trouble.reason, trouble.hint) from None
+
+
 def main() -> None:
     options = Options(sys.argv[1:])
+    if options.look:
+        node, members = (number(part, "--node K/N") for part in options.node.split("/", 1))
+        shares = of_node(options.cpus, this_node(options.hosts, node)).split("/")
+        together(options, node, members, trouble_of(lambda: look(shares)))
+        return
     pod = options.bind.startswith("pod=")
-    shares = options.cpus.split("/")
     if not pod and options.bind not in ("exact", "offered"):
         raise RankError(f"--bind is exact, offered or pod=N, not {options.bind!r}", EXAMPLE)
-    if options.look:
-        look(shares)
-        return
-    local_size = variable("LOCAL_WORLD_SIZE", "1") if pod else len(shares)
+    usual = len(options.cpus[0].split("/")) if options.cpus else 1
+    local_size = variable("LOCAL_WORLD_SIZE", "1") if pod else usual
     local_rank = number_ranks(options.launcher, local_size)
+    change(options.changes)
+    rank, world = variable("RANK", "0"), variable("WORLD_SIZE", "1")
+    problem = trouble_of(lambda: take_place(options, local_rank, local_size, rank // local_size))
+    together(options, rank, world, problem)
+    os.execv(sys.executable, [sys.executable, *options.command])
+
+
+def trouble_of(step: Callable[[], None]) -> tuple[str, str] | None:
+    """What is wrong, and what to do about it; None where nothing is."""
+    try:
+        step()
+    except RankError as error:
+        reason, hint = error.args
+        return reason, hint
+    return None
+
+
+def change(changes: list[tuple[str, str | None]]) -> None:
+    for name, value in changes:
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def take_place(options: Options, local_rank: int, local_size: int, counted: int) -> None:
+    """Bind this rank, and see that it has what it needs."""
     if local_rank >= local_size:
         raise RankError(
             f"local rank {local_rank} has no CPUs: the plan has {local_size} ranks on a node",
             "start as many ranks as the launch script does",
         )
-    if pod:
+    if options.bind.startswith("pod="):
         share_pod(local_size, local_rank, number(options.bind[4:], "N of --bind pod=N"))
     elif options.cpus:
+        node = this_node(options.hosts, counted) if len(options.cpus) > 1 else 0
+        shares = of_node(options.cpus, node).split("/")
+        if local_rank >= len(shares):
+            raise RankError(f"local rank {local_rank} of host {node} has no CPUs", EXAMPLE)
         bind(shares[local_rank], local_rank, options.bind == "exact")
-    for name, value in options.changes:
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        if options.ccl_cpus:
+            os.environ["CCL_WORKER_AFFINITY"] = of_node(options.ccl_cpus, node)
     for library in os.environ.get("LD_PRELOAD", "").replace(":", " ").split():
         if "/" in library and not os.path.isfile(library):
             raise RankError(
@@ -219,7 +314,6 @@ def main() -> None:
         os.environ["CCL_LOCAL_SIZE"] = str(local_size)
     if not options.command:
         raise RankError("rank.py was given no command", EXAMPLE)
-    os.execv(sys.executable, [sys.executable, *options.command])
 
 
 if __name__ == "__main__":

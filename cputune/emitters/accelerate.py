@@ -59,7 +59,9 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
         f"--mixed_precision {precision(job)}",
     ]
     if several:
-        text += shell.exports({"I_MPI_PIN_DOMAIN": pin_domain(job)})
+        text += shell.exports(
+            {"I_MPI_PIN_DOMAIN": pin_domain(job)} if job.plan.nodes == 1 else {"I_MPI_PIN": "off"}
+        )
         if job.plan.nodes > 1 and job.interface is not None:
             text += "# The launcher that accelerate starts takes its interface from a variable.\n"
             text += shell.exports(launcher_variables(dialects_of(job), job.interface))
@@ -79,6 +81,7 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
     return (
         shell.script("accelerate.sh", text, tuple(notes)),
         EmittedFile(name=CONFIG, text=config),
+        *shell.meeting(job),
         *hosts,
     )
 

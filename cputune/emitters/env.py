@@ -12,6 +12,7 @@ from cputune import cpulist
 from cputune.carrier.cleared import CLEARED
 from cputune.emitters import header, shell
 from cputune.emitters.interface import Beside, EmittedFile, Job
+from cputune.plan import CpuLists
 
 NUMBERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -54,8 +55,9 @@ def _first(job: Job) -> str:
 def _rest(job: Job) -> list[str]:
     """What no variable carries: the CPUs, and the flags of the script."""
     lines = [
-        f"Local rank {number} is for CPUs {cpulist.render(cpus)} (taskset -c)."
-        for number, cpus in enumerate(job.plan.cpus)
+        f"Local rank {number}{host} is for CPUs {cpulist.render(cpus)} (taskset -c)."
+        for host, lists in _lists(job)
+        for number, cpus in enumerate(lists)
     ]
     if job.plan.world_size > 1:
         lines.append("Set RANK (0, 1, ...) before this is evaluated.")
@@ -63,6 +65,14 @@ def _rest(job: Job) -> list[str]:
         words = " ".join(shell.quote(word) for word in job.command)
         lines += ["The script with the flags of the plan:", "", f"  {words}"]
     return lines
+
+
+def _lists(job: Job) -> list[tuple[str, CpuLists]]:
+    """The CPUs of each local rank, with the host's name where hosts differ."""
+    if not job.plan.node_cpus:
+        return [("", job.plan.cpus)]
+    names = (f" on {node.name}" for node in job.nodes)
+    return list(zip(names, job.plan.node_cpus, strict=True))
 
 
 def _by_file(job: Job) -> bool:

@@ -87,14 +87,18 @@ def make_job(
             "there is nothing to write down", hint="give a result, or the facts of a machine"
         )
     workload = workload or (result.workload if result else Workload.from_recipe(DEFAULT_RECIPE))
-    plan = replace(found, as_found=False, nodes=nodes or (len(hosts) if hosts else found.nodes))
+    if result is not None and not hosts and (nodes or found.nodes) <= len(result.hosts):
+        hosts = tuple(Node(name=name) for name in result.hosts)
+        nodes = nodes or found.nodes
+    nodes = nodes or len(hosts) or found.nodes
+    hosts = choose(hosts, nodes, found.processes_per_node) if hosts else ()
+    plan = replace(placed_on(found, nodes, hosts, result.hosts if result else ()), as_found=False)
     for library in plan.preload:
         if not library.startswith("/") or any(c in library for c in ": \t\n"):
             raise UsageError(
                 f"LD_PRELOAD cannot carry the path {library!r}",
                 hint="link the library to an absolute path without spaces and colons, tune again",
             )
-    hosts = choose(hosts, plan.nodes, plan.processes_per_node) if hosts else ()
     chosen = {**known, **(versions or {})}
     refuse_impossible(plan, Versions.from_names(chosen))
     try:
@@ -124,7 +128,7 @@ def make_job(
         environment=way.variables,
         companions=companions(workload, command, said),
         header=said,
-        promise=promise(plan, workload, result, way.variables, command),
+        promise=promise(plan, workload, result, way.variables, command, hosts),
         notes=(*notes, *of_network),
         threads_per_core=threads_per_core(host, facts),
         physical_cores=_count(host, "physical_cores"),
@@ -138,15 +142,46 @@ def make_job(
     )
 
 
+def placed_on(plan: Plan, nodes: int, hosts: tuple[Node, ...], measured: tuple[str, ...]) -> Plan:
+    """The plan on ``nodes`` nodes; where they differ each host has its CPUs, in any order.
+
+    ``measured`` are the hosts whose CPUs the plan holds, in its order. Raises UsageError for
+    a host that is not among them, and for more nodes than the plan has CPUs for.
+    """
+    if not plan.node_cpus or not hosts or not measured:
+        try:
+            return plan.on_first_nodes(nodes)
+        except ValueError as error:
+            raise UsageError(str(error), hint="tune over all these hosts") from error
+    places = measured[: plan.nodes]
+    unknown = [node.name for node in hosts if node.name not in places]
+    if unknown:
+        raise UsageError(
+            f"the plan has no CPUs for {unknown[0]}: it is of {', '.join(places)}, which differ",
+            hint="name those hosts, or tune over these",
+        )
+    order = [places.index(node.name) for node in hosts]
+    return plan.on_nodes(
+        [plan.cpus_on(node) for node in order],
+        [plan.ccl_cpus_on(node) for node in order] if plan.ccl_cpus else (),
+    )
+
+
 def promise(
     plan: Plan,
     workload: Workload,
     result: Result | None,
     variables: Mapping[str, str],
     command: tuple[Word, ...],
+    hosts: tuple[Node, ...] = (),
 ) -> dict[str, Any]:
-    """What `cputune verify` holds an artefact against, beside its format."""
+    """What `cputune verify` holds an artefact against, beside its format.
+
+    The speed only where it was measured on as many nodes.
+    """
     said: dict[str, Any] = {"plan": plan.to_json(), "environment": dict(variables)}
+    if plan.nodes > 1 and hosts:
+        said["hosts"] = [node.name for node in hosts]
     if result is not None and not result.disturbed and not is_extrapolated(result, plan):
         said["samples_per_second"] = asdict(result.best.samples_per_second)
     samples = workload.samples_per_rank(plan.world_size)

@@ -204,6 +204,11 @@ def pod_annotations() -> dict[str, str]:
 def notes(job: Job) -> tuple[str, ...]:
     """What nobody but the user knows, and what nobody can promise."""
     said = [UNPROMISED]
+    if job.plan.node_cpus:
+        said.append(
+            "The hosts that were tuned differ in their CPUs, and a container cannot be told "
+            "CPUs: every pod asks for as many, and its ranks take theirs from those."
+        )
     if job.cluster.image is None:
         said.append(f"placeholder: the image {image(job)} (--image)")
     given = {one.variable for one in job.cluster.secret_variables}

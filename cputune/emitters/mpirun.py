@@ -2,7 +2,9 @@
 
 What each dialect takes was tried with the real launchers; docs/clusters.md has the table.
 rank.py makes sure of the CPUs after the launcher: a wrong pin is accepted in silence, so
-only the affinity that a rank observes can be believed.
+only the affinity that a rank observes can be believed. On several nodes it alone binds: a
+launcher takes one list for all of them, and where a node lacks such CPUs it ends in words of
+its own, once for each rank.
 """
 
 from __future__ import annotations
@@ -86,7 +88,11 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
     text += ending.start(
         '"$python" "${rank[@]}" -- "${train[@]}"', watched=job.mpi in ("intelmpi", None)
     )
-    return (shell.script("mpirun.sh", text), *host_files(job, dialects))
+    return (
+        shell.script("mpirun.sh", text),
+        *shell.meeting(job),
+        *host_files(job, dialects),
+    )
 
 
 def _launch(job: Job, dialect: str) -> str:
@@ -104,10 +110,7 @@ def _launch(job: Job, dialect: str) -> str:
     if dialect in ("intelmpi", "mpich"):
         lines.append(f"-ppn {plan.processes_per_node}")
         lines.append(f'-f "$here/{HYDRA_HOSTS}"' if several else "-launcher fork")
-        if dialect == "mpich":
-            lines.append("-bind-to " + shell.quote(user_binding(job)))
-        else:
-            lines.append("-genv I_MPI_PIN_DOMAIN " + shell.quote(pin_domain(job)))
+        lines.append(_hydra_binding(job, dialect))
         lines += interface + _variables("-genv {} {}", variables)
     else:
         if several:
@@ -121,6 +124,15 @@ def _launch(job: Job, dialect: str) -> str:
     if dialect.startswith("openmpi"):
         text += "[[ $EUID -ne 0 ]] || launch+=(--allow-run-as-root)\n"
     return text
+
+
+def _hydra_binding(job: Job, dialect: str) -> str:
+    """What binds the ranks of one node; several leave that to rank.py."""
+    if job.plan.nodes > 1:
+        return "-bind-to none" if dialect == "mpich" else "-genv I_MPI_PIN off"
+    if dialect == "mpich":
+        return "-bind-to " + shell.quote(user_binding(job))
+    return "-genv I_MPI_PIN_DOMAIN " + shell.quote(pin_domain(job))
 
 
 def _variables(form: str, variables: Mapping[str, str]) -> list[str]:

@@ -6,6 +6,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from cputune import cpulist
 from cputune.carrier.cleared import CLEARED
@@ -15,6 +16,12 @@ from cputune.emitters.header import WIDTH, comment
 from cputune.emitters.interface import Beside, EmittedFile, Job, Output, Secret, Word
 from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
+
+DIFFERENT_NODES = (
+    "The hosts differ in their CPUs: no launcher binds, rank.py binds each rank to the CPUs of "
+    "its own host."
+)
+MEET_SCRIPT = "meet.py"
 
 STRICT = r"""# Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
@@ -99,6 +106,7 @@ def head(job: Job, format: str, title: str, notes: Iterable[str] = (), *, inputs
 
     ``inputs`` are lines that read variables of the caller before those are cleared.
     """
+    notes = (*notes, DIFFERENT_NODES) if job.plan.node_cpus else notes
     text = "#!/usr/bin/env bash\n" + header.full(job, format, title, notes)
     return text + STRICT + HERE + inputs + python(job) + clear()
 
@@ -152,18 +160,48 @@ def rank(
 
     ``here``: the ranks run on the machine that runs the script, which can thus look whether
     they can have their CPUs before a launcher binds them: hydra's own message for CPUs that
-    are not there is ``hwloc_set_cpubind failed``.
+    are not there is ``hwloc_set_cpubind failed``. Else the ranks of several nodes meet.
     """
-    shares = "/".join(cpulist.render(cpus) for cpus in job.plan.cpus)
-    lines = ['"$here/rank.py"', f"--launcher {launcher}", f"--cpus {quote(shares)}"]
+    lines = ['"$here/rank.py"', f"--launcher {launcher}", *_lists(job)]
     if binding != "exact":
         lines.append(f"--bind {binding}")
+    if job.plan.nodes > 1 and not here:
+        lines.append(f"--meet {MEET_SECONDS}")
     text = lines_array("rank", [*lines, *more])
-    return text + LOOK if here else text
+    return text + LOOK if here and job.plan.nodes == 1 else text
 
+
+def _lists(job: Job) -> list[str]:
+    """The CPUs of each local rank; of each host where they differ, and by which names."""
+    plan = job.plan
+    nodes = range(plan.nodes if plan.node_cpus else 1)
+    lines = [
+        f"--cpus {quote('/'.join(cpulist.render(cpus) for cpus in plan.cpus_on(node)))}"
+        for node in nodes
+    ]
+    if not plan.node_cpus:
+        return lines
+    if plan.backend == "ccl" and plan.ccl_cpus:
+        lines += [
+            f"--ccl-cpus {quote(','.join(str(cpu) for of in plan.ccl_cpus_on(node) for cpu in of))}"
+            for node in nodes
+        ]
+    return [*lines, f"--hosts {quote(','.join(node.name for node in job.nodes))}"]
+
+
+MEET_SECONDS = 120
+"""So long the ranks of a launch wait for each other: a launcher starts them all at once."""
 
 LOOK = """"$python" "${rank[@]}" --look
 """
+
+
+def meeting(job: Job) -> tuple[EmittedFile, ...]:
+    """meet.py, which rank.py needs beside it on several nodes."""
+    if job.plan.nodes == 1:
+        return ()
+    text = Path(__file__).with_name("_meet.py").read_text(encoding="utf-8")
+    return (EmittedFile(name=MEET_SCRIPT, text=text),)
 
 
 FIND_SETVARS = """import importlib.util, os

@@ -51,6 +51,8 @@ def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
     """The batch script. Raises UsageError for values that sbatch would take apart."""
     refuse_colon(job)
     plan = job.plan
+    if plan.node_cpus:
+        shell.require_hosts(job)
     text = "#!/usr/bin/env bash\n"
     text += header.full(job, "slurm", f"Launch of {job.workload.name} with sbatch.", (UNPROMISED,))
     text += "".join(f"#SBATCH --{line}\n" for line in directives(job))
@@ -64,10 +66,12 @@ def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
     launch = [
         f"srun --ntasks={plan.world_size} --ntasks-per-node={plan.processes_per_node}",
         "--cpu-bind=cores --distribution=block:block --export=ALL",
+        "--kill-on-bad-exit=1",  # else the ranks of other nodes wait for one that has failed
     ]
     text += shell.lines_array("launch", launch) + shell.rank(job, "slurm", binding="offered")
     text += ending.start('"$python" "${rank[@]}" -- "${train[@]}"', watched=False)
-    return (EmittedFile(name="slurm.sh", text=text, executable=True, notes=(UNPROMISED,)),)
+    main = EmittedFile(name="slurm.sh", text=text, executable=True, notes=(UNPROMISED,))
+    return (main, *shell.meeting(job))
 
 
 def directives(job: Job) -> list[str]:
@@ -83,6 +87,8 @@ def directives(job: Job) -> list[str]:
         f"time={_matching(_TIME, cluster.time_limit or '24:00:00', 'time limit')}",
         "output=%x-%j.out",
     ]
+    if job.plan.node_cpus:  # the CPUs are those of these very hosts
+        lines.append("nodelist=" + ",".join(node.name for node in job.nodes))
     if cluster.partition is not None:
         lines.append(f"partition={_matching(_NAME, cluster.partition, 'partition')}")
     if cluster.account is not None:

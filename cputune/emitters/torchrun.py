@@ -22,6 +22,14 @@ socket.create_server(("", int(sys.argv[1])))' "$port" 2>/dev/null ||
 """
 
 
+MEET = """# All nodes start, or none: where one cannot have its CPUs all end, and say why.
+MASTER_ADDR={address} MASTER_PORT=$port \\
+  "$python" "${{rank[@]}}" --meet {seconds} --node "$node_rank/{nodes}" --look
+"""
+MEET_SECONDS = 600
+"""So long torchrun itself would wait for the other nodes, which people start one by one."""
+
+
 def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
     """The script. Raises UsageError where several nodes have no first host."""
     plan = job.plan
@@ -50,5 +58,7 @@ def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
         f'--master-addr {shell.quote(address)} --master-port "$port"',
     ]
     text += shell.lines_array("launch", launch) + shell.rank(job, "torch", here=True)
+    if several:
+        text += MEET.format(address=shell.quote(address), seconds=MEET_SECONDS, nodes=plan.nodes)
     text += ending.start('"${rank[@]}" -- "${train[@]}"', watched=False)
-    return (shell.script("torchrun.sh", text),)
+    return (shell.script("torchrun.sh", text), *shell.meeting(job))

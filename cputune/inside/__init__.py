@@ -9,7 +9,8 @@ How a process becomes a rank that is measured
 ---------------------------------------------
 Two variables, and one of two ways in::
 
-    CPUTUNE_TRIAL_SOCKET   path of the Unix socket that somebody listens on
+    CPUTUNE_TRIAL_SOCKET   path of the Unix socket that somebody listens on; tcp:TOKEN:PORT:HOST
+                           where ranks of other hosts speak to it too
     CPUTUNE_TRIAL_SCRATCH  directory that takes what the script would have written
     CPUTUNE_TRIAL_FORCE    JSON, what the plan sets in the script; see ``carry.Force``.
                            Without it nothing of the plan is set: the launch is only observed

@@ -32,6 +32,7 @@ class RankState(TypedDict, total=False):
     """What a rank really runs with, read once, when its first step is over.
 
     Attributes:
+        host: the name of the machine that it runs on.
         threads: of torch; None where torch is not loaded.
         dtype: what the first layer that multiplies matrices gave; None where none did.
         mapped: files of allocators and OpenMP runtimes that are mapped into the process.
@@ -63,6 +64,7 @@ class RankState(TypedDict, total=False):
     """
 
     pid: int
+    host: str
     rank: int
     local_rank: int
     world_size: int

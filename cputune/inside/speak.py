@@ -1,4 +1,4 @@
-"""The rank's end of the line: JSON lines over a Unix socket, opened when first needed."""
+"""The rank's end of the line: JSON lines over a socket, opened when first needed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ LOCAL_RANK_NAMES = (
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "SLURM_LOCALID",
 )
+
+
+TCP = "tcp:"
+"""How an address begins that ranks of other hosts can reach: ``tcp:TOKEN:PORT:HOST``."""
+
+CONNECT_SECONDS = 20.0
+
+SILENT_SECONDS = 20
+"""A listener that cannot be reached for so long is gone, and its ranks with it."""
 
 
 def number_from(names: tuple[str, ...]) -> int:
@@ -85,8 +94,7 @@ class Speaker:
             self._socket = None
 
     def _connect(self) -> None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(self.path)
+        connection = connected(self.path)
         self._socket, self._pid = connection, os.getpid()
         hello: Hello = {
             "event": "hello",
@@ -95,6 +103,27 @@ class Speaker:
             "pid": os.getpid(),
         }
         connection.sendall(_line(hello))
+
+
+def connected(address: str) -> socket.socket:
+    """A line to a listener: a Unix socket's path, or ``tcp:TOKEN:PORT:HOST``. Raises OSError."""
+    if not address.startswith(TCP):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(address)
+        return connection
+    token, port, host = address[len(TCP) :].split(":", 2)
+    connection = socket.create_connection((host, int(port)), CONNECT_SECONDS)
+    connection.settimeout(None)
+    for level, option, value in (
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_SECONDS // 2),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENT_SECONDS // 4),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_SECONDS * 1000),
+    ):
+        connection.setsockopt(level, option, value)
+    connection.sendall(token.encode() + b"\n")
+    return connection
 
 
 def _line(message: RankMessage) -> bytes:

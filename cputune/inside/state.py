@@ -55,6 +55,7 @@ def read() -> RankState:
     }
     state: RankState = {
         "pid": os.getpid(),
+        "host": os.uname().nodename,
         "rank": distributed.get_rank() if grouped and distributed else 0,
         "world_size": distributed.get_world_size() if grouped and distributed else 1,
         "backend": str(distributed.get_backend()) if grouped and distributed else None,

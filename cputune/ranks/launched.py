@@ -67,29 +67,34 @@ def observe(
     timeout_seconds: float,
     logs: Sequence[Path] = (),
     show: Iterable[str] = (),
+    host: str | None = None,
+    scratch: Path | None = None,
 ) -> Launched:
     """Start the commands together and listen until every rank has made its steps.
 
     ``ranks`` are awaited in all; a launch that starts fewer is listened to until it ends
     by itself, or until the time is up. ``logs`` are further files that hold its output,
     ``show`` the names of variables that the ranks shall show beside those that they always do.
+    ``host``: an address of this machine at which ranks of other hosts reach it. ``scratch``: a
+    folder for what the script would have written; without it one that goes with the launch.
     Raises TrialError where it cannot be watched over.
     """
     with (
         WorkFolder() as work,
-        contextlib.closing(Post(work.socket_folder)) as post,
+        contextlib.closing(Post(work.socket_folder, host=host)) as post,
         contextlib.closing(Supervisor(os.environ, (), work)) as supervisor,
     ):
         supervisor.join(post)
-        scratch = work.path / "scratch"
-        scratch.mkdir()
+        if scratch is None:
+            scratch = work.path / "scratch"
+            scratch.mkdir()
         started = time.monotonic()
         deadline = started + timeout_seconds
         job = Job(supervisor, post, ranks=ranks, grace_seconds=GRACE_SECONDS)
         job.start(
-            [_reporting(command, post.path, str(scratch), show) for command in commands],
+            [_reporting(command, post.address, str(scratch), show) for command in commands],
             # slurmd starts the ranks of a batch script, not whoever has submitted it.
-            mark=(SOCKET_VARIABLE, post.path),
+            mark=(SOCKET_VARIABLE, post.address),
         )
         whole: list[Step] = []
         enough = False

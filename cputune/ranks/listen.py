@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import os
+import secrets
 import selectors
 import socket
 from pathlib import Path
 from typing import Any
 
 from cputune.inside.messages import Turn, is_message
+from cputune.inside.speak import TCP
 
 LONGEST_LINE = 4 << 20
 
 
 class Post:
-    """A Unix socket that ranks connect to, and other line sockets read in the same wait."""
+    """A socket that ranks connect to, and other line sockets read in the same wait.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        path: of the Unix socket, for ranks of this machine.
+        address: what ranks are told to connect to: the path, or where an address of this
+            machine is given ``tcp:TOKEN:PORT:HOST``, for ranks of other hosts too.
+    """
+
+    def __init__(self, folder: Path, *, host: str | None = None) -> None:
         self._selector = selectors.DefaultSelector()
         self.path = str(folder / "socket")
-        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._server.bind(self.path)
-        self._server.listen(256)
-        self._server.setblocking(False)
-        self._selector.register(self._server, selectors.EVENT_READ, None)
+        self.address = self.path
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        server.bind(self.path)
+        self._servers = [server]
+        self._token = secrets.token_hex(16)
+        if host is not None:
+            server = socket.create_server((host, 0), family=_family(host))
+            self._servers.append(server)
+            self.address = f"{TCP}{self._token}:{server.getsockname()[1]}:{host}"
+        for server in self._servers:
+            server.listen(256)
+            server.setblocking(False)
+            self._selector.register(server, selectors.EVENT_READ, None)
 
     def add(self, connection: socket.socket, source: Any) -> None:
         """Read this socket too; its events carry ``source``."""
@@ -44,13 +61,11 @@ class Post:
         """
         heard: list[tuple[Any, dict[str, Any] | None]] = []
         for key, _ in self._selector.select(seconds):
+            connection: socket.socket = key.fileobj  # type: ignore[assignment]
             if key.data is None:
-                with contextlib.suppress(OSError):
-                    connection, _ = self._server.accept()
-                    self.add(connection, None)
+                self._accept(connection)
                 continue
             line: _Line = key.data
-            connection = key.fileobj  # type: ignore[assignment]
             closed = line.read(connection)
             heard += [(line.source, message) for message in line.take()]
             if closed:
@@ -60,11 +75,20 @@ class Post:
                 heard.append((line.source, None))
         return heard
 
+    def _accept(self, server: socket.socket) -> None:
+        """Take a rank in; from the network only one that begins with the token."""
+        with contextlib.suppress(OSError):
+            connection, _ = server.accept()
+            connection.setblocking(False)
+            token = None if server.family == socket.AF_UNIX else self._token
+            line = _Line(None, token)
+            self._selector.register(connection, selectors.EVENT_READ, line)
+
     def tell_ranks(self, message: Turn) -> None:
         """Say something to every rank that has spoken; one that is gone does not hear it."""
         line = json.dumps(message).encode() + b"\n"
         for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, _Line) and key.data.is_rank:
+            if isinstance(key.data, _Line) and isinstance(key.data.source, int):
                 with contextlib.suppress(OSError):
                     key.fileobj.sendall(line)  # type: ignore[union-attr]
 
@@ -74,26 +98,34 @@ class Post:
             if isinstance(key.data, _Line) and key.data.is_rank:
                 self._selector.unregister(key.fileobj)
                 key.fileobj.close()  # type: ignore[union-attr]
-        while True:
-            try:
-                self._server.accept()[0].close()
-            except OSError:
-                return
+        for server in self._servers:
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
 
     def close(self) -> None:
         """Close every line and remove the socket."""
         self.drop_ranks()
         self._selector.close()
-        self._server.close()
+        for server in self._servers:
+            server.close()
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 
 
-class _Line:
-    """One connection: what was read and is not yet a whole line, and who speaks."""
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
-    def __init__(self, source: Any) -> None:
+
+class _Line:
+    """One connection: what was read and is not yet a whole line, and who speaks.
+
+    Where a token is wanted, the first line is that, or the other end is nobody of ours.
+    """
+
+    def __init__(self, source: Any, token: str | None = None) -> None:
         self.source = source
+        self._token = token
         self.is_rank = source is None
         self._rest = b""
         self._messages: list[dict[str, Any]] = []
@@ -109,6 +141,10 @@ class _Line:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
             return True
+        if lines and self._token is not None:
+            if not hmac.compare_digest(lines.pop(0), self._token.encode()):
+                return True
+            self._token = None
         for text in lines:
             try:
                 message = json.loads(text)

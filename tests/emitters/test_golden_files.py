@@ -16,11 +16,12 @@ import cputune.emitters.header
 from cputune.emitters import FORMATS, EmittedFile, emit
 from cputune.emitters.command import CARRY_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
 from cputune.emitters.job import RANK_SCRIPT
+from cputune.emitters.shell import MEET_SCRIPT
 from cputune.verifier import CONSUMERS
 from cputune.verifier.artefact import format_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-COMPANIONS = (RANK_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
+COMPANIONS = (RANK_SCRIPT, MEET_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
 SCRIPTS = sorted(GOLDEN.glob("*/*/*.sh"))
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import runpy
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -88,8 +89,48 @@ def test_a_process_that_nobody_numbered_is_the_first() -> None:
     assert seen("--launcher", "torch", "--cpus", f"{ALLOWED[0]}/{LAST}")[1] == [ALLOWED[0]]
 
 
-def test_it_is_python_3_7() -> None:
-    ast.parse(RANK.read_text(encoding="utf-8"), feature_version=(3, 7))
+@pytest.mark.parametrize("program", [RANK, RANK.with_name("_meet.py")])
+def test_it_is_python_3_7(program: Path) -> None:
+    ast.parse(program.read_text(encoding="utf-8"), feature_version=(3, 7))
+
+
+@pytest.mark.parametrize(("rank", "cpu"), [("1", ALLOWED[0]), ("3", ALLOWED[-1])])
+def test_hosts_that_differ_have_a_list_each(rank: str, cpu: int) -> None:
+    lists = ("--cpus", f"4000/{ALLOWED[0]}", "--cpus", f"4000/{LAST}")
+    numbers = {**TORCH, "RANK": rank, "WORLD_SIZE": "4"}
+    assert seen("--launcher", "torch", *lists, **numbers)[1] == [cpu]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "environment"),
+    [
+        ("elsewhere.invalid,127.0.0.1", {}),  # by its address
+        (f"elsewhere.invalid,{socket.gethostname()}", {}),  # by its name
+        ("elsewhere.invalid,node2", {"SLURMD_NODENAME": "node2"}),  # as Slurm calls it
+        ("127.0.0.1,127.0.0.2", {"RANK": "3"}),  # both are here: by its number
+    ],
+)
+def test_a_host_is_known_wherever_the_launcher_has_put_it(
+    hosts: str, environment: dict[str, str]
+) -> None:
+    lists = ("--cpus", "4000/4000", "--cpus", f"4000/{LAST}", "--hosts", hosts)
+    numbers = {**TORCH, "RANK": "1", "WORLD_SIZE": "4", **environment}
+    assert seen("--launcher", "torch", *lists, **numbers)[1] == [ALLOWED[-1]]
+
+
+def test_workers_of_oneccl_get_the_cpus_of_their_host() -> None:
+    lists = ("--cpus", f"{LAST}/{LAST}", "--cpus", f"{LAST}/{LAST}")
+    workers = ("--ccl-cpus", "0,1", "--ccl-cpus", "6,7")
+    numbers = {**TORCH, "RANK": "3", "WORLD_SIZE": "4", "CCL_WORKER_AFFINITY": "0,1"}
+    _, _, variables = seen("--launcher", "torch", *lists, *workers, **numbers)
+    assert variables["CCL_WORKER_AFFINITY"] == "6,7"
+
+
+def test_a_host_that_the_plan_does_not_know_is_told() -> None:
+    numbers = {**TORCH, "RANK": "5", "WORLD_SIZE": "6"}
+    answer = start("--cpus", f"0/{LAST}", "--cpus", f"0/{LAST}", "--", "x.py", **numbers)
+    assert answer.returncode == 3
+    assert "host 2 has no CPUs: the plan is for 2" in answer.stderr
 
 
 def test_an_outer_rank_does_not_beat_the_launcher() -> None:
@@ -211,7 +252,7 @@ def test_oneccl_workers_of_a_pod_have_cpus_of_their_own() -> None:
         (("--bind", "tight", "--", "x.py"), "--bind is exact, offered or pod=N"),
         (("--bind", "pod=many", "--", "x.py"), "not 'many'"),
         (("--cpus", "zero", "--", "x.py"), "a CPU is a whole number, not 'zero'"),
-        (("--cpus", "0-", "--cpus", "5-1", "--", "x.py"), "is no list of CPUs"),
+        (("--cpus", "5-1", "--", "x.py"), "is no list of CPUs"),
         (("--cpus", "²", "--", "x.py"), "not '²'"),
         (("--set", "=x", "--", "x.py"), "error:"),
         (("--cpus", "0", "--"), "no command"),

@@ -108,6 +108,7 @@ export MASTER_ADDR MASTER_PORT=$port
 launch=(
   srun --ntasks=8 --ntasks-per-node=8
   --cpu-bind=cores --distribution=block:block --export=ALL
+  --kill-on-bad-exit=1
 )
 
 rank=(

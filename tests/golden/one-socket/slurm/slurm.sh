@@ -104,6 +104,7 @@ export MASTER_ADDR MASTER_PORT=$port
 launch=(
   srun --ntasks=2 --ntasks-per-node=2
   --cpu-bind=cores --distribution=block:block --export=ALL
+  --kill-on-bad-exit=1
 )
 
 rank=(

@@ -100,6 +100,7 @@ export MASTER_ADDR MASTER_PORT=$port
 launch=(
   srun --ntasks=1 --ntasks-per-node=1
   --cpu-bind=cores --distribution=block:block --export=ALL
+  --kill-on-bad-exit=1
 )
 
 rank=(
