@@ -211,12 +211,12 @@ def _network(address: str) -> str | None:
 
 
 def loopback_name(network: Network) -> str | None:
-    """The loopback address that /etc/hosts gives to a host's own name, and nothing else.
+    """The loopback address that /etc/hosts gives to a host's own name, others beside it or not.
 
-    gloo then announces it, and no other host can connect (``127.0.1.1`` on Debian).
+    gloo then announces it, and no other host can connect (``127.0.1.1`` on Debian). In whatever
+    line it stands: getaddrinfo puts the address of the smallest scope first (RFC 6724).
     """
-    addresses = network.hostname_addresses or ()
-    return addresses[0] if addresses and all(map(is_loopback, addresses)) else None
+    return next(filter(is_loopback, network.hostname_addresses or ()), None)
 
 
 def gloo_link(network: Network, address: str | None, told: str | None = None) -> str | None:

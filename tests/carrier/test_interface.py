@@ -123,3 +123,5 @@ def test_debian_s_own_name_is_a_loopback_name() -> None:
     assert loopback_name(host(own="127.0.1.1")) == "127.0.1.1"
     assert loopback_name(host(own="10.0.0.1")) is None
     assert loopback_name(Network()) is None
+    beside = Network(hostname_addresses=("10.0.0.1", "127.0.1.1"))
+    assert loopback_name(beside) == "127.0.1.1", "getaddrinfo puts it first"

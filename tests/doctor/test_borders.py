@@ -368,7 +368,7 @@ ONE_CONDITION_LACKS: tuple[tuple[str, Changes], ...] = (
     ),
     (
         "gloo-loopback",
-        {"network": {"hostname_addresses": ("127.0.1.1", "10.0.0.7")}, **env(PET_NNODES="2")},
+        {"network": {"hostname_addresses": ("10.0.0.7", "10.1.0.7")}, **env(PET_NNODES="2")},
     ),
     ("gloo-loopback", {"network": {"hostname_addresses": ()}, **env(PET_NNODES="2")}),
     ("interface-missing", {"network": Network(interfaces=None), **env(GLOO_SOCKET_IFNAME="eth9")}),

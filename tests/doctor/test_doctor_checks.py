@@ -470,7 +470,7 @@ CASES = (
     ),
     Case(
         "gloo-loopback",
-        {"network": {"hostname_addresses": ("127.0.1.1",)}, **env(**TWO_PODS)},
+        {"network": {"hostname_addresses": ("10.0.0.7", "127.0.1.1")}, **env(**TWO_PODS)},
         ("127.0.1.1", "2 machines"),
         ERROR,
         near={"network": {"hostname_addresses": ("127.0.1.1",)}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from cputune.carrier.interface import choose_interface, loopback_name
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import (
     job_nodes,
@@ -137,18 +138,18 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
     """Symptom: "connectFullMesh failed" as soon as ranks run on two machines.
 
     Cause: gloo binds to the address of the machine's own name, and /etc/hosts gives it
-    as 127.0.0.1 or 127.0.1.1 (Debian does).
+    as 127.0.0.1 or 127.0.1.1 (Debian does), if only beside the right one.
     """
-    addresses = facts.network.hostname_addresses
-    if not addresses or value(facts, "GLOO_SOCKET_IFNAME") or job_nodes(facts) < 2:
+    loopback = loopback_name(facts.network)
+    if loopback is None or value(facts, "GLOO_SOCKET_IFNAME") or job_nodes(facts) < 2:
         return
-    if all(address.startswith(LOOPBACK) for address in addresses):
-        outside = next((name for name in facts.network.interfaces or () if name != "lo"), None)
-        yield gloo_loopback.finding(
-            f"/etc/hosts gives this machine's name as {', '.join(addresses)}; "
-            f"{job_nodes(facts)} machines take part",
-            command=f"export GLOO_SOCKET_IFNAME={shlex.quote(outside)}" if outside else None,
-        )
+    chosen = choose_interface([("", facts.network)]).name
+    outside = chosen or next((n for n in facts.network.interfaces or () if n != "lo"), None)
+    yield gloo_loopback.finding(
+        f"/etc/hosts gives this machine's name as {loopback}; "
+        f"{job_nodes(facts)} machines take part",
+        command=f"export GLOO_SOCKET_IFNAME={shlex.quote(outside)}" if outside else None,
+    )
 
 
 @check(
