@@ -1,0 +1,187 @@
+"""How cputune grows with the machine and with the number of hosts, by machines that are simulated.
+
+    python benchmarks/scale.py                      # all tables of docs/scaling.md
+    python benchmarks/scale.py --tables machines    # or nodes, doctor
+
+Nothing is trained. ``machines``: a node of 1 × 8 to 8 × 128 cores: to read it, to lay out its
+plans, to propose one, memory, documents. ``nodes``: a plan of the largest machine on 1 to 1,024
+of them: to emit it and to keep it, where all nodes are alike and where each has CPUs of its own.
+``doctor``: as many hosts, each asked by the agent in a process of its own on this machine, which
+stands for ssh. Every row is a new process; a time is the least of several. Needs a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from machines import EVERY_LIBRARY, TODAY, Model, SimulatedRunner, simulated
+
+import cputune
+from cputune.facts import HostFacts, Library
+from cputune.plan import Plan
+from cputune.tuner.sampler import History, PlanSampler
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from hosts import builder
+
+SHAPES = ((1, 8), (1, 56), (2, 56), (2, 128), (4, 128), (8, 128))
+NODES = (1, 4, 16, 64, 256, 1024)
+HOSTS = (100, 1000)
+TRIALS = 100
+"""Trials that the model has learnt from where a proposal is timed."""
+LEAST_OF = 3
+BATCH = 1 << 16
+"""Samples of a step over all ranks, that any number of nodes can share."""
+
+
+def seconds(do: Callable[[], object], rounds: int = LEAST_OF) -> float:
+    """The least time of several."""
+    taken = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        do()
+        taken.append(time.perf_counter() - started)
+    return min(taken)
+
+
+def mebibytes() -> float:
+    """The most memory that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def kibibytes(document: object) -> float:
+    """How long a document is as JSON."""
+    return len(json.dumps(document).encode()) / 1024
+
+
+def facts_of(sockets: int, cores: int) -> HostFacts:
+    """A machine with SMT and every library, read from the files that Linux would show."""
+    facts = cputune.probe(builder.machine(None, sockets=sockets, cores=cores, smt=2))
+    libraries = tuple(Library(name=n, path=f"/usr/lib/lib{n}.so.4") for n in EVERY_LIBRARY)
+    return replace(facts, packages=TODAY, libraries=libraries)
+
+
+def machine_row(sockets: int, cores: int) -> dict[str, Any]:
+    """What one machine costs."""
+    host = builder.machine(None, sockets=sockets, cores=cores, smt=2)
+    facts = facts_of(sockets, cores)
+    job = cputune.Workload.from_recipe("bert-mini")
+    before = mebibytes()
+    space = cputune.search_space(facts, job)
+    history = History()
+    sampler = PlanSampler(space, history, seed=0)
+    first = seconds(lambda: sampler.propose(0))
+    one = simulated("scale", facts, Model())
+    plans = list(space.plans())
+    for plan in plans[:: max(1, len(plans) // TRIALS)][:TRIALS]:
+        history.tried.add(plan)
+        history.plans.append(plan)
+        history.logs.append(one.seconds(plan))
+        history.errors.append(0.01)
+    started = time.perf_counter()
+    sampler.propose(len(history.plans))
+    proposal = time.perf_counter() - started
+    result = cputune.tune(one.workload, facts=facts, runner=one.runner(0), budget=20)
+    from cputune.report.diagnosis import document
+
+    return {
+        "machine": f"{sockets} × {cores}",
+        "plans": len(plans),
+        "probe s": seconds(lambda: cputune.probe(host)),
+        "space s": seconds(lambda: cputune.search_space(facts, job)),
+        "model s": seconds(lambda: PlanSampler(space, History(), seed=0)),
+        "first proposal s": first,
+        "proposal s": proposal,
+        "memory MiB": mebibytes() - before,
+        "doctor KiB": kibibytes(document(cputune.diagnose(facts))),
+        "result KiB": kibibytes(result.to_json()),
+    }
+
+
+def node_row(nodes: int) -> dict[str, Any]:
+    """What a plan of the largest machine costs to write down for so many of them."""
+    sockets, cores = SHAPES[-1]
+    facts = facts_of(sockets, cores)
+    job = replace(cputune.Workload.from_recipe("bert-mini"), global_batch_size=BATCH)
+    runner = SimulatedRunner(true=lambda plan: Model().seconds(facts, plan), workload=job)
+    result = cputune.tune(job, facts=facts, runner=runner, budget=5)
+    hosts = tuple(cputune.Node(name=f"node{i:04}") for i in range(nodes))
+    row: dict[str, Any] = {"nodes": nodes}
+    for name, plan in (("alike", result.best.plan), ("own CPUs", _own_cpus(result.best.plan, nodes))):
+        there = replace(result, best=replace(result.best, plan=plan))
+
+        def emit(there: cputune.Result = there) -> tuple[cputune.EmittedFile, ...]:
+            return cputune.emit(there, "all", facts=facts, nodes=nodes, hosts=hosts)
+
+        row[f"emit s, {name}"] = seconds(emit)
+        row[f"files KiB, {name}"] = sum(len(file.text.encode()) for file in emit()) / 1024
+        row[f"plan KiB, {name}"] = kibibytes(plan.to_json())
+        row[f"hash ms, {name}"] = 1000 * seconds(lambda plan=plan: hash(plan))
+    row["memory MiB"] = mebibytes()
+    return row
+
+
+def _own_cpus(plan: Plan, nodes: int) -> Plan:
+    """The plan where every second node has its CPUs in another order."""
+    others = tuple(reversed(plan.cpus))
+    return replace(plan, nodes=nodes, node_cpus=tuple((plan.cpus, others)[n % 2] for n in range(nodes)))
+
+
+def doctor_row(hosts: int) -> dict[str, Any]:
+    """The doctor over so many hosts, each a process of this machine."""
+    raise NotImplementedError
+
+
+TABLES: dict[str, tuple[Callable[..., dict[str, Any]], Sequence[tuple[int, ...]]]] = {
+    # name: what makes a row, and of what
+    "machines": (machine_row, SHAPES),
+    "nodes": (node_row, tuple((nodes,) for nodes in NODES)),
+    "doctor": (doctor_row, tuple((hosts,) for hosts in HOSTS)),
+}
+
+
+def rows(table: str) -> Iterator[dict[str, Any]]:
+    """Each row from a process of its own, so that memory is the row's alone."""
+    for of in TABLES[table][1]:
+        argv = [sys.executable, __file__, "--row", table, *map(str, of)]
+        told = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout
+        row: dict[str, Any] = json.loads(told.splitlines()[-1])
+        yield row
+
+
+def print_table(table: str) -> None:
+    """The rows as Markdown, as they come."""
+    for number, row in enumerate(rows(table)):
+        if not number:
+            print(f"\n| {' | '.join(row)} |\n|{'---|' * len(row)}")
+        cells = (f"{v:,.3g}" if isinstance(v, float) else str(v) for v in row.values())
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--tables", nargs="*", choices=tuple(TABLES), default=tuple(TABLES))
+    parser.add_argument("--row", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.row:
+        make, _ = TABLES[options.row[0]]
+        print(json.dumps(make(*map(int, options.row[1:]))))
+        return
+    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
+    for table in options.tables:
+        print_table(table)
+
+
+if __name__ == "__main__":
+    main()
