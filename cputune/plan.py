@@ -74,8 +74,9 @@ class Plan:
     preload: tuple[str, ...] = ()
     cpus: CpuLists
     ccl_cpus: CpuLists = ()
-    node_cpus: tuple[CpuLists, ...] = ()
-    node_ccl_cpus: tuple[CpuLists, ...] = ()
+    # Of a thousand nodes they are a million numbers; plans differ in what is hashed already.
+    node_cpus: tuple[CpuLists, ...] = field(default=(), hash=False)
+    node_ccl_cpus: tuple[CpuLists, ...] = field(default=(), hash=False)
     as_found: bool = False
     settings: Mapping[str, KnobValue] = field(default_factory=dict, hash=False)
 
@@ -88,7 +89,8 @@ class Plan:
             raise ValueError("a plan needs one oneCCL CPU list for each local rank, or none")
         self._check_nodes()
         lists = (self.cpus, self.ccl_cpus, *self.node_cpus, *self.node_ccl_cpus)
-        shares = [cpus for one in lists for cpus in one if cpus]
+        once = {id(one): one for one in lists}  # nodes that are alike mostly share their lists
+        shares = [cpus for one in once.values() for cpus in one if cpus]
         if any(min(cpus) < 0 or max(cpus) >= MAX_CPUS for cpus in shares):
             raise ValueError("no machine has such a CPU")
         if self.ccl_workers < 0:
@@ -109,7 +111,7 @@ class Plan:
             raise ValueError("oneCCL CPU lists of nodes: one for each node, or none")
         if self.node_ccl_cpus and self.node_ccl_cpus[0] != self.ccl_cpus:
             raise ValueError("the first oneCCL CPU lists of nodes are ccl_cpus")
-        if len({self._lists_of(node) for node in range(self.nodes)}) == 1:
+        if all(self._lists_of(node) == self._lists_of(0) for node in range(self.nodes)):
             raise ValueError("nodes with the same CPUs have no lists of their own")
         if any(len(one) != self.processes_per_node for one in self.node_cpus):
             raise ValueError("every node needs one CPU list for each local rank")
@@ -150,7 +152,7 @@ class Plan:
 
         Nodes that are alike in both are written once, as ``cpus`` and ``ccl_cpus``.
         """
-        differ = len(set(cpus)) > 1 or len(set(ccl_cpus)) > 1
+        differ = any(of[0] != one for of in (cpus, ccl_cpus) for one in of)
         return replace(
             self,
             nodes=len(cpus),
