@@ -18,7 +18,6 @@ import platform
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,11 +28,17 @@ from machines import EVERY_LIBRARY, TODAY, Model, SimulatedRunner, simulated
 
 import cputune
 from cputune.facts import HostFacts, Library
+from cputune.layout import guide_plan
+from cputune.nodes.far_host import FarHost
+from cputune.nodes.many import on_each
+from cputune.nodes.named import Node
 from cputune.plan import Plan
+from cputune.report.diagnosis import document
 from cputune.tuner.sampler import History, PlanSampler
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from hosts import builder
+from nodes.fakes import FakeReach
 
 SHAPES = ((1, 8), (1, 56), (2, 56), (2, 128), (4, 128), (8, 128))
 NODES = (1, 4, 16, 64, 256, 1024)
@@ -93,8 +98,6 @@ def machine_row(sockets: int, cores: int) -> dict[str, Any]:
     sampler.propose(len(history.plans))
     proposal = time.perf_counter() - started
     result = cputune.tune(one.workload, facts=facts, runner=one.runner(0), budget=20)
-    from cputune.report.diagnosis import document
-
     return {
         "machine": f"{sockets} × {cores}",
         "plans": len(plans),
@@ -116,9 +119,10 @@ def node_row(nodes: int) -> dict[str, Any]:
     job = replace(cputune.Workload.from_recipe("bert-mini"), global_batch_size=BATCH)
     runner = SimulatedRunner(true=lambda plan: Model().seconds(facts, plan), workload=job)
     result = cputune.tune(job, facts=facts, runner=runner, budget=5)
-    hosts = tuple(cputune.Node(name=f"node{i:04}") for i in range(nodes))
+    hosts = tuple(Node(name=f"node{i:04}") for i in range(nodes))
     row: dict[str, Any] = {"nodes": nodes}
-    for name, plan in (("alike", result.best.plan), ("own CPUs", _own_cpus(result.best.plan, nodes))):
+    alike = replace(guide_plan(facts), nodes=nodes)
+    for name, plan in (("alike", alike), ("own CPUs", _own_cpus(alike))):
         there = replace(result, best=replace(result.best, plan=plan))
 
         def emit(there: cputune.Result = there) -> tuple[cputune.EmittedFile, ...]:
@@ -132,15 +136,31 @@ def node_row(nodes: int) -> dict[str, Any]:
     return row
 
 
-def _own_cpus(plan: Plan, nodes: int) -> Plan:
+def _own_cpus(plan: Plan) -> Plan:
     """The plan where every second node has its CPUs in another order."""
-    others = tuple(reversed(plan.cpus))
-    return replace(plan, nodes=nodes, node_cpus=tuple((plan.cpus, others)[n % 2] for n in range(nodes)))
+    others = plan.cpus[1:] + plan.cpus[:1]
+    own = tuple(others if node % 2 else plan.cpus for node in range(plan.nodes))
+    return replace(plan, node_cpus=own) if plan.nodes > 1 else plan
 
 
 def doctor_row(hosts: int) -> dict[str, Any]:
-    """The doctor over so many hosts, each a process of this machine."""
-    raise NotImplementedError
+    """What it costs to look at so many hosts; each is an agent in a process of this machine."""
+    nodes = [Node(name=f"node{number:04}") for number in range(hosts)]
+    before, theirs = time.process_time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.perf_counter()
+    heard = on_each(nodes, FakeReach(), lambda line: cputune.probe(FarHost(line)), 600.0)
+    wall, ours = time.perf_counter() - started, time.process_time() - before
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    agents = used.ru_utime + used.ru_stime - theirs.ru_utime - theirs.ru_stime
+    per_hundred = 100 / hosts
+    return {
+        "hosts": hosts,
+        "told": sum(one.answer is not None for one in heard),
+        "s per hundred": wall * per_hundred,
+        "CPU s of ours per hundred": ours * per_hundred,
+        "CPU s of agents per hundred": agents * per_hundred,
+        "memory MiB": mebibytes(),
+    }
 
 
 TABLES: dict[str, tuple[Callable[..., dict[str, Any]], Sequence[tuple[int, ...]]]] = {
