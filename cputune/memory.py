@@ -62,8 +62,9 @@ _DEFAULTS = {
 0 is derived: four hidden sizes (``inner``), as many as encoder layers (``decoder_layers``)."""
 
 
-def needed_bytes(workload: Workload, ranks: int = 1) -> int | Unknown:
-    """Memory of all ranks of a job on one node, at least; Unknown for a model without a count.
+def needed_bytes(workload: Workload, ranks: int = 1, *, nodes: int = 1) -> int | Unknown:
+    """Memory of the ``ranks`` of each of so many nodes, at least; Unknown for a model without a
+    count.
 
     Of a script only the processes are counted.
     """
@@ -77,7 +78,9 @@ def needed_bytes(workload: Workload, ranks: int = 1) -> int | Unknown:
     values = 1 if recipe.lora else VALUES_PER_PARAMETER  # frozen weights have no gradient
     state = values * value_bytes * _parameters(sizes)
     per_rank = workload.batch_per_rank
-    samples = (workload.global_batch_size or ranks) if per_rank is None else per_rank * ranks
+    samples = per_rank and per_rank * ranks
+    if samples is None:
+        samples = -(-(workload.global_batch_size or ranks * nodes) // nodes)
     return ranks * (PROCESS_BYTES + state) + samples * _activation_bytes(sizes, recipe)
 
 

@@ -157,6 +157,7 @@ FailureKind = Literal[
     "no measurement",
     "contended",
     "diverged",
+    "host lost",
     "failed",
 ]
 """Why a trial gives no number, in one word for machines."""
@@ -208,6 +209,16 @@ class TimedOut(TrialError):  # noqa: N818
     """No step came for too long."""
 
     kind: FailureKind = "timed out"
+
+
+class HostLost(TrialError):  # noqa: N818
+    """A host on which ranks ran is not reached any more; ``name`` is what it was named."""
+
+    kind: FailureKind = "host lost"
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} was lost: {reason}")
+        self.name = name
 
 
 class NoMeasurement(TrialError):  # noqa: N818

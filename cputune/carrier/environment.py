@@ -48,16 +48,22 @@ def base_environment(
     return base
 
 
-def rank_numbers(plan: Plan, rank: int, port: int) -> dict[str, str]:
-    """The numbers of one rank. A job of one rank has none, as without us."""
+def rank_numbers(
+    plan: Plan, rank: int, port: int, *, node: int = 0, address: str = "127.0.0.1"
+) -> dict[str, str]:
+    """The numbers of the local ``rank`` of a node. A job of one rank has none, as without us.
+
+    ``address`` and ``port``: where the first rank of all is to be met.
+    """
     if plan.world_size == 1 or plan.as_found:
         return {}
     return {
-        "RANK": str(rank),
+        "RANK": str(node * plan.processes_per_node + rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(plan.world_size),
         "LOCAL_WORLD_SIZE": str(plan.processes_per_node),
-        "MASTER_ADDR": "127.0.0.1",
+        **({"NODE_RANK": str(node)} if plan.nodes > 1 else {}),
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
     }
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cputune.cli._commands import again, print_space
+from cputune.cli._hosts import asked_hosts, host_options, way_to
 from cputune.cli._output import console, print_json, tell
 from cputune.cli._places import refuse_overwriting, study_path
 from cputune.cli._results import remember
@@ -66,6 +67,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
     "--share-machine", is_flag=True, help="Measure even while another process measures here."
 )
 @click.option("--wait-quiet", metavar="TIME", help="Wait so long until nothing else computes here.")
+@host_options
 @click.option("-o", "--output", metavar="FILE", default="cputune.json", show_default=True)
 @click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
 @click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
@@ -91,16 +93,20 @@ def command(
     resume: bool,
     share_machine: bool,
     wait_quiet: str | None,
+    hosts: str | None,
+    hostfile: str | None,
+    ssh: str | None,
     output: str,
     force: bool,
     no_history: bool,
     as_json: bool,
     script: tuple[str, ...],
 ) -> None:
-    """Measure plans on this machine and find the fastest.
+    """Measure plans on this machine, or over several hosts, and find the fastest.
 
     \b
     cputune tune
+    cputune tune --hosts node1,node2
     cputune tune --budget 10 --recipe distilbert-squad
     cputune tune -- run_qa.py --model_name_or_path bert-base-uncased --do_train
     """
@@ -123,14 +129,23 @@ def command(
     from cputune.cli._progress import Progress
     from cputune.host import RecordedHost
     from cputune.probing import probe
+    from cputune.ranks.opened import open_hosts
     from cputune.tuner import search_space, tune
 
     if root is not None and not dry_run:
         raise UsageError(
             "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
         )
-    if dry_run:
+    named = asked_hosts(hosts, hostfile)
+    if root is not None and named:
+        raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
+    opened = ctx.with_resource(open_hosts(named, way_to(hosts, ssh), job)) if named else None
+    if opened is not None:
+        facts = opened.facts[0][1]
+        options["hosts"] = opened.facts
+    else:
         facts = probe(None if root is None else RecordedHost(root))
+    if dry_run:
         space = search_space(facts, job, **options)
         print_space(space, budget=budget, most_seconds=seconds, as_json=as_json)
         return
@@ -138,8 +153,8 @@ def command(
     book = study_path(study, destination)
     refuse_overwriting(destination, book, force=force, resume=resume)
     _require_packages(job)
-    facts = probe()
     search_space(facts, job, **options)
+    options["hosts"] = opened
     _say_beforehand(facts)
     if force and not resume:
         from cputune.host.locks import study_lock

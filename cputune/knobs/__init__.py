@@ -20,6 +20,7 @@ from cputune.knobs.compile import COMPILE
 from cputune.knobs.dropout import DROPOUT
 from cputune.knobs.ipex import IPEX
 from cputune.knobs.malloc import MALLOC
+from cputune.knobs.nodes import NODES
 from cputune.knobs.openmp import OPENMP
 from cputune.knobs.optimizer import OPTIMIZER
 from cputune.knobs.placement import PLACEMENT
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from cputune.plan import Plan
 
 KNOBS: tuple[Knob, ...] = (
+    NODES,
     RANKS,
     THREADS,
     SMT,

@@ -50,12 +50,14 @@ class Ask:
 
     ``fixed`` are knobs that are held at a value. ``allow_slow_precision`` offers bf16
     where the CPU only emulates it. ``workload`` is what is trained. ``own`` are knobs that its
-    script decides, at the values of today's launch; they are held in ``fixed`` too.
+    script decides, at the values of today's launch; they are held in ``fixed`` too. ``hosts`` are
+    those that plans may run on, by name and in order; none where it is this machine alone.
     """
 
     workload: Workload | None = None
     fixed: Mapping[str, KnobValue] = field(default_factory=dict)
     own: Mapping[str, KnobValue] = field(default_factory=dict)
+    hosts: tuple[tuple[str, HostFacts], ...] = ()
     allow_slow_precision: bool = False
 
     def kept(self, name: str, values: Iterable[KnobValue]) -> tuple[KnobValue, ...]:
@@ -113,8 +115,8 @@ class Footprint:
     """What a plan occupies on a machine.
 
     ``busy_cores`` are those of one rank, ``share`` is that of all ranks in the cores of
-    the machine, ``sockets`` and ``nodes`` are those under the first rank, and
-    ``sockets_of_all`` those under all ranks.
+    one machine (2 on two whole nodes), ``sockets`` and ``nodes`` are those under the first
+    rank, and ``sockets_of_all`` those under all ranks.
     """
 
     busy_cores: int

@@ -32,7 +32,7 @@ import time
 from typing import Any
 
 from cputune.nodes.answers import ANSWERS, interpreter
-from cputune.nodes.children import Children
+from cputune.nodes.children import Children, cpu_seconds
 from cputune.nodes.wire import Wire
 
 SILENCE_SECONDS = 20.0
@@ -167,6 +167,9 @@ class Agent:
             self._children.tell(pid, number, itself)
         elif itself:
             os.kill(pid, number)
+
+    def _do_cpu_seconds(self, pid: int) -> float:
+        return cpu_seconds(pid)
 
     def _do_kill(self, pid: int) -> None:
         self._children.kill(pid)

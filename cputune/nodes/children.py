@@ -184,3 +184,17 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
     except OSError:
         return
+
+
+def cpu_seconds(root: int) -> float:
+    """CPU time of all living processes below one."""
+    tick = os.sysconf("SC_CLK_TCK")
+    total = 0.0
+    for pid in below(root):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:  # it has ended
+            continue
+        total += (int(fields[11]) + int(fields[12])) / tick
+    return total

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from cputune.inside import (
 from cputune.inside.carry import Force
 from cputune.plan import Plan
 from cputune.ranks.messages import RankCommand
-from cputune.ranks.supervisor import bootstrap
+from cputune.ranks.process_here import bootstrap
 from cputune.stack import load
 from cputune.steps import Infeasible
 
@@ -37,13 +36,13 @@ KERNELS_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 def trial_variables(
     post: str,
-    scratch: Path,
+    scratch: str | Path,
     force: Force | None,
     cpus: Sequence[Sequence[int]] | None = None,
     *,
     in_turns: bool = False,
     profiled: int = 0,
-    kernels: Path | None = None,
+    kernels: str | Path | None = None,
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
@@ -60,7 +59,7 @@ def trial_variables(
         CPUS_VARIABLE: "" if cpus is None else json.dumps(cpus),
         TURNS_VARIABLE: "1" if in_turns else "",
         PROFILE_VARIABLE: str(profiled or ""),
-        KERNELS_VARIABLE: str(kernels or scratch / "kernels"),
+        KERNELS_VARIABLE: str(kernels or f"{scratch}/kernels"),
     }
 
 
@@ -72,26 +71,37 @@ def local_ranks(
     *,
     fork: bool = False,
     port: int,
+    node: int = 0,
+    address: str = "127.0.0.1",
 ) -> list[RankCommand]:
-    """One message per rank; each is bound before anything of it is loaded.
+    """One message per rank of a node; each is bound before anything of it is loaded.
 
-    ``command``: of a fork, the script and its arguments; else what is started.
+    ``command``: of a fork, the script and its arguments; else what is started. ``address`` is
+    that of the first node.
     """
+    cpus = plan.cpus_on(node)
     return [
         {
             "argv": list(command),
-            "env": {**base, **rank_numbers(plan, rank, port), **variables},
+            "env": {
+                **base,
+                **rank_numbers(plan, rank, port, node=node, address=address),
+                **variables,
+            },
             "cwd": os.getcwd(),
-            "cpus": None if plan.as_found else list(plan.cpus[rank]),
+            "cpus": None if plan.as_found else list(cpus[rank]),
             "fork": fork,
         }
         for rank in range(plan.processes_per_node)
     ]
 
 
-def python_command(argv: Sequence[str]) -> list[str]:
-    """``python SCRIPT ARGS``, measured: with the hooks set before."""
-    code = bootstrap("cputune.inside.run", "sys.exit(run_script(sys.argv[1:]))")
+def python_command(argv: Sequence[str], root: str | None = None) -> list[str]:
+    """``python SCRIPT ARGS``, measured: with the hooks set before.
+
+    ``root`` is where this copy of cputune lies, where that is another machine.
+    """
+    code = bootstrap("cputune.inside.run", "sys.exit(run_script(sys.argv[1:]))", root)
     return [sys.executable, "-c", code, *argv]
 
 
@@ -212,14 +222,3 @@ def setvars_script() -> Path | None:
             if script.is_file():
                 return script
     return None
-
-
-def held_port() -> socket.socket:
-    """A socket bound to a free port, and not listening: nobody else is given that port.
-
-    Rank 0 can still listen on it, since both set SO_REUSEADDR (socket(7)).
-    """
-    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("", 0))
-    return holder

@@ -26,6 +26,7 @@ from cputune.host.children import below, end
 from cputune.plan import Plan
 from cputune.ranks import commands
 from cputune.ranks.messages import RankCommand
+from cputune.ranks.ports import held_port
 from cputune.ranks.rank_process import PR_SET_PDEATHSIG
 from cputune.workload import Workload
 
@@ -57,7 +58,7 @@ def run(workload: Workload, plan: Plan, facts: HostFacts, *, rank_script: Path) 
         become(commands.as_activated(workload.filled(workload.launch, os.environ), base))
     words = workload.filled(launch_command(workload, way), os.environ)
     command = [sys.executable, *words]
-    with commands.held_port() as holder:
+    with held_port() as holder:
         port = holder.getsockname()[1]
         if plan.backend == "ccl" and plan.world_size > 1:
             shares = "/".join(render(cpus) for cpus in plan.cpus)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cputune.host.children import below
@@ -30,20 +31,24 @@ class Patience:
 
 
 class IdleWatch:
-    """Watches all processes below one, by the CPU time that they use."""
+    """Watches processes by the CPU time that they use.
 
-    def __init__(self, root: int, patience_seconds: float) -> None:
-        self._root = root
+    ``cpu_seconds`` tells it; None where it is not known, and then nothing is taken for idle.
+    """
+
+    def __init__(self, cpu_seconds: Callable[[], float | None], patience_seconds: float) -> None:
+        self._cpu_seconds = cpu_seconds
         self._patience = patience_seconds
-        self._seconds = cpu_seconds(root)
+        self._seconds = cpu_seconds()
         self._looked = self._busy_until = time.monotonic()
 
     def idle_seconds(self) -> float:
         """For how long nothing was computed, as far as the last looks could tell."""
         now = time.monotonic()
         if now - self._looked >= min(LOOK_EVERY_SECONDS, self._patience / 2):
-            seconds = cpu_seconds(self._root)
-            if seconds - self._seconds > IDLE_SHARE * (now - self._looked):
+            seconds, before = self._cpu_seconds(), self._seconds
+            least = IDLE_SHARE * (now - self._looked)
+            if seconds is None or before is None or seconds - before > least:
                 self._busy_until = now
             self._looked, self._seconds = now, seconds
         return self._looked - self._busy_until

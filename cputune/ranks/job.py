@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
 from cputune.inside.messages import Ended, Profiled, Raised, RankMessage, RankState
@@ -14,7 +13,7 @@ from cputune.ranks.gather import Gather, of_rank
 from cputune.ranks.idle import IdleWatch, Patience
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import Exit, RankCommand
-from cputune.ranks.supervisor import Supervisor
+from cputune.ranks.supervisor import Supervisor, end_all
 from cputune.steps import (
     BEFORE_ITS_FIRST_STEP,
     Crashed,
@@ -39,7 +38,7 @@ alone makes it 9 times as long."""
 
 
 class Job:
-    """The processes of one launch.
+    """The processes of one launch, on one machine or on several.
 
     Attributes:
         states: what each rank really runs with, as it said at its first step.
@@ -54,7 +53,7 @@ class Job:
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        supervisors: Supervisor | Sequence[Supervisor],
         post: Post,
         *,
         ranks: int,
@@ -62,7 +61,11 @@ class Job:
         in_turns: bool = False,
         on_note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._supervisor = supervisor
+        """``supervisors`` start the ranks: one for each machine, in the order of the ranks."""
+        self._supervisors = (
+            (supervisors,) if isinstance(supervisors, Supervisor) else tuple(supervisors)
+        )
+        self._each = 0
         self._post = post
         self._world = ranks
         self._grace_seconds = grace_seconds
@@ -72,7 +75,7 @@ class Job:
         self._ended = False
         self._hopeless = False
         self._slowest = 0.0
-        self._memory_kills = memory_kills()
+        self._memory_kills = self._kernel_kills()
         self._in_turns = in_turns
         self._allowed = 1
         self._wanted = 1
@@ -86,12 +89,25 @@ class Job:
         self.waits: list[float] = []
 
     def start(
-        self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
+        self,
+        commands: Sequence[RankCommand],
+        *,
+        mark: tuple[str, str] | None = None,
+        scratch: Sequence[str] = (),
     ) -> None:
-        """Start the ranks, or the launchers that start them."""
+        """Start the ranks, or the launchers that start them: as many on each machine.
+
+        ``scratch`` is a folder of each machine that is empty for them (see ``messages.Start``).
+        """
         self._post.drop_ranks()
         self._started = len(commands)
-        self._supervisor.start(commands, mark=mark)
+        self._each = each = len(commands) // len(self._supervisors)
+        for place, supervisor in enumerate(self._supervisors):
+            supervisor.start(
+                commands[place * each : (place + 1) * each],
+                mark=mark,
+                scratch=scratch[place] if scratch else None,
+            )
 
     def turn(self, steps: int) -> None:
         """Of a job in turns: so many steps are about to be read, then it is let take none.
@@ -101,17 +117,19 @@ class Job:
         self._wanted = steps
 
     def stand_still(self) -> None:
-        """Stop every process of the launch, until ``go_on`` (see ``Supervisor``)."""
-        self._supervisor.stop_ranks()
+        """Stop every process of the launch, until ``go_on`` (see ``SupervisorProcess``)."""
+        for supervisor in self._supervisors:
+            supervisor.stop_ranks()
 
     def go_on(self) -> None:
         """Let the processes run again."""
-        self._supervisor.continue_ranks()
+        for supervisor in self._supervisors:
+            supervisor.continue_ranks()
 
     def hear(self, seconds: float) -> list[Step]:
         """Wait for ``seconds`` at most until somebody speaks; the steps of the job that came of it.
 
-        Raises Crashed where the supervisor has died, or a rank talks nonsense.
+        Raises Crashed where a supervisor has died, or a rank talks nonsense, and HostLost.
         """
         return self._take(self._post.wait(max(0.0, seconds)))
 
@@ -142,7 +160,7 @@ class Job:
         Raises TrialError where the job fails, hangs or ends, and TimeUp where nothing is left
         of the time: once there are steps, for another one that is no slower.
         """
-        idle = IdleWatch(self._supervisor.pid, patience.idle)
+        idle = IdleWatch(self._cpu_seconds, patience.idle)
         waited_since = time.monotonic()
         checked = False
         held: list[Step] = []
@@ -199,19 +217,19 @@ class Job:
         if self._ended:
             return {}
         self._ended = True
-        tails = self._supervisor.end(self._grace_seconds)
+        tails = end_all(self._supervisors, self._grace_seconds)
         self._post.drop_ranks()
-        return tails
+        return {
+            str(place * self._each + int(number)): tail
+            for place, of_machine in enumerate(tails)
+            for number, tail in of_machine.items()
+        }
 
     def _take(self, heard: Sequence[tuple[object, object]]) -> list[Step]:
         steps = []
         for source, message in heard:
-            if source is self._supervisor:
-                if message is None:
-                    raise self._supervisor.died()
-                answer = cast(Exit, message)
-                if answer["event"] == "exit":
-                    self.exits.append(answer)
+            if isinstance(source, Supervisor):
+                self._hear_supervisor(source, message)
             elif isinstance(source, int) and message is not None:
                 try:
                     step = self._hear_rank(source, cast(RankMessage, message))
@@ -219,6 +237,23 @@ class Job:
                     raise Crashed(f"rank {source} says what cannot be understood") from error
                 steps += [] if step is None else [step]
         return steps
+
+    def _hear_supervisor(self, supervisor: Supervisor, message: object) -> None:
+        if supervisor not in self._supervisors:
+            return  # it is kept for another plan
+        if message is None:
+            raise supervisor.died()
+        answer = cast(Exit, message)
+        if answer["event"] == "exit":
+            answer["rank"] += self._supervisors.index(supervisor) * self._each
+            self.exits.append(answer)
+
+    def _cpu_seconds(self) -> float | None:
+        return _sum(supervisor.process.cpu_seconds() for supervisor in self._supervisors)
+
+    def _kernel_kills(self) -> int | None:
+        total = _sum(supervisor.process.memory_kills() for supervisor in self._supervisors)
+        return None if total is None else int(total)
 
     def _hear_rank(self, rank: int, message: RankMessage) -> Step | None:
         if message["event"] == "step":
@@ -269,7 +304,7 @@ class Job:
         if self.ends and not failed:
             seen = sorted({name for end in self.ends for name in end["seen"]})
             return early_end(seen, script, self._gather.count)
-        before, now = self._memory_kills, memory_kills()
+        before, now = self._memory_kills, self._kernel_kills()
         return failure(
             self.exits,
             [raised for _, raised in self.errors],
@@ -279,13 +314,11 @@ class Job:
         )
 
 
-def memory_kills() -> int | None:
-    """How often the kernel has killed for memory since it booted; control groups included."""
-    with (
-        contextlib.suppress(OSError, ValueError),
-        open("/proc/vmstat", encoding="ascii") as file,
-    ):
-        for line in file:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
+def _sum(numbers: Iterable[float | None]) -> float | None:
+    """Their sum; None where one of them is not known."""
+    total = 0.0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total

@@ -27,12 +27,20 @@ class Start(TypedDict):
     """Start these, numbered from 0.
 
     ``mark`` is a variable with its value by which processes are found that a launcher has
-    started elsewhere (slurmd); None where everything is below the supervisor.
+    started elsewhere (slurmd); None where everything is below the supervisor. ``scratch`` is a
+    folder that is made anew before, and removed when they have ended.
     """
 
     do: Literal["start"]
     commands: list[RankCommand]
     mark: tuple[str, str] | None
+    scratch: str | None
+
+
+class FindPort(TypedDict):
+    """Find a free TCP port, and hold it until the next ranks are started."""
+
+    do: Literal["port"]
 
 
 class End(TypedDict):
@@ -48,7 +56,7 @@ class Goodbye(TypedDict):
     do: Literal["goodbye"]
 
 
-Request = Start | End | Goodbye
+Request = Start | FindPort | End | Goodbye
 
 
 class Ready(TypedDict):
@@ -57,6 +65,13 @@ class Ready(TypedDict):
     event: Literal["ready"]
     threads: list[str]
     missing: dict[str, str]
+
+
+class Port(TypedDict):
+    """The port that is held."""
+
+    event: Literal["port"]
+    port: int
 
 
 class Exit(TypedDict):
@@ -75,4 +90,4 @@ class Gone(TypedDict):
     tails: dict[str, str]
 
 
-Answer = Ready | Exit | Gone
+Answer = Ready | Port | Exit | Gone

@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,12 +24,16 @@ from cputune.inside.where_time_goes import SETTLED
 from cputune.knobs.optimizer import optimizer_of
 from cputune.plan import Plan
 from cputune.ranks import batch, commands, compare
+from cputune.ranks.hosts import AT_HOME, Meeting, RankHosts
 from cputune.ranks.idle import Patience
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
 from cputune.ranks.living import LivingPlan
+from cputune.ranks.messages import RankCommand
+from cputune.ranks.place import Here, Place
 from cputune.ranks.shown import fed_with, for_people, global_batch
 from cputune.ranks.supervisors import Supervisors, modules_of
+from cputune.ranks.there import There
 from cputune.ranks.work_folder import WorkFolder
 from cputune.script import require_trainable, script_text
 from cputune.steps import Infeasible, Step, TimeUp, TrialError
@@ -51,6 +53,8 @@ class ProcessRunner:
     Args:
         workload: a recipe or the user's script.
         facts: the machine, for versions and launchers.
+        hosts: those that plans run on, in the order in which they count their nodes; None is this
+            machine alone. They stay open.
         fresh: start every rank as a plain new process, as an emitted launch does.
         in_turns: let the ranks wait after each step until they are let go on (``living``).
         allow_mpi: whether plans that need an MPI launcher (oneCCL) may be run.
@@ -67,6 +71,7 @@ class ProcessRunner:
         workload: Workload,
         facts: HostFacts,
         *,
+        hosts: RankHosts | None = None,
         fresh: bool = False,
         in_turns: bool = False,
         allow_mpi: bool = True,
@@ -77,6 +82,7 @@ class ProcessRunner:
     ) -> None:
         self.workload = workload
         self._facts = facts
+        self._hosts = hosts
         self._versions = {p.name: p.version for p in facts.packages if p.version}
         self._fresh = fresh
         self._in_turns = in_turns
@@ -90,6 +96,8 @@ class ProcessRunner:
         self._work = WorkFolder(work_dir, within=within)
         self._kernels = (within or self._work).path / "kernels"
         self._post = Post(self._work.socket_folder)
+        self._here = Here(self._post.path, self._work.path, self._kernels)
+        self._there: dict[str, There] = {}
         self._supervisors = Supervisors(self._post, self._work, self._on_note)
         self._observed: tuple[RankState, ...] = ()
         self._offline: bool | None = None
@@ -122,7 +130,6 @@ class ProcessRunner:
             raise
         finally:
             job.end()
-            self._empty_scratch()
             if plan.as_found and len(job.waits) > 2:
                 share = min(1.0, median(job.waits[1:]))  # the first waits for workers to start
                 self.workload = replace(self.workload, loading_share=round(share, 4))
@@ -146,6 +153,7 @@ class ProcessRunner:
         own = ProcessRunner(
             self.workload,
             self._facts,
+            hosts=self._hosts,
             fresh=self._fresh,
             in_turns=True,
             allow_mpi=self._allow_mpi,
@@ -216,61 +224,96 @@ class ProcessRunner:
         self.close()
 
     def _start(self, plan: Plan) -> Job:
-        if plan.nodes > 1:
-            raise Infeasible("trials run on this machine alone, the plan is for several nodes")
+        places, meeting = self._places(plan)
         if plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
         with_mpi = plan.backend == "ccl" and plan.world_size > 1
         if with_mpi and not self._allow_mpi:
             raise Infeasible("oneCCL needs an MPI launcher, and none may be used")
+        if with_mpi and self._hosts is not None:
+            raise Infeasible("trials over several hosts add up gradients over gloo, not oneCCL")
         try:
-            way = carried(self.workload, plan, self._versions)
+            ways = [
+                carried(self.workload, plan.of_node(node), self._versions)
+                for node in range(plan.nodes)
+            ]
         except ValueError as error:
             raise Infeasible(str(error)) from error
-        base = environment.base_environment(
-            os.environ, plan, way.variables, offline=self._hub_offline()
-        )
+        offline = self._hub_offline()
+        bases = [
+            place.environment(
+                environment.base_environment(os.environ, plan, way.variables, offline=offline)
+            )
+            for place, way in zip(places, ways, strict=True)
+        ]
         typed = self.workload.filled(self.workload.launch, os.environ) if plan.as_found else []
         plain = self._fresh or with_mpi or bool(typed)
         modules = () if plain else modules_of(plan, self.workload, self._source)
-        supervisor = self._supervisors.ready(base, modules, self._seconds_left())
-        cpus = plan.cpus if with_mpi else None
-        variables = {
-            **way.variables,
-            **commands.trial_variables(
-                self._post.path,
-                self._empty_scratch(),
-                way.force,
-                cpus,
-                in_turns=self._in_turns,
-                profiled=self._profiled,
-                kernels=self._kernels,
-            ),
-        }
-        command = self.workload.filled(trial_command(self.workload, way), os.environ)
-        if not supervisor.fork:
-            command = commands.python_command(command)
+        wanted = tuple(zip(places, bases, strict=True))
+        supervisors = self._supervisors.ready(wanted, modules, self._seconds_left())
+        fork = all(supervisor.fork for supervisor in supervisors)
         job = Job(
-            supervisor,
+            supervisors,
             self._post,
-            ranks=plan.processes_per_node,
-            grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
+            ranks=plan.world_size,
+            grace_seconds=0.0 if fork else GRACE_SECONDS,
             in_turns=self._in_turns,
             on_note=self._on_note,
         )
         job.turn(self._turn)
-        with commands.held_port() as holder:
-            port = holder.getsockname()[1]
-            job.start(
+        port = supervisors[0].free_port()
+        ranks: list[RankCommand] = []
+        for node, (place, base, way) in enumerate(zip(places, bases, ways, strict=True)):
+            variables = {
+                **way.variables,
+                **commands.trial_variables(
+                    place.post,
+                    place.scratch,
+                    way.force,
+                    plan.cpus if with_mpi else None,
+                    in_turns=self._in_turns,
+                    profiled=self._profiled,
+                    kernels=place.kernels,
+                ),
+                **meeting.variables,
+            }
+            command = self.workload.filled(trial_command(self.workload, way), os.environ)
+            if not fork:
+                command = commands.python_command(command, place.root)
+            started = (
                 commands.typed_launch(typed, base, variables)
                 if typed
                 else commands.mpi_ranks(plan, command, base, variables, self._facts, port=port)
                 if with_mpi
                 else commands.local_ranks(
-                    plan, command, base, variables, fork=supervisor.fork, port=port
+                    plan,
+                    command,
+                    base,
+                    variables,
+                    fork=fork,
+                    port=port,
+                    node=node,
+                    address=meeting.address,
                 )
             )
+            ranks += [place.command(rank) for rank in started]
+        job.start(ranks, scratch=[place.scratch for place in places])
         return job
+
+    def _places(self, plan: Plan) -> tuple[tuple[Place, ...], Meeting]:
+        """Where the ranks of each node run, and how they find each other.
+
+        Raises Infeasible where there are too few hosts, HostLost where one is gone.
+        """
+        if self._hosts is None:
+            if plan.nodes > 1:
+                raise Infeasible("trials run on this machine alone, the plan is for several nodes")
+            return (self._here,), AT_HOME
+        hosts = self._hosts.of(plan)
+        for host in hosts:
+            if host.name not in self._there:
+                self._there[host.name] = There(host, self._post)
+        return tuple(self._there[host.name] for host in hosts), self._hosts.meeting(plan)
 
     def _check(self, plan: Plan, states: Sequence[RankState]) -> None:
         self._observed = tuple(states)
@@ -299,13 +342,6 @@ class ProcessRunner:
             if self._offline:
                 self._on_note("the model hub does not answer: only local caches are used")
         return self._offline
-
-    def _empty_scratch(self) -> Path:
-        scratch = self._work.path / "scratch"
-        shutil.rmtree(scratch, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            scratch.mkdir()
-        return scratch
 
     def _end_job(self) -> None:
         if self._job is not None:

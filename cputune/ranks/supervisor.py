@@ -1,28 +1,20 @@
-"""Our end of a supervisor (``cputune.ranks.supervisor_main``), a process in its own session."""
+"""Our end of a supervisor (``cputune.ranks.supervisor_main``), here or on another host."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from cputune.host.children import below, end, tell
-from cputune.inside import root_directory
 from cputune.log import log
 from cputune.ranks.messages import Gone, RankCommand, Ready, Request
-from cputune.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp
+from cputune.ranks.process_here import ProcessHere, SupervisorProcess
+from cputune.steps import BEFORE_ITS_FIRST_STEP, TimedOut, TimeUp, TrialError
 
 if TYPE_CHECKING:
-    import psutil
-
     from cputune.ranks.listen import Post
     from cputune.ranks.work_folder import WorkFolder
 
@@ -32,187 +24,190 @@ HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
 READY_SECONDS = 600.0
 """A cold import of torch and transformers from a network disk takes minutes."""
 
-LOOKS = 5
-"""So often is looked for processes that were started while others were being stopped."""
-
 GONE_SECONDS = 30.0
 GOODBYE_SECONDS = 10.0
 
+Start = Callable[[Mapping[str, str], Sequence[str], "WorkFolder"], SupervisorProcess]
+"""Starts a supervisor's process, with these variables and these modules to import."""
+
 
 class Supervisor:
-    """One supervisor process; ``fork`` is whether its ranks can be forks of it."""
+    """One supervisor; ``fork`` is whether its ranks can be forks of it."""
 
     def __init__(
-        self, environment: Mapping[str, str], modules: Sequence[str], work: WorkFolder
+        self,
+        environment: Mapping[str, str],
+        modules: Sequence[str],
+        work: WorkFolder,
+        start: Start = ProcessHere,
     ) -> None:
-        self._post: Post | None = None
+        self.post: Post | None = None
         self.modules = tuple(modules)
         self.fork = False
         self.unsafe_threads: tuple[str, ...] = ()
-        self._stopped: set[psutil.Process] = set()
-        ours, theirs = socket.socketpair()
-        self.socket = ours
-        self.log = work.path / f"supervisor-{ours.fileno()}-{time.monotonic_ns()}.log"
-        with theirs, self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    bootstrap("cputune.ranks.supervisor_main", "main()"),
-                    str(theirs.fileno()),
-                    json.dumps([str(folder) for folder in work.doomed]),
-                    *modules,
-                ],
-                env={**environment, "OPENBLAS_NUM_THREADS": "1"} if modules else dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+        self.process = start(environment, modules, work)
+        self.socket = self.process.socket
 
     def join(self, post: Post, most_seconds: float = math.inf) -> None:
-        """Wait until it is ready.
-
-        Raises Crashed where the training stack cannot be loaded, TimeUp after ``most_seconds``.
-        """
-        self._post = post
-        post.add(self.socket, self)
-        try:
-            ready = cast(Ready, self._await("ready", min(READY_SECONDS, most_seconds)))
-        except TimedOut:
-            if most_seconds < READY_SECONDS:
-                during = f"while importing {names_of(self.modules)}"
-                raise TimeUp(during if self.modules else BEFORE_ITS_FIRST_STEP) from None
-            raise
-        self.unsafe_threads = tuple(set(ready["threads"]) - HARMLESS_THREADS)
-        self.fork = bool(self.modules) and not self.unsafe_threads
+        """Wait until it is ready, as ``join_all`` does."""
+        join_all((self,), post, most_seconds)
 
     def start(
-        self, commands: Sequence[RankCommand], *, mark: tuple[str, str] | None = None
+        self,
+        commands: Sequence[RankCommand],
+        *,
+        mark: tuple[str, str] | None = None,
+        scratch: str | None = None,
     ) -> None:
         """Start the ranks of one plan, or the launchers that start them (see ``Start``)."""
-        log.getChild("ranks").debug("%d processes start below %d", len(commands), self.pid)
-        self._send({"do": "start", "commands": list(commands), "mark": mark})
+        log.getChild("ranks").debug("%d processes start below a supervisor", len(commands))
+        self.send({"do": "start", "commands": list(commands), "mark": mark, "scratch": scratch})
+
+    def free_port(self) -> int:
+        """A free port of its machine, which it holds until it has started the next ranks.
+
+        Raises TrialError where it has died.
+        """
+        self.send({"do": "port"})
+        return int(await_all((self,), "port", GONE_SECONDS)[self]["port"])
 
     def end(self, grace_seconds: float) -> dict[str, str]:
-        """End all ranks and everything they started, and wait until they are gone.
-
-        Returns the tail of what each rank wrote, by its number.
-        """
-        self.continue_ranks()
-        try:
-            self._send({"do": "end", "grace_seconds": grace_seconds})
-            return cast(Gone, self._await("gone", GONE_SECONDS + 2 * grace_seconds))["tails"]
-        except (OSError, Crashed, TimedOut):
-            self.kill()
-            return {}
+        """End its ranks, as ``end_all`` does; the tail of what each wrote, by its number."""
+        return end_all((self,), grace_seconds)[0]
 
     def stop_ranks(self) -> None:
-        """Stop all that it has started (SIGSTOP): the ranks with every thread, their workers.
-
-        Nothing stays behind stopped, however this ends. ``end`` and ``close`` continue them
-        first; where this process is killed, the supervisor kills what is below it, and
-        SIGKILL needs nobody to be awake; where the supervisor is killed, so are the ranks
-        (PR_SET_PDEATHSIG), and ``died`` and ``kill`` end what those have started.
-        """
-        for _ in range(LOOKS):
-            running = [process for process in below(self.pid) if process not in self._stopped]
-            if not running:
-                return
-            self._stopped.update(running)
-            tell(running, signal.SIGSTOP)
+        """Stop all that it has started (see ``SupervisorProcess``)."""
+        self.process.stop_below()
 
     def continue_ranks(self) -> None:
         """Let what was stopped run again."""
-        tell(self._stopped, signal.SIGCONT)
-        self._stopped.clear()
-
-    @property
-    def pid(self) -> int:
-        """Its process; the ranks are below it."""
-        return self._process.pid
+        self.process.continue_below()
 
     @property
     def alive(self) -> bool:
         """Whether it can start another plan."""
-        return self._process.poll() is None
+        return self.process.alive
 
     def kill(self) -> None:
         """The last resort, where it does not answer: end it, and what is below it."""
-        ranks = below(self.pid)
-        self._process.kill()
-        self._process.wait()
-        end(lambda: [rank for rank in ranks if rank.is_running()], grace_seconds=0)
-        self._kill_stopped()
+        self.process.kill()
 
     def close(self) -> None:
         """Say goodbye; it ends whatever still runs."""
-        if self._post is not None:
-            self._post.remove(self.socket)
+        if self.post is not None:
+            self.post.remove(self.socket)
         with contextlib.suppress(OSError):
-            self._send({"do": "goodbye"})
+            self.send({"do": "goodbye"})
         self.socket.close()
         self.continue_ranks()
-        try:
-            self._process.wait(timeout=GOODBYE_SECONDS)
-        except subprocess.TimeoutExpired:
+        if not self.process.wait(GOODBYE_SECONDS):
             self.kill()
-        with contextlib.suppress(OSError):
-            self.log.unlink()
+            self.process.wait(0)
 
     def said(self) -> str:
         """The tail of what it wrote to its log."""
-        with contextlib.suppress(OSError), self.log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 4096))
-            return file.read().decode(errors="replace")
-        return ""
+        return self.process.said()
 
-    def died(self) -> Crashed:
+    def died(self) -> TrialError:
         """The error to raise where its line has been closed; nothing stays stopped."""
-        self._kill_stopped()
-        return Crashed("the process that starts the ranks died", details=self.said() or None)
+        self.process.kill_stopped()
+        return self.process.died()
 
-    def _kill_stopped(self) -> None:
-        tell(self._stopped, signal.SIGKILL)
-        self._stopped.clear()
-
-    def _send(self, request: Request) -> None:
+    def send(self, request: Request) -> None:
+        """Say something to it. Raises OSError where it is gone."""
         self.socket.setblocking(True)
         try:
             self.socket.sendall(json.dumps(request).encode() + b"\n")
         finally:
             self.socket.setblocking(False)
 
-    def _await(self, event: str, seconds: float) -> object:
-        assert self._post is not None
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            for source, message in self._post.wait(left):
-                if source is not self:
-                    continue
-                if message is None:
-                    raise self.died()
-                if message["event"] == event:
-                    return message
-        raise TimedOut(f"the process that starts the ranks was not {event} in {seconds:.0f} s")
+
+def join_all(supervisors: Sequence[Supervisor], post: Post, most_seconds: float = math.inf) -> None:
+    """Wait until all are ready, which they become side by side.
+
+    Raises Crashed where the training stack cannot be loaded, TimeUp after ``most_seconds``.
+    """
+    for supervisor in supervisors:
+        supervisor.post = post
+        post.add(supervisor.socket, supervisor)
+    try:
+        told = await_all(supervisors, "ready", min(READY_SECONDS, most_seconds))
+    except TimedOut:
+        if most_seconds < READY_SECONDS:
+            modules = supervisors[0].modules
+            during = f"while importing {names_of(modules)}"
+            raise TimeUp(during if modules else BEFORE_ITS_FIRST_STEP) from None
+        raise
+    for supervisor, ready in told.items():
+        threads = cast(Ready, ready)["threads"]
+        supervisor.unsafe_threads = tuple(set(threads) - HARMLESS_THREADS)
+        supervisor.fork = bool(supervisor.modules) and not supervisor.unsafe_threads
+
+
+def end_all(supervisors: Sequence[Supervisor], grace_seconds: float) -> list[dict[str, str]]:
+    """End all ranks of all and everything they started, and wait until they are gone.
+
+    Gives the tails of what the ranks of each wrote, by their numbers there. One that has died,
+    or does not answer, is killed, and tells nothing.
+    """
+    asked = []
+    for supervisor in supervisors:
+        supervisor.continue_ranks()
+        try:
+            supervisor.send({"do": "end", "grace_seconds": grace_seconds})
+            asked.append(supervisor)
+        except OSError:
+            supervisor.kill()
+    tails: dict[Supervisor, dict[str, str]] = {}
+    seconds = GONE_SECONDS + 2 * grace_seconds
+    for supervisor, answer in await_each(asked, "gone", seconds).items():
+        if isinstance(answer, TrialError):
+            supervisor.kill()
+        else:
+            tails[supervisor] = cast(Gone, answer)["tails"]
+    return [tails.get(supervisor, {}) for supervisor in supervisors]
+
+
+def await_all(
+    supervisors: Sequence[Supervisor], event: str, seconds: float
+) -> dict[Supervisor, dict[str, Any]]:
+    """What each says of this event. Raises what the first of them fails by."""
+    told = await_each(supervisors, event, seconds, first_failure=True)
+    for answer in told.values():
+        if isinstance(answer, TrialError):
+            raise answer
+    return cast("dict[Supervisor, dict[str, Any]]", told)
+
+
+def await_each(
+    supervisors: Sequence[Supervisor], event: str, seconds: float, *, first_failure: bool = False
+) -> dict[Supervisor, dict[str, Any] | TrialError]:
+    """What each says of this event; the error where it died, or did not say it in time.
+
+    ``first_failure``: nobody is waited for where one has failed.
+    """
+    deadline = time.monotonic() + seconds
+    told: dict[Supervisor, dict[str, Any] | TrialError] = {}
+    while len(told) < len(supervisors) and (left := deadline - time.monotonic()) > 0:
+        post = supervisors[0].post
+        assert post is not None, "it was joined"
+        for source, message in post.wait(left):
+            if source not in supervisors or source in told:
+                continue
+            if message is None:
+                told[source] = source.died()
+                if first_failure:
+                    return told
+            elif message["event"] == event:
+                told[source] = message
+    for supervisor in supervisors:
+        if supervisor not in told:
+            told[supervisor] = TimedOut(
+                f"the process that starts the ranks was not {event} in {seconds:.0f} s"
+            )
+    return told
 
 
 def names_of(modules: Sequence[str]) -> str:
     """The packages of these modules, each once."""
     return ", ".join(dict.fromkeys(m.split(".")[0] for m in modules))
-
-
-def bootstrap(module: str, call: str) -> str:
-    """Python code for ``python -c`` that finds this very copy of cputune, and last of all.
-
-    ``-m`` would put the working directory first on the path, where a file of the user's
-    may have the name of a module of the standard library.
-    """
-    root = str(root_directory())
-    return (
-        "import sys; sys.path[:] = [p for p in sys.path if p]; "
-        f"{root!r} in sys.path or sys.path.append({root!r}); "
-        f"from {module} import *; {call}"
-    )

@@ -22,6 +22,7 @@ import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -30,6 +31,7 @@ import traceback
 from collections.abc import Iterator
 
 from cputune.ranks.messages import Answer, RankCommand, Request
+from cputune.ranks.ports import held_port
 from cputune.ranks.rank_process import fork, spawn
 from cputune.ranks.tuner_watch import ended_with_the_tuner, is_gone, leave
 
@@ -47,6 +49,8 @@ class Children:
         self._tails: dict[int, bytearray] = {}
         self._pipes: dict[int, int] = {}
         self._mark: tuple[str, str] | None = None
+        self._scratch: str | None = None
+        self._held: socket.socket | None = None
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -81,6 +85,7 @@ class Children:
             pause=self._wait,
         )
         self._reap()
+        self._remove_scratch()
         # A killed process with many threads may be reaped later: nobody waits for it now.
         self._numbers.clear()
         for pipe in list(self._pipes):
@@ -93,14 +98,33 @@ class Children:
         """Do what the tuner asks. False where it says goodbye."""
         if request["do"] == "start":
             self._mark = request["mark"]
+            self._remove_scratch()
+            self._scratch = request["scratch"]
+            if self._scratch is not None:
+                os.makedirs(self._scratch, mode=0o700, exist_ok=True)
             for number, command in enumerate(request["commands"]):
                 self._start(number, command)
+            self._hold(None)
+        elif request["do"] == "port":
+            self._hold(held_port())
+            assert self._held is not None
+            self.say({"event": "port", "port": int(self._held.getsockname()[1])})
         elif request["do"] == "end":
             self.end(request["grace_seconds"])
             tails = {str(n): tail.decode(errors="replace") for n, tail in self._tails.items()}
             self._tails.clear()
             self.say({"event": "gone", "tails": tails})
         return request["do"] != "goodbye"
+
+    def _hold(self, port: socket.socket | None) -> None:
+        if self._held is not None:
+            self._held.close()
+        self._held = port
+
+    def _remove_scratch(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
 
     def _start(self, number: int, command: RankCommand) -> None:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -127,6 +151,7 @@ class Children:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         self._control.close()
+        self._hold(None)
         for descriptor in (self._wake, self._wake_write, *self._pipes):
             os.close(descriptor)
 

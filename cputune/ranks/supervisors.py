@@ -1,4 +1,4 @@
-"""The supervisors of one runner: one for each environment in which libraries are loaded."""
+"""The supervisors of one runner: on each machine one for each environment of libraries."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cputune.plan import Plan
 from cputune.ranks.listen import Post
-from cputune.ranks.supervisor import Supervisor, names_of
+from cputune.ranks.place import Place
+from cputune.ranks.supervisor import Supervisor, join_all, names_of
 from cputune.ranks.work_folder import WorkFolder
 from cputune.workload import Workload
 
 MOST = 6
-"""So many are kept, those used last; one that has imported torch takes about 300 MB."""
+"""So many are kept on each machine, those used last; one that has imported torch takes about
+300 MB."""
+
+Wanted = tuple[Place, Mapping[str, str]]
+"""Where a supervisor is to run, and with which environment."""
+
+Key = tuple[str, frozenset[tuple[str, ...]]]
+"""The machine of a supervisor; its environment and what it has imported."""
 
 
 class Supervisors:
@@ -23,54 +31,72 @@ class Supervisors:
         self._post = post
         self._work = work
         self._on_note = on_note
-        self._kept: dict[frozenset[tuple[str, ...]], Supervisor] = {}
+        self._kept: dict[Key, Supervisor] = {}
 
     def ready(
         self,
-        environment: Mapping[str, str],
+        wanted: Sequence[Wanted],
         modules: Sequence[str],
         most_seconds: float = math.inf,
-    ) -> Supervisor:
-        """One with this environment that has imported these modules.
+    ) -> tuple[Supervisor, ...]:
+        """One on each machine, with its environment, that has imported these modules.
 
-        Raises Crashed or TimedOut where a new one does not come up, TimeUp where it takes
-        longer than ``most_seconds``.
+        Those that are new import side by side. Raises Crashed or TimedOut where one does not come
+        up, TimeUp where it takes longer than ``most_seconds``, HostLost.
         """
-        key = frozenset({*environment.items(), ("modules", *modules)})
-        supervisor = self._kept.pop(key, None)
-        if supervisor is not None and not supervisor.alive:
-            supervisor.close()
-            supervisor = None
-        if supervisor is None:
-            supervisor = self._start(environment, modules, most_seconds)
-        self._kept[key] = supervisor  # the last used is the last to go
-        return supervisor
+        keys = [
+            (place.name, frozenset({*environment.items(), ("modules", *modules)}))
+            for place, environment in wanted
+        ]
+        new: dict[Key, Supervisor] = {}
+        try:
+            for key, (place, environment) in zip(keys, wanted, strict=True):
+                if not self._take_up(key):
+                    self._make_room(place.name)
+                    new[key] = Supervisor(environment, modules, self._work, place.start)
+            if new:
+                self._join(new, modules, most_seconds)
+        except BaseException:
+            for supervisor in new.values():
+                supervisor.kill()  # it would not listen before all is imported
+                supervisor.close()
+            raise
+        self._kept.update(new)
+        return tuple(self._kept[key] for key in keys)
 
     def close(self) -> None:
         """End all of them."""
         while self._kept:
             self._kept.popitem()[1].close()
 
-    def _start(
-        self, environment: Mapping[str, str], modules: Sequence[str], most_seconds: float
-    ) -> Supervisor:
-        while len(self._kept) >= MOST:
-            self._kept.pop(next(iter(self._kept))).close()
+    def _take_up(self, key: Key) -> bool:
+        """Whether there is one that still lives; it is the last to go then."""
+        supervisor = self._kept.pop(key, None)
+        if supervisor is None:
+            return False
+        if not supervisor.alive:
+            supervisor.close()
+            return False
+        self._kept[key] = supervisor
+        return True
+
+    def _make_room(self, place: str) -> None:
+        there = [key for key in self._kept if key[0] == place]
+        while len(there) >= MOST:
+            self._kept.pop(there.pop(0)).close()
+
+    def _join(
+        self, new: Mapping[Key, Supervisor], modules: Sequence[str], most_seconds: float
+    ) -> None:
         if modules:
             self._on_note(f"importing {names_of(modules)}")
-        supervisor = Supervisor(environment, modules, self._work)
-        try:
-            supervisor.join(self._post, most_seconds)
-        except BaseException:
-            supervisor.kill()  # it would not listen before all is imported
-            supervisor.close()
-            raise
-        if supervisor.unsafe_threads:
+        join_all(tuple(new.values()), self._post, most_seconds)
+        unsafe = {name for supervisor in new.values() for name in supervisor.unsafe_threads}
+        if unsafe:
             self._on_note(
                 "ranks are started as new processes: importing the training stack starts "
-                "threads (" + ", ".join(supervisor.unsafe_threads) + ")"
+                "threads (" + ", ".join(sorted(unsafe)) + ")"
             )
-        return supervisor
 
 
 def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cputune.script.look import require_trainable, script_text
+from cputune.script.look import require_trainable, script_file, script_text
 from cputune.script.typed import Typed, read_typed
 
-__all__ = ["Typed", "read_typed", "require_trainable", "script_text"]
+__all__ = ["Typed", "read_typed", "require_trainable", "script_file", "script_text"]

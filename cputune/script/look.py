@@ -25,7 +25,7 @@ def require_trainable(argv: Sequence[str]) -> None:
     ``argv`` is a script or ``-m`` and a module, with its arguments.
     """
     _refuse_sharded(argv)
-    path = _file_of(argv)
+    path = script_file(argv)
     if path is None:
         return
     text = _text_of(path)
@@ -45,11 +45,11 @@ def require_trainable(argv: Sequence[str]) -> None:
 
 def script_text(argv: Sequence[str]) -> str:
     """The text of the script; "" where it has none that can be read (a zip, a C module)."""
-    path = _file_of(argv)
+    path = script_file(argv)
     return ("" if path is None else _text_of(path)) or ""
 
 
-def _file_of(argv: Sequence[str]) -> Path | None:
+def script_file(argv: Sequence[str]) -> Path | None:
     """The file that python would run; None where only python can know."""
     if argv[0] != "-m":
         return _runnable(Path(argv[0]))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cputune.errors import MissingPackageError, UsageError
 from cputune.facts import HostFacts
@@ -22,6 +22,9 @@ from cputune.steps import Runner
 from cputune.tuner.events import OnEvent, Said, Waiting
 from cputune.tuner.space import SearchSpace, build_space
 from cputune.workload import Workload
+
+if TYPE_CHECKING:
+    from cputune.ranks.hosts import RankHosts
 
 __all__ = ["SearchSpace", "search_space", "tune"]
 
@@ -33,15 +36,24 @@ def search_space(
     knobs: Iterable[str] | None = None,
     fix: Mapping[str, Any] | None = None,
     allow_slow_precision: bool = False,
+    hosts: Sequence[tuple[str, HostFacts]] = (),
 ) -> SearchSpace:
     """Every plan that this machine can run for this job, and what was left out and why.
 
     ``knobs`` names what is varied (the usual ones by default, with ``+NAME`` one more; the
     rest stays as it is today), ``fix`` holds a knob at a value. ``allow_slow_precision``
-    offers bf16 on a CPU that does not multiply it in hardware. Raises UsageError for an
-    unknown knob and for a value that no plan of this machine can have.
+    offers bf16 on a CPU that does not multiply it in hardware. ``hosts`` are those that plans may
+    run on, by name, with ``facts`` those of the first; none: this machine alone. Raises UsageError
+    for an unknown knob and for a value that no plan of this machine can have.
     """
-    return build_space(facts, job, vary=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
+    return build_space(
+        facts,
+        job,
+        vary=knobs,
+        fix=fix,
+        allow_slow_precision=allow_slow_precision,
+        hosts=hosts,
+    )
 
 
 def tune(
@@ -62,6 +74,7 @@ def tune(
     started: float | None = None,
     wait_quiet_seconds: float | None = None,
     steps_planned: int | None = None,
+    hosts: RankHosts | None = None,
 ) -> Result:
     """Measure plans of this job on this machine and return the fastest, compared with today's.
 
@@ -89,6 +102,8 @@ def tune(
         steps_planned: optimizer steps of the run that is tuned for: the time to compile
             (``knobs=["+compile"]``) is spread over them. None takes the run as long, and the result
             says after how many steps that time is won back.
+        hosts: those that plans run on, as ``cputune.ranks.opened.open_hosts`` opens them; how many
+            of them is then a knob. None: this machine alone.
         started: when the time began to run, by ``time.monotonic()``; now where it is None.
 
     Raises UsageError for what makes no sense, MissingPackageError without optuna,
@@ -111,11 +126,20 @@ def tune(
     if resume and study is None:
         raise UsageError("there is no study to resume", hint="name it: --study FILE.db")
     _require_optuna()
-    if facts is None:
+    if hosts is not None:
+        facts = hosts.facts[0][1]
+    elif facts is None:
         from cputune.probing import probe
 
         facts = probe()
-    search_space(facts, job, knobs=knobs, fix=fix, allow_slow_precision=allow_slow_precision)
+    search_space(
+        facts,
+        job,
+        knobs=knobs,
+        fix=fix,
+        allow_slow_precision=allow_slow_precision,
+        hosts=() if hosts is None else hosts.facts,
+    )
 
     from cputune.host.locks import measuring_lock, study_lock
     from cputune.tuner.logged import logged
@@ -141,7 +165,7 @@ def tune(
             return nullcontext(runner)
         from cputune.ranks.runner import ProcessRunner
 
-        return ProcessRunner(workload, facts, fresh=fresh, on_note=say)
+        return ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
 
     hear = logged(on_event)
 
@@ -176,6 +200,7 @@ def tune(
             started=started,
             neighbours=neighbours,
             shared=share_machine,
+            hosts=hosts,
         )
         return study_.run()
 

@@ -63,6 +63,7 @@ def conclude(
     steps_planned: int | None,
     created: str | None,
     seconds: float,
+    hosts: Sequence[str] = (),
 ) -> Result:
     """The result of a study. Raises NoValidTrialError where nothing can be believed."""
     valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
@@ -71,6 +72,7 @@ def conclude(
     advice = _recommend(findings, valid, noise)
     result = Result(
         host=host_fingerprint(facts),
+        hosts=tuple(hosts),
         places=places_of(facts.topology),
         findings=tuple(record_of(Found, found.to_json()) for found in diagnose(facts).findings),
         versions=_versions(facts),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -12,6 +12,8 @@ from cputune.cores import paid_cores, placements
 from cputune.facts import Core, HostFacts, Unknown
 from cputune.knobs import Ask, KnobValue, LeftOut
 from cputune.knobs.backend import Backend
+from cputune.knobs.nodes import node_counts
+from cputune.knobs.placement import SPREAD
 from cputune.knobs.threads import ALL
 from cputune.layout import make_plan, most_ranks, rank_slices, thread_counts, why_not_ranks
 from cputune.memory import needed_bytes, room_bytes
@@ -26,10 +28,10 @@ Values = Mapping[str, KnobValue]
 
 @dataclass(slots=True, kw_only=True)
 class Layouts:
-    """Every layout of ranks on the cores of a machine, in plain fp32.
+    """Every layout of ranks on the cores of a machine, or of several, in plain fp32.
 
-    ``backends`` are those that live here. ``left_out`` is filled while ``plans()`` is
-    gone through.
+    ``facts`` are the first one's. ``backends`` are those that live here. ``left_out`` is filled
+    while ``plans()`` is gone through.
     """
 
     facts: HostFacts
@@ -39,36 +41,90 @@ class Layouts:
     left_out: list[LeftOut] = field(default_factory=list)
     _refused: dict[int, str] = field(default_factory=dict)
     _smt_refused: bool = False
+    _unfit: dict[int, str] = field(default_factory=dict)
+    _fitting: set[int] = field(default_factory=set)
+    _no_ccl_between: bool = False
 
     def plans(self) -> Iterator[tuple[Plan, Values]]:
         """Every layout with its knob values; the same one now and then twice."""
         taken: set[int] = set()
         any_ = False
         sets = placements(self.facts)
-        for placement in self.ask.kept("placement", sets):
-            cores = sets[str(placement)]
-            for ranks in self._ranks(cores):
-                taken.add(ranks)
-                for plan, values in self._of_ranks(cores, ranks):
-                    any_ = True
-                    yield plan, {**values, "ranks": ranks, "placement": placement}
+        for nodes in self._node_counts():
+            for placement in self.ask.kept("placement", sets):
+                cores = sets[str(placement)]
+                for ranks in self._ranks(cores, nodes):
+                    for plan, values in self._of_ranks(cores, ranks, nodes):
+                        spread = self._on_nodes(plan, values, nodes, str(placement))
+                        if spread is None:
+                            continue
+                        any_ = True
+                        taken.add(ranks)
+                        named = {"nodes": nodes, "ranks": ranks, "placement": placement}
+                        yield spread, {**values, **named}
         self._say_why(sets, taken)
         if not any_:
             self._say_why_nothing(sets)
 
-    def _ranks(self, cores: tuple[Core, ...]) -> Iterator[int]:
+    def _node_counts(self) -> Sequence[int]:
+        """On how many nodes plans are laid out."""
+        there = max(1, len(self.ask.hosts))
+        wanted = self.ask.fixed.get("nodes")
+        if wanted is None:
+            return node_counts(there)
+        if int(wanted) <= there:
+            return (int(wanted),)
+        count = "one host" if there == 1 else f"{there} hosts"
+        self._leave_out(f"nodes={wanted}", f"{count} can be used (--hosts names more)")
+        return ()
+
+    def _on_nodes(self, plan: Plan, values: Values, nodes: int, placement: str) -> Plan | None:
+        """A layout of the first node on so many: each has CPUs by its own topology.
+
+        None where one of them has too few cores.
+        """
+        if nodes == 1:
+            return plan
+        workers = int(values["ccl_workers"])
+        laid = [plan]
+        for name, facts in self.ask.hosts[1:nodes]:
+            sets = placements(facts)
+            try:
+                there = make_plan(
+                    sets.get(placement, sets[SPREAD]),
+                    plan.processes_per_node,
+                    threads=plan.threads_per_process,
+                    smt=bool(values["smt"]),
+                    ccl_workers=workers,
+                    share_cores=bool(workers) and set(plan.ccl_cpus[0]) <= set(plan.cpus[0]),
+                    backend=plan.backend,
+                )
+            except ValueError as why:
+                self._unfit.setdefault(nodes, f"{plan.describe()} does not fit on {name}: {why}")
+                return None
+            if not _within_quota(there, facts):
+                self._unfit.setdefault(nodes, f"{plan.describe()}: the CPU quota of {name}")
+                return None
+            laid.append(there)
+        self._fitting.add(nodes)
+        ccl_cpus = [one.ccl_cpus for one in laid] if workers else []
+        return plan.on_nodes([one.cpus for one in laid], ccl_cpus)
+
+    def _ranks(self, cores: tuple[Core, ...], nodes: int) -> Iterator[int]:
         fixed = self.ask.fixed.get("ranks")
         sockets = len({core.socket for core in self.facts.topology.allowed_cores})
         most = max(most_ranks(cores), sockets) if cores else 0
         counts = range(1, most + 1) if fixed is None else (int(fixed),)
         for ranks in counts if cores else ():
-            why = self._why_not(cores, ranks, asked_for=fixed is not None)
+            why = self._why_not(cores, ranks, nodes, asked_for=fixed is not None)
             if why is None:
                 yield ranks
             else:
-                self._refused[ranks] = why
+                self._refused.setdefault(ranks, why)
 
-    def _why_not(self, cores: tuple[Core, ...], ranks: int, *, asked_for: bool) -> str | None:
+    def _why_not(
+        self, cores: tuple[Core, ...], ranks: int, nodes: int, *, asked_for: bool
+    ) -> str | None:
         if ranks > len(cores):
             count = "one core" if len(cores) == 1 else f"{len(cores)} cores"
             return f"each rank needs a core, and {count} can be used"
@@ -77,13 +133,15 @@ class Layouts:
             if why is not None:
                 return why
         try:
-            self.workload.samples_per_rank(ranks)
+            self.workload.samples_per_rank(ranks * nodes)
         except ValueError:
             return (
                 f"a global batch of {self.workload.global_batch_size} cannot be divided over "
                 "so many ranks (--batch-per-rank keeps each rank's batch instead)"
             )
-        room, needed = room_bytes(self.facts), needed_bytes(self.workload, ranks)
+        needed = needed_bytes(self.workload, ranks, nodes=nodes)
+        machines = [facts for _, facts in self.ask.hosts[:nodes]] or [self.facts]
+        room = min((size for one in machines if (size := room_bytes(one))), default=None)
         if isinstance(needed, Unknown) or room is None or needed <= room:
             return None
         return (
@@ -91,10 +149,12 @@ class Layouts:
             f"and there are {room / 2**30:.1f} GiB"
         )
 
-    def _of_ranks(self, cores: tuple[Core, ...], ranks: int) -> Iterator[tuple[Plan, Values]]:
-        """Backend, workers and threads of so many ranks."""
+    def _of_ranks(
+        self, cores: tuple[Core, ...], ranks: int, nodes: int
+    ) -> Iterator[tuple[Plan, Values]]:
+        """Backend, workers and threads of so many ranks on the first node."""
         of_rank = rank_slices(cores, ranks)[0]
-        for backend, workers, shared in self._communication(of_rank, ranks):
+        for backend, workers, shared in self._communication(of_rank, ranks, nodes):
             computing = of_rank if shared else of_rank[workers:]
             for threads, smt in self._threads(of_rank, computing, workers):
                 plan = make_plan(
@@ -106,7 +166,7 @@ class Layouts:
                     share_cores=shared,
                     backend=backend,
                 )
-                if self._within_quota(plan):
+                if _within_quota(plan, self.facts):
                     yield (
                         plan,
                         {
@@ -120,10 +180,13 @@ class Layouts:
                     self._smt_refused = True
 
     def _communication(
-        self, of_rank: tuple[Core, ...], ranks: int
+        self, of_rank: tuple[Core, ...], ranks: int, nodes: int
     ) -> Iterator[tuple[Backend, int, bool]]:
         """(backend, oneCCL workers, whether these run on cores that threads have too)."""
-        backends = self.backends if ranks > 1 else ("gloo",)
+        backends = self.backends if ranks * nodes > 1 else ("gloo",)
+        if nodes > 1:
+            backends = tuple(name for name in backends if name != "ccl")
+            self._no_ccl_between = len(backends) < len(self.backends)
         for backend in self.ask.kept("backend", backends):
             counts: tuple[int, ...] = (0,)
             wanted = self.ask.fixed.get("ccl_workers")
@@ -158,11 +221,6 @@ class Layouts:
                 counts = tuple(count for count in counts if 2 * count >= len(computing))
             yield from ((count, False) for count in counts)
 
-    def _within_quota(self, plan: Plan) -> bool:
-        quota = self.facts.limits.cpu_quota
-        busy = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
-        return quota is None or len(busy) <= max(1, math.floor(quota))
-
     def _say_why(self, sets: Mapping[str, tuple[Core, ...]], taken: set[int]) -> None:
         cores = max(sets.values(), key=len)
         topology, quota = self.facts.topology, self.facts.limits.cpu_quota
@@ -175,6 +233,7 @@ class Layouts:
                 f"{len(topology.allowed_cores)} cores",
             )
         self._say_why_ranks(taken)
+        self._say_why_nodes()
         if isinstance(needed := needed_bytes(self.workload, 1), Unknown):
             self._leave_out("limit by memory", f"{needed.fact} is not known: {needed.reason}")
         if self._smt_refused:
@@ -188,6 +247,17 @@ class Layouts:
                 "backend=ccl",
                 "a oneCCL worker takes a core from the threads of its rank, and no two ranks of "
                 "this machine have two each (--fix backend=ccl lets them share one)",
+            )
+
+    def _say_why_nodes(self) -> None:
+        """One line for each count of nodes that no layout has."""
+        for nodes, why in self._unfit.items():
+            if nodes not in self._fitting:
+                self._leave_out(f"nodes={nodes}", why)
+        if self._no_ccl_between:
+            self._leave_out(
+                "backend=ccl",
+                "between nodes: trials over several hosts add up gradients over gloo",
             )
 
     def _say_why_ranks(self, taken: set[int]) -> None:
@@ -228,3 +298,9 @@ class Layouts:
 
     def _leave_out(self, what: str, why: str) -> None:
         self.left_out.append(LeftOut(what=what, why=why))
+
+
+def _within_quota(plan: Plan, facts: HostFacts) -> bool:
+    quota = facts.limits.cpu_quota
+    busy = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
+    return quota is None or len(busy) <= max(1, math.floor(quota))

@@ -204,7 +204,7 @@ def _footprints(facts: HostFacts, plans: Sequence[Plan]) -> list[Footprint]:
     known: dict[object, Footprint] = {}
     found = []
     for plan in plans:
-        key: object = (plan.cpus, plan.threads_per_process)
+        key: object = (plan.nodes, plan.cpus, plan.threads_per_process)
         if key not in known:
             known[key] = footprint(facts, plan)
         found.append(known[key])
@@ -221,7 +221,7 @@ def footprint(facts: HostFacts, plan: Plan) -> Footprint:
     return Footprint(
         busy_cores=busy,
         on_siblings=plan.threads_per_process > busy,
-        share=busy * plan.processes_per_node / max(1, facts.topology.physical_cores),
+        share=busy * plan.world_size / max(1, facts.topology.physical_cores),
         sockets=max(1, sockets),
         nodes=max(1, nodes),
         sockets_of_all=max(1, everywhere),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ class StudyOptions:
     created: str | None = None
     steps_planned: int | None = None
 
-    def identity(self, facts: HostFacts, workload: Workload) -> Identity:
+    def identity(self, facts: HostFacts, workload: Workload, hosts: Sequence[str] = ()) -> Identity:
         """What must be the same for the study to be gone on with."""
         return {
             "host": host_fingerprint(facts),
+            "hosts": list(hosts) or None,
             "workload": workload.to_json(),
             "seed": self.seed,
             "knobs": None if self.knobs is None else sorted(self.knobs),

@@ -26,5 +26,5 @@ def room_for(facts: HostFacts, trials: Sequence[Trial]) -> int:
 
 
 def held_bytes(trial: Trial) -> int:
-    """The most memory that the ranks of a trial held together, libraries counted for each."""
-    return sum(int(rank.get("peak_bytes") or 0) for rank in trial.observed)
+    """The most memory that the ranks of a trial held on a node, libraries counted for each."""
+    return sum(int(rank.get("peak_bytes") or 0) for rank in trial.observed) // trial.plan.nodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from cputune.knobs import (
     TODAY,
     Ask,
     Choices,
+    Knob,
     KnobValue,
     LeftOut,
     knob_named,
@@ -76,12 +77,14 @@ def build_space(
     fix: Mapping[str, Any] | None = None,
     allow_slow_precision: bool = False,
     baseline: Plan | None = None,
+    hosts: Sequence[tuple[str, HostFacts]] = (),
 ) -> SearchSpace:
     """Lay out every plan that fits cores, quota, memory, packages and the global batch.
 
     ``vary`` names the knobs that are varied (see ``cputune.knobs.varied``; the others stay as
     they are today); ``fix`` holds knobs at a value; ``baseline`` is the launch of today as its
-    ranks were seen to run, where it has run. Raises UsageError for a knob that does not
+    ranks were seen to run, where it has run. ``hosts`` are those that plans may run on, ``facts``
+    the first one's. Raises UsageError for a knob that does not
     exist and for values that no plan of this machine can have.
     """
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
@@ -97,6 +100,7 @@ def build_space(
         workload=workload,
         fixed={**_unvaried(vary, fixed, today), **fixed, **own},
         own=own,
+        hosts=tuple(hosts),
         # What runs today is slow, perhaps, but possible.
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
@@ -114,7 +118,7 @@ def build_space(
         ),
         left_out=left_out,
         values=values,
-        suggestions=_suggestions(facts, values, ask.fixed),
+        suggestions=_suggestions(facts, values, ask.fixed, nodes=max(1, len(hosts))),
     )
 
 
@@ -125,7 +129,7 @@ def _plans(
     choices = {
         knob.name: only(workload, knob.name, ask.own[knob.name])
         if knob.name in ask.own
-        else knob.choices(facts, ask)
+        else _choices(knob, facts, ask)
         for knob in KNOBS
         if knob.choices is not None
     }
@@ -137,6 +141,30 @@ def _plans(
     ranks = (why_owned(workload, "ranks"),) if "ranks" in ask.own else ()
     libraries = (out for choice in choices.values() for out in choice.left_out)
     return found, (*ranks, *layouts.left_out, *libraries)
+
+
+def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
+    """The values that live on every host; of the others the host is named where they do not."""
+    assert knob.choices is not None
+    found = knob.choices(facts, ask)
+    for name, there in ask.hosts[1:]:
+        others = knob.choices(there, ask)
+        reasons = {out.what: out.why for out in others.left_out}
+        lacking = [value for value in found.values if value not in others.values]
+        found = Choices(
+            values=tuple(value for value in found.values if value not in lacking),
+            left_out=(
+                *found.left_out,
+                *(_lacking(knob.name, value, name, reasons) for value in lacking),
+            ),
+        )
+    return found
+
+
+def _lacking(knob: str, value: KnobValue, host: str, reasons: Mapping[str, str]) -> LeftOut:
+    what = f"{knob}={_text(value)}"
+    why = reasons.get(what) or reasons.get(knob) or "it does not live there"
+    return LeftOut(what=what, why=f"on {host}: {why}")
 
 
 def _with_libraries(
@@ -161,7 +189,7 @@ def _not_asked_for(facts: HostFacts, ask: Ask, free: Set[str]) -> Iterator[LeftO
     for knob in KNOBS:
         if knob.asked_for is None or knob.choices is None or knob.name in free | set(ask.own):
             continue
-        here = knob.choices(facts, replace(ask, fixed={}))
+        here = _choices(knob, facts, replace(ask, fixed={}))
         yield from here.left_out
         if len(here.values) > 1:
             yield LeftOut(what=knob.name, why=f"{knob.asked_for} (--knobs +{knob.name})")
@@ -220,8 +248,10 @@ def _suggestions(
     facts: HostFacts,
     values: Mapping[Plan, Mapping[str, KnobValue]],
     held: Mapping[str, KnobValue],
+    *,
+    nodes: int,
 ) -> tuple[tuple[Origin, Plan], ...]:
-    """The guide's plan and the topology's, where the space holds them.
+    """The guide's plan on all nodes and the topology's on one, where the space holds them.
 
     Both in the precision that is advised here; the rest as it is today, but for oneCCL
     and IPEX, which the guides use where they live. The topology's plan takes a faster
@@ -229,21 +259,21 @@ def _suggestions(
     """
     if not values:
         return ()
-    nodes = len({(core.socket, core.numa_node) for core in usable_cores(facts)})
+    numa_nodes = len({(core.socket, core.numa_node) for core in usable_cores(facts)})
     guide = guide_plan(facts).processes_per_node
     precision = advised_precision(facts)
     today = {
         knob.name: knob.today for knob in KNOBS if knob.put is not None and knob.name != "ipex"
     }
     found: dict[Plan, Origin] = {}
-    wanted: tuple[tuple[Origin, int, tuple[str, ...]], ...] = (
-        ("guide", guide, ("default",)),
-        ("topology", nodes, ("tcmalloc", "jemalloc", "default")),
+    wanted: tuple[tuple[Origin, int, int, tuple[str, ...]], ...] = (
+        ("guide", nodes, guide, ("default",)),
+        ("topology", 1, numa_nodes, ("tcmalloc", "jemalloc", "default")),
     )
-    for origin, ranks, allocators in wanted:
+    for origin, count, ranks, allocators in wanted:
         for allocator in allocators:
             meant = {**today, "precision": precision, "allocator": allocator}
-            meant |= {"ranks": ranks, "smt": False, **held}
+            meant |= {"nodes": count, "ranks": ranks, "smt": False, **held}
             match = [plan for plan, of in values.items() if meant.items() <= of.items()]
             if match:
                 found.setdefault(max(match, key=_liked), origin)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cputune.errors import CannotError, Interrupted, NoValidTrialError
 from cputune.facts import HostFacts
@@ -21,7 +22,14 @@ from cputune.result import (
     Result,
     Trial,
 )
-from cputune.steps import Contended, DataRunner, LearningRunner, ProfilingRunner, Runner
+from cputune.steps import (
+    Contended,
+    DataRunner,
+    HostLost,
+    LearningRunner,
+    ProfilingRunner,
+    Runner,
+)
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.cutoff import CutOff
 from cputune.tuner.events import (
@@ -46,6 +54,9 @@ from cputune.tuner.space import SearchSpace, build_space
 from cputune.tuner.trials import trial_of, was_disturbed
 from cputune.workload import Workload
 
+if TYPE_CHECKING:
+    from cputune.ranks.hosts import RankHosts
+
 BUSY_ERROR = 0.1
 """Least standard error (log) of a trial on a machine that is never quiet."""
 
@@ -69,7 +80,9 @@ class TuningStudy:
         started: float | None = None,
         neighbours: Look = tuple,
         shared: bool = False,
+        hosts: RankHosts | None = None,
     ) -> None:
+        """``hosts`` are those that plans run on, ``facts`` the first one's; None: this machine."""
         self._workload = workload
         self._facts = facts
         self._open_runner = open_runner
@@ -77,6 +90,8 @@ class TuningStudy:
         self._on_event: OnEvent = on_event or (lambda event: None)
         self._neighbours = neighbours
         self._shared = shared
+        self._hosts = hosts
+        self._named = () if hosts is None else hosts.names
         self._timer = Timer(
             clock=clock,
             started=clock() if started is None else started,
@@ -113,7 +128,7 @@ class TuningStudy:
             resumed = self._take_up()
             with self._open_runner(self._workload, False) as runner:
                 self._search(runner, resumed)
-            if self._sampler is not None:
+            if self._sampler is not None and self._has_hosts:
                 fresh = partial(self._open_runner, self._workload, True)
                 assert self._space is not None
                 confirm_best(self._measuring, self._space, self._sampler.believe(), fresh)
@@ -129,7 +144,7 @@ class TuningStudy:
 
     def _with_profile(self, result: Result) -> Result:
         """The result, and where the time of its best plan goes, where that can be seen."""
-        if self._sampler is None or result.disturbed or self._timer.up(1.0):
+        if self._sampler is None or result.disturbed or self._timer.up(1.0) or not self._has_hosts:
             return result
         with self._open_runner(self._workload, True) as runner:
             if not isinstance(runner, ProfilingRunner):
@@ -165,9 +180,10 @@ class TuningStudy:
     def _take_up(self) -> int:
         """Go on from the trials on record; says how many.
 
-        Those that others disturbed are run again: it may be quiet now.
+        Those that others disturbed are run again: it may be quiet now. So are those of which a
+        host was lost, which is there again.
         """
-        identity = self._options.identity(self._facts, self._workload)
+        identity = self._options.identity(self._facts, self._workload, self._named)
         recorded = self._ledger.identity
         if recorded is None:
             self._ledger.identify(identity)
@@ -181,7 +197,11 @@ class TuningStudy:
             )
         all_told = self._ledger.past()
         self._next = max((trial.number + 1 for trial, _ in all_told), default=0)
-        past = [(trial, run) for trial, run in all_told if not was_disturbed(trial)]
+        past = [
+            (trial, run)
+            for trial, run in all_told
+            if not was_disturbed(trial) and trial.kind != HostLost.kind
+        ]
         for trial, run in past:
             self._book(trial, run)
         self._workload = self._ledger.workload or self._workload
@@ -202,7 +222,7 @@ class TuningStudy:
         if trial.state != FAILED and not self._findings.never_quiet:
             self._findings.saw_quiet = True
         if trial.state == FAILED:
-            if trial.kind != Contended.kind:
+            if trial.kind not in (Contended.kind, HostLost.kind):
                 past.failed.append(trial.plan)
             return
         if trial.state == PRUNED:
@@ -223,6 +243,8 @@ class TuningStudy:
             self._ledger.begin_baseline()
             today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
             self._trial(runner, today, "baseline")
+            if not self._has_hosts:
+                return
             self._end_what_cannot_work()
             if not any(trial.state == COMPLETED for trial in self._findings.trials) and (
                 self._findings.cut_off is not None
@@ -249,6 +271,8 @@ class TuningStudy:
                 return
             self._trial(runner, plan, origin)
             self._end_what_cannot_work()
+            if not self._has_hosts:
+                return
 
     def _end_what_cannot_work(self) -> None:
         error = cannot_work(self._findings.trials, hopeless=self._hopeless)
@@ -266,6 +290,7 @@ class TuningStudy:
             fix=options.fix,
             allow_slow_precision=options.allow_slow_precision,
             baseline=next((t.plan for t in self._findings.trials if t.plan.as_found), None),
+            hosts=() if self._hosts is None else self._hosts.facts,
         )
         if not resumed and space.asks_for_profile:
             self._look_where_time_goes(runner)
@@ -329,6 +354,27 @@ class TuningStudy:
         self._ledger.end(trial, run)
         self._book(trial, run)
         self._on_event(TrialEnded(trial=trial))
+        if isinstance(run.failure, HostLost):
+            self._go_on_without(run.failure)
+
+    def _go_on_without(self, lost: HostLost) -> None:
+        """The plans that need more hosts than are left are not tried any more."""
+        assert self._hosts is not None, "only hosts are lost"
+        self._hosts.leave_out(lost.name)
+        left = self._hosts.names
+        with_them = "went on with " + ", ".join(left) if left else "ended: no host is left"
+        self._findings.notes.append(f"{lost}; the study {with_them}.")
+        self._on_event(
+            Said(text=f"{lost}; {'going on with ' if left else 'no host is left'}{', '.join(left)}")
+        )
+        if self._space is not None:
+            too_many = (plan for plan in self._space.plans() if plan.nodes > len(left))
+            self._history.tried.update(too_many)
+
+    @property
+    def _has_hosts(self) -> bool:
+        """Whether there is a machine left to run on."""
+        return self._hosts is None or bool(self._hosts.names)
 
     def _belief(self) -> Mapping[Plan, tuple[float, float]]:
         return {} if self._sampler is None else self._sampler.believe()
@@ -347,6 +393,7 @@ class TuningStudy:
             seed=self._options.seed,
             created=self._options.created,
             seconds=self._timer.used_seconds,
+            hosts=self._named,
         )
 
 

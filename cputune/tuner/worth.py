@@ -98,12 +98,13 @@ def separate_knobs() -> tuple[str, ...]:
     return tuple(k.name for k in KNOBS if k.put is not None and k.name not in _LAID_OUT)
 
 
-def shape(plan: Plan) -> tuple[int, int, frozenset[int]]:
-    """What makes two layouts one: ranks, threads of each, and the CPUs of all."""
+def shape(plan: Plan) -> tuple[int, int, int, frozenset[int]]:
+    """What makes two layouts one: nodes, ranks, threads of each, and the CPUs of all."""
     cpus = frozenset(cpu for of_rank in plan.cpus for cpu in of_rank)
-    return plan.processes_per_node, plan.threads_per_process, cpus
+    return plan.nodes, plan.processes_per_node, plan.threads_per_process, cpus
 
 
 def layout_words(plan: Plan) -> str:
-    """``2 × 14 threads``."""
-    return f"{plan.processes_per_node} × {plan.threads_per_process} threads"
+    """``2 × 14 threads``, and on how many nodes, where there are several."""
+    words = f"{plan.processes_per_node} × {plan.threads_per_process} threads"
+    return words if plan.nodes == 1 else f"{plan.nodes} nodes, {words}"

@@ -17,6 +17,7 @@ from cputune.facts import HostFacts
 from cputune.inside import CPUS_VARIABLE
 from cputune.plan import Plan
 from cputune.ranks import commands
+from cputune.ranks.ports import held_port
 from cputune.steps import Infeasible
 from cputune.workload import Workload
 
@@ -194,7 +195,7 @@ def hostless(tmp_path: Path) -> HostFacts:
 
 
 def test_a_held_port_is_given_to_nobody_else_but_rank_0() -> None:
-    with commands.held_port() as holder, socket.socket() as rank_0:
+    with held_port() as holder, socket.socket() as rank_0:
         port = holder.getsockname()[1]
         rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         rank_0.bind(("127.0.0.1", port))

@@ -119,7 +119,7 @@ def test_a_wake_up_that_was_heard_already_is_no_error() -> None:
 def test_one_that_falls_over_leaves_the_files_of_the_run(post: Post, work: WorkFolder) -> None:
     supervisor = Supervisor(os.environ, (), work)
     supervisor.join(post)
-    supervisor._send({"do": "start"})  # type: ignore[typeddict-item]  # it has no commands
+    supervisor.send({"do": "start"})  # type: ignore[typeddict-item]  # it has no commands
     supervisor.close()
     assert not supervisor.alive
     assert work.path.exists()
