@@ -109,6 +109,8 @@ SMALLER = (
     # A launch is checked for real by tests/consumers and tests/verifier.
     (r"^cputune verify\b(?!.*--no-run)", "cputune verify --no-run"),
     (r"^cputune emit\b(.*) --verify\b", r"cputune emit\1"),
+    # Hosts that are made for it are of tests/nodes.
+    (r"^cputune doctor\b.* --host(s|file)\b.*", "cputune doctor --hosts none"),
     # pip asks this tree in place of PyPI, and for none of what it needs.
     (
         r"^pip install '?cputune(\[[\w,]+\])?'?( --extra-index-url \S+)?$",

@@ -47,6 +47,8 @@ _WHY = {
     "hosts": "it names machines that a launch starts processes on",
     "hostfile": "it names machines that a launch starts processes on",
     "doctor": "it names machines that a launch starts processes on",
+    "through": "it names how processes are started on other machines",
+    "ssh": "it names a program that is started",
     "secret-env": "it hands out secrets",
     "image-pull-secret": "it hands out secrets",
     "quiet": "it would hide that the folder sets anything",

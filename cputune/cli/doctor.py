@@ -6,13 +6,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from cputune.cli._doctor_hosts import diagnose_hosts, hosts_text, print_hosts
 from cputune.cli._explained import codes, explained, known
+from cputune.cli._hosts import chosen_hosts, host_options, reach_options
 from cputune.cli._output import console, json_text, tell, verbosity
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
+from cputune.doctor.finding import FoundOn
 from cputune.errors import CannotError, UsageError
 from cputune.host import read_document
 
@@ -48,12 +51,16 @@ _SEVERITIES = tuple(severity.value for severity in Severity)
 @click.option("--python", metavar="PATH", help="Examine the packages of another interpreter.")
 @click.option("--deep", is_flag=True, help="Also start children that import and measure.")
 @click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
+@host_options
+@reach_options
+@click.option("--launch", metavar="PATH", help="With hosts: what must lie on all, alike.")
 @click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
 @click.option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     as_json: bool,
     as_markdown: bool,
     print_fix: bool,
@@ -70,6 +77,8 @@ def command(
     python: str | None,
     output: str,
     force: bool,
+    launch: str | None,
+    **others: Any,
 ) -> None:
     """Say what is wrong with this machine for training, and how to mend it.
 
@@ -79,6 +88,7 @@ def command(
     cputune doctor --json | jq .summary
     cputune doctor --explain quota-threads
     cputune doctor --stack torch=2.6.0
+    cputune doctor --hosts node1,node2 --launch launch/
     """
     if as_json + as_markdown + print_fix > 1:
         raise UsageError("--json, --markdown and --print-fix exclude each other")
@@ -102,6 +112,27 @@ def command(
         _put(explained(explain, as_json=as_json), output, force)
         return
     chosen = _chooser(_words(only, (*codes(), *_SEVERITIES)), _words(ignore, codes()))
+    alone = root is not None or record is not None or stack is not None or check_file is not None
+    hosts = chosen_hosts(**others, allocation=not alone)
+    if hosts is not None and alone:
+        raise UsageError(
+            "--hosts looks at live machines",
+            hint="leave --root, --record, --stack and --check-file away",
+        )
+    if hosts is not None:
+        if everything or form == "fix":
+            raise UsageError(
+                "--all and --print-fix are about one machine", hint="--hosts none, on that machine"
+            )
+        seen = diagnose_hosts(hosts, python=python, launch=launch, deep=deep).only(chosen)
+        if output == "-" and form == "text":
+            print_hosts(seen, console())
+        else:
+            _put(hosts_text(seen, form), output, force)
+        _end(ctx, seen, fail_on)
+        return
+    if launch is not None:
+        raise UsageError("--launch is compared between hosts", hint="name them: --hosts a,b")
     host = _host(root, python)
     if record is not None:
         if form != "text":
@@ -127,6 +158,10 @@ def command(
     else:
         text = _rendered(diagnosis, form, host, machine=about_machine, stories=verbosity() > 0)
         _put(text, output, force)
+    _end(ctx, diagnosis, fail_on)
+
+
+def _end(ctx: click.Context, diagnosis: FoundOn, fail_on: str) -> None:
     if fail_on != "never" and diagnosis.at_least(Severity(fail_on)):
         ctx.exit(1)
 

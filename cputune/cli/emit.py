@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from cputune.cli._cluster import cluster_of
+from cputune.cli._hosts import read_hostfile
 from cputune.cli._seen import networks_seen
 from cputune.cli._tuned import (
     WithScript,
@@ -26,7 +27,6 @@ from cputune.emitters import (
     EmittedFile,
     Node,
     emit,
-    parse_hostfile,
     parse_hosts,
 )
 from cputune.errors import CannotError, UsageError
@@ -181,14 +181,7 @@ def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:
         return parse_hosts(hosts)
     if hostfile is None:
         return ()
-    try:
-        text = read_document(hostfile)
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {hostfile}: {error.strerror}",
-            hint="one host on each line, `host slots=N`",
-        ) from error
-    return parse_hostfile(text, where=str(hostfile))
+    return read_hostfile(hostfile)
 
 
 def _nodes_of(networks: Mapping[str, Network]) -> tuple[Node, ...]:

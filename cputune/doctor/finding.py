@@ -28,10 +28,11 @@ import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from cputune.facts import HostFacts, Unknown
 
+_Found = TypeVar("_Found", bound="FoundOn")
 _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)
 
 
@@ -163,32 +164,17 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """What the doctor has to say about one machine; the worst findings come first.
+class FoundOn:
+    """What was found, the worst first; ``hidden`` was found too, and nobody wanted to see it."""
 
-    ``hidden`` were found too, and nobody wanted to see them. ``looked`` is what came of
-    every check, where somebody asked for it; else it is None.
-    """
-
-    facts: HostFacts
     findings: tuple[Finding, ...]
     hidden: tuple[Finding, ...] = ()
-    looked: tuple[Looked, ...] | None = None
 
-    def only(self, chosen: Callable[[Finding], bool]) -> Diagnosis:
+    def only(self: _Found, chosen: Callable[[Finding], bool]) -> _Found:
         """The same with these findings alone; the others are ``hidden``."""
         kept = tuple(finding for finding in self.findings if chosen(finding))
         hidden = tuple(finding for finding in self.findings if not chosen(finding))
         return replace(self, findings=kept, hidden=hidden)
-
-    def for_python(self, executable: str) -> Diagnosis:
-        """The same, with commands that install into the environment of this Python."""
-        pip = f"{shlex.quote(executable)} -m pip "
-        findings = tuple(
-            replace(f, command=f.command and re.sub(_PIP, lambda found: found[1] + pip, f.command))
-            for f in self.findings
-        )
-        return replace(self, findings=findings)
 
     @property
     def summary(self) -> dict[str, int]:
@@ -198,6 +184,26 @@ class Diagnosis:
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings that are as bad as this, or worse."""
         return tuple(f for f in self.findings if f.severity.rank <= severity.rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis(FoundOn):
+    """What the doctor has to say about one machine.
+
+    ``looked`` is what came of every check, where somebody asked for it; else it is None.
+    """
+
+    facts: HostFacts
+    looked: tuple[Looked, ...] | None = None
+
+    def for_python(self, executable: str) -> Diagnosis:
+        """The same, with commands that install into the environment of this Python."""
+        pip = f"{shlex.quote(executable)} -m pip "
+        findings = tuple(
+            replace(f, command=f.command and re.sub(_PIP, lambda found: found[1] + pip, f.command))
+            for f in self.findings
+        )
+        return replace(self, findings=findings)
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -58,8 +58,9 @@ CHECKS: tuple[Check, ...] = tuple(check for theme in THEMES for check in theme.c
 
 
 def all_checks() -> tuple[Check, ...]:
-    """These, and those that need more than facts: a stack that is asked for, a file, a child."""
+    """These, and those that need more: a stack that is asked for, a file, a child, other hosts."""
     from cputune.doctor.checkfile import FILE_CHECKS
     from cputune.doctor.checks import children, stack_answers
+    from cputune.doctor.hosts import registry as hosts
 
-    return (*CHECKS, *stack_answers.CHECKS, *FILE_CHECKS, *children.CHECKS)
+    return (*CHECKS, *stack_answers.CHECKS, *FILE_CHECKS, *children.CHECKS, *hosts.CHECKS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.bound import bound_parties
-from cputune.doctor.finding import Check, Looked
+from cputune.doctor.finding import Check, FoundOn, Looked
 from cputune.report.looked import HEADING, looked_line, looked_rows
 from cputune.report.machine import machine_lines
 from cputune.report.topology import picture
@@ -57,15 +58,7 @@ def print_text(
     from rich.text import Text
 
     console.print(Text(verdict(diagnosis), style="bold"))
-    for heading, severities in _SECTIONS:
-        findings = [f for f in diagnosis.findings if f.severity in severities]
-        if findings:
-            console.print()
-            console.print(Text(heading, style="bold underline"))
-        for finding in findings:
-            _print_finding(finding, console)
-            if stories:
-                _print_story(finding, console)
+    print_findings(diagnosis.findings, console, stories=stories)
     if diagnosis.looked is not None:
         _print_looked(diagnosis.looked, console, unfold=stories)
     if machine:
@@ -74,6 +67,22 @@ def print_text(
         code = diagnosis.findings[0].code
         console.print()
         console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
+
+
+def print_findings(findings: Iterable[Finding], console: Console, *, stories: bool) -> None:
+    """What is wrong, then what is worth doing; with ``stories`` the story of each."""
+    from rich.text import Text
+
+    found = tuple(findings)
+    for heading, severities in _SECTIONS:
+        those = [finding for finding in found if finding.severity in severities]
+        if those:
+            console.print()
+            console.print(Text(heading, style="bold underline"))
+        for finding in those:
+            _print_finding(finding, console)
+            if stories:
+                _print_story(finding, console)
 
 
 def _print_looked(looked: tuple[Looked, ...], console: Console, *, unfold: bool) -> None:
@@ -140,7 +149,7 @@ def _print_story(finding: Finding, console: Console) -> None:
         console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
 
 
-def verdict(diagnosis: Diagnosis) -> str:
+def verdict(diagnosis: FoundOn) -> str:
     """One line: how many findings of each severity, and how many are not shown."""
     shown, hidden = _counts(diagnosis.findings), _counts(diagnosis.hidden)
     if not hidden:
@@ -160,13 +169,7 @@ def _counts(findings: tuple[Finding, ...]) -> str:
 def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
     """The diagnosis for pasting into an issue; without ``machine`` its findings alone."""
     lines = ["## cputune doctor", "", verdict(diagnosis).capitalize() + ".", ""]
-    for finding in diagnosis.findings:
-        title = markdown_text(finding.title)
-        lines += [f"### {finding.severity.value}: {title} (`{finding.code}`)", ""]
-        lines += [markdown_text(finding.evidence), "", markdown_text(finding.remedy), ""]
-        if finding.command:
-            lines += [*fenced("\n".join(map(visible, finding.command.splitlines())), "sh"), ""]
-        lines += [f"Source: {links(finding.source)}", ""]
+    lines += markdown_findings(diagnosis.findings)
     if diagnosis.looked is not None:
         lines += [f"### {HEADING}", ""]
         for sign, head, body in looked_rows(diagnosis.looked):
@@ -181,6 +184,19 @@ def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
         map(visible, picture(diagnosis.facts.topology, bound=bound_parties(diagnosis.facts)))
     )
     return "\n".join([*lines, "", *fenced(drawing, "text")]) + "\n"
+
+
+def markdown_findings(findings: Iterable[Finding]) -> list[str]:
+    """The lines of the findings, each under a heading of its own."""
+    lines = []
+    for finding in findings:
+        title = markdown_text(finding.title)
+        lines += [f"### {finding.severity.value}: {title} (`{finding.code}`)", ""]
+        lines += [markdown_text(finding.evidence), "", markdown_text(finding.remedy), ""]
+        if finding.command:
+            lines += [*fenced("\n".join(map(visible, finding.command.splitlines())), "sh"), ""]
+        lines += [f"Source: {links(finding.source)}", ""]
+    return lines
 
 
 def explain(check: Check) -> str:

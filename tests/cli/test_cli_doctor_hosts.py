@@ -1,0 +1,119 @@
+"""``cputune doctor --hosts`` through an ssh that is a script of ours, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cputune.cli import main
+
+SSH = """for last; do :; done
+case "$*" in
+  *" refused "*) echo "refused: Permission denied (publickey)." >&2; exit 255;;
+  *" nowhere "*) echo "ssh: Could not resolve hostname nowhere: Name or service not known" >&2
+    exit 255;;
+  *" bare "*) exec env -i PATH=/nowhere /bin/sh -c "exit 127";;
+  *" slow "*) exec sleep 60;;
+esac
+exec sh -c "$last"
+"""
+
+
+@pytest.fixture
+def ssh(tmp_path: Path) -> str:
+    script = tmp_path / "ssh.sh"
+    script.write_text(SSH)
+    return f"sh {script}"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["cputune", "doctor", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_one_row_per_host_then_what_is_wrong(
+    ssh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(monkeypatch, "--hosts", "node1,refused,nowhere,bare", "--ssh", ssh)
+    out, err = capsys.readouterr()
+    assert (code, err) == (1, "")
+    assert "refused  not reached: it refuses our key" in out
+    for words in ("ssh-copy-id refused", "name nowhere in /etc/hosts", "bare: there is no python3"):
+        assert words in out
+
+
+def test_the_document(
+    ssh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, "--hosts", "node1,slow", "--ssh", ssh, "--json", "--host-timeout", "8")
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    first, second = document["hosts"]
+    assert document["schema"] == "cputune.hosts/1"
+    assert (first["reached"], first["host"]["python"]) == (True, sys.version.split()[0])
+    assert (second["reached"], second["host"]) == (False, None)
+    assert second["reason"] == "it gave no answer in 8 s"
+    assert document["findings"][0]["code"] == "hosts-unreachable"
+
+
+def test_a_host_file_and_markdown(
+    ssh: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "hosts").write_text("node1 slots=2\n")
+    code = run(
+        monkeypatch, "--hostfile", str(tmp_path / "hosts"), "--ssh", ssh, "--markdown",
+        "--only", "hosts-clock",
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    assert code == 0
+    assert out.startswith("## cputune doctor, 1 host\n")
+    assert "| node1 |" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--hosts", "a,b,a:2"), "--hosts names a twice"),
+        (("--hosts", "a,-oProxyCommand=x"), "is no host name"),
+        (("--hosts", "a", "--hostfile", "f"), "exclude each other"),
+        (("--hosts", "slurm"), "this is no Slurm allocation"),
+        (("--hosts", "a", "--root", "/tmp"), "--hosts looks at live machines"),
+        (("--hosts", "a", "--print-fix"), "about one machine"),
+        (("--hosts", "a", "--ssh", "no-such-ssh -F x"), "no-such-ssh is not here"),
+        (("--hosts", "a", "--ssh", "ssh 'x"), "cannot read --ssh"),
+        (("--hosts", "a", "--through", "srun", "--ssh", "ssh"), "--ssh is no part of"),
+        (("--ssh", "ssh"), "--through and --ssh say how hosts are reached"),
+        (("--launch", "x"), "--launch is compared between hosts"),
+        (("--hosts", "a", "--launch", "/no/launch"), "there is nothing at /no/launch"),
+        (("--hostfile", "/no/file"), "cannot read /no/file"),
+    ],
+)
+def test_bad_input_is_named_with_its_cure(
+    arguments: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(monkeypatch, *arguments) in (2, 3)
+    err = capsys.readouterr().err
+    assert message in err
+    assert "hint:" in err
+
+
+def test_inside_an_allocation_its_hosts_are_meant(
+    ssh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node1,nowhere")
+    run(monkeypatch, "--through", "ssh", "--ssh", ssh, "--json")
+    assert [host["name"] for host in json.loads(capsys.readouterr().out)["hosts"]] == [
+        "node1",
+        "nowhere",
+    ]
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    assert run(monkeypatch, "--json", "--fail-on", "never") == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "cputune.doctor/1"
