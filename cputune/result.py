@@ -125,6 +125,8 @@ class Trial:
         step_seconds: seconds of all its steps, warm-up included.
         compile_seconds: what torch.compile has taken of them, before the steps that count.
         origin: who proposed the plan.
+        elsewhere: another tuner of a shared study has measured it, on a machine of the same kind;
+            its speeds are scaled by that of today's launch there and here.
         observed: what the ranks saw: one mapping per rank.
     """
 
@@ -141,6 +143,7 @@ class Trial:
     step_seconds: Amount = 0.0
     compile_seconds: Amount = 0.0
     origin: Origin = "sampler"
+    elsewhere: bool = False
     observed: tuple[Mapping[str, Any], ...] = ()
 
     @property

@@ -58,6 +58,10 @@ _OF_TRIAL: Mapping[str, tuple[str, Callable[[Trial], Cell]]] = {
         lambda t: t.plan.backend,
     ),
     "ccl_workers": ("oneCCL worker threads of a rank", lambda t: t.plan.ccl_workers),
+    "elsewhere": (
+        "whether another tuner of a shared study has measured it: its speed is scaled to here",
+        lambda t: t.elsewhere,
+    ),
 }
 _KNOBS = tuple(knob for knob in KNOBS if knob.put is not None)
 

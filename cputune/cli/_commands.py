@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from cputune.cli._output import console, print_json
 from cputune.documents import plain
-from cputune.hidden import hide_arguments
+from cputune.hidden import hide_arguments, without_password
 from cputune.visible import visible
 from cputune.workload import Workload
 
@@ -88,5 +88,5 @@ def _typed(ctx: click.Context) -> list[str]:
             words += [] if name in ("force", "resume") else [word]
         else:
             for one in value if option.multiple else (value,):
-                words += [word, str(one)]
+                words += [word, without_password(one) if name == "storage" else str(one)]
     return words

@@ -36,6 +36,7 @@ _MAY_SET = {
 _WHY = {
     "force": "it replaces files",
     "study": "it names a file that is written",
+    "storage": "it names a server that is written to",
     "output": "it names a file that is written",
     "record": "it names a folder that is written",
     "report": "it names a file that is written",

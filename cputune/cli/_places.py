@@ -16,12 +16,18 @@ def study_path(study: str | None, destination: Path | None) -> Path:
     return Path("cputune.db") if destination is None else destination.with_suffix(".db")
 
 
-def refuse_overwriting(destination: Path | None, book: Path, *, force: bool, resume: bool) -> None:
-    """What would end hours of work at their end is said before. Raises CputuneError."""
-    _writable(book if destination is None else destination)
-    _writable(book)
+def refuse_overwriting(
+    destination: Path | None, book: Path | None, *, force: bool, resume: bool
+) -> None:
+    """What would end hours of work at their end is said before. Raises CputuneError.
+
+    ``book`` is None for a study in a database: it is gone on with, whoever began it.
+    """
+    for path in (destination, book):
+        if path is not None:
+            _writable(path)
     if resume:
-        if not book.is_file():
+        if book is not None and not book.is_file():
             raise CannotError(f"there is no study {book} to resume", hint="leave out --resume")
         return
     for path in (destination, book):

@@ -20,6 +20,7 @@ from cputune.cli._settings import (
 )
 from cputune.cli._settings_files import PROJECT_FILES, user_file
 from cputune.errors import UsageError
+from cputune.hidden import without_password
 from cputune.visible import visible
 
 
@@ -84,6 +85,8 @@ def _rows(root: click.Context, name: str) -> Iterator[Row]:
     for option in options_of(command):
         key = key_of(option)
         value, source = _value(option, context)
+        if key == "storage" and value is not None:
+            value = without_password(value)
         variable = variable_of(name, key)
         place = {"file": root.obj.place_of(name, key), "variable": variable}.get(source)
         yield Row(command=name, key=key, value=value, source=source, place=place, variable=variable)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from cputune.cli._commands import again, print_space
 from cputune.cli._hosts import asked_hosts, host_options, way_to
@@ -18,6 +19,7 @@ from cputune.cli._places import refuse_overwriting, study_path
 from cputune.cli._results import remember
 from cputune.cli._signals import interrupted_by_any_signal
 from cputune.errors import Interrupted, MissingPackageError, UsageError
+from cputune.hidden import without_password
 from cputune.script import read_typed, require_trainable
 from cputune.visible import visible
 from cputune.workload import DEFAULT_RECIPE, Workload
@@ -62,6 +64,11 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 )
 @click.option("--global-batch-size", type=int, metavar="N", help="Samples per step of all ranks.")
 @click.option("--study", metavar="FILE.db", help="Keep the study here (SQLite).")
+@click.option(
+    "--storage",
+    metavar="ADDRESS",
+    help="Share the study in a database: postgresql://USER@HOST/NAME.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the study that was interrupted.")
 @click.option(
     "--share-machine", is_flag=True, help="Measure even while another process measures here."
@@ -90,6 +97,7 @@ def command(
     batch_per_rank: int | None,
     global_batch_size: int | None,
     study: str | None,
+    storage: str | None,
     resume: bool,
     share_machine: bool,
     wait_quiet: str | None,
@@ -123,6 +131,8 @@ def command(
         "fix": _fixed(fix),
         "allow_slow_precision": allow_slow_precision,
     }
+    if storage is not None:
+        _shareable(ctx, storage, study)
     seconds = None if max_time is None else _seconds(max_time)
     quiet_seconds = None if wait_quiet is None else _seconds(wait_quiet)
 
@@ -150,13 +160,13 @@ def command(
         print_space(space, budget=budget, most_seconds=seconds, as_json=as_json)
         return
     destination = None if output == "-" else Path(output)
-    book = study_path(study, destination)
+    book = study_path(study, destination) if storage is None else None
     refuse_overwriting(destination, book, force=force, resume=resume)
     _require_packages(job)
     search_space(facts, job, **options)
     options["hosts"] = opened
     _say_beforehand(facts)
-    if force and not resume:
+    if force and not resume and book is not None:
         from cputune.host.locks import study_lock
 
         with study_lock(book):
@@ -171,6 +181,7 @@ def command(
                 seed=seed,
                 max_time_seconds=seconds,
                 study=book,
+                storage=storage,
                 resume=resume,
                 share_machine=share_machine,
                 started=started,
@@ -194,6 +205,25 @@ def command(
         raise Interrupted(
             str(error) or "interrupted", hint=f"go on with: {again(ctx, job, script)}"
         ) from None
+
+
+def _shareable(ctx: click.Context, storage: str, study: str | None) -> None:
+    """Refuse what is no address, and warn of a password that others see. Raises UsageError."""
+    if study is not None:
+        raise UsageError(
+            "--study and --storage exclude each other",
+            hint="the first is a file of this tuner alone, the second a database for several",
+        )
+    if find_spec("optuna") is not None:
+        from cputune.tuner.database import parsed
+
+        parsed(storage)
+    typed = ctx.get_parameter_source("storage") is ParameterSource.COMMANDLINE
+    if typed and without_password(storage) != storage:
+        tell(
+            "warning: every user of this machine can read a password that is typed (`ps`); "
+            "PGPASSWORD, ~/.pgpass or CPUTUNE_TUNE_STORAGE keep it"
+        )
 
 
 def _job(

@@ -115,6 +115,7 @@ class Standing:
         self.done = trial.number + 1
         if trial.number:
             self.searched += 1
+        if trial.number and not trial.elsewhere:
             started = now - self.trial_since - trial.step_seconds
             self.longest_start = max(self.longest_start, started)
         if trial.state != COMPLETED or trial.samples_per_second is None:

@@ -74,7 +74,8 @@ def disturbed_line(event: Disturbed) -> str:
 
 def trial_line(trial: Trial) -> str:
     """``trial 3: 17.1 samples/s  1 × 2 threads, bf16``."""
-    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}"
+    where = " (elsewhere)" if trial.elsewhere else ""
+    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
 
 
 def outcome(trial: Trial) -> str:

@@ -69,6 +69,7 @@ def tune(
     allow_slow_precision: bool = False,
     max_time_seconds: float | None = None,
     study: str | Path | None = None,
+    storage: str | None = None,
     resume: bool = False,
     share_machine: bool = False,
     started: float | None = None,
@@ -92,6 +93,9 @@ def tune(
         max_time_seconds: when all is over, or one step later: what is waited for, imported and
             downloaded counts. The search takes 7/10 of it at most, the confirmation the rest.
         study: an SQLite file to keep the study in; in memory where it is None.
+        storage: the address of a database (``postgresql://user@host/name``, ``sqlite:///file``) in
+            which tuners of machines of one kind share this study, and its budget. Another
+            machine, workload, seed or other knobs are another study there.
         resume: go on with that study; its host, workload, seed and knobs must be the same.
         share_machine: measure although others compute here, and say no factor where they
             delayed most of it; else real processes are only started when another process
@@ -107,7 +111,8 @@ def tune(
         started: when the time began to run, by ``time.monotonic()``; now where it is None.
 
     Raises UsageError for what makes no sense, MissingPackageError without optuna,
-    CannotError for a study that is in use or cannot be gone on with, NoValidTrialError
+    CannotError for a study that is in use or cannot be gone on with and for a database that
+    cannot be used, NoValidTrialError
     where no trial gave a number, NotMeasurableError where others computed here all the time
     (the trials are kept in the study), and Interrupted on SIGINT, whose ``result`` is what was
     found.
@@ -123,7 +128,9 @@ def tune(
             f"a run of {steps_planned} steps trains nothing", hint="--steps-planned 10000"
         )
     started = time.monotonic() if started is None else started
-    if resume and study is None:
+    if storage is not None and study is not None:
+        raise UsageError("a study is kept in a file or in a database", hint="leave one of them out")
+    if resume and study is None and storage is None:
         raise UsageError("there is no study to resume", hint="name it: --study FILE.db")
     _require_optuna()
     if hosts is not None:
@@ -140,6 +147,10 @@ def tune(
         allow_slow_precision=allow_slow_precision,
         hosts=() if hosts is None else hosts.facts,
     )
+    if storage is not None:
+        from cputune.tuner.database import parsed
+
+        parsed(storage)
 
     from cputune.host.locks import measuring_lock, study_lock
     from cputune.tuner.logged import logged
@@ -155,6 +166,7 @@ def tune(
         allow_slow_precision=allow_slow_precision,
         max_time_seconds=max_time_seconds,
         study=None if study is None else Path(study),
+        storage=storage,
         resume=resume,
         steps_planned=steps_planned,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),

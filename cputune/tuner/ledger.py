@@ -1,59 +1,33 @@
-"""The study's book: an Optuna study in which every trial is written as it ends.
+"""The book of a study that one tuner has for itself: in memory, or in an SQLite file.
 
-In memory, or in an SQLite file that ``optuna-dashboard`` opens and that a later
-``--resume`` goes on from. The value of a trial is seconds per sample; what cputune knows
-beside it stands in the trial's user attributes.
+The file is one that ``optuna-dashboard`` opens and that a later ``--resume`` goes on from.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
 
 import optuna
-from msgspec import Meta
-from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.trial import Trial as OptunaTrial
 from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
-from cputune.documents import Record, plain, record_of
 from cputune.errors import CannotError
 from cputune.plan import Plan
-from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial
+from cputune.result import Trial
+from cputune.tuner.book import Book, attributes, intermediate, outcome
 from cputune.tuner.reading import Run
-from cputune.tuner.sampler import distributions
+from cputune.tuner.sampler import PlanSampler, distributions
 from cputune.tuner.space import SearchSpace
 from cputune.tuner.studyfile import STUDY_NAME, connect, holds_study, no_study, whole
-from cputune.workload import Workload
-
-_IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
-_TRIAL, _RUN = "cputune.trial", "cputune.run"
-
-_STATES: Mapping[State, TrialState] = {PRUNED: TrialState.PRUNED, FAILED: TrialState.FAIL}
-
-Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
-
-Identity = Mapping[str, Any]
-"""What must be the same for a study to be gone on with: plain JSON values by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Steps:
-    """The steps of a trial, as they stand in the study: log seconds per sample, and losses."""
-
-    logs: tuple[Finite, ...] = ()
-    losses: tuple[Finite | None, ...] = ()
-
-
-class Ledger:
+class Ledger(Book):
     """Trials on record, and the one that runs."""
 
     def __init__(self, path: Path | None, *, resume: bool, private: bool = False) -> None:
@@ -83,50 +57,19 @@ class Ledger:
         """Close the file; what stands in it stays."""
         self._open.close()
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Whatever goes wrong (Optuna lets SQLAlchemy's errors through) is a CannotError."""
-        try:
-            yield
-        except Exception as error:
-            raise no_study(self._path, _first_line(error)) from error
+    def no_study(self, why: str) -> CannotError:
+        """The error for a file that cannot be used, and why."""
+        return no_study(self._path, why)
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise CannotError(
-                f"the study in {self._path} cannot be written: {_first_line(error)}",
-                hint="the trials that ended are kept; make room, then go on with --resume",
-            ) from error
-
-    @property
-    def identity(self) -> Identity | None:
-        """What the study on record is of; None for a new one. Raises CannotError."""
-        with self._reading():
-            found = self._study.user_attrs.get(_IDENTITY)
-            begun = bool(self._study.get_trials(deepcopy=False))
-        if found is None and begun:
-            raise no_study(self._path, "it has trials, and does not say of what")
-        return found if isinstance(found, Mapping) else None
-
-    def identify(self, identity: Identity) -> None:
-        """Write down what this study is of."""
-        with self._writing():
-            self._study.set_user_attr(_IDENTITY, dict(identity))
-
-    @property
-    def workload(self) -> Workload | None:
-        """The workload as its first trial has shown it; None before that. Raises CannotError."""
-        with self._reading():
-            found = self._study.user_attrs.get(_WORKLOAD)
-        return None if found is None else self._record(Workload, found)
-
-    def remember(self, workload: Workload) -> None:
-        """Write down what the first trial has shown of the workload."""
-        with self._writing():
-            self._study.set_user_attr(_WORKLOAD, plain(workload))
+    def failed(self, error: Exception, *, writing: bool) -> CannotError:
+        """A damaged file, or a disk that is full: the first line of what SQLAlchemy says."""
+        why = str(error).strip().split("\n")[0]
+        if not writing:
+            return self.no_study(why)
+        return CannotError(
+            f"the study in {self._path} cannot be written: {why}",
+            hint="the trials that ended are kept; make room, then go on with --resume",
+        )
 
     def past(self) -> list[tuple[Trial, Run]]:
         """The trials on record, in order; one that was cut off is told as failed and left out.
@@ -138,25 +81,10 @@ class Ledger:
             for frozen in trials:
                 if frozen.state == TrialState.RUNNING:
                     self._study.tell(frozen.number, state=TrialState.FAIL)
-        found = []
-        for frozen in trials:
-            document = frozen.user_attrs.get(_TRIAL)
-            if document is not None:
-                steps = self._record(_Steps, frozen.user_attrs.get(_RUN, {}))
-                run = Run(logs=list(steps.logs), losses=list(steps.losses))
-                found.append((self._record(Trial, document), run))
-            elif frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
-                raise no_study(self._path, f"trial {frozen.number} does not say what was measured")
-        return found
+        return [told for frozen in trials if (told := self._told(frozen)) is not None]
 
-    def _record(self, kind: type[Record], document: object) -> Record:
-        try:
-            return record_of(kind, document)
-        except ValueError as error:
-            raise no_study(self._path, str(error)) from error
-
-    def guide(self, sampler: BaseSampler) -> None:
-        """Who proposes from now on."""
+    def guide(self, sampler: PlanSampler) -> None:
+        """Who proposes from now on: Optuna asks it."""
         self._study.sampler = sampler
 
     def begin_baseline(self) -> None:
@@ -176,28 +104,19 @@ class Ledger:
         return next(p for p, values in space.values.items() if dict(values) == chosen)
 
     def end(self, trial: Trial, run: Run) -> None:
-        """Write the running trial down: its steps, its value, or why it has none.
-
-        Once, when the steps are in: a write per step would take time of the cores that
-        are being measured.
-        """
+        """Write the running trial down."""
         running = self._running
         assert running is not None, "no trial was begun"
-        losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
-        steps = _Steps(logs=tuple(run.logs), losses=tuple(losses))
+        state, value = outcome(trial, run)
         with self._writing():
-            for index, value in enumerate(run.logs):
-                running.report(math.exp(value), index)
-            running.set_user_attr("plan", trial.plan.describe())
-            running.set_user_attr("origin", trial.origin)
-            if trial.reason is not None:
-                running.set_user_attr("reason", trial.reason)
-            running.set_user_attr(_RUN, plain(steps))
-            running.set_user_attr(_TRIAL, plain(trial))
-            if trial.samples_per_second is not None and trial.state == COMPLETED:
-                self._study.tell(running, 1 / trial.samples_per_second.median)
+            for index, seconds in intermediate(run).items():
+                running.report(seconds, index)
+            for name, attribute in attributes(trial, run).items():
+                running.set_user_attr(name, attribute)
+            if state == TrialState.COMPLETE:
+                self._study.tell(running, value)
             else:
-                self._study.tell(running, state=_STATES[trial.state])
+                self._study.tell(running, state=state)
         self._running = None
 
     def discard(self) -> None:
@@ -234,7 +153,3 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
     finally:
         storage.remove_session()
         storage.engine.dispose()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,13 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @dataclass(slots=True)
 class History:
-    """What was tried, for the model: plans with their log time per sample, and failures."""
+    """What was tried, for the model: plans with their log time per sample, and failures.
+
+    ``claimed`` are those that other tuners of a shared study measure now: they are passed over.
+    """
 
     tried: set[Plan] = field(default_factory=set)
+    claimed: Set[Plan] = frozenset()
     plans: list[Plan] = field(default_factory=list)
     logs: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
@@ -86,12 +90,17 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(open_))
         return self._plans[open_[int(np.argmax(promise + jitter))]]
 
+    def next_plan(self) -> Plan | None:
+        """The plan to try next; None where there is none."""
+        return self.propose(len(self._history.tried))
+
     def left(self) -> bool:
-        """Whether there is a plan that was not tried."""
+        """Whether there is a plan that was not tried, and that nobody measures now."""
         return bool(self._untried())
 
     def _untried(self) -> list[Plan]:
-        return [plan for plan in self._space.plans() if plan not in self._history.tried]
+        taken = self._history.tried | self._history.claimed
+        return [plan for plan in self._space.plans() if plan not in taken]
 
     def _chance(self, plan: Plan, chances: Mapping[tuple[str, KnobValue], float]) -> float:
         """How likely the plan runs at all: as its least likely value does."""
@@ -124,7 +133,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         """The knob values of the proposed plan."""
         if "fixed_params" in trial.system_attrs:
             return {}
-        plan = self.propose(len(self._history.tried))
+        plan = self.next_plan()
         return {} if plan is None else dict(self._space.values[plan])
 
     def sample_independent(

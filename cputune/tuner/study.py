@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
@@ -30,6 +31,7 @@ from cputune.steps import (
     ProfilingRunner,
     Runner,
 )
+from cputune.tuner.book import LostDatabase
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.cutoff import CutOff
 from cputune.tuner.events import (
@@ -42,7 +44,7 @@ from cputune.tuner.events import (
 )
 from cputune.tuner.final import confirm_best
 from cputune.tuner.findings import Findings, how_disturbed, is_disturbed
-from cputune.tuner.ledger import Ledger
+from cputune.tuner.kept import identity_of, open_book
 from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed
 from cputune.tuner.options import StudyOptions
 from cputune.tuner.profiling import profile_of, time_shares
@@ -113,7 +115,15 @@ class TuningStudy:
         self._next = 0
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
-        self._ledger = Ledger(options.study, resume=options.resume, private=bool(workload.argv))
+        self._not_for_here = 0
+        self._identity = identity_of(options, facts, workload, hosts)
+        self._ledger = open_book(
+            options,
+            workload,
+            self._identity,
+            say=lambda text: self._on_event(Said(text=text)),
+            out_of_time=partial(self._timer.up, 1.0),
+        )
 
     def run(self) -> Result:
         """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
@@ -127,7 +137,12 @@ class TuningStudy:
         try:
             resumed = self._take_up()
             with self._open_runner(self._workload, False) as runner:
-                self._search(runner, resumed)
+                try:
+                    self._search(runner, resumed)
+                except LostDatabase as lost:
+                    if not self._findings.trials:
+                        raise
+                    self._findings.notes.append(f"The search ended early: {lost}.")
             if self._sampler is not None and self._has_hosts:
                 fresh = partial(self._open_runner, self._workload, True)
                 assert self._space is not None
@@ -160,6 +175,8 @@ class TuningStudy:
             hint=(
                 "go on with: cputune tune --resume"
                 if self._options.study is not None
+                else "the same command goes on: what was measured is in the database"
+                if self._options.storage is not None
                 else "--study FILE.db keeps what was measured, --resume goes on from there"
             ),
         )
@@ -183,7 +200,7 @@ class TuningStudy:
         Those that others disturbed are run again: it may be quiet now. So are those of which a
         host was lost, which is there again.
         """
-        identity = self._options.identity(self._facts, self._workload, self._named)
+        identity = self._identity
         recorded = self._ledger.identity
         if recorded is None:
             self._ledger.identify(identity)
@@ -208,12 +225,27 @@ class TuningStudy:
         self._timer.step_seconds = 0.0  # theirs were taken of another command's time
         return len(past)
 
-    def _book(self, trial: Trial, run: Run) -> None:
-        """Take a trial into everything that is learnt from."""
+    def _hear_of_others(self, space: SearchSpace) -> None:
+        """Learn from what other tuners of a shared study have measured, and are measuring."""
+        for heard in self._ledger.news():
+            if heard.trial.plan not in space.values:
+                self._not_for_here += 1  # a place of the budget, of which nothing is learnt
+                continue
+            trial = replace(heard.trial, number=self._next)
+            self._next += 1
+            self._book(trial, heard.run, doubt=heard.error)
+            self._on_event(TrialEnded(trial=trial))
+        self._history.claimed = self._ledger.claimed
+
+    def _book(self, trial: Trial, run: Run, *, doubt: float = 0.0) -> None:
+        """Take a trial into everything that is learnt from.
+
+        ``doubt``: how unsure its speed is (log), beside what its own steps scatter.
+        """
         past = self._history
         first = not self._findings.trials
         self._findings.trials.append(trial)
-        self._timer.step_seconds += trial.step_seconds
+        self._timer.step_seconds += 0.0 if trial.elsewhere else trial.step_seconds
         past.tried.add(trial.plan)
         longest = max(self._findings.compile_seconds, trial.compile_seconds)
         self._findings.compile_seconds = longest
@@ -229,6 +261,7 @@ class TuningStudy:
             guess = self._race.lost(run.logs)
         else:
             guess = self._race.estimate(run.logs)
+        guess = replace(guess, error=math.hypot(guess.error, doubt))
         self._race.learn(run.logs, guess, completed=trial.state == COMPLETED)
         busy = BUSY_ERROR if was_disturbed(trial) else 0.0
         past.plans.append(trial.plan)
@@ -238,7 +271,6 @@ class TuningStudy:
     # The search
 
     def _search(self, runner: Runner, resumed: int) -> None:
-        options = self._options
         if not self._findings.trials:
             self._ledger.begin_baseline()
             today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
@@ -253,26 +285,39 @@ class TuningStudy:
             self._workload = self._observed_workload(runner)
             self._ledger.remember(self._workload)
         space = self._open_space(runner, resumed)
-        assert self._sampler is not None
-        waiting = [(o, p) for o, p in space.suggestions if p not in self._history.tried]
-        origin: Origin
-        while len(self._findings.trials) < options.budget:
+        self._measure_all(runner, space)
+
+    def _measure_all(self, runner: Runner, space: SearchSpace) -> None:
+        """Trial after trial, until the budget, the time or the plans are spent."""
+        while True:
+            self._hear_of_others(space)
+            left = self._options.budget - len(self._findings.trials) - self._not_for_here
+            if left <= 0:
+                return
             if self._findings.cut_off is not None or self._timer.up(STUDY_SHARE):
                 self._findings.notes.append("The search ended early: the time given was up.")
                 return
-            if waiting:
-                origin, plan = waiting.pop(0)
-                self._ledger.begin(space, plan)
-            elif self._sampler.left():
-                origin = "sampler"
-                plan = self._ledger.begin(space)
-            else:
+            following = self._following(space) if left > len(self._history.claimed) else None
+            if following is None and not self._history.claimed:
                 self._findings.exhausted = True
                 return
-            self._trial(runner, plan, origin)
-            self._end_what_cannot_work()
-            if not self._has_hosts:
-                return
+            if following is None:
+                self._ledger.wait()  # one of those may die, and its plan be free again
+                continue
+            origin, plan = following
+            begun = self._ledger.begin(space, plan)
+            if begun is not None:
+                self._trial(runner, begun, origin)
+                self._end_what_cannot_work()
+                if not self._has_hosts:
+                    return
+
+    def _following(self, space: SearchSpace) -> tuple[Origin, Plan | None] | None:
+        """Who proposes the next plan, and which if it is known; None where there is none."""
+        assert self._sampler is not None
+        taken = self._history.tried | self._history.claimed
+        suggested = next((pair for pair in space.suggestions if pair[1] not in taken), None)
+        return suggested or (("sampler", None) if self._sampler.left() else None)
 
     def _end_what_cannot_work(self) -> None:
         error = cannot_work(self._findings.trials, hopeless=self._hopeless)

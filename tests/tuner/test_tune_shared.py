@@ -1,0 +1,107 @@
+"""One study for several tuners, in a database: SQLite here, PostgreSQL in tests/consumers/."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tuner.fakes import PLANS, SMALL
+from tuner.sharing import MACHINE, said, start, succeed, until
+
+import cputune
+from cputune.result import Result
+from cputune.tuner.sampler import History, PlanSampler
+from cputune.tuner.shared import SharedLedger
+
+SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
+
+
+def measured(folder: Path) -> list[str]:
+    """The plans that were measured, but for today's launch, by number."""
+    return [plan for _, _, plan in said(folder, "ends") if plan != "today"]
+
+
+class TestTwoProcesses:
+    def test_measure_no_plan_twice_and_learn_from_each_other(self, tmp_path: Path) -> None:
+        address = f"sqlite:///{tmp_path}/shared.db"
+        with (
+            start(tmp_path, address, "slow", together=2, speed=1.0) as slow,
+            start(tmp_path, address, "fast", together=2, speed=1.5) as fast,
+        ):
+            succeed(slow)
+            succeed(fast)
+        assert len(measured(tmp_path)) == 11  # of a budget of 12, in which one launch of today is
+        assert len(set(measured(tmp_path))) == 11
+        for name, speed in (("slow", 1.0), ("fast", 1.5)):
+            result = Result.load(tmp_path / f"{name}.json")
+            assert len(result.trials) == 12
+            assert sum(trial.elsewhere for trial in result.trials) == 11 - len(
+                [line for line in said(tmp_path, name, "ends") if line[2] != "today"]
+            )
+            for trial in result.trials:  # those of the other one too are as fast as they were here
+                if trial.samples_per_second is not None and trial.state == "completed":
+                    here = 8 * speed / MACHINE.seconds(trial.plan)
+                    assert trial.samples_per_second.median == pytest.approx(here, rel=0.01)
+
+    def test_what_a_killed_one_was_measuring_is_measured_by_the_other(self, tmp_path: Path) -> None:
+        address = f"sqlite:///{tmp_path}/shared.db"
+        with start(tmp_path, address, "victim", 2) as victim:
+            until(lambda: said(tmp_path, "victim", "stuck"))
+            lost = said(tmp_path, "victim", "stuck")[0][2]
+            with start(tmp_path, address, "other") as other:
+                until(lambda: len(said(tmp_path, "other", "ends")) > 2)
+                victim.send_signal(signal.SIGKILL)
+                succeed(other)
+        assert ["other", "ends", lost] in said(tmp_path, "ends")
+        assert len(set(measured(tmp_path))) == len(measured(tmp_path)) == 11
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/shared.db"
+
+
+@pytest.fixture
+def two(address: str) -> Iterator[tuple[SharedLedger, SharedLedger]]:
+    """Two tuners of one study with a budget of four."""
+    both = [ledger(address) for _ in range(2)]
+    yield both[0], both[1]
+    for one in both:
+        one.close()
+
+
+def ledger(address: str, name: str = "study") -> SharedLedger:
+    found = SharedLedger(
+        address, name, budget=4, private=False, say=lambda text: None, out_of_time=lambda: False
+    )
+    found.guide(PlanSampler(SPACE, History(), seed=0))
+    return found
+
+
+Two = tuple[SharedLedger, SharedLedger]
+
+
+class TestClaims:
+    def test_a_plan_is_had_by_one_until_it_lets_go(self, two: Two) -> None:
+        one, other = two
+        assert one.begin(SPACE, PLANS[0]) == PLANS[0]
+        assert other.begin(SPACE, PLANS[0]) is None
+        other.news()
+        assert other.claimed == {PLANS[0]}
+        one.abandon()
+        assert other.begin(SPACE, PLANS[0]) == PLANS[0]
+
+    def test_the_budget_is_that_of_all(self, two: Two) -> None:
+        one, other = two
+        third = [one, other, one]
+        begun = [tuner.begin(SPACE, plan) for tuner, plan in zip(third, PLANS, strict=False)]
+        assert begun == PLANS[:3]  # and a launch of today makes four
+        assert other.begin(SPACE, PLANS[3]) is None
+
+    def test_another_study_has_claims_of_its_own(self, address: str, two: Two) -> None:
+        assert two[0].begin(SPACE, PLANS[0]) == PLANS[0]
+        third = ledger(address, "another")
+        assert third.begin(SPACE, PLANS[0]) == PLANS[0]
+        third.close()
