@@ -1,0 +1,144 @@
+"""The doctor over hosts with sshds of their own: what is planted is found, and nothing stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes.cluster import Cluster, two_hosts
+from nodes.namespaces import Odd, until
+
+pytestmark = pytest.mark.nodes
+
+DOCTOR = (sys.executable, "-m", "cputune", "doctor", "--json", "--fail-on", "never")
+LINE = """
+import sys
+sys.path.append({tests!r})
+from cputune.nodes.line import Line
+from cputune.nodes.named import Node
+from cputune.nodes.reach import find_reach
+line = Line.open(find_reach(ssh={ssh!r}), Node(name="beta"))
+line.spawn(["sh", "-c", "setsid sleep 300 & sleep 300"])
+print("begun", flush=True)
+sys.stdin.readline()
+"""
+
+
+def doctor(
+    hosts: Cluster, *more: str, names: str = "alpha,beta", ssh: str | None = None
+) -> dict[str, Any]:
+    words = " ".join(hosts.ssh) if ssh is None else ssh
+    argv = [*DOCTOR, "--hosts", names, "--ssh", words, *more]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def evidence(document: dict[str, Any]) -> dict[str, str]:
+    told = document["findings"]
+    return {one["code"]: one["evidence"] for one in told if one["code"].startswith("hosts-")}
+
+
+def nothing_stays(hosts: Cluster) -> None:
+    for name in hosts.names:
+        until(lambda name=name: not hosts.left(name))
+        assert list((hosts.folder / name / "tmp").iterdir()) == []
+
+
+def test_hosts_that_are_alike_have_no_difference(hosts: Cluster, tmp_path: Path) -> None:
+    seen = doctor(hosts, "--launch", str(tmp_path))
+    assert evidence(seen) == {}
+    assert [host["reached"] for host in seen["hosts"]] == [True, True]
+    assert abs(seen["hosts"][0]["clock_offset_seconds"]) < 1
+    nothing_stays(hosts)
+
+
+def test_what_was_planted_is_found() -> None:
+    odd = Odd(cpus=(0,), clock_seconds=600, versions={"transformers": "4.46.0", "torch": "2.6.0"})
+    with two_hosts(beta=odd) as hosts:
+        found = evidence(doctor(hosts))
+        assert set(found) == {
+            "hosts-allowed-cpus", "hosts-clock", "hosts-training-stack", "hosts-libraries",
+        }  # fmt: skip
+        assert "0 on beta" in found["hosts-allowed-cpus"]
+        assert "2.6.0 on beta" in found["hosts-training-stack"]
+        assert "4.46.0 on beta" in found["hosts-libraries"]
+        assert found["hosts-clock"] == "10 min ahead on beta"
+        nothing_stays(hosts)
+
+
+def test_a_folder_that_one_host_does_not_have(tmp_path: Path) -> None:
+    launch = Path.cwd() / "tests/nodes"
+    with two_hosts(beta=Odd(hidden=(launch,))) as hosts:
+        found = evidence(doctor(hosts, "--launch", str(launch / "cluster.py")))
+        assert found == {"hosts-launch-files": f"{launch}/cluster.py is not on beta"}
+
+
+def test_the_python_of_one_host_is_away() -> None:
+    with two_hosts(beta=Odd(hidden=(Path(sys.executable).parent,))) as hosts:
+        seen = doctor(hosts)
+        assert f"{sys.executable} (" in evidence(seen)["hosts-python"]
+        assert seen["hosts"][1]["python_path"] != sys.executable
+        nothing_stays(hosts)
+
+
+def test_names_and_keys_that_lead_nowhere(hosts: Cluster, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    seen = doctor(hosts, names="beta,nowhere.invalid")
+    assert evidence(seen) == {"hosts-unreachable": "nowhere.invalid: its name is not known here"}
+    refused = doctor(hosts, names="beta", ssh=_with_key(hosts, key, tmp_path))
+    assert evidence(refused) == {"hosts-unreachable": "beta: it refuses our key"}
+    stranger = f"{' '.join(hosts.ssh)} -o GlobalKnownHostsFile=/dev/null"
+    unknown = doctor(hosts, names="beta", ssh=stranger)
+    assert evidence(unknown) == {"hosts-unreachable": "beta: its host key is not known here"}
+    nothing_stays(hosts)
+
+
+def test_a_host_that_is_cut_off_is_a_finding(hosts: Cluster) -> None:
+    hosts.cut("beta")
+    try:
+        seen = doctor(hosts, "--host-timeout", "5")
+    finally:
+        hosts.mend("beta")
+    assert [host["reached"] for host in seen["hosts"]] == [True, False]
+    assert set(evidence(seen)) == {"hosts-unreachable"}
+    assert evidence(doctor(hosts)) == {}
+
+
+@pytest.mark.parametrize("way", ["killed", "cut off"])
+def test_what_runs_there_ends_when_we_are_gone(hosts: Cluster, way: str) -> None:
+    text = LINE.format(ssh=" ".join(hosts.ssh), tests=str(Path(__file__).parents[1]))
+    near = subprocess.Popen(
+        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with near:
+        assert near.stdout is not None
+        assert near.stdout.readline() == b"begun\n"
+        assert any("sleep 300" in words for words in hosts.left("beta"))
+        if way == "killed":
+            os.kill(near.pid, signal.SIGKILL)
+        else:
+            hosts.cut("beta")
+        try:
+            until(lambda: not any("sleep" in words for words in hosts.left("beta")))
+        finally:
+            hosts.mend("beta")
+            near.kill()
+    nothing_stays(hosts)
+
+
+def _with_key(hosts: Cluster, key: Path, folder: Path) -> str:
+    """The ssh of the hosts with another key than theirs."""
+    config = Path(hosts.ssh[-1]).read_text()
+    lines = [f"IdentityFile {key}" if "IdentityFile" in row else row for row in config.split("\n")]
+    (folder / "ssh_config").write_text("\n".join(lines))
+    return f"ssh -F {folder / 'ssh_config'}"
