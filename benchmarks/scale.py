@@ -13,12 +13,16 @@ stands for ssh. Every row is a new process; a time is the least of several. Need
 from __future__ import annotations
 
 import argparse
+import base64
+import fnmatch
 import json
 import platform
+import re
 import resource
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +33,7 @@ from machines import EVERY_LIBRARY, TODAY, Model, SimulatedRunner, simulated
 import cputune
 from cputune.facts import HostFacts, Library
 from cputune.layout import guide_plan
-from cputune.nodes.far_host import FarHost
+from cputune.nodes.far_host import READ, FarHost
 from cputune.nodes.many import on_each
 from cputune.nodes.named import Node
 from cputune.plan import Plan
@@ -77,9 +81,17 @@ def facts_of(sockets: int, cores: int) -> HostFacts:
     return replace(facts, packages=TODAY, libraries=libraries)
 
 
+def asked_kibibytes(host: builder.FakeTree) -> float:
+    """The files that the doctor fetches of a machine from afar, packed as they are sent."""
+    wanted = [re.compile(fnmatch.translate(pattern)) for pattern in READ]
+    texts = {at: text for at, text in host.files.items() if any(one.match(at) for one in wanted)}
+    return len(base64.b64encode(zlib.compress(json.dumps(texts).encode(), 1))) / 1024
+
+
 def machine_row(sockets: int, cores: int) -> dict[str, Any]:
     """What one machine costs."""
     host = builder.machine(None, sockets=sockets, cores=cores, smt=2)
+    assert isinstance(host, builder.FakeTree)
     facts = facts_of(sockets, cores)
     job = cputune.Workload.from_recipe("bert-mini")
     before = mebibytes()
@@ -107,6 +119,7 @@ def machine_row(sockets: int, cores: int) -> dict[str, Any]:
         "first proposal s": first,
         "proposal s": proposal,
         "memory MiB": mebibytes() - before,
+        "answer KiB": asked_kibibytes(host),
         "doctor KiB": kibibytes(document(cputune.diagnose(facts))),
         "result KiB": kibibytes(result.to_json()),
     }
