@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -44,6 +44,10 @@ class Layouts:
     _unfit: dict[int, str] = field(default_factory=dict)
     _fitting: set[int] = field(default_factory=set)
     _no_ccl_between: bool = False
+    _kinds: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kinds = _kinds(facts for _, facts in self.ask.hosts)
 
     def plans(self) -> Iterator[tuple[Plan, Values]]:
         """Every layout with its knob values; the same one now and then twice."""
@@ -85,30 +89,38 @@ class Layouts:
         """
         if nodes == 1:
             return plan
-        workers = int(values["ccl_workers"])
-        laid = [plan]
-        for name, facts in self.ask.hosts[1:nodes]:
-            sets = placements(facts)
-            try:
-                there = make_plan(
-                    sets.get(placement, sets[SPREAD]),
-                    plan.processes_per_node,
-                    threads=plan.threads_per_process,
-                    smt=bool(values["smt"]),
-                    ccl_workers=workers,
-                    share_cores=bool(workers) and set(plan.ccl_cpus[0]) <= set(plan.cpus[0]),
-                    backend=plan.backend,
-                )
-            except ValueError as why:
-                self._unfit.setdefault(nodes, f"{plan.describe()} does not fit on {name}: {why}")
-                return None
-            if not _within_quota(there, facts):
-                self._unfit.setdefault(nodes, f"{plan.describe()}: the CPU quota of {name}")
-                return None
-            laid.append(there)
+        # A thousand hosts are of few kinds: each kind is laid out once.
+        laid = {self._kinds[0]: plan}
+        for (name, facts), kind in zip(self.ask.hosts[1:nodes], self._kinds[1:nodes], strict=True):
+            if kind not in laid:
+                there = self._there(plan, values, placement, facts)
+                if isinstance(there, str):
+                    self._unfit.setdefault(
+                        nodes, f"{plan.describe()} does not fit on {name}: {there}"
+                    )
+                    return None
+                laid[kind] = there
         self._fitting.add(nodes)
-        ccl_cpus = [one.ccl_cpus for one in laid] if workers else []
-        return plan.on_nodes([one.cpus for one in laid], ccl_cpus)
+        each = [laid[kind] for kind in self._kinds[:nodes]]
+        ccl_cpus = [one.ccl_cpus for one in each] if values["ccl_workers"] else []
+        return plan.on_nodes([one.cpus for one in each], ccl_cpus)
+
+    def _there(self, plan: Plan, values: Values, placement: str, facts: HostFacts) -> Plan | str:
+        """The layout on another host; why there is none, where it has too few cores."""
+        workers, sets = int(values["ccl_workers"]), placements(facts)
+        try:
+            there = make_plan(
+                sets.get(placement, sets[SPREAD]),
+                plan.processes_per_node,
+                threads=plan.threads_per_process,
+                smt=bool(values["smt"]),
+                ccl_workers=workers,
+                share_cores=bool(workers) and set(plan.ccl_cpus[0]) <= set(plan.cpus[0]),
+                backend=plan.backend,
+            )
+        except ValueError as why:
+            return str(why)
+        return there if _within_quota(there, facts) else "it exceeds the CPU quota"
 
     def _ranks(self, cores: tuple[Core, ...], nodes: int) -> Iterator[int]:
         fixed = self.ask.fixed.get("ranks")
@@ -304,3 +316,14 @@ def _within_quota(plan: Plan, facts: HostFacts) -> bool:
     quota = facts.limits.cpu_quota
     busy = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
     return quota is None or len(busy) <= max(1, math.floor(quota))
+
+
+def _kinds(machines: Iterable[HostFacts]) -> tuple[int, ...]:
+    """A number for each machine: the same where cores, allowed CPUs and quota are the same."""
+    known: dict[object, int] = {}
+    found = []
+    for facts in machines:
+        of = facts.topology
+        kind = (of.cores, of.allowed, of.hybrid, facts.limits.cpu_quota)
+        found.append(known.setdefault(kind, len(known)))
+    return tuple(found)

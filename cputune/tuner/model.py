@@ -213,10 +213,10 @@ def _footprints(facts: HostFacts, plans: Sequence[Plan]) -> list[Footprint]:
 
 def footprint(facts: HostFacts, plan: Plan) -> Footprint:
     """What the first rank of a plan, and all of them together, occupy."""
-    first = plan.cpus[0]
-    own = sum(not set(core.cpus).isdisjoint(first) for core in facts.topology.cores)
+    first = set(plan.cpus[0])
+    own = sum(not first.isdisjoint(core.cpus) for core in facts.topology.cores)
     busy = max(1, min(own, plan.threads_per_process))
-    sockets, nodes = nodes_spanned(facts, first)
+    sockets, nodes = nodes_spanned(facts, plan.cpus[0])
     everywhere = nodes_spanned(facts, tuple(cpu for cpus in plan.cpus for cpu in cpus))[0]
     return Footprint(
         busy_cores=busy,
