@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from importlib.metadata import distributions
+from functools import cache
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ def spelling(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0]).lower()  # type: ignore[index]
 
 
+@cache
 def imported() -> set[str]:
     """The distributions (installed here) whose modules cputune imports anywhere."""
     modules: set[str] = set()
@@ -38,9 +40,15 @@ def imported() -> set[str]:
     return {
         spelling(one.metadata["Name"])
         for one in distributions()  # packages_distributions of Python 3.10 knows few of them
-        for file in one.files or ()
-        if file.parts[0].removesuffix(".py") in modules and file.suffix == ".py"
+        if not modules.isdisjoint(provided(one))
     }
+
+
+def provided(one: Distribution) -> set[str]:
+    """The modules that a distribution brings; torch alone records ten thousand files."""
+    lines = (one.read_text("RECORD") or "").splitlines()
+    paths = (line.partition(",")[0] for line in lines if ".py," in line)
+    return {path.partition("/")[0].removesuffix(".py") for path in paths}
 
 
 def declared(*, core_only: bool = False) -> set[str]:

@@ -49,6 +49,16 @@ OWN = 0.015
 """What is a plan's own and follows from no effect (six processes of one plan, measured side by
 side, had medians within 2 % of each other)."""
 
+DRIFTS = (0.0, 0.05, 0.1)
+"""How far a machine may wander while a study lasts, as it is asked of the trials; a virtual machine
+that looks idle was read to wander by 10 %."""
+
+DRIFT_SECONDS = 15.0
+"""After so long a machine has forgotten where it was, about."""
+
+STEADY = 2.0
+"""How much likelier (log) a drift has to make the trials before it is believed in."""
+
 MOST_POINTS = 400
 """Plans that the model learns from: its work grows with the square of them, and with 400 a
 proposal among thousands of plans takes less than a second."""
@@ -91,21 +101,28 @@ class SpeedModel:
             self._variance = self._variance + np.square(slope * feature)
 
     def believe(
-        self, tried: Sequence[int], logs: Sequence[float], errors: Sequence[float]
+        self,
+        tried: Sequence[int],
+        logs: Sequence[float],
+        errors: Sequence[float],
+        when: Sequence[float] | None = None,
     ) -> Belief:
-        """Beliefs after trials of the plans ``tried`` gave ``logs`` with standard ``errors``."""
+        """Beliefs after trials of the plans ``tried`` gave ``logs`` with standard ``errors``.
+
+        ``when`` they were made, in seconds: then what the machine has done meanwhile is not
+        taken for the plans', where the trials show it.
+        """
         everything = np.arange(len(self._prior))
         if not tried:
             return Belief(mean=self._prior.copy(), deviation=np.sqrt(self._variance))
-        rows, centers, variances = _points(tried, logs, errors)
+        rows, centers, variances, times = _points(tried, logs, errors, when)
         values = centers - self._prior[rows]
         offset = float(np.median(values))
         covariance = self._kernel(rows, rows)
         covariance[np.diag_indices_from(covariance)] += variances
-        factor: Array = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
+        factor, whitened = _likeliest(covariance, values - offset, times)
         cross = self._kernel(rows, everything)
         half = _forward(factor, cross)
-        whitened = _forward(factor, (values - offset)[:, None])[:, 0]
         variance = np.maximum(self._variance - np.square(half).sum(axis=0), 0.0)
         return Belief(
             mean=self._prior + offset + np.einsum("ij,i->j", half, whitened),
@@ -165,9 +182,31 @@ class _Alike:
         return np.asarray(alike * np.exp(-0.5 * distance**2))
 
 
+def _likeliest(covariance: Array, values: Array, times: Array | None) -> tuple[Array, Array]:
+    """The Cholesky factor, and the values solved by it, with the drift that explains them best.
+
+    By the marginal likelihood (Rasmussen and Williams 2006, equation 2.30).
+    """
+    found: list[tuple[float, Array, Array]] = []
+    for drift in DRIFTS if times is not None else DRIFTS[:1]:
+        drifting = covariance
+        if drift and times is not None:
+            apart = np.abs(times[:, None] - times[None, :])
+            drifting = covariance + drift**2 * np.exp(-apart / DRIFT_SECONDS)
+        factor: Array = np.asarray(np.linalg.cholesky(drifting), dtype=np.float64)
+        whitened = _forward(factor, values[:, None])[:, 0]
+        likely = -0.5 * float(whitened @ whitened) - float(np.log(np.diag(factor)).sum())
+        found.append((likely - STEADY * bool(drift), factor, whitened))
+    _, factor, whitened = max(found, key=lambda one: one[0])
+    return factor, whitened
+
+
 def _points(
-    tried: Sequence[int], logs: Sequence[float], errors: Sequence[float]
-) -> tuple[Labels, Array, Array]:
+    tried: Sequence[int],
+    logs: Sequence[float],
+    errors: Sequence[float],
+    when: Sequence[float] | None,
+) -> tuple[Labels, Array, Array, Array | None]:
     """Plans with the centre and the variance of their trials, one row each, and not too many.
 
     Trials of one plan are as good as one, whose weight is the sum of theirs. Of more than
@@ -179,13 +218,19 @@ def _points(
     weights = 1 / (np.square(errors) + OWN**2)
     total = np.bincount(at, weights)
     centers = np.bincount(at, weights * np.asarray(logs, dtype=np.float64)) / total
+    times = None if when is None else np.bincount(at, weights * np.asarray(when)) / total
     chosen = np.arange(len(place))
     if len(place) > MOST_POINTS:
         ranked, half = np.argsort(centers, kind="stable"), MOST_POINTS // 2
         others = np.linspace(half, len(place) - 1, MOST_POINTS - half).astype(np.int64)
         chosen = np.concatenate([ranked[:half], ranked[others]])
     rows = np.array(list(place), dtype=np.int64)
-    return rows[chosen], centers[chosen], 1 / total[chosen]
+    return (
+        rows[chosen],
+        centers[chosen],
+        1 / total[chosen],
+        None if times is None else times[chosen],
+    )
 
 
 def expected_improvement(belief: Belief, best: float) -> Array:

@@ -27,6 +27,8 @@ class History:
     """What was tried, for the model: plans with their log time per sample, and failures.
 
     ``claimed`` are those that other tuners of a shared study measure now: they are passed over.
+    ``seconds`` are those of the steps of all trials, and ``when`` is the middle of each in them;
+    empty where it is not known.
     """
 
     tried: set[Plan] = field(default_factory=set)
@@ -34,6 +36,8 @@ class History:
     plans: list[Plan] = field(default_factory=list)
     logs: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
+    when: list[float] = field(default_factory=list)
+    seconds: float = 0.0
     failed: list[Plan] = field(default_factory=list)
 
 
@@ -71,7 +75,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         past = self._history
         if self._learnt[0] != len(past.plans):
             rows = [self._index[plan] for plan in past.plans]
-            belief = self._model.believe(rows, past.logs, past.errors)
+            belief = self._model.believe(rows, past.logs, past.errors, past.when or None)
             self._learnt = (len(past.plans), belief)
         return self._learnt[1]
 

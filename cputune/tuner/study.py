@@ -247,6 +247,7 @@ class TuningStudy:
         self._findings.trials.append(trial)
         self._timer.step_seconds += 0.0 if trial.elsewhere else trial.step_seconds
         past.tried.add(trial.plan)
+        past.seconds += trial.step_seconds
         longest = max(self._findings.compile_seconds, trial.compile_seconds)
         self._findings.compile_seconds = longest
         if first and trial.plan.as_found:
@@ -267,6 +268,7 @@ class TuningStudy:
         past.plans.append(trial.plan)
         past.logs.append(guess.center)
         past.errors.append(max(guess.error, busy))
+        past.when.append(past.seconds - trial.step_seconds / 2)
 
     # The search
 
