@@ -149,6 +149,11 @@ def command(
     named = asked_hosts(hosts, hostfile)
     if root is not None and named:
         raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
+    destination = None if output == "-" else Path(output)
+    book = study_path(study, destination) if storage is None else None
+    if not dry_run:
+        refuse_overwriting(destination, book, force=force, resume=resume)
+        _require_packages(job)
     opened = ctx.with_resource(open_hosts(named, way_to(hosts, ssh), job)) if named else None
     if opened is not None:
         facts = opened.facts[0][1]
@@ -159,10 +164,6 @@ def command(
         space = search_space(facts, job, **options)
         print_space(space, budget=budget, most_seconds=seconds, as_json=as_json)
         return
-    destination = None if output == "-" else Path(output)
-    book = study_path(study, destination) if storage is None else None
-    refuse_overwriting(destination, book, force=force, resume=resume)
-    _require_packages(job)
     search_space(facts, job, **options)
     options["hosts"] = opened
     _say_beforehand(facts)

@@ -8,7 +8,7 @@ from functools import partial
 
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, Trial
-from cputune.steps import Contended, LivingRunner, Runner
+from cputune.steps import Contended, HostLost, LivingRunner, Runner
 from cputune.tuner.confirm import Contender, confirm
 from cputune.tuner.events import ConfirmStarted
 from cputune.tuner.findings import Findings
@@ -120,6 +120,7 @@ def _in_rounds(
 def _today(findings: Findings) -> Plan | None:
     """Today's launch, unless it was tried and does not run."""
     tried = [trial for trial in findings.trials if trial.plan.as_found]
-    if any(trial.state == FAILED and trial.kind != Contended.kind for trial in tried):
+    chance = (Contended.kind, HostLost.kind)  # it may run well another time
+    if any(trial.state == FAILED and trial.kind not in chance for trial in tried):
         return None
     return next((trial.plan for trial in tried), None)

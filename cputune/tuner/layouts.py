@@ -133,6 +133,8 @@ class Layouts:
                 yield ranks
             else:
                 self._refused.setdefault(ranks, why)
+                if nodes > 1:
+                    self._unfit.setdefault(nodes, f"{_ranks_each(ranks)}: {why}")
 
     def _why_not(
         self, cores: tuple[Core, ...], ranks: int, nodes: int, *, asked_for: bool
@@ -327,3 +329,7 @@ def _kinds(machines: Iterable[HostFacts]) -> tuple[int, ...]:
         kind = (of.cores, of.allowed, of.hybrid, facts.limits.cpu_quota)
         found.append(known.setdefault(kind, len(known)))
     return tuple(found)
+
+
+def _ranks_each(ranks: int) -> str:
+    return "one rank on each" if ranks == 1 else f"{ranks} ranks on each"

@@ -118,7 +118,7 @@ def build_space(
         ),
         left_out=left_out,
         values=values,
-        suggestions=_suggestions(facts, values, ask.fixed, nodes=max(1, len(hosts))),
+        suggestions=_suggestions(facts, values, ask.fixed),
     )
 
 
@@ -248,10 +248,8 @@ def _suggestions(
     facts: HostFacts,
     values: Mapping[Plan, Mapping[str, KnobValue]],
     held: Mapping[str, KnobValue],
-    *,
-    nodes: int,
 ) -> tuple[tuple[Origin, Plan], ...]:
-    """The guide's plan on all nodes and the topology's on one, where the space holds them.
+    """The guide's plan on the most nodes and the topology's on one, where the space holds them.
 
     Both in the precision that is advised here; the rest as it is today, but for oneCCL
     and IPEX, which the guides use where they live. The topology's plan takes a faster
@@ -267,7 +265,7 @@ def _suggestions(
     }
     found: dict[Plan, Origin] = {}
     wanted: tuple[tuple[Origin, int, int, tuple[str, ...]], ...] = (
-        ("guide", nodes, guide, ("default",)),
+        ("guide", max(plan.nodes for plan in values), guide, ("default",)),
         ("topology", 1, numa_nodes, ("tcmalloc", "jemalloc", "default")),
     )
     for origin, count, ranks, allocators in wanted:

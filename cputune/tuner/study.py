@@ -243,14 +243,13 @@ class TuningStudy:
         ``doubt``: how unsure its speed is (log), beside what its own steps scatter.
         """
         past = self._history
-        first = not self._findings.trials
         self._findings.trials.append(trial)
         self._timer.step_seconds += 0.0 if trial.elsewhere else trial.step_seconds
         past.tried.add(trial.plan)
         past.seconds += trial.step_seconds
         longest = max(self._findings.compile_seconds, trial.compile_seconds)
         self._findings.compile_seconds = longest
-        if first and trial.plan.as_found:
+        if trial.plan.as_found:
             self._measuring.reference = tuple(run.losses)
         if trial.state != FAILED and not self._findings.never_quiet:
             self._findings.saw_quiet = True
@@ -274,9 +273,7 @@ class TuningStudy:
 
     def _search(self, runner: Runner, resumed: int) -> None:
         if not self._findings.trials:
-            self._ledger.begin_baseline()
-            today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
-            self._trial(runner, today, "baseline")
+            self._measure_today(runner)
             if not self._has_hosts:
                 return
             self._end_what_cannot_work()
@@ -320,6 +317,16 @@ class TuningStudy:
         taken = self._history.tried | self._history.claimed
         suggested = next((pair for pair in space.suggestions if pair[1] not in taken), None)
         return suggested or (("sampler", None) if self._sampler.left() else None)
+
+    def _measure_today(self, runner: Runner) -> None:
+        """Today's launch on the first host; on the next one, where that is lost."""
+        today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
+        lost = True
+        while lost and self._has_hosts:
+            self._ledger.begin_baseline()
+            self._trial(runner, today, "baseline")
+            trials = self._findings.trials
+            lost = bool(trials) and trials[-1].kind == HostLost.kind
 
     def _end_what_cannot_work(self) -> None:
         error = cannot_work(self._findings.trials, hopeless=self._hopeless)
