@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cputune import cpulist
+from cputune.carrier.interface import Chosen, choose_interface
 from cputune.doctor.hosts import HostsDiagnosis, SeenHost
 from cputune.facts import HostFacts
 from cputune.probing.launchers import MPI_PROGRAMS
@@ -27,9 +29,21 @@ def document(diagnosis: HostsDiagnosis) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "hosts": [_host(host) for host in diagnosis.hosts],
+        "interface": asdict(interface_of(diagnosis)),
         "findings": [finding.to_json() for finding in diagnosis.findings],
         "summary": diagnosis.summary,
     }
+
+
+def interface_of(diagnosis: HostsDiagnosis) -> Chosen:
+    """The interface that a job over the hosts that were reached would be told."""
+    seen = [(host.name, host.facts.network) for host in diagnosis.hosts if host.facts is not None]
+    return choose_interface(seen)
+
+
+def _interface_line(diagnosis: HostsDiagnosis) -> str:
+    chosen = interface_of(diagnosis)
+    return f"interface between the hosts: {chosen.name or 'none'} ({chosen.why})"
 
 
 def _host(host: SeenHost) -> dict[str, Any]:
@@ -105,6 +119,8 @@ def print_text(diagnosis: HostsDiagnosis, console: Console, *, stories: bool) ->
     console.print(Text(verdict(diagnosis), style="bold"))
     console.print()
     console.print(rich_table(rows(diagnosis)))
+    console.print()
+    console.print(Text(_interface_line(diagnosis)))
     print_findings(diagnosis.findings, console, stories=stories)
     if diagnosis.findings and not stories:
         code = diagnosis.findings[0].code
@@ -117,4 +133,5 @@ def markdown(diagnosis: HostsDiagnosis) -> str:
     count = len(diagnosis.hosts)
     lines = [f"## cputune doctor, {count} host{'s' * (count != 1)}", ""]
     lines += [verdict(diagnosis).capitalize() + ".", "", *markdown_table(rows(diagnosis)), ""]
+    lines += [f"{_interface_line(diagnosis).capitalize()}.", ""]
     return "\n".join([*lines, *markdown_findings(diagnosis.findings)])

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from cputune.doctor.finding import Finding
-from cputune.doctor.hosts import around, machines, software
+from cputune.doctor.hosts import around, between, machines, software
 from cputune.doctor.hosts.seen import HostsCheck, SeenHost
 from cputune.nodes.line import Line
 
 LiveCheck = Callable[[Sequence[tuple[SeenHost, Line]]], Iterable[Finding]]
 
-CHECKS: tuple[HostsCheck, ...] = (*around.CHECKS, *machines.CHECKS, *software.CHECKS)
-LIVE: tuple[LiveCheck, ...] = ()
-DEEP: tuple[LiveCheck, ...] = ()
+CHECKS: tuple[HostsCheck, ...] = (
+    *around.CHECKS,
+    *between.CHECKS,
+    *machines.CHECKS,
+    *software.CHECKS,
+)
+LIVE: tuple[LiveCheck, ...] = (between.network_between,)
+DEEP: tuple[LiveCheck, ...] = (between.all_reduce_between,)

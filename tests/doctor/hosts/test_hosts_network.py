@@ -1,0 +1,85 @@
+"""What names and interfaces of several hosts have to do with each other."""
+
+from __future__ import annotations
+
+from cputune.doctor.finding import Finding, Severity
+from cputune.doctor.hosts.network import Named, chosen_interface, network_findings
+from cputune.facts import Link, Network
+
+LO = Link(name="lo", up=True, addresses=("127.0.0.1/8",))
+
+
+def host(name: str, *links: Link, own: str | None, **names: tuple[str, ...] | str) -> Named:
+    return Named(host=name, network=Network(links=(LO, *links)), own=own, names=names)
+
+
+def eth(address: str, name: str = "eth0") -> Link:
+    return Link(name=name, up=True, addresses=(address,))
+
+
+A, B = ("10.0.0.1",), ("10.0.0.2",)
+FINE = (
+    host("a", eth("10.0.0.1/24"), own="10.0.0.1", a=A, b=B),
+    host("b", eth("10.0.0.2/24"), own="10.0.0.2", a=A, b=B),
+)
+
+
+def codes(*hosts: Named) -> dict[str, Finding]:
+    return {finding.code: finding for finding in network_findings(hosts)}
+
+
+def test_hosts_in_order_have_no_finding() -> None:
+    assert not codes(*FINE)
+    assert chosen_interface(FINE).name == "eth0"
+    assert chosen_interface(FINE).addresses == ("10.0.0.1", "10.0.0.2")
+
+
+def test_a_name_that_one_does_not_know() -> None:
+    deaf = host("b", eth("10.0.0.2/24"), own="10.0.0.2", a="Name or service not known", b=B)
+    found = codes(FINE[0], deaf)["hosts-name-unknown"]
+    assert found.evidence == "a is not known on b: Name or service not known"
+
+
+def test_a_name_that_leads_to_another_machine() -> None:
+    old = host("b", eth("10.0.0.2/24"), own="10.0.0.2", a=("10.0.0.9",), b=B)
+    found = codes(FINE[0], old)["hosts-name-elsewhere"]
+    assert found.evidence == "on b a is 10.0.0.9; a itself has 10.0.0.1"
+
+
+def test_debian_s_hosts_file_lets_gloo_listen_on_loopback() -> None:
+    debian = host("b", eth("10.0.0.2/24"), own="127.0.1.1", a=A, b=("127.0.1.1",))
+    found = codes(FINE[0], debian)["hosts-gloo-interface"]
+    assert found.severity is Severity.ERROR
+    assert found.evidence == "own names resolve to loopback: b as 127.0.1.1"
+    assert found.command == "export GLOO_SOCKET_IFNAME=eth0"
+
+
+def test_what_is_told_already_is_no_fault() -> None:
+    told = Named(host="b", network=FINE[1].network, own="127.0.1.1", names={"a": A}, told="eth0")
+    assert not codes(FINE[0], told)
+
+
+def test_gloo_in_different_networks_may_be_meant_but_is_said() -> None:
+    far = host("b", eth("10.9.0.2/24"), own="10.9.0.2", a=A, b=("10.9.0.2",))
+    found = codes(FINE[0], far)["hosts-gloo-interface"]
+    assert found.severity is Severity.WARNING
+    assert found.evidence == "a takes eth0 (10.0.0.1/24); b takes eth0 (10.9.0.2/24)"
+
+
+def test_libfabric_takes_a_bridge_where_it_is_the_fastest() -> None:
+    bridge = Link(name="docker0", up=True, addresses=("172.17.0.1/16",), mbits_per_second=10000)
+    other = host("b", eth("10.0.0.2/24"), bridge, own="10.0.0.2", a=A, b=B)
+    found = codes(FINE[0], other)["hosts-libfabric-interface"]
+    assert "b takes docker0 (172.17.0.1/16)" in found.evidence
+    assert found.command == "export FI_TCP_IFACE=eth0"
+
+
+def test_interfaces_of_different_names_cannot_be_told_to_all() -> None:
+    other = host("b", eth("10.0.0.2/24", "ens3"), own="10.0.0.2", a=A, b=B)
+    found = codes(FINE[0], other)["hosts-interface"]
+    assert "eth0 on a; ens3 on b" in found.evidence
+
+
+def test_what_a_host_does_not_tell_is_not_judged() -> None:
+    silent = Named(host="b", network=Network(), own="10.0.0.2", names={"a": A, "b": B})
+    assert not codes(FINE[0], silent)

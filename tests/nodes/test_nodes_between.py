@@ -1,0 +1,64 @@
+"""The network between two hosts, with planted faults, as `doctor --hosts` finds them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from nodes.cluster import Cluster, two_hosts
+from nodes.namespaces import Odd
+
+from cputune.doctor.hosts import HostsDiagnosis, look_at_hosts
+from cputune.nodes.named import parse_hosts
+from cputune.nodes.reach import find_reach
+
+pytestmark = pytest.mark.nodes
+
+
+def network_findings(hosts: Cluster, *, deep: bool = False) -> dict[str, str]:
+    """Evidence by code, of the codes that tell of names, interfaces and ports."""
+    reach = find_reach("ssh", ssh=shlex.join(hosts.ssh))
+    found: HostsDiagnosis = look_at_hosts(parse_hosts("alpha,beta"), reach, seconds=60, deep=deep)
+    mine = ("hosts-name", "hosts-gloo", "hosts-lib", "hosts-int", "hosts-ma", "hosts-po", "hosts-a")
+    return {f.code: f.evidence for f in found.findings if f.code.startswith(mine)}
+
+
+def test_two_hosts_in_order_reach_each_other(hosts: Cluster) -> None:
+    assert network_findings(hosts) == {}
+
+
+def test_a_blocked_master_port_is_named(hosts: Cluster) -> None:
+    hosts.block("alpha", 29500)
+    try:
+        found = network_findings(hosts)
+    finally:
+        hosts.unblock("alpha", 29500)
+    assert found == {"hosts-master-port": "alpha:29500 is not reached from beta: no answer"}
+
+
+def test_a_firewall_on_the_ports_of_ranks_is_named_with_one_of_them(hosts: Cluster) -> None:
+    hosts.block("beta", "33000:60000")
+    try:
+        found = network_findings(hosts)
+    finally:
+        hosts.unblock("beta", "33000:60000")
+    said = found["hosts-ports-blocked"]
+    assert said.startswith(f"{hosts.addresses['beta']}:")
+    assert said.endswith(" of beta is not reached from alpha: no answer")
+
+
+def test_debian_s_own_name_is_found_on_the_host_that_has_it() -> None:
+    with two_hosts(beta=Odd(first_in_hosts="127.0.1.1 beta")) as hosts:
+        found = network_findings(hosts)
+    assert found == {"hosts-gloo-interface": "own names resolve to loopback: beta as 127.0.1.1"}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_ranks_on_both_hosts_add_up_and_say_how_long_it_takes() -> None:
+    odd = {name: Odd(first_in_hosts=f"127.0.1.1 {name}") for name in ("alpha", "beta")}
+    with two_hosts(**odd) as hosts:
+        found = network_findings(hosts, deep=True)
+        assert [hosts.left(name) for name in hosts.names] == [[], []]
+    assert found["hosts-all-reduce"].startswith("gloo, 2 ranks over eth0: ")
+    assert "25 MiB in" in found["hosts-all-reduce"]
