@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import copy
 import fnmatch
 import json
 import platform
@@ -31,10 +32,10 @@ from typing import Any
 from machines import EVERY_LIBRARY, TODAY, Model, SimulatedRunner, simulated
 
 import cputune
+from cputune.doctor.hosts import look_at_hosts
 from cputune.facts import HostFacts, Library
 from cputune.layout import guide_plan
-from cputune.nodes.far_host import READ, FarHost
-from cputune.nodes.many import on_each
+from cputune.nodes.far_host import READ
 from cputune.nodes.named import Node
 from cputune.plan import Plan
 from cputune.report.diagnosis import document
@@ -96,28 +97,15 @@ def machine_row(sockets: int, cores: int) -> dict[str, Any]:
     job = cputune.Workload.from_recipe("bert-mini")
     before = mebibytes()
     space = cputune.search_space(facts, job)
-    history = History()
-    sampler = PlanSampler(space, history, seed=0)
-    first = seconds(lambda: sampler.propose(0))
     one = simulated("scale", facts, Model())
-    plans = list(space.plans())
-    for plan in plans[:: max(1, len(plans) // TRIALS)][:TRIALS]:
-        history.tried.add(plan)
-        history.plans.append(plan)
-        history.logs.append(one.seconds(plan))
-        history.errors.append(0.01)
-    started = time.perf_counter()
-    sampler.propose(len(history.plans))
-    proposal = time.perf_counter() - started
     result = cputune.tune(one.workload, facts=facts, runner=one.runner(0), budget=20)
     return {
         "machine": f"{sockets} × {cores}",
-        "plans": len(plans),
+        "plans": len(space),
         "probe s": seconds(lambda: cputune.probe(host)),
         "space s": seconds(lambda: cputune.search_space(facts, job)),
         "model s": seconds(lambda: PlanSampler(space, History(), seed=0)),
-        "first proposal s": first,
-        "proposal s": proposal,
+        "proposal s": _proposal_seconds(space, one.seconds),
         "memory MiB": mebibytes() - before,
         "answer KiB": asked_kibibytes(host),
         "doctor KiB": kibibytes(document(cputune.diagnose(facts))),
@@ -126,27 +114,44 @@ def machine_row(sockets: int, cores: int) -> dict[str, Any]:
 
 
 def node_row(nodes: int) -> dict[str, Any]:
-    """What a plan of the largest machine costs to write down for so many of them."""
-    sockets, cores = SHAPES[-1]
-    facts = facts_of(sockets, cores)
+    """What the largest machine costs on so many nodes: alike, and each with CPUs of its own."""
+    facts = facts_of(*SHAPES[-1])
     job = replace(cputune.Workload.from_recipe("bert-mini"), global_batch_size=BATCH)
+    names = [f"node{number:04}" for number in range(nodes)]
+    seen = [(name, copy.deepcopy(facts)) for name in names]  # as they come from lines
+    started = time.perf_counter()
+    space = cputune.search_space(facts, job, hosts=seen)
+    row: dict[str, Any] = {"nodes": nodes, "plans": len(space)}
+    row["space s"] = time.perf_counter() - started
+    row["model s"] = seconds(lambda: PlanSampler(space, History(), seed=0), 1)
+    row["proposal s"] = _proposal_seconds(space, lambda plan: Model().seconds(facts, plan))
     runner = SimulatedRunner(true=lambda plan: Model().seconds(facts, plan), workload=job)
-    result = cputune.tune(job, facts=facts, runner=runner, budget=5)
-    hosts = tuple(Node(name=f"node{i:04}") for i in range(nodes))
-    row: dict[str, Any] = {"nodes": nodes}
+    result = cputune.tune(job, facts=facts, runner=runner, budget=2)
+    hosts = tuple(Node(name=name) for name in names)
     alike = replace(guide_plan(facts), nodes=nodes)
     for name, plan in (("alike", alike), ("own CPUs", _own_cpus(alike))):
         there = replace(result, best=replace(result.best, plan=plan))
 
         def emit(there: cputune.Result = there) -> tuple[cputune.EmittedFile, ...]:
-            return cputune.emit(there, "all", facts=facts, nodes=nodes, hosts=hosts)
+            return cputune.emit(there, "mpirun", facts=facts, nodes=nodes, hosts=hosts)
 
         row[f"emit s, {name}"] = seconds(emit)
         row[f"files KiB, {name}"] = sum(len(file.text.encode()) for file in emit()) / 1024
         row[f"plan KiB, {name}"] = kibibytes(plan.to_json())
-        row[f"hash ms, {name}"] = 1000 * seconds(lambda plan=plan: hash(plan))
     row["memory MiB"] = mebibytes()
     return row
+
+
+def _proposal_seconds(space: cputune.SearchSpace, time_of: Callable[[Plan], float]) -> float:
+    """How long a proposal takes after ``TRIALS`` trials, what they say worked out with it."""
+    history, plans = History(), list(space.plans())
+    sampler = PlanSampler(space, history, seed=0)
+    for plan in plans[:: max(1, len(plans) // TRIALS)][:TRIALS]:
+        history.tried.add(plan)
+        history.plans.append(plan)
+        history.logs.append(time_of(plan))
+        history.errors.append(0.01)
+    return seconds(lambda: sampler.propose(len(history.plans)), 1)
 
 
 def _own_cpus(plan: Plan) -> Plan:
@@ -161,14 +166,14 @@ def doctor_row(hosts: int) -> dict[str, Any]:
     nodes = [Node(name=f"node{number:04}") for number in range(hosts)]
     before, theirs = time.process_time(), resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
-    heard = on_each(nodes, FakeReach(), lambda line: cputune.probe(FarHost(line)), 600.0)
+    seen = look_at_hosts(nodes, FakeReach(), seconds=600.0)
     wall, ours = time.perf_counter() - started, time.process_time() - before
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     agents = used.ru_utime + used.ru_stime - theirs.ru_utime - theirs.ru_stime
     per_hundred = 100 / hosts
     return {
         "hosts": hosts,
-        "told": sum(one.answer is not None for one in heard),
+        "told": sum(host.facts is not None for host in seen.hosts),
         "s per hundred": wall * per_hundred,
         "CPU s of ours per hundred": ours * per_hundred,
         "CPU s of agents per hundred": agents * per_hundred,
