@@ -149,7 +149,8 @@ def choose_interface(
 
 def _why(worth: tuple[int, int, int, int], network: str | None, hosts: int) -> str:
     if network is not None:
-        return f"all {hosts} hosts have an address of {network} on it"
+        who = {1: "the host has", 2: "both hosts have"}.get(hosts, f"all {hosts} hosts have")
+        return f"{who} an address of {network} on it"
     if worth[1] == hosts:
         return "the names of the hosts resolve to their addresses on it"
     return "it is up on all hosts; their addresses on it are of several networks"

@@ -392,7 +392,7 @@ def test_the_hosts_that_the_doctor_reached_and_their_interface_are_taken(emit: C
     lines = Path("launch/hosts.hydra").read_text().splitlines()
     assert [line.partition(":")[0] for line in lines if not line.startswith("#")] == ["n1", "n2"]
     assert "  -iface ens5\n" in Path("launch/mpirun.sh").read_text()
-    assert "all 2 hosts have an address of 10.0.0.0/24" in answer.err
+    assert "both hosts have an address of 10.0.0.0/24" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.doctor import diagnose
-from cputune.doctor.finding import Finding, by_severity
+from cputune.doctor.finding import Finding, Severity, by_severity
+from cputune.doctor.hosts.asking import NOT_ASKED
 from cputune.doctor.hosts.registry import CHECKS, DEEP, LIVE
 from cputune.doctor.hosts.seen import HostsDiagnosis, SeenHost, names_of
 from cputune.errors import Unreachable, UsageError
@@ -63,8 +64,19 @@ def look_at_hosts(
         pairs = [(host, line) for host in hosts if (line := lines.to(host.node)) is not None]
         together = [*LIVE, *(DEEP if deep else ())] if len(pairs) > 1 else []
         found = [finding for check in together for finding in check(pairs)]
+    if len(nodes) > AT_ONCE:
+        found.append(not_between(len(nodes)))
     found = [*(finding for check in CHECKS for finding in check.compare(hosts)), *found]
     return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
+
+
+def not_between(hosts: int) -> Finding:
+    """Of so many hosts the network between is not looked at."""
+    return NOT_ASKED.finding(
+        f"names and ports between {hosts} hosts: more than {AT_ONCE} are not asked together",
+        severity=Severity.ADVICE,
+        remedy="Ask for those of one job at a time.",
+    )
 
 
 def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:

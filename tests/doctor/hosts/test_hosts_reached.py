@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from unknown_machine import UNKNOWN
 
+from cputune.doctor.finding import Severity
 from cputune.doctor.hosts import reached
 from cputune.doctor.hosts.all_reduce import ask_all_reduce, describe_all_reduce
 from cputune.doctor.hosts.asking import Asked
+from cputune.doctor.hosts.look import not_between
 from cputune.doctor.hosts.reached import ask_names, ask_ports, judge_ports
 from cputune.errors import Unreachable
 from cputune.facts import Network, Package
@@ -160,3 +162,9 @@ def test_what_is_sent_needs_no_more_than_python_3_7() -> None:
     folder = Path(str(reached.__file__)).parents[1] / "looks"
     for name in ("names.py", "meet.py"):
         ast.parse((folder / name).read_text(), feature_version=(3, 7))
+
+
+def test_of_more_hosts_than_are_asked_together_it_is_said() -> None:
+    found = not_between(1000)
+    assert found.severity is Severity.ADVICE
+    assert "1000 hosts" in found.evidence
