@@ -59,7 +59,7 @@ def test_two_tuners_of_which_one_is_killed(postgres: Server, tmp_path: Path) -> 
     secret = {"PGPASSWORD": PASSWORD}
     with (
         start(tmp_path, address, "victim", 3, together=2, budget=16, **secret) as victim,
-        start(tmp_path, address, "other", together=2, budget=16, **secret) as other,
+        start(tmp_path, address, "other", together=2, budget=16, grace=3, **secret) as other,
     ):
         until(lambda: said(tmp_path, "victim", "stuck"))
         lost = said(tmp_path, "victim", "stuck")[0][2]

@@ -1,9 +1,9 @@
 """A tuner in a process of its own, that says what it measures: for tests of shared studies.
 
-``python -m tuner.sharing ADDRESS FOLDER NAME SPEED BUDGET TOGETHER [STUCK]``: it appends to
+``python -m tuner.sharing ADDRESS FOLDER NAME SPEED BUDGET TOGETHER GRACE [STUCK]``: it appends to
 FOLDER/log which plan begins and ends, and waits before its first trial until TOGETHER tuners are
 there. In the first of its trials from number STUCK on it hangs until there is FOLDER/go. Its
-machine is SPEED times as fast as another.
+machine is SPEED times as fast as another; a tuner that is silent for GRACE seconds is dead to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cputune.tuner import database, heartbeat, shared
 from cputune.tuner.events import Event, TrialEnded, TrialStarted
 
 MACHINE = BY_NAME["one-socket"]
-GRACE_SECONDS = 3
+NEVER = 1_000
 HERE = Path(__file__).parent
 
 
@@ -43,7 +43,7 @@ def said(folder: Path, *words: str) -> list[list[str]]:
     return [line.split() for line in lines if set(words) <= set(line.split())]
 
 
-def until(what: object, *, seconds: float = 60) -> None:
+def until(what: object, *, seconds: float = 120) -> None:
     """Wait until it is so."""
     end = time.monotonic() + seconds
     while not what():  # type: ignore[operator]
@@ -54,10 +54,10 @@ def until(what: object, *, seconds: float = 60) -> None:
 @contextmanager
 def start(
     folder: Path, address: str, name: str, *more: object, budget: int = 12, together: int = 1,
-    speed: float = 1.0, **variables: str,
+    speed: float = 1.0, grace: int = 60, **variables: str,
 ) -> Iterator[subprocess.Popen[str]]:  # fmt: skip
     """A tuner that writes FOLDER/NAME.json; it is gone when the block is over."""
-    words = (address, folder, name, speed, budget, together, *more)
+    words = (address, folder, name, speed, budget, together, grace, *more)
     paths = [HERE.parent, HERE.parent.parent / "benchmarks", HERE.parent.parent]
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "tuner.sharing", *map(str, words)],
@@ -96,10 +96,17 @@ class FakeMachine:
 
 
 def main(
-    address: str, folder: Path, name: str, speed: float, budget: int, together: int, stuck: int
+    address: str,
+    folder: Path,
+    name: str,
+    speed: float,
+    budget: int,
+    together: int,
+    grace: int,
+    stuck: int,
 ) -> None:
     heartbeat.BEAT_SECONDS = database.BEAT_SECONDS = 1
-    database.GRACE_SECONDS = shared.GRACE_SECONDS = GRACE_SECONDS
+    database.GRACE_SECONDS = shared.GRACE_SECONDS = grace
     machine = FakeMachine(speed, folder / "go")
     plans = list(cputune.search_space(MACHINE.facts, MACHINE.workload).plans())
 
@@ -128,8 +135,8 @@ def main(
 
 
 if __name__ == "__main__":
-    address, folder, name, speed, budget, together, *stuck = sys.argv[1:]
+    address, folder, name, speed, budget, together, grace, *stuck = sys.argv[1:]
     main(
-        address, Path(folder), name, float(speed), int(budget), int(together),
-        int(stuck[0]) if stuck else 1_000,
+        address, Path(folder), name, float(speed), int(budget), int(together), int(grace),
+        int(stuck[0]) if stuck else NEVER,
     )  # fmt: skip

@@ -57,6 +57,18 @@ def test_every_plan_is_proposed_once_and_then_there_are_none() -> None:
     assert sampler.propose(len(PLANS)) is None
 
 
+def test_what_others_measure_now_is_passed_over() -> None:
+    past = history((TODAY, 0.0))
+    sampler = PlanSampler(SPACE, past, seed=0)
+    first = sampler.next_plan()
+    past.claimed = {first}
+    assert sampler.next_plan() not in (None, first)
+    past.claimed = set(PLANS)
+    assert not sampler.left()
+    past.claimed = frozenset()
+    assert sampler.next_plan() == first
+
+
 def test_what_is_believed_follows_what_was_measured() -> None:
     past = history((TODAY, 0.0))
     sampler = PlanSampler(SPACE, past, seed=0)

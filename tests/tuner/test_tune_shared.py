@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from optuna.trial import TrialState
 from tuner.fakes import PLANS, SMALL
 from tuner.sharing import MACHINE, said, start, succeed, until
 
 import cputune
-from cputune.result import Result
+from cputune.plan import Plan
+from cputune.result import Result, Throughput, Trial
+from cputune.tuner import database, heartbeat, shared
+from cputune.tuner.reading import Run
 from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.shared import SharedLedger
 
@@ -50,7 +55,7 @@ class TestTwoProcesses:
         with start(tmp_path, address, "victim", 2) as victim:
             until(lambda: said(tmp_path, "victim", "stuck"))
             lost = said(tmp_path, "victim", "stuck")[0][2]
-            with start(tmp_path, address, "other") as other:
+            with start(tmp_path, address, "other", grace=3) as other:
                 until(lambda: len(said(tmp_path, "other", "ends")) > 2)
                 victim.send_signal(signal.SIGKILL)
                 succeed(other)
@@ -105,3 +110,83 @@ class TestClaims:
         third = ledger(address, "another")
         assert third.begin(SPACE, PLANS[0]) == PLANS[0]
         third.close()
+
+
+def measured_here(tuner: SharedLedger, plan: Plan, *, number: int = 1) -> None:
+    """End the trial that runs, with its plan's true speed."""
+    seconds = SMALL.seconds(plan)
+    rate = Throughput(median=1 / seconds, low=1 / seconds, high=1 / seconds)
+    tuner.end(
+        Trial(number=number, plan=plan, state="completed", samples_per_second=rate),
+        Run(logs=[math.log(seconds)] * 3),
+    )
+
+
+class TestTheDead:
+    @pytest.fixture(autouse=True)
+    def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(database, "BEAT_SECONDS", 1)
+        monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 1)
+        monkeypatch.setattr(database, "GRACE_SECONDS", 1)
+        monkeypatch.setattr(shared, "GRACE_SECONDS", 1)
+
+    def nobody_claims(self, tuner: SharedLedger) -> bool:
+        tuner.news()
+        return not tuner.claimed
+
+    def test_a_silent_trial_is_free_after_its_grace(self, two: Two) -> None:
+        one, other = two
+        one.begin(SPACE, PLANS[0])
+        one._heart.stop()
+        until(lambda: self.nobody_claims(other))
+        assert other.begin(SPACE, PLANS[0]) == PLANS[0]
+
+    def test_a_trial_that_runs_is_not_silent(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, _ = two
+        beats: list[int] = []
+        monkeypatch.setattr(one._storage, "record_heartbeat", beats.append)
+        one.begin(SPACE, PLANS[0])
+        until(lambda: len(beats) > 2)
+        one.abandon()
+        count = len(beats)
+        one._heart.stop()
+        assert len(beats) <= count + 1
+        assert len(set(beats)) == 1
+
+    def test_one_that_died_before_its_first_beat_is_free_too(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, other = two
+        monkeypatch.setattr(one._heart, "begin", lambda trial: None)
+        one.begin(SPACE, PLANS[0])
+        until(lambda: self.nobody_claims(other))
+
+
+class TestTakenForDead:
+    """A tuner that was stopped for a while, and goes on."""
+
+    def freed(self, one: SharedLedger) -> None:
+        assert one._running is not None
+        one._storage.set_trial_state_values(one._running, TrialState.FAIL)
+
+    def test_what_it_has_measured_is_on_record_all_the_same(self, two: Two) -> None:
+        one, other = two
+        one.begin(SPACE, PLANS[0])
+        self.freed(one)
+        measured_here(one, PLANS[0])
+        (heard,) = other.news()
+        assert heard.trial.plan == PLANS[0]
+        assert heard.trial.elsewhere
+        assert other.news() == []
+
+    def test_unless_another_has_its_plan_by_now(self, two: Two) -> None:
+        one, other = two
+        one.begin(SPACE, PLANS[0])
+        self.freed(one)
+        assert other.begin(SPACE, PLANS[0]) == PLANS[0]
+        measured_here(one, PLANS[0])
+        measured_here(other, PLANS[0])
+        assert len(one.news()) == 1
+        assert other.news() == []
