@@ -97,7 +97,9 @@ class Line:
     def greet(self, seconds: float) -> None:
         """Wait for the first word. Raises Unreachable; the line is closed then."""
         if not self._greeted.wait(max(0.0, seconds)):
-            said = f"it gave no answer in {seconds:.3g} s"
+            words = self._said.decode(errors="replace").split("\n")
+            last = next((line.strip()[:200] for line in reversed(words) if line.strip()), "")
+            said = f"it gave no answer in {seconds:.3g} s" + (f": {last}" if last else "")
             self._give_up(said, "is it up, and does a firewall stand between?")
         if self.lost is not None:
             self.close()

@@ -22,6 +22,10 @@ CONNECT_SECONDS = 10
 ALIVE_SECONDS, ALIVE_COUNT = 5, 4
 """ssh gives a line up that has been dead for their product; the agent over there does the same."""
 
+NO_INPUT = "openmpi5"
+"""The dialect whose mpirun gives a rank on another host no standard input, and waits for ever
+(open-mpi/ompi#11990, openpmix/prrte#2373; 5.0.11 too): it cannot bring the agent there."""
+
 Manner = Literal["ssh", "srun", "mpirun"]
 Explained = tuple[str, str | None]
 """Why a host could not be reached, and what to do about it."""
@@ -145,6 +149,8 @@ def find_reach(
         return Ssh(words=(program,))
     if mpi is None:
         raise _not_here("mpirun" if manner else "ssh, srun and mpirun", "install openssh-client")
+    if mpi[1] == NO_INPUT:
+        raise _not_here("an mpirun that passes input on (Open MPI 5 does not)", "--through ssh")
     return Mpirun(program=mpi[0], dialect=mpi[1])
 
 

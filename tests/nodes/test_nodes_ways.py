@@ -1,0 +1,112 @@
+"""How each way to a host is typed, which is taken, and what its complaints mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cputune.errors import CannotError, UsageError
+from cputune.host import Completed, Host
+from cputune.nodes.named import Node, allocated_nodes, parse_distinct_hosts
+from cputune.nodes.reach import Mpirun, Reach, Srun, Ssh, find_reach
+
+NODE = Node(name="n2")
+
+
+def test_ssh_asks_nobody_and_takes_one_word_for_the_command() -> None:
+    argv = Ssh(words=("ssh", "-F", "my config")).argv(NODE, ("sh", "-c", "echo 'a b'"))
+    assert argv[:4] == ("ssh", "-F", "my config", "-T")
+    assert "BatchMode=yes" in argv
+    assert argv[-2:] == ("n2", """sh -c 'echo '"'"'a b'"'"''""")
+
+
+@pytest.mark.parametrize(
+    ("reach", "words"),
+    [
+        (Srun(), "srun -w n2 -N1 -n1 --overlap --cpu-bind=none --quiet sh"),
+        (Mpirun(dialect="mpich"), "mpirun -hosts n2 -n 1 -bind-to none sh"),
+        (Mpirun(dialect="intelmpi"), "mpirun -hosts n2 -n 1 sh"),
+        (Mpirun(dialect="openmpi4"), "mpirun --host n2:1 -n 1 --bind-to none sh"),
+    ],
+)
+def test_launchers_start_one_process_that_is_bound_to_nothing(reach: Reach, words: str) -> None:
+    assert " ".join(reach.argv(NODE, ("sh",))) == words
+    assert dict(Mpirun(dialect="intelmpi").variables) == {"I_MPI_PIN": "0"}
+
+
+def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def there(*programs: str) -> None:
+        folder = tmp_path / "-".join(programs or ("none",))
+        folder.mkdir()
+        for program in programs:
+            (folder / program).write_text("#!/bin/sh\n")
+            (folder / program).chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder))
+
+    there("ssh", "srun")
+    assert find_reach().name == "ssh"
+    assert find_reach(allocated=True).name == "srun"
+    assert find_reach("ssh", allocated=True).name == "ssh"
+    there()
+    assert find_reach(mpi=("/mpi/mpirun", "mpich")).name == "mpirun"
+    with pytest.raises(CannotError, match="Open MPI 5 does not"):
+        find_reach("mpirun", mpi=("/mpi/mpirun", "openmpi5"))
+    for manner in ("ssh", "srun", "mpirun", None):
+        with pytest.raises(CannotError, match="no way to other hosts"):
+            find_reach(manner)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cannot read --ssh"):
+        find_reach(ssh="ssh 'F")
+
+
+@pytest.mark.parametrize(
+    ("reach", "code", "said", "reason"),
+    [
+        (Ssh(), 255, "ssh: connect to host n2 port 22: Connection refused", "no sshd listens"),
+        (Ssh(), 255, "ssh: connect to host n2 port 22: No route to host", "no network leads"),
+        (Ssh(), 255, "ssh: connect to host n2 port 22: Connection timed out", "it gave no answer"),
+        (Ssh(), 255, "kex_exchange_identification: Connection closed by remote host", "was cut"),
+        (Ssh(), 255, "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key "
+         "verification failed.", "another one than before"),
+        (Ssh(), 127, "sh: exec: python3: not found", "there is no python3"),
+        (Ssh(), 1, "FileNotFoundError: [Errno 2] No usable temporary directory", "no folder"),
+        (Ssh(), 3, "first\nlast\n", "it ended with 3: last"),
+        (Ssh(), 0, "", "has ended"),
+        (Srun(), 1, "srun: error: Unable to create step: Invalid job id specified", "has ended"),
+        (Srun(), 1, "srun: error: Invalid node name specified", "not in our allocation"),
+        (Mpirun(dialect="mpich"), 255, "n2: Permission denied (publickey).", "refuses our key"),
+    ],
+)  # fmt: skip
+def test_a_complaint_is_explained(reach: Reach, code: int, said: str, reason: str) -> None:
+    assert reason in reach.explain(NODE, code, said)[0]
+
+
+class FakeLogin(Host):
+    """Where a job has been granted; scontrol tells its hosts."""
+
+    def __init__(self, names: str = "", **variables: str) -> None:
+        self._names, self._variables = names, variables
+
+    def environment(self) -> dict[str, str]:
+        return self._variables
+
+    def run(self, command: object) -> Completed:
+        code = 0 if self._names else 1
+        return Completed(returncode=code, stdout=self._names, stderr="no way\n", seconds=0.0)
+
+
+def test_the_hosts_of_an_allocation() -> None:
+    assert allocated_nodes(FakeLogin()) == ()
+    tasks = {"SLURM_TASKS_PER_NODE": "2(x3)"}
+    found = allocated_nodes(FakeLogin("n1\nn2\nn3\n", SLURM_JOB_NODELIST="n[1-3]", **tasks))
+    assert found == tuple(Node(name=f"n{number}", slots=2) for number in (1, 2, 3))
+    uneven = FakeLogin(SLURM_JOB_NODELIST="a,b", SLURM_TASKS_PER_NODE="2,1")
+    assert [node.slots for node in allocated_nodes(uneven)] == [None, None]
+    with pytest.raises(CannotError, match="scontrol does not tell"):
+        allocated_nodes(FakeLogin(SLURM_JOB_NODELIST="n[1-3]"))
+
+
+def test_a_host_is_named_once() -> None:
+    assert [node.name for node in parse_distinct_hosts("a:2, b")] == ["a", "b"]
+    with pytest.raises(UsageError, match="names a twice"):
+        parse_distinct_hosts("a,b,a:2")
