@@ -113,11 +113,12 @@ class Wire:
                 sent = os.write(self._write, self._waiting[:READ_AT_ONCE])
             except BlockingIOError:
                 break
-            except OSError as error:
-                self.ended = error.strerror
+            except OSError:
+                # Nobody reads any more. What was said before may still be heard: reading ends it.
+                self._waiting.clear()
                 break
             del self._waiting[:sent]
-        wanted = bool(self._waiting) and self.ended is None
+        wanted = bool(self._waiting)
         if wanted == self._writing:
             return
         # Where both directions are one socket its descriptors still differ, so both can be watched.
