@@ -32,6 +32,9 @@ SCHEMA_VERSION = 2
 MOST_BYTES = 256 << 20
 """Of a result file: 10,000 trials of 8 ranks have about 60 MiB."""
 
+InterfaceName = Annotated[str, Meta(max_length=15)]
+"""As the kernel names a network interface (IFNAMSIZ)."""
+
 HostName = Annotated[str, Meta(max_length=253)]
 """A name by which a host is reached, or its address (RFC 1035: 253 characters)."""
 
@@ -220,11 +223,14 @@ class Result:
     ``steps_planned``: of the user's run, over which all speeds spread the time to compile.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
     nodes, as they were named; none where it was this machine alone.
+    ``interface`` is the network interface on which their ranks talked, where a plan names no
+    other.
     """
 
     created: str | None = None
     host: Mapping[str, Any]
     hosts: tuple[HostName, ...] = ()
+    interface: InterfaceName | None = None
     places: tuple[Place, ...] = ()
     findings: tuple[Found, ...] | None = None
     versions: Mapping[str, str]

@@ -92,12 +92,14 @@ class Chosen:
     """The interface that a job over several hosts is told, and why it is this one.
 
     ``name`` is None where no interface can be chosen without the user. ``addresses`` are
-    those of the hosts on it, in their order.
+    those of the hosts on it, in their order. ``others`` would do too: those on which all hosts
+    have an address of one network, the best one first, each with the addresses.
     """
 
     name: str | None
     why: str
     addresses: tuple[str, ...] = ()
+    others: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def choose_interface(
@@ -138,12 +140,17 @@ def choose_interface(
             min(link.mbits_per_second or 0 for link in links),
         )
 
-    best = max(common, key=worth)
-    links = [found[best] for found in usable]
+    best, *others = sorted(common, key=worth, reverse=True)
+    on = {name: [found[name] for found in usable] for name in common}
     return Chosen(
         name=best,
-        why=_why(worth(best), shared_network(links), len(hosts)),
-        addresses=tuple(plain_address(link) for link in links),
+        why=_why(worth(best), shared_network(on[best]), len(hosts)),
+        addresses=tuple(map(plain_address, on[best])),
+        others=tuple(
+            (name, tuple(map(plain_address, on[name])))
+            for name in others
+            if shared_network(on[name]) is not None
+        ),
     )
 
 

@@ -157,7 +157,7 @@ def command(
     opened = ctx.with_resource(open_hosts(named, way_to(hosts, ssh), job)) if named else None
     if opened is not None:
         facts = opened.facts[0][1]
-        options["hosts"] = opened.facts
+        options |= {"hosts": opened.facts, "interfaces": opened.interfaces}
     else:
         facts = probe(None if root is None else RecordedHost(root))
     if dry_run:
@@ -166,6 +166,7 @@ def command(
         return
     search_space(facts, job, **options)
     options["hosts"] = opened
+    options.pop("interfaces", None)
     _say_beforehand(facts)
     if force and not resume and book is not None:
         from cputune.host.locks import study_lock

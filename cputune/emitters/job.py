@@ -34,6 +34,7 @@ from cputune.errors import UsageError
 from cputune.facts import HostFacts, Network, Package
 from cputune.inside import carry_script, lightning_script, recipe_script, torch_script
 from cputune.inside.state import digest
+from cputune.knobs.interface import interface_of as interface_named
 from cputune.layout import guide_plan
 from cputune.nodes.named import Node, choose
 from cputune.plan import Plan
@@ -115,7 +116,7 @@ def make_job(
     said = (*said, *scale)
     interface, of_network = interface_of(
         hosts,
-        asked=(cluster or Cluster()).interface,
+        asked=(cluster or Cluster()).interface or _measured_on(plan, result, hosts),
         here=facts.network if facts is not None else None,
         seen=networks or {},
         wanted=plan.nodes,
@@ -140,6 +141,14 @@ def make_job(
         interface=interface,
         aloud=scale,
     )
+
+
+def _measured_on(plan: Plan, result: Result | None, hosts: tuple[Node, ...]) -> str | None:
+    """The interface on which these very hosts were measured; None for other hosts."""
+    if result is None or plan.nodes == 1 or not hosts:
+        return None
+    known = all(node.name in result.hosts for node in hosts)
+    return interface_named(plan) or result.interface if known else None
 
 
 def placed_on(plan: Plan, nodes: int, hosts: tuple[Node, ...], measured: tuple[str, ...]) -> Plan:

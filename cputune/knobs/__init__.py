@@ -18,6 +18,7 @@ from cputune.knobs.backend import BACKEND
 from cputune.knobs.ccl_workers import CCL_WORKERS
 from cputune.knobs.compile import COMPILE
 from cputune.knobs.dropout import DROPOUT
+from cputune.knobs.interface import INTERFACE
 from cputune.knobs.ipex import IPEX
 from cputune.knobs.malloc import MALLOC
 from cputune.knobs.nodes import NODES
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 KNOBS: tuple[Knob, ...] = (
     NODES,
+    INTERFACE,
     RANKS,
     THREADS,
     SMT,

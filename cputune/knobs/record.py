@@ -52,12 +52,14 @@ class Ask:
     where the CPU only emulates it. ``workload`` is what is trained. ``own`` are knobs that its
     script decides, at the values of today's launch; they are held in ``fixed`` too. ``hosts`` are
     those that plans may run on, by name and in order; none where it is this machine alone.
+    ``interfaces`` are the network interfaces between them, the one that is chosen first.
     """
 
     workload: Workload | None = None
     fixed: Mapping[str, KnobValue] = field(default_factory=dict)
     own: Mapping[str, KnobValue] = field(default_factory=dict)
     hosts: tuple[tuple[str, HostFacts], ...] = ()
+    interfaces: tuple[str, ...] = ()
     allow_slow_precision: bool = False
 
     def kept(self, name: str, values: Iterable[KnobValue]) -> tuple[KnobValue, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cputune.carrier.interface import interface_variables
 from cputune.facts import HostFacts
+from cputune.knobs.interface import interface_of
 from cputune.nodes.line import Line
 from cputune.plan import Plan
 from cputune.steps import HostLost, Infeasible
@@ -66,6 +67,11 @@ class RankHosts:
         return tuple((host.name, host.facts) for host in self._hosts)
 
     @property
+    def interfaces(self) -> tuple[str, ...]:
+        """The network interfaces between them, the one that is chosen first."""
+        return tuple(way.interface for way in self._ways)
+
+    @property
     def lost(self) -> tuple[HostLost, ...]:
         """Those that are not reached any more, and were not left out yet."""
         return tuple(
@@ -92,7 +98,8 @@ class RankHosts:
         """How the ranks of a plan find each other."""
         if plan.nodes == 1:
             return AT_HOME
-        way = self._ways[0]
+        asked = interface_of(plan)
+        way = next((way for way in self._ways if way.interface == asked), self._ways[0])
         return Meeting(
             address=way.addresses[self._hosts[0].name],
             variables=interface_variables(way.interface, backend=plan.backend),

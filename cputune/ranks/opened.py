@@ -137,6 +137,8 @@ def ways_between(hosts: Sequence[RankHost]) -> tuple[Way, ...]:
             f"no network interface leads from host to host: {chosen.why}",
             hint="`cputune doctor --hosts` says what each of them has",
         )
-    names = (host.name for host in hosts)
-    addresses = dict(zip(names, chosen.addresses, strict=True))
-    return (Way(interface=chosen.name, addresses=addresses),)
+    names = [host.name for host in hosts]
+    return tuple(
+        Way(interface=interface, addresses=dict(zip(names, addresses, strict=True)))
+        for interface, addresses in ((chosen.name, chosen.addresses), *chosen.others)
+    )

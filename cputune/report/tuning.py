@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cputune.figures import figure
+from cputune.knobs import TODAY
 from cputune.plan import Plan
 from cputune.report.writing import Rows, rich_table
 from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
@@ -217,6 +218,10 @@ def _plan(plan: Plan) -> str:
     return plan.describe()
 
 
+OF_HOSTS = ("nodes", "interface")
+"""Knobs of which nothing is said where there is nothing to choose: one machine."""
+
+
 def space_lines(space: SearchSpace) -> tuple[str, ...]:
     """The space in words: its knobs, what stays fixed, and what was left out and why."""
     lines = [f"{len(space)} plans"]
@@ -225,7 +230,11 @@ def space_lines(space: SearchSpace) -> tuple[str, ...]:
             lines.append(
                 f"  {knob.name}: " + ", ".join(value_words(value) for value in knob.values)
             )
-    fixed = [f"{k.name}={value_words(k.values[0])}" for k in space.knobs if len(k.values) == 1]
+    fixed = [
+        f"{k.name}={value_words(k.values[0])}"
+        for k in space.knobs
+        if len(k.values) == 1 and not (k.name in OF_HOSTS and k.values[0] == TODAY[k.name])
+    ]
     if fixed:
         lines.append("  always: " + ", ".join(fixed))
     if space.left_out:

@@ -37,13 +37,15 @@ def search_space(
     fix: Mapping[str, Any] | None = None,
     allow_slow_precision: bool = False,
     hosts: Sequence[tuple[str, HostFacts]] = (),
+    interfaces: Sequence[str] = (),
 ) -> SearchSpace:
     """Every plan that this machine can run for this job, and what was left out and why.
 
     ``knobs`` names what is varied (the usual ones by default, with ``+NAME`` one more; the
     rest stays as it is today), ``fix`` holds a knob at a value. ``allow_slow_precision``
     offers bf16 on a CPU that does not multiply it in hardware. ``hosts`` are those that plans may
-    run on, by name, with ``facts`` those of the first; none: this machine alone. Raises UsageError
+    run on, by name, with ``facts`` those of the first; none: this machine alone. ``interfaces`` are
+    the networks between them, the one that is chosen first. Raises UsageError
     for an unknown knob and for a value that no plan of this machine can have.
     """
     return build_space(
@@ -53,6 +55,7 @@ def search_space(
         fix=fix,
         allow_slow_precision=allow_slow_precision,
         hosts=hosts,
+        interfaces=interfaces,
     )
 
 
@@ -146,6 +149,7 @@ def tune(
         fix=fix,
         allow_slow_precision=allow_slow_precision,
         hosts=() if hosts is None else hosts.facts,
+        interfaces=() if hosts is None else hosts.interfaces,
     )
     if storage is not None:
         from cputune.tuner.database import parsed

@@ -64,6 +64,7 @@ def conclude(
     created: str | None,
     seconds: float,
     hosts: Sequence[str] = (),
+    interface: str | None = None,
 ) -> Result:
     """The result of a study. Raises NoValidTrialError where nothing can be believed."""
     valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
@@ -73,6 +74,7 @@ def conclude(
     result = Result(
         host=host_fingerprint(facts),
         hosts=tuple(hosts),
+        interface=interface,
         places=places_of(facts.topology),
         findings=tuple(record_of(Found, found.to_json()) for found in diagnose(facts).findings),
         versions=_versions(facts),

@@ -65,6 +65,7 @@ def identity_of(
         fix=options.fix,
         allow_slow_precision=options.allow_slow_precision,
         hosts=() if hosts is None else hosts.facts,
+        interfaces=() if hosts is None else hosts.interfaces,
     )
     identity["versions"] = {
         "cputune": __version__,

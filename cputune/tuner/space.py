@@ -78,14 +78,15 @@ def build_space(
     allow_slow_precision: bool = False,
     baseline: Plan | None = None,
     hosts: Sequence[tuple[str, HostFacts]] = (),
+    interfaces: Sequence[str] = (),
 ) -> SearchSpace:
     """Lay out every plan that fits cores, quota, memory, packages and the global batch.
 
     ``vary`` names the knobs that are varied (see ``cputune.knobs.varied``; the others stay as
     they are today); ``fix`` holds knobs at a value; ``baseline`` is the launch of today as its
     ranks were seen to run, where it has run. ``hosts`` are those that plans may run on, ``facts``
-    the first one's. Raises UsageError for a knob that does not
-    exist and for values that no plan of this machine can have.
+    the first one's, ``interfaces`` the networks between them. Raises UsageError for a knob that
+    does not exist and for values that no plan of this machine can have.
     """
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
     today = baseline or baseline_plan(facts, ranks=workload.launch_ranks)
@@ -101,6 +102,7 @@ def build_space(
         fixed={**_unvaried(vary, fixed, today), **fixed, **own},
         own=own,
         hosts=tuple(hosts),
+        interfaces=tuple(interfaces),
         # What runs today is slow, perhaps, but possible.
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )

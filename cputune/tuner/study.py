@@ -345,6 +345,7 @@ class TuningStudy:
             allow_slow_precision=options.allow_slow_precision,
             baseline=next((t.plan for t in self._findings.trials if t.plan.as_found), None),
             hosts=() if self._hosts is None else self._hosts.facts,
+            interfaces=() if self._hosts is None else self._hosts.interfaces,
         )
         if not resumed and space.asks_for_profile:
             self._look_where_time_goes(runner)
@@ -448,6 +449,7 @@ class TuningStudy:
             created=self._options.created,
             seconds=self._timer.used_seconds,
             hosts=self._named,
+            interface=None if self._hosts is None else next(iter(self._hosts.interfaces), None),
         )
 
 

@@ -212,3 +212,24 @@ class TestNobodysBatch:
     def test_a_script_that_carry_py_divides_keeps_its_own_batch(self) -> None:
         file = main(workload=Workload.script(["never_run.py"]))
         assert "4 ranks that share the script's own batch" in said(file)
+
+
+class TestTunedOverHosts:
+    def over(self, **changed: Any) -> Result:
+        one = result()
+        plan = one.best.plan.on_first_nodes(2)
+        best = replace(one.best, plan=plan)
+        return replace(one, best=best, hosts=("node1", "node2"), interface="ib0", **changed)
+
+    def test_the_interface_of_the_trials_is_that_of_the_launch(self) -> None:
+        assert "GLOO_SOCKET_IFNAME=ib0" in main(result=self.over(), hosts=()).text
+
+    def test_the_interface_that_a_plan_names_comes_first(self) -> None:
+        tuned = self.over()
+        named = tuned.best.plan.with_setting("interface", "eth1")
+        tuned = replace(tuned, best=replace(tuned.best, plan=named))
+        assert "GLOO_SOCKET_IFNAME=eth1" in main(result=tuned, hosts=()).text
+
+    def test_other_hosts_may_call_theirs_otherwise(self) -> None:
+        text = main(result=self.over(), hosts=parse_hosts("node7,node8")).text
+        assert "GLOO_SOCKET_IFNAME=ib0" not in text

@@ -31,7 +31,7 @@ class TestEveryKnob:
 
     def test_refuses_a_value_that_is_none_in_words(self, knob: Knob) -> None:
         with pytest.raises(UsageError, match=f"^{knob.name} is ") as caught:
-            knob.parse("perhaps")
+            knob.parse("perhaps?")
         assert caught.value.hint.startswith(f"--fix {knob.name}=")
 
     def test_offers_the_value_of_today_first(self, knob: Knob) -> None:
