@@ -43,6 +43,14 @@ SIGNS: dict[State, tuple[str, str]] = {
     help="Seconds that one launch may take.",
 )
 @click.option("--share-machine", is_flag=True, help="Run even while another process measures here.")
+@click.option(
+    "--ssh",
+    metavar="COMMAND",
+    default="ssh",
+    show_default=True,
+    help="Reaches the hosts of a launch on several nodes, e.g. 'ssh -F file'.",
+)
+@click.option("--submit", is_flag=True, help="Hand the Slurm job to a cluster of other machines.")
 @click.option("--no-run", is_flag=True, help="Read the files only; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
 @click.option("--report", metavar="FILE", help="Write that document to FILE as well.")
@@ -55,6 +63,8 @@ def command(
     steps: int,
     timeout: float,
     share_machine: bool,
+    ssh: str,
+    submit: bool,
     no_run: bool,
     as_json: bool,
     report: str | None,
@@ -88,6 +98,8 @@ def command(
         on_event=None if quiet else lambda text: tell(f"… {text}"),
         share_machine=share_machine,
         on_wait=lambda owner: tell(waiting_line(owner)),
+        ssh=ssh,
+        submit=submit,
     )
     document = to_document(verdicts)
     if as_json:

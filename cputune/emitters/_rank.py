@@ -244,7 +244,7 @@ def together(options: Options, member: int, members: int, problem: tuple[str, st
     try:
         meet.meet(member, members, address, port, seconds, problem)
     except meet.Trouble as trouble:
-        if trouble.said and not options.look:
+        if trouble.said and (member == 0 or not options.look):  # hosts have a terminal each
             sys.exit(3)
         raise RankError(trouble.reason, trouble.hint) from None
 

@@ -10,6 +10,7 @@ with the command that would make it possible; it is never passed in silence.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -65,6 +66,8 @@ def verify(
     on_event: Callable[[str], None] | None = None,
     share_machine: bool = False,
     on_wait: Callable[[str], None] | None = None,
+    ssh: str = "ssh",
+    submit: bool = False,
 ) -> tuple[Verification, ...]:
     """Verify every artefact among files and directories, one after the other.
 
@@ -73,12 +76,20 @@ def verify(
     held against is that of ``result``, else what the artefact says of itself, else a
     ``cputune.json`` beside it. ``on_event`` is told what is being done, a line at a time.
     While another process measures on this machine nothing is run, and ``on_wait`` is told
-    which one it is; with ``share_machine`` it is run at once.
+    which one it is; with ``share_machine`` it is run at once. A launch on several nodes is
+    run on its hosts, reached by the command ``ssh``; a batch job is handed to a cluster that
+    has other machines than this only with ``submit``.
 
     Raises UsageError for a path that is no artefact, ResultError for a bad result file.
     """
     host = LiveHost() if host is None else host
-    base = Expected(steps=steps, timeout_seconds=timeout_seconds, run=run)
+    base = Expected(
+        steps=steps,
+        timeout_seconds=timeout_seconds,
+        run=run,
+        ssh=tuple(shlex.split(ssh)),
+        submit=submit,
+    )
     given = None if result is None else Path(result)
     found = find([Path(path) for path in paths])
     expectations = [expectation(artefact, given, base) for artefact in found]

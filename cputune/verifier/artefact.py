@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.documents import parse
+from cputune.emitters.job import placed_on
 from cputune.errors import ResultError, UsageError
 from cputune.host import read_document
+from cputune.nodes.named import Node
 from cputune.plan import Plan
 from cputune.result import Result, Throughput
 from cputune.verifier.interface import Artefact, Expected
@@ -108,7 +110,8 @@ def expectation(artefact: Artefact, result_path: Path | None, base: Expected) ->
     """What an artefact is held against: a result file that is given, else its own header,
     else a ``cputune.json`` beside it, above it or here.
 
-    Raises ResultError where the result file that was given cannot be read.
+    Raises ResultError where the result file that was given cannot be read, UsageError where
+    its plan has no CPUs for the hosts of the launch.
     """
     said = promise(artefact.text)
     result = _result(artefact.path, result_path)
@@ -121,10 +124,12 @@ def expectation(artefact: Artefact, result_path: Path | None, base: Expected) ->
     words, environment = _words(said.get("words")), _variables(said.get("environment"))
     if result is not None and result.workload.batch_per_rank is None:
         batch = batch or result.workload.global_batch_size
+    hosts = _names(said.get("hosts"))
     if result is not None and (plan is None or result_path is not None):
         measured = result.best
         nodes = 1 if plan is None else plan.nodes
-        plan = replace(measured.plan, nodes=nodes, as_found=False)
+        named = tuple(Node(name=name) for name in hosts)
+        plan = replace(placed_on(measured.plan, nodes, named, result.hosts), as_found=False)
         promised = measured.samples_per_second if nodes == measured.plan.nodes else None
         environment = {**result.workload.variables, **plan.environment()}
         if result.workload.recipe is not None:
@@ -137,7 +142,14 @@ def expectation(artefact: Artefact, result_path: Path | None, base: Expected) ->
         sequence_length=length if isinstance(length, int) else None,
         words=words,
         environment=environment,
+        hosts=hosts,
     )
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """The hosts of a launch; none where the text says nothing that can be read."""
+    named = value if isinstance(value, list) else []
+    return tuple(name for name in named if isinstance(name, str))
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -41,6 +41,8 @@ def outcomes(
     if not ranks:
         return (start,)
     checks = [start, *_of_plan(plan, ranks, consumer, numbered=affinity is None)]
+    if plan.nodes > 1 and expected.hosts:
+        checks.append(spread(plan, ranks, consumer))
     if affinity is not None:
         checks.append(_check("affinity", affinity(plan, ranks), consumer))
     if expected.environment is not None:
@@ -131,6 +133,29 @@ def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
     lines = [line for line in seen.output.splitlines() if line.strip()]
     evidence += [Evidence(what="output", seen=line[:400]) for line in lines[-15:]]
     return _named("launch", FAILED, summary, consumer, evidence)
+
+
+def spread(plan: Plan, ranks: Sequence[Rank], consumer: str) -> Outcome:
+    """Whether every node of the plan was a machine of its own, by the names of the machines.
+
+    Machines that all have one name cannot be told apart.
+    """
+    rows = [
+        Evidence(what="host", rank=rank.number, seen=(rank.state or {}).get("host", "not known"))
+        for rank in ranks
+    ]
+    nodes: dict[int, set[str]] = {}
+    for row in rows:
+        nodes.setdefault((row.rank or 0) // plan.processes_per_node, set()).add(row.seen)
+    names = {name for seen in nodes.values() for name in seen}
+    if len(names) == 1:
+        why = f"all ranks ran on {names.pop()}: that these are {plan.nodes} machines is not seen"
+        return _named("hosts", NOT_CHECKED, why, consumer, rows)
+    good = len(names) == len(nodes) and all(len(seen) == 1 for seen in nodes.values())
+    told = ", ".join(
+        f"{len([row for row in rows if row.seen == name])} on {name}" for name in sorted(names)
+    )
+    return _named("hosts", PASSED if good else FAILED, f"ranks: {told}", consumer, rows)
 
 
 def own_affinity(plan: Plan, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:

@@ -36,6 +36,9 @@ class Expected:
         steps: optimizer steps that a launch is run for, warm-up included.
         timeout_seconds: how long one launch may take before it is ended.
         run: whether launches are run at all, or documents only read.
+        hosts: of a launch on several nodes, in the order of its plan.
+        ssh: the words that reach a host.
+        submit: whether a batch job may be handed to a cluster that has other machines.
     """
 
     plan: Plan | None = None
@@ -47,6 +50,9 @@ class Expected:
     steps: int = 12
     timeout_seconds: float = 300.0
     run: bool = True
+    hosts: tuple[str, ...] = ()
+    ssh: tuple[str, ...] = ("ssh",)
+    submit: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from cputune.host import Command, Host
 from cputune.host.interpreter import ELSEWHERE
 from cputune.plan import Plan
 from cputune.ranks.launched import Launched, observe
+from cputune.ranks.work_folder import WorkFolder
 from cputune.steps import TrialError
 from cputune.verifier.checks import Affinity, outcomes
+from cputune.verifier.hosts import (
+    cannot_run,
+    on_every_host,
+    own_address,
+    scratch_everywhere,
+    through_ssh,
+)
 from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
 from cputune.verifier.records import FAILED, NOT_CHECKED, Outcome
 from cputune.verifier.speed import SLOWEST_RATIO, throughput, throughput_check
@@ -41,10 +50,12 @@ class LaunchConsumer:
             return Answer(checks=(problem,))
         if expected.plan is None:
             return Answer(checks=(no_plan(consumer),))
+        path, taken = artefact.path.resolve(), None if gone else python
         if expected.plan.nodes > 1:
-            return Answer(checks=(several_nodes(expected.plan, consumer),))
-        command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
-        answer = run(command, expected, expected.plan, consumer, None if gone else python)
+            answer = over_hosts(artefact, expected, expected.plan, consumer, taken, environment)
+        else:
+            command = Command(argv=("bash", str(path)), environment=environment)
+            answer = run([command], expected, expected.plan, consumer, taken)
         return answer if gone is None else replace(answer, checks=(*answer.checks, gone))
 
     def _launcher(
@@ -66,17 +77,54 @@ class LaunchConsumer:
         return f"accelerate {packages['accelerate']}" + (f", {mpi}" if mpi else ""), None
 
 
-def run(
-    command: Command, expected: Expected, plan: Plan, consumer: str, python: str | None
+def over_hosts(
+    artefact: Artefact,
+    expected: Expected,
+    plan: Plan,
+    consumer: str,
+    python: str | None,
+    environment: Mapping[str, str],
 ) -> Answer:
-    """One launch: what its ranks saw, and how fast they were."""
+    """One launch on the hosts that it names, or why that cannot be tried from here."""
+    hosts, ssh, path = expected.hosts, expected.ssh, artefact.path.resolve()
+    if len(hosts) != plan.nodes:
+        return Answer(checks=(unnamed_hosts(plan, consumer),))
+    needed = [str(path), os.getcwd(), *([python] if python else [])]
+    problem = cannot_run(hosts, ssh, needed, consumer)
+    if problem is not None:
+        return Answer(checks=(problem,))
+    with WorkFolder() as work, scratch_everywhere(hosts, ssh, work.path) as scratch:
+        if artefact.format == "torchrun":
+            commands = on_every_host(path, environment, hosts, ssh)
+        else:
+            commands = [through_ssh(path, environment, ssh, work.path)]
+        address = own_address(hosts)
+        return run(commands, expected, plan, consumer, python, address=address, scratch=scratch)
+
+
+def run(
+    commands: Sequence[Command],
+    expected: Expected,
+    plan: Plan,
+    consumer: str,
+    python: str | None,
+    *,
+    address: str | None = None,
+    scratch: Path | None = None,
+) -> Answer:
+    """One launch: what its ranks saw, and how fast they were.
+
+    ``address`` is where ranks of other hosts reach this one, ``scratch`` what they write to.
+    """
     return measured(
         lambda: observe(
-            [command],
+            commands,
             ranks=plan.world_size,
             steps=expected.steps,
             timeout_seconds=expected.timeout_seconds,
             show=expected.environment or (),
+            host=address,
+            scratch=scratch,
         ),
         expected,
         plan,
@@ -220,12 +268,12 @@ def no_plan(consumer: str) -> Outcome:
     )
 
 
-def several_nodes(plan: Plan, consumer: str) -> Outcome:
-    """What is said of a launch that wants more machines than this one."""
+def unnamed_hosts(plan: Plan, consumer: str) -> Outcome:
+    """What is said of a launch on several nodes that does not say on which."""
     return Outcome(
         name="launch",
         state=NOT_CHECKED,
         consumer=consumer,
-        summary=f"it starts ranks on {plan.nodes} nodes, and this is one",
-        remedy="verify the same plan on one node: cputune emit --nodes 1",
+        summary=f"it starts ranks on {plan.nodes} nodes, and does not say which hosts those are",
+        remedy="cputune emit --hosts a,b writes them down",
     )

@@ -1,0 +1,133 @@
+"""Launches on several hosts: who is here, how ranks over there are told to report, what is said."""
+
+import os
+import shlex
+import socket
+import subprocess
+
+import pytest
+from test_verify_checks import PLAN, launched, rank, states
+
+from cputune.inside import SOCKET_VARIABLE
+from cputune.verifier.checks import outcomes
+from cputune.verifier.hosts import (
+    cannot_run,
+    is_here,
+    on_every_host,
+    own_address,
+    scratch_everywhere,
+    through_ssh,
+)
+from cputune.verifier.interface import Artefact, Expected
+from cputune.verifier.launchers import over_hosts
+
+TWO = PLAN.on_nodes([((0,), (1,)), ((4,), (5,))])
+NOWHERE = "nowhere.invalid"
+
+
+def of_host(number, host, cpu):
+    return rank(number, host=host, affinity=[cpu], world_size=4)
+
+
+def both(names=("alpha", "alpha", "beta", "beta"), cpus=(0, 1, 4, 5)):
+    return launched(*(of_host(n, names[n], cpus[n]) for n in range(4)))
+
+
+def told(seen):
+    checks = outcomes(seen, Expected(hosts=("alpha", "beta")), TWO, "mpirun")
+    return {check.name: check for check in checks}
+
+
+def test_every_rank_is_held_against_its_own_host():
+    found = told(both())
+    assert {check.state for check in found.values()} == {"passed"}
+    assert found["hosts"].summary == "ranks: 2 on alpha, 2 on beta"
+    assert told(both(cpus=(0, 1, 0, 1)))["affinity"].state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("names", "state"),
+    [
+        (("alpha", "beta", "alpha", "beta"), "failed"),  # dealt out one by one
+        (("alpha", "alpha", "beta", "gamma"), "failed"),
+        (("alpha",) * 4, "not checked"),  # machines of one name cannot be told apart
+    ],
+)
+def test_whether_each_node_was_a_machine_of_its_own(names, state):
+    assert told(both(names))["hosts"].state == state
+
+
+def test_one_node_is_not_asked_for_its_host():
+    assert "hosts" not in states(launched(rank(0), rank(1)), hosts=("alpha",))
+
+
+def test_this_machine_is_known_by_its_name_and_its_addresses():
+    assert is_here(socket.gethostname())
+    assert is_here("127.0.0.1")
+    assert not is_here(NOWHERE)
+    assert own_address(["127.0.0.1", NOWHERE]) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-x", "beta", "/opt/proxy", "--port", "1"],
+        ["-x", "-p", "22", "-l", "me", "beta", "A=1 ; export A ; /opt/orted 'a b'"],
+        ["-oBatchMode=yes", "beta"],
+    ],
+)
+def test_what_a_launcher_starts_over_there_reports(tmp_path, command):
+    """The real ssh is one that runs what it is given here, as a login shell over there would."""
+    real = tmp_path / "real-ssh"
+    real.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$0.words"\n')
+    real.chmod(0o755)
+    launch = through_ssh(
+        tmp_path / "mpirun.sh", {"PATH": os.environ["PATH"]}, [str(real), "-F", "my file"], tmp_path
+    )
+    environment = {**launch.environment, SOCKET_VARIABLE: "tcp:a b:1:h"}
+    subprocess.run(["ssh", *command], env=environment, check=True, timeout=30)
+    words = (tmp_path / "real-ssh.words").read_text().splitlines()
+    at = command.index("beta") + 1
+    assert words[: 2 + at] == ["-F", "my file", *command[:at]]
+    there = shlex.split(" ".join(words[2 + at :]))
+    if command[at:]:
+        assert there[:2] == ["env", f"{SOCKET_VARIABLE}=tcp:a b:1:h"]
+        assert there[-3:] == ["sh", "-c", " ".join(command[at:])]
+    else:
+        assert there == []
+
+
+def test_torchrun_is_started_on_each_host_with_its_number(tmp_path):
+    here, there = on_every_host(
+        tmp_path / "torchrun.sh", {"PYTHON": "/opt/python"}, ["127.0.0.1", "beta"], ["ssh", "-4"]
+    )
+    assert here.argv == ("bash", str(tmp_path / "torchrun.sh"))
+    assert [one.environment["NODE_RANK"] for one in (here, there)] == ["0", "1"]
+    assert here.environment["PORT"] == there.environment["PORT"]
+    ssh, host, names, *command = there.argv[3:]
+    assert (ssh, host, command) == ("ssh -4", "beta", ["bash", str(tmp_path / "torchrun.sh")])
+    assert {"PYTHONPATH", "NODE_RANK", "PORT", "PYTHON", SOCKET_VARIABLE} <= set(names.split(","))
+
+
+def test_a_host_that_is_not_reached_is_not_checked_with_its_cure():
+    problem = cannot_run(["127.0.0.1", NOWHERE], ["ssh"], [], "mpirun")
+    assert problem is not None
+    assert problem.state == "not checked"
+    assert NOWHERE in problem.summary
+
+
+def test_hosts_that_are_all_here_are_not_asked():
+    assert cannot_run(["127.0.0.1", "127.0.0.2"], ["/no/ssh"], ["/no/file"], "mpirun") is None
+
+
+def test_a_scratch_folder_stays_for_as_long_as_the_launch(tmp_path):
+    with scratch_everywhere(["127.0.0.1"], ["ssh"], tmp_path) as scratch:
+        assert scratch.is_dir()
+
+
+def test_a_launch_that_does_not_name_its_hosts_is_not_tried(tmp_path):
+    artefact = Artefact(path=tmp_path / "mpirun.sh", format="mpirun", text="")
+    (check,) = over_hosts(artefact, Expected(), TWO, "mpirun", None, {}).checks
+    assert check.state == "not checked"
+    assert "does not say which hosts" in check.summary
+    assert "--hosts" in check.remedy
