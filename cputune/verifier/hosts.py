@@ -24,8 +24,8 @@ from cputune.nodes.line import Line
 from cputune.nodes.many import on_each
 from cputune.nodes.named import Node
 from cputune.nodes.reach import Ssh
-from cputune.ranks.commands import held_port
-from cputune.ranks.supervisor import bootstrap
+from cputune.ranks.ports import held_port
+from cputune.ranks.process_here import bootstrap
 from cputune.verifier.records import NOT_CHECKED, Outcome
 
 REACH_SECONDS = 30.0
