@@ -200,8 +200,11 @@ class Plan:
 
     def with_setting(self, name: str, value: KnobValue) -> Plan:
         """The plan that differs in the value of such a knob."""
+        today = knob_named(name).today
+        if value == today and name not in self.settings:
+            return self  # most plans of a space stay as they are in most knobs
         settings = {**self.settings, name: value}
-        if value == knob_named(name).today:
+        if value == today:
             del settings[name]
         return replace(self, settings=dict(sorted(settings.items())))
 
