@@ -122,11 +122,6 @@ def read_hostfile(path: Path) -> tuple[Node, ...]:
     return parse_hostfile(text, where=str(path))
 
 
-def way_to(hosts: str | None, ssh: str | None) -> Reach:
-    """How they are reached: by srun inside the allocation, else by ssh. Raises CannotError."""
-    return find_reach(ssh=ssh, allocated=hosts == SLURM)
-
-
 def _of_our_job() -> tuple[Node, ...]:
     """The nodes of our Slurm allocation, where it has several and we are no rank in it."""
     host = LiveHost()

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from cputune.cli._commands import again, print_space
-from cputune.cli._hosts import asked_hosts, host_options, way_to
+from cputune.cli._hosts import chosen_hosts, host_options, reach_options
 from cputune.cli._output import console, print_json, tell
 from cputune.cli._places import refuse_overwriting, study_path
 from cputune.cli._results import remember
@@ -26,6 +26,7 @@ from cputune.workload import DEFAULT_RECIPE, Workload
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
+    from cputune.nodes.reach import Manner
     from cputune.result import Result
 
 _NEEDED = ("torch", "optuna")
@@ -75,6 +76,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 )
 @click.option("--wait-quiet", metavar="TIME", help="Wait so long until nothing else computes here.")
 @host_options
+@reach_options
 @click.option("-o", "--output", metavar="FILE", default="cputune.json", show_default=True)
 @click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
 @click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
@@ -104,6 +106,8 @@ def command(
     hosts: str | None,
     hostfile: str | None,
     ssh: str | None,
+    through: Manner | None,
+    host_timeout: float,
     output: str,
     force: bool,
     no_history: bool,
@@ -146,7 +150,14 @@ def command(
         raise UsageError(
             "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
         )
-    named = asked_hosts(hosts, hostfile)
+    named = chosen_hosts(
+        hosts=hosts,
+        hostfile=hostfile,
+        through=through,
+        ssh=ssh,
+        host_timeout=host_timeout,
+        allocation=False,  # a tune inside an allocation measures the node that it is on
+    )
     if root is not None and named:
         raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
     destination = None if output == "-" else Path(output)
@@ -154,8 +165,10 @@ def command(
     if not dry_run:
         refuse_overwriting(destination, book, force=force, resume=resume)
         _require_packages(job)
-    opened = ctx.with_resource(open_hosts(named, way_to(hosts, ssh), job)) if named else None
-    if opened is not None:
+    opened = None
+    if named is not None:
+        way = open_hosts(named.nodes, named.reach, job, seconds=named.seconds)
+        opened = ctx.with_resource(way)
         facts = opened.facts[0][1]
         options |= {"hosts": opened.facts, "interfaces": opened.interfaces}
     else:
