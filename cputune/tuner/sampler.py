@@ -27,8 +27,8 @@ class History:
     """What was tried, for the model: plans with their log time per sample, and failures.
 
     ``claimed`` are those that other tuners of a shared study measure now: they are passed over.
-    ``seconds`` are those of the steps of all trials, and ``when`` is the middle of each in them;
-    empty where it is not known.
+    ``seconds`` are those of the steps of all trials, and ``when`` is the middle of each in them; of
+    trials on other machines, which wander by themselves, there is none.
     """
 
     tried: set[Plan] = field(default_factory=set)
@@ -60,7 +60,8 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._plans = tuple(dict.fromkeys((*space.plans(), space.baseline)))
         self._index = {plan: index for index, plan in enumerate(self._plans)}
         self._model = SpeedModel(space.facts, self._plans, space.workload.time_shares)
-        self._learnt = (-1, self._model.believe([], [], []))
+        self._known = 0
+        self._learnt = self._model.believe([], [], [])
 
     def believe(self) -> Mapping[Plan, tuple[float, float]]:
         """Mean and deviation of the log time per sample of every plan, as believed now."""
@@ -73,11 +74,12 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
     def _belief(self) -> Belief:
         """What the history says, worked out once for each length of it."""
         past = self._history
-        if self._learnt[0] != len(past.plans):
+        if self._known != len(past.plans):
             rows = [self._index[plan] for plan in past.plans]
-            belief = self._model.believe(rows, past.logs, past.errors, past.when or None)
-            self._learnt = (len(past.plans), belief)
-        return self._learnt[1]
+            when = past.when if len(past.when) == len(past.plans) else None
+            self._learnt = self._model.believe(rows, past.logs, past.errors, when)
+            self._known = len(past.plans)
+        return self._learnt
 
     def propose(self, number: int) -> Plan | None:
         """The plan to try as trial ``number``; None where all were tried."""
@@ -88,8 +90,8 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         measured = [self._index[plan] for plan in self._history.plans]
         best = float(belief.mean[measured].min()) if measured else float(belief.mean.min())
         promise = expected_improvement(belief, best)[open_]
-        chances = self._chances()
-        promise = promise * np.array([self._chance(self._plans[i], chances) for i in open_])
+        if self._history.failed:
+            promise = promise * np.array(self.chances([self._plans[i] for i in open_]))
         # Equal promises are told apart by the seed, not by the order of the space.
         jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(open_))
         return self._plans[open_[int(np.argmax(promise + jitter))]]
@@ -106,19 +108,21 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         taken = self._history.tried | self._history.claimed
         return [plan for plan in self._space.plans() if plan not in taken]
 
-    def _chance(self, plan: Plan, chances: Mapping[tuple[str, KnobValue], float]) -> float:
-        """How likely the plan runs at all: as its least likely value does."""
-        if not chances:
-            return 1.0
-        return min(chances.get(pair, 1.0) for pair in self._space.values[plan].items())
+    def chances(self, plans: Sequence[Plan]) -> list[float]:
+        """How likely each of these plans runs at all: as its least likely value does.
 
-    def _chances(self) -> Mapping[tuple[str, KnobValue], float]:
-        """How likely a plan with a value runs, for each that a failed one had."""
+        A value that plans have failed with ran in all the others, and once more.
+        """
         failed = self._having(self._history.failed)
-        worked = self._having(self._history.plans) if failed else failed
-        return {
-            pair: (worked[pair] + 1) / (worked[pair] + count + 1) for pair, count in failed.items()
-        }
+        worked = self._having(self._history.plans)
+        values = self._space.values
+        return [
+            min(
+                (worked[pair] + 1) / (worked[pair] + 1 + failed[pair])
+                for pair in values[plan].items()
+            )
+            for plan in plans
+        ]
 
     def _having(self, plans: Sequence[Plan]) -> Counter[tuple[str, KnobValue]]:
         """How many of these plans have each value of each knob."""

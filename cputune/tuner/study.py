@@ -244,9 +244,10 @@ class TuningStudy:
         """
         past = self._history
         self._findings.trials.append(trial)
-        self._timer.step_seconds += 0.0 if trial.elsewhere else trial.step_seconds
+        here = 0.0 if trial.elsewhere else trial.step_seconds
+        self._timer.step_seconds += here
         past.tried.add(trial.plan)
-        past.seconds += trial.step_seconds
+        past.seconds += here
         longest = max(self._findings.compile_seconds, trial.compile_seconds)
         self._findings.compile_seconds = longest
         if trial.plan.as_found:
@@ -267,7 +268,8 @@ class TuningStudy:
         past.plans.append(trial.plan)
         past.logs.append(guess.center)
         past.errors.append(max(guess.error, busy))
-        past.when.append(past.seconds - trial.step_seconds / 2)
+        if not trial.elsewhere:
+            past.when.append(past.seconds - here / 2)
 
     # The search
 

@@ -48,4 +48,12 @@ def test_without_one_of_them_it_is_taken_as_it_is(
     heard = as_here(TRIAL, RUN, there=there, here=here)
     assert heard.trial.samples_per_second == TRIAL.samples_per_second
     assert heard.run.logs == RUN.logs
+    assert heard.trial.elsewhere
     assert heard.error == WANDER
+
+
+def test_a_launch_of_which_hardly_anything_is_known_is_not_sure() -> None:
+    hardly = Throughput(median=10.0, low=0.0, high=20.0)
+    assert as_here(TRIAL, RUN, there=rate(10), here=hardly).error == WANDER
+    slow = Throughput(median=0.5, low=0.25, high=1.0)
+    assert as_here(TRIAL, RUN, there=rate(10), here=slow).error == pytest.approx(0.3536, abs=1e-4)

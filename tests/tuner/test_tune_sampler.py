@@ -99,6 +99,30 @@ def test_a_value_that_plans_have_failed_with_is_put_off() -> None:
     assert proposed(history(*ran, failed=failed)).allocator == "default"
 
 
+def test_a_plan_runs_as_likely_as_the_least_likely_of_its_values() -> None:
+    default, tcmalloc = having(ranks=1, threads=2, precision="bf16")
+    failed, other = having(ranks=2, precision="fp32")
+    sampler = PlanSampler(SPACE, history((default, 0.0), (tcmalloc, 0.0), failed=(failed,)), seed=0)
+    # Two with no SMT ran and one failed; of the default allocator one each; never ran two ranks.
+    assert sampler.chances([tcmalloc, default, other]) == pytest.approx([3 / 4, 2 / 3, 1 / 2])
+    sampler = PlanSampler(SPACE, history((default, 0.0), failed=(failed, other)), seed=0)
+    assert sampler.chances([other]) == pytest.approx([1 / 3])
+    assert PlanSampler(SPACE, history(), seed=0).chances([other]) == [1.0]
+
+
+def test_a_clear_promise_is_not_left_to_the_seed() -> None:
+    fast = having(ranks=1, threads=2, precision="bf16")
+    past = history((TODAY, 0.0), (fast[0], -2.0), *((plan, 1.0) for plan in having(ranks=2)))
+    assert {proposed(past, seed=seed) for seed in range(20)} == {fast[1]}
+
+
+def test_what_is_believed_is_worked_out_once_for_each_measurement() -> None:
+    past = history((PLANS[0], 3.0))
+    sampler = PlanSampler(SPACE, past, seed=0)
+    assert sampler.believe()[PLANS[0]][0] == pytest.approx(3.0, abs=0.05)
+    assert sampler._belief() is sampler._belief()
+
+
 def test_equal_promises_are_told_apart_by_the_seed_and_the_trial() -> None:
     past = history()
     assert len({proposed(past, seed=seed) for seed in range(9)}) > 1
