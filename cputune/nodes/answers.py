@@ -27,8 +27,8 @@ READ_LIMIT_BYTES = 16 << 20
 PIECE_BYTES = 1 << 16
 """The kernel answers ENOMEM to a read of 4 MiB below /proc/sys, however short the file."""
 
-HASHED_BYTES = 256 << 20
-"""Of a longer file of a launch only so much is compared, and its size."""
+HASHED_BYTES = 4 << 20
+"""Of a longer file of a launch only so much is compared, and its size: nobody waits for weights."""
 
 
 def read(path: str) -> str:

@@ -12,11 +12,12 @@ from clean_machine import CASCADE_LAKE_ISA, CLEAN, GIB, changed, topology
 from nodes.fakes import FakeReach
 
 from cputune.doctor.finding import Finding, Severity
-from cputune.doctor.hosts import SeenHost, look_at_hosts
+from cputune.doctor.hosts import SeenHost, look, look_at_hosts
 from cputune.doctor.hosts.look import own_findings
 from cputune.doctor.hosts.registry import CHECKS
-from cputune.errors import UsageError
+from cputune.errors import Unreachable, UsageError
 from cputune.facts import Launcher
+from cputune.nodes.line import Line
 from cputune.nodes.named import Node
 
 BY_CODE = {check.code: check for check in CHECKS}
@@ -184,3 +185,22 @@ def test_a_python_that_is_not_there_is_a_finding() -> None:
 
 def _reason(hosts: Sequence[SeenHost]) -> str:
     return hosts[0].reason or ""
+
+
+def test_a_host_that_is_lost_while_all_are_asked_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost(pairs: Sequence[tuple[SeenHost, Line]]) -> tuple[Finding, ...]:
+        raise Unreachable(pairs[1][0].name, "the connection was cut")
+
+    monkeypatch.setattr(look, "LIVE", (lost,))
+    seen = look_at_hosts([Node(name="a"), Node(name="b")], FakeReach())
+    (finding,) = [one for one in seen.findings if one.code == "hosts-unreachable"]
+    assert finding.evidence.startswith("b: the connection was cut")
+
+
+def test_a_launch_that_is_a_whole_disk_is_refused_at_once(tmp_path: Path) -> None:
+    for number in range(look.MOST_FILES + 1):
+        (tmp_path / str(number)).touch()
+    with pytest.raises(UsageError, match="holds more than 500 files"):
+        look.launch_paths(str(tmp_path))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from cputune.doctor import diagnose
+from cputune.doctor.configured import configured_findings
 from cputune.doctor.finding import Finding, Severity, by_severity
+from cputune.doctor.hosts.around import unreachable
 from cputune.doctor.hosts.asking import NOT_ASKED
-from cputune.doctor.hosts.registry import CHECKS, DEEP, LIVE
+from cputune.doctor.hosts.registry import CHECKS, DEEP, LIVE, LiveCheck
 from cputune.doctor.hosts.seen import HostsDiagnosis, SeenHost, names_of
 from cputune.errors import Unreachable, UsageError
 from cputune.nodes.far_host import FarHost
@@ -63,11 +66,22 @@ def look_at_hosts(
         hosts = tuple(map(_seen, on_each(nodes, reach, see, seconds, keep=live)))
         pairs = [(host, line) for host in hosts if (line := lines.to(host.node)) is not None]
         together = [*LIVE, *(DEEP if deep else ())] if len(pairs) > 1 else []
-        found = [finding for check in together for finding in check(pairs)]
+        found = [finding for check in together for finding in _asked_together(check, pairs)]
     if len(nodes) > AT_ONCE:
         found.append(not_between(len(nodes)))
     found = [*(finding for check in CHECKS for finding in check.compare(hosts)), *found]
     return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
+
+
+def _asked_together(
+    check: LiveCheck, pairs: Sequence[tuple[SeenHost, Line]]
+) -> tuple[Finding, ...]:
+    """What one check finds; a host that is lost meanwhile is a finding, too."""
+    try:
+        return tuple(check(pairs))
+    except Unreachable as error:
+        said = f"{error.name}: {error.reason}, when it was asked together with the others"
+        return (unreachable.finding(said, remedy=error.hint),)
 
 
 def not_between(hosts: int) -> Finding:
@@ -104,13 +118,14 @@ def launch_paths(launch: str) -> tuple[str, ...]:
         )
     if not place.is_dir():
         return (str(place),)
-    inside = (path for path in sorted(place.rglob("*")) if not _NO_PART & set(path.parts))
-    files = [str(path) for path in inside if path.is_file()]
+    inside = (path for path in place.rglob("*") if not _NO_PART & set(path.parts))
+    files = list(islice((str(path) for path in inside if path.is_file()), MOST_FILES + 1))
     if len(files) > MOST_FILES:
         raise UsageError(
-            f"{launch} holds {len(files)} files", hint="name the script, or the folder of a launch"
+            f"{launch} holds more than {MOST_FILES} files",
+            hint="name the script, or the folder of a launch",
         )
-    return (str(place), *files)
+    return (str(place), *sorted(files))
 
 
 def _see(line: Line, python: str | None, paths: Sequence[str]) -> SeenHost:
@@ -139,14 +154,14 @@ def _look(line: Line, python: str | None, paths: Sequence[str]) -> SeenHost:
         python=host.executable,
         machine=f"{boot} {network}" if boot and network else None,
         launch={path: _content(one) for path, one in zip(paths, told, strict=True)},
-        findings=diagnose(facts).findings,
+        findings=(*diagnose(facts).findings, *configured_findings(facts, host)),
     )
 
 
 def _content(told: object) -> str | None:
     if not isinstance(told, dict):
         return None
-    return str(told.get("sha256") or told["kind"])
+    return f"{told['bytes']} {told['sha256']}" if "sha256" in told else str(told["kind"])
 
 
 def _clock(line: Line) -> tuple[float, float]:
