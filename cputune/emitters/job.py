@@ -116,7 +116,8 @@ def make_job(
     said = (*said, *scale)
     interface, of_network = interface_of(
         hosts,
-        asked=(cluster or Cluster()).interface or _measured_on(plan, result, hosts),
+        asked=(cluster or Cluster()).interface,
+        measured=_measured_on(plan, result, hosts),
         here=facts.network if facts is not None else None,
         seen=networks or {},
         wanted=plan.nodes,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cputune.carrier.interface import checked, choose_interface, link_with, loopback_name
+from cputune.carrier.interface import (
+    checked,
+    choose_interface,
+    is_usable,
+    link_with,
+    loopback_name,
+)
+from cputune.errors import UsageError
 from cputune.facts import Network
 from cputune.nodes.named import Node
 
@@ -15,6 +22,7 @@ def interface_of(
     nodes: Sequence[Node],
     *,
     asked: str | None,
+    measured: str | None = None,
     here: Network | None,
     seen: Mapping[str, Network],
     wanted: int,
@@ -24,20 +32,37 @@ def interface_of(
     Args:
         nodes: the hosts of the launch, in their order.
         asked: the interface that the user has named: it is taken as it is.
+        measured: the one on which these hosts were measured.
         here: the network of the machine that was looked at.
         seen: networks of the hosts as ``doctor --hosts`` saw them, by name.
         wanted: nodes of the launch.
 
-    Raises UsageError for a name that is none, or that leads nowhere.
+    Raises UsageError for a name that is none, that leads nowhere, or that a host does not have.
     """
+    own = next((node for node in nodes if here is not None and is_here(node, here)), None)
     if asked is not None:
-        return checked(asked, nodes=wanted), ()
+        name = checked(asked, nodes=wanted)
+        known = {own.name: here, **seen} if own is not None and here is not None else seen
+        _refuse_missing(name, {node.name: known[node.name] for node in nodes if node.name in known})
+        return name, ()
+    if measured is not None:
+        return measured, ()
     if wanted == 1 or not nodes:
         return None, ()
     if seen:
         return _from_hosts(nodes, seen)
-    own = next((node for node in nodes if here is not None and is_here(node, here)), None)
     return (None, ()) if own is None or here is None else _from_here(own, here)
+
+
+def _refuse_missing(asked: str, known: Mapping[str, Network]) -> None:
+    """Raise UsageError where a host that is known has no such interface."""
+    for host, network in known.items():
+        if network.links is not None and network.link(asked) is None:
+            there = ", ".join(link.name for link in network.links if is_usable(link))
+            raise UsageError(
+                f"{host} has no interface that is called {asked!r}",
+                hint=f"it has {there}" if there else "none there leads to other hosts",
+            )
 
 
 def _from_hosts(

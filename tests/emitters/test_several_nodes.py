@@ -101,9 +101,19 @@ class TestInterface:
         assert any("ens3 on node2" in note for note in file.notes)
 
     def test_the_user_s_word_beats_all(self) -> None:
-        file = main(cluster=Cluster(interface="ib0"), networks={"node1": HERE, "node2": THERE})
+        ib0 = Link(name="ib0", up=True, addresses=("10.1.0.1/24",))
+        both = facts(replace(HERE, links=(*(HERE.links or ()), ib0)))
+        file = main(cluster=Cluster(interface="ib0"), facts=both)
         assert "GLOO_SOCKET_IFNAME=ib0" in file.text
         assert "eth0" not in file.text
+
+    def test_a_name_that_a_host_does_not_have_is_refused_with_those_it_has(self) -> None:
+        with pytest.raises(UsageError, match="node1 has no interface that is called 'eth7'") as own:
+            main(cluster=Cluster(interface="eth7"))
+        assert own.value.hint == "it has eth0"
+        lacking = replace(THERE, links=())
+        with pytest.raises(UsageError, match="node2 has no"):
+            main(cluster=Cluster(interface="eth0"), networks={"node2": lacking})
 
     @pytest.mark.parametrize("format", FORMATS)
     def test_loopback_between_nodes_is_refused_in_every_format(self, format: str) -> None:
