@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from cputune.carrier.interface import interface_variables
+from cputune.errors import CputuneError
 from cputune.facts import HostFacts
 from cputune.knobs.interface import interface_of
+from cputune.nodes.far_host import FarHost
 from cputune.nodes.line import Line
+from cputune.nodes.many import AT_ONCE
 from cputune.plan import Plan
+from cputune.probing.quiet import look_around
 from cputune.steps import HostLost, Infeasible
 
 
@@ -105,6 +110,12 @@ class RankHosts:
             variables=interface_variables(way.interface, backend=plan.backend),
         )
 
+    def neighbours(self) -> tuple[str, ...]:
+        """Who computes on them beside us just now, in words; nothing of ours may be running."""
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+            found = tuple(pool.map(_neighbours_on, self._hosts))
+        return tuple(who for of_host in found for who in of_host)
+
     def leave_out(self, name: str) -> None:
         """Go on without a host.
 
@@ -116,3 +127,12 @@ class RankHosts:
         cores = gone.facts.topology.allowed_cores
         alike = all(host.facts.topology.allowed_cores == cores for host in behind)
         self._hosts = self._hosts[:place] + (behind if alike else [])
+
+
+def _neighbours_on(host: RankHost) -> tuple[str, ...]:
+    """Those of one host; none of one that does not answer, which the next trial will show."""
+    try:
+        found = look_around(FarHost(host.line)).neighbours()
+    except (OSError, CputuneError):
+        return ()
+    return tuple(f"{who} on {host.name}" for who in found)

@@ -10,12 +10,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from cputune.carrier.interface import choose_interface
-from cputune.errors import CannotError, UsageError
+from cputune.errors import CannotError, Unreachable, UsageError
+from cputune.host import Command
 from cputune.nodes.far_host import FarHost
 from cputune.nodes.line import Line
+from cputune.nodes.many import Lines, on_each
 from cputune.nodes.named import Node
 from cputune.nodes.reach import Reach
 from cputune.probing import probe
@@ -26,8 +27,6 @@ from cputune.workload import Workload
 
 SAME_VERSIONS = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
 """What the ranks of one job must have in the same version on all hosts."""
-
-MOST_AT_ONCE = 64
 
 LOOK_SECONDS = 60.0
 
@@ -45,23 +44,20 @@ def open_hosts(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"{twice} is named twice", hint="name each host once")
-    lines: list[Line] = []
-
-    def begin(node: Node) -> RankHost:
-        line = Line.open(reach, node, seconds=seconds)
-        lines.append(line)
-        return _look_over(node, line, workload)
-
-    with ThreadPoolExecutor(max_workers=MOST_AT_ONCE) as pool, contextlib.ExitStack() as held:
-        held.callback(lambda: list(pool.map(Line.close, lines)))
-        hosts = list(pool.map(begin, nodes))
+    with Lines() as lines:
+        looked = on_each(nodes, reach, lambda line: _look_over(line, workload), seconds, keep=lines)
+        hosts = []
+        for heard in looked:
+            if heard.answer is None:
+                raise heard.unreachable or Unreachable(heard.node.name, "it gave no answer")
+            hosts.append(heard.answer)
         _refuse_differences(hosts)
         yield RankHosts(hosts, ways_between(hosts))
 
 
-def _look_over(node: Node, line: Line, workload: Workload) -> RankHost:
+def _look_over(line: Line, workload: Workload) -> RankHost:
     """What a host is, and that a trial can run there. Raises CannotError."""
-    name = node.name
+    name = line.node.name
     if not line.ask("exists", path=sys.executable):
         raise CannotError(
             f"there is no {sys.executable} on {name}",
@@ -74,10 +70,11 @@ def _look_over(node: Node, line: Line, workload: Workload) -> RankHost:
                 hint="the script, and the folder that it is started in, are at the same path on "
                 "all hosts: copy them, or share the folder",
             )
-    question = [sys.executable, "-c", "import psutil"]
-    code, _, said, _ = line.ask("run", argv=question, timeout=LOOK_SECONDS)
-    if code != 0:
-        last = (said.strip().splitlines() or ["it gave no answer"])[-1]
+    asked = line.run(
+        Command(argv=(sys.executable, "-c", "import psutil"), timeout_seconds=LOOK_SECONDS)
+    )
+    if asked.returncode != 0:
+        last = (asked.stderr.strip().splitlines() or ["it gave no answer"])[-1]
         raise CannotError(f"{sys.executable} on {name}: {last}", hint="pip install psutil there")
     return RankHost(
         name=name,

@@ -197,7 +197,9 @@ def tune(
             held.enter_context(study_lock(options.study))
         if runner is None and not share_machine:
             held.enter_context(measuring_lock(wait_for, until=until))
-        neighbours = _nobody if runner is not None else _who_computes_here()
+        neighbours = _nobody
+        if runner is None:
+            neighbours = _who_computes_here() if hosts is None else hosts.neighbours
         left = math.inf if until is None else until - time.monotonic()
         known = share_machine and wait_quiet_seconds is None  # that it is not quiet
         wait_until_quiet(

@@ -90,12 +90,15 @@ def test_a_host_that_is_cut_off_is_named_and_the_study_goes_on(
 
 
 @pytest.mark.timeout(300)
-def test_nothing_is_left_anywhere_of_a_tuner_that_was_killed(pair: Cluster, tmp_path: Path) -> None:
-    tuner = tune(pair, tmp_path, "--budget", "9", "--", str(LIGHT), "0.05")
-    until(lambda: ranks(pair, "alpha") and ranks(pair, "beta"))
-    tuner.send_signal(signal.SIGKILL)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_anywhere_of_a_tuner_that_was_ended(
+    number: signal.Signals, hosts: Cluster, tmp_path: Path
+) -> None:
+    tuner = tune(hosts, tmp_path, "--budget", "9", "--", str(LIGHT), "0.05")
+    until(lambda: ranks(hosts, "alpha") and ranks(hosts, "beta"))
+    tuner.send_signal(number)
     tuner.communicate()
-    until(lambda: not pair.left("alpha") and not pair.left("beta"))
+    until(lambda: not hosts.left("alpha") and not hosts.left("beta"))
 
 
 @pytest.mark.timeout(900)

@@ -16,6 +16,7 @@ from ranks.fake_hosts import fake_hosts
 import cputune
 from cputune.facts import HostFacts
 from cputune.plan import Plan
+from cputune.probing.quiet import Surroundings
 from cputune.ranks.hosts import RankHosts
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import HostLost, Infeasible
@@ -87,6 +88,13 @@ def test_a_rank_with_other_cpus_than_its_node_has_is_seen(runner: ProcessRunner)
     with closing(runner.steps(differ)) as steps:
         next(steps)
     assert [state["affinity"] for state in runner.observed()] == [str(CPUS[0]), str(CPUS[-1])]
+
+
+def test_who_computes_on_a_host_is_named_with_it(
+    hosts: RankHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cputune.ranks.hosts.look_around", lambda host: Surroundings(steal_share=1))
+    assert [who.partition(" on ")[2].split()[-1] for who in hosts.neighbours()] == ["alpha", "beta"]
 
 
 def test_a_plan_for_more_hosts_than_there_are_is_infeasible(runner: ProcessRunner) -> None:
