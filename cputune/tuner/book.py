@@ -18,7 +18,7 @@ from msgspec import Meta
 from optuna.trial import FrozenTrial, TrialState
 
 from cputune.documents import Record, plain, record_of
-from cputune.errors import CannotError
+from cputune.errors import CannotError, CputuneError
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial
 from cputune.tuner.reading import Run
@@ -90,7 +90,7 @@ class Book(ABC):
         """Whatever goes wrong (Optuna lets SQLAlchemy's errors through) is a CannotError."""
         try:
             yield
-        except CannotError:
+        except CputuneError:
             raise
         except Exception as error:
             raise self.failed(error, writing=False) from error

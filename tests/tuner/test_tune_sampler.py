@@ -57,6 +57,11 @@ def test_every_plan_is_proposed_once_and_then_there_are_none() -> None:
     assert sampler.propose(len(PLANS)) is None
 
 
+def test_a_history_begins_with_nothing() -> None:
+    begun = History()
+    assert (begun.tried, begun.plans, begun.failed, begun.seconds) == (set(), [], [], 0)
+
+
 def test_what_others_measure_now_is_passed_over() -> None:
     past = history((TODAY, 0.0))
     sampler = PlanSampler(SPACE, past, seed=0)
