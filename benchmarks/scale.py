@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py                      # all tables of docs/scaling.md
     python benchmarks/scale.py --tables machines    # or nodes, doctor
+    python benchmarks/scale.py --write docs/scaling.md
 
 Nothing is trained. ``machines``: a node of 1 × 8 to 8 × 128 cores: to read it, to lay out its
 plans, to propose one, memory, documents. ``nodes``: a plan of the largest machine on 1 to 1,024
@@ -198,27 +199,50 @@ def rows(table: str) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def print_table(table: str) -> None:
-    """The rows as Markdown, as they come."""
-    for number, row in enumerate(rows(table)):
-        if not number:
-            print(f"\n| {' | '.join(row)} |\n|{'---|' * len(row)}")
-        cells = (f"{v:,.3g}" if isinstance(v, float) else str(v) for v in row.values())
-        print(f"| {' | '.join(cells)} |", flush=True)
+def print_table(table: str) -> str:
+    """The rows as Markdown, printed as they come, and all of it."""
+    lines: list[str] = []
+    for row in rows(table):
+        if not lines:
+            lines += [f"| {' | '.join(row)} |", f"|{'---|' * len(row)}"]
+            print("", *lines, sep="\n")
+        lines.append(f"| {' | '.join(map(cell, row.values()))} |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def cell(value: object) -> str:
+    """Two digits of what was measured, whole numbers and names as they are."""
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
+
+
+def put(page: Path, table: str) -> None:
+    """Put a table into a page, in the place of the one whose first column has the same name."""
+    head = table.partition("\n")[0]
+    first = re.escape(head.split("|")[1])
+    text = page.read_text(encoding="utf-8")
+    text, found = re.subn(rf"^\|{first}\|.*\n(\|.*\n)+", lambda _: f"{table}\n", text, flags=re.M)
+    assert found == 1, f"{page} has {found} tables that begin with{first}"
+    page.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--tables", nargs="*", choices=tuple(TABLES), default=tuple(TABLES))
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables into this page")
     parser.add_argument("--row", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
         make, _ = TABLES[options.row[0]]
         print(json.dumps(make(*map(int, options.row[1:]))))
         return
-    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
-    for table in options.tables:
-        print_table(table)
+    print(f"{cputune.probe().cpu.model_name}, Python {platform.python_version()}")
+    for name in options.tables:
+        table = print_table(name)
+        if options.write is not None:
+            put(options.write, table)
 
 
 if __name__ == "__main__":
