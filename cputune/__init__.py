@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from cputune.doctor import Finding as Finding
     from cputune.doctor import Severity as Severity
     from cputune.doctor import diagnose as diagnose
+    from cputune.doctor.hosts import HostsDiagnosis as HostsDiagnosis
+    from cputune.doctor.hosts import SeenHost as SeenHost
+    from cputune.doctor.hosts import diagnose_hosts as diagnose_hosts
     from cputune.emitters import Cluster as Cluster
     from cputune.emitters import EmittedFile as EmittedFile
     from cputune.emitters import Node as Node
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     # where a name is defined: the names
     "cputune.doctor": ("Diagnosis", "Finding", "Severity", "diagnose"),
+    "cputune.doctor.hosts": ("HostsDiagnosis", "SeenHost", "diagnose_hosts"),
     "cputune.emitters": ("Cluster", "EmittedFile", "Node", "SecretKey", "Toleration", "emit"),
     "cputune.errors": ("CputuneError",),
     "cputune.facts": ("HostFacts",),

@@ -69,6 +69,9 @@ class Unreachable(CannotError):  # noqa: N818 - it is what became of a host
         super().__init__(f"{name} cannot be reached: {reason}", hint=hint)
         self.name, self.reason = name, reason
 
+    def __reduce__(self) -> tuple[type[Unreachable], tuple[str, str], dict[str, object]]:
+        return Unreachable, (self.name, self.reason), dict(vars(self))
+
 
 class NoValidTrialError(CputuneError):
     """A study ended, and not one trial gave a number that can be believed."""

@@ -13,18 +13,16 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cputune.errors import MissingPackageError, UsageError
 from cputune.facts import HostFacts
+from cputune.ranks.hosts import RankHosts
 from cputune.result import Result
 from cputune.steps import Runner
 from cputune.tuner.events import OnEvent, Said, Waiting
 from cputune.tuner.space import SearchSpace, build_space
 from cputune.workload import Workload
-
-if TYPE_CHECKING:
-    from cputune.ranks.hosts import RankHosts
 
 __all__ = ["SearchSpace", "search_space", "tune"]
 

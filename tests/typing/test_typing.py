@@ -16,6 +16,7 @@ import pytest
 from machines import MACHINES
 
 import cputune
+from cputune.errors import Unreachable
 
 HERE = Path(__file__).parent
 
@@ -56,7 +57,7 @@ def test_type_checkers_refuse_what_is_wrong_and_nothing_else(
     assert refused_by(file) == lines_that_are_wrong(file)
 
 
-FUNCTIONS = ("diagnose", "emit", "probe", "search_space", "tune", "verify")
+FUNCTIONS = ("diagnose", "diagnose_hosts", "emit", "probe", "search_space", "tune", "verify")
 
 
 @pytest.mark.parametrize("name", cputune.__all__)
@@ -99,6 +100,9 @@ def test_records_survive_a_pickle() -> None:
 def test_errors_survive_a_pickle_with_their_hints() -> None:
     error = pickle.loads(pickle.dumps(cputune.CputuneError("no", hint="do")))
     assert (str(error), error.hint) == ("no", "do")
+    away = pickle.loads(pickle.dumps(Unreachable("node1", "it is off", hint="switch it on")))
+    assert str(away) == "node1 cannot be reached: it is off"
+    assert (away.name, away.hint) == ("node1", "switch it on")
 
 
 def test_importing_loads_nothing_and_hints_load_no_heavy_package() -> None:
