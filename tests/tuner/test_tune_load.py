@@ -94,17 +94,6 @@ def test_what_a_history_says_is_worked_out_once(plans: list[Plan]) -> None:
     assert believe.call_count == 2
 
 
-def test_a_value_of_failed_plans_is_less_likely_to_run() -> None:
-    space = cputune.search_space(SMALL.facts, SMALL.workload)
-    history = History()
-    sampler = PlanSampler(space, history, seed=0)
-    bf16 = [plan for plan in space.plans() if plan.precision == "bf16"]
-    history.failed += bf16[:2]
-    history.plans.append(bf16[2])
-    assert sampler._chances()["precision", "bf16"] == pytest.approx(2 / 4)
-    assert ("precision", "fp32") not in sampler._chances()
-
-
 @pytest.mark.slow
 def test_a_study_of_many_trials_is_gone_on_with_and_reads_back(tmp_path: Path) -> None:
     space = cputune.search_space(load.LARGE.facts, load.JOB, **load.OPTIONS)
