@@ -70,6 +70,11 @@ def _from_hosts(
 ) -> tuple[str | None, tuple[str, ...]]:
     """By what the doctor saw on each host."""
     unseen = [node.name for node in nodes if node.name not in seen]
+    if len(unseen) == len(nodes):
+        return None, (
+            f"No interface is named: the doctor saw {', '.join(seen)}, and none of these hosts "
+            "(--interface NAME).",
+        )
     chosen = choose_interface([(node.name, seen[node.name]) for node in nodes if node.name in seen])
     if chosen.name is None:
         return None, (f"No interface is named: {chosen.why} (--interface NAME).",)

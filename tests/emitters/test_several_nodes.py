@@ -100,6 +100,11 @@ class TestInterface:
         assert "IFNAME" not in file.text
         assert any("ens3 on node2" in note for note in file.notes)
 
+    def test_hosts_that_the_doctor_did_not_see_get_a_note(self) -> None:
+        file = main(networks={"other": HERE})
+        assert "IFNAME" not in file.text
+        assert any("the doctor saw other, and none of these" in note for note in file.notes)
+
     def test_the_user_s_word_beats_all(self) -> None:
         ib0 = Link(name="ib0", up=True, addresses=("10.1.0.1/24",))
         both = facts(replace(HERE, links=(*(HERE.links or ()), ib0)))
