@@ -23,6 +23,14 @@ from launches import HOSTILE, TINY, result_of  # noqa: E402
 Write = Callable[..., Path]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Launches that are like others are left to ``make test-consumers``."""
+    if "consumer" not in config.option.markexpr:
+        for item in items:
+            if item.get_closest_marker("thorough"):
+                item.add_marker(pytest.mark.skip(reason="`make test-consumers` runs each"))
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     """Write the files of a format; returns their directory."""
@@ -53,7 +61,7 @@ def witness(tmp_path: Path) -> tuple[Workload, Callable[[], list[Mapping[str, ob
     """A script whose ranks write down what they saw, and a way to read it."""
     seen = tmp_path / "seen"
     seen.mkdir()
-    argv = [str(HERE / "ranks.py"), str(seen), *HOSTILE]
+    argv = [str(HERE / "witness.py"), str(seen), *HOSTILE]
     workload = Workload.script(argv).observed(
         framework="trainer", global_batch_size=8, parses_arguments=False
     )

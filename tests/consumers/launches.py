@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from importlib import metadata
 
+import pytest
+
 from cputune.plan import Plan
 from cputune.result import Measured, Result, Speedup, Throughput
 from cputune.workload import Workload
@@ -22,6 +24,8 @@ HOSTILE = (
     "",
 )
 
+THOROUGH = pytest.mark.thorough
+"""Of a launch that is like others: left to ``make test-consumers``."""
 
 TINY = """
 description = "A BERT that trains a step in milliseconds"

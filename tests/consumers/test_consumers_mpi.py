@@ -6,7 +6,7 @@ import time
 
 import psutil
 import pytest
-from launches import HOSTILE, two_ranks
+from launches import HOSTILE, THOROUGH, two_ranks
 
 from cputune.verifier import verify
 
@@ -17,7 +17,13 @@ DIALECTS = {"mpich": "mpich", "openmpi5": "openmpi5", "openmpi4": "openmpi4", "i
 
 
 NAMED = [pytest.param(name, DIALECTS[name], id=name) for name in LAUNCHERS]
-FOUND = [pytest.param(name, None, id=f"{name}-found") for name in LAUNCHERS]
+FOUND = [pytest.param(name, None, id=f"{name}-found", marks=THOROUGH) for name in LAUNCHERS]
+THROUGH = [
+    *((name, "mpirun") for name in LAUNCHERS),
+    ("mpich", "accelerate"),
+    *(pytest.param(name, "accelerate", marks=THOROUGH) for name in LAUNCHERS[1:]),
+]
+"""Each MPI; accelerate starts it, too, and is tried with one of them where time is short."""
 
 
 @pytest.mark.parametrize(("launcher_path", "mpi"), [*NAMED, *FOUND], indirect=["launcher_path"])
@@ -45,8 +51,7 @@ def test_ranks_see_the_plan_and_add_up(launcher_path, mpi, write, witness, envir
         assert rank["environment"]["LOCAL_WORLD_SIZE"] == "2"
 
 
-@pytest.mark.parametrize("launcher_path", LAUNCHERS, indirect=True)
-@pytest.mark.parametrize("format", ["mpirun", "accelerate"])
+@pytest.mark.parametrize(("launcher_path", "format"), THROUGH, indirect=["launcher_path"])
 def test_the_recipe_trains_as_planned(launcher_path, format, write, tiny, monkeypatch):
     monkeypatch.setenv("PATH", launcher_path)
     directory = write(format, two_ranks(), tiny)
@@ -94,8 +99,7 @@ def test_a_script_for_another_mpi_says_so(launcher_path, write, tiny, environmen
     assert "hint: " in done.stderr
 
 
-@pytest.mark.parametrize("launcher_path", LAUNCHERS, indirect=True)
-@pytest.mark.parametrize("format", ["mpirun", "accelerate"])
+@pytest.mark.parametrize(("launcher_path", "format"), THROUGH, indirect=["launcher_path"])
 def test_cpus_that_are_not_here_have_one_verdict(launcher_path, format, write, tiny, monkeypatch):
     monkeypatch.setenv("PATH", launcher_path)
     directory = write(format, two_ranks(cpus=((4000,), (4001,))), tiny)
@@ -123,8 +127,7 @@ def until(true):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("launcher_path", LAUNCHERS, indirect=True)
-@pytest.mark.parametrize("format", ["mpirun", "accelerate"])
+@pytest.mark.parametrize(("launcher_path", "format"), THROUGH, indirect=["launcher_path"])
 def test_a_signal_to_the_script_alone_ends_its_ranks(
     launcher_path, format, write, tiny, tmp_path, environment
 ):

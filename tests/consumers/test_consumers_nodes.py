@@ -10,7 +10,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from launches import HOSTILE, two_ranks
+from launches import HOSTILE, THOROUGH, two_ranks
 
 from cputune.emitters import parse_hosts
 from cputune.plan import Plan
@@ -65,8 +65,12 @@ def check(seen, plan):
         assert rank["environment"]["ACCELERATE_MIXED_PRECISION"] == "bf16"
 
 
-@pytest.mark.parametrize("format", ["mpirun", "accelerate"])
-@pytest.mark.parametrize("launcher_path", ["mpich", "openmpi5", "openmpi4", "impi"], indirect=True)
+@pytest.mark.parametrize("format", ["mpirun", pytest.param("accelerate", marks=THOROUGH)])
+@pytest.mark.parametrize(
+    "launcher_path",
+    ["mpich", "openmpi5", *(pytest.param(name, marks=THOROUGH) for name in ("openmpi4", "impi"))],
+    indirect=True,
+)
 def test_mpi_carries_the_plan_to_both_nodes(through_ssh, format, write, witness):
     workload, read = witness
     plan = one_rank_per_node()

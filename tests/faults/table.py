@@ -18,8 +18,8 @@ from random import Random
 from faults.machine import MACHINE
 from faults.outcome import HEAD, Outcome, row
 from faults.parents import LIGHT, SIGNALS, TORCH, Chain
-from faults.ranks import HANGS, STRIKES, strike
 from faults.storage import STORAGE
+from faults.struck import HANGS, STRIKES, strike
 from faults.warm import warm_up
 
 CHAIN = 10

@@ -11,8 +11,8 @@ import pytest
 from faults.machine import clock_jumps
 from faults.outcome import HEAD, Outcome, row
 from faults.parents import LIGHT, SIGNALS, Chain
-from faults.ranks import strike
 from faults.storage import damaged, full_for_the_result
+from faults.struck import strike
 from faults.watched import told
 
 pytestmark = [pytest.mark.slow]

@@ -12,7 +12,7 @@ import cputune
 from cputune.emitters import parse_hosts
 from cputune.workload import Workload
 
-WITNESS = Path(__file__).parents[1] / "consumers" / "ranks.py"
+WITNESS = Path(__file__).parents[1] / "consumers" / "witness.py"
 
 
 def write(directory: Path, format: str, workload: Workload) -> Path:

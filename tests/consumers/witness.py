@@ -1,6 +1,6 @@
 """A training script as plain as can be: every rank writes down what it saw, and they add up.
 
-ranks.py DIRECTORY [anything, to be carried exactly]
+witness.py DIRECTORY [anything, to be carried exactly]
 """
 
 import json
