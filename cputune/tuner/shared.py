@@ -16,7 +16,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
@@ -32,29 +32,22 @@ from cputune.result import Throughput, Trial
 from cputune.tuner.book import (
     Book,
     Heard,
-    LostDatabase,
     attributes,
     intermediate,
     is_on_record,
     outcome,
 )
-from cputune.tuner.database import FAILURES, GRACE_SECONDS, cannot_use, opened, reason
+from cputune.tuner.database import FAILURES, GRACE_SECONDS, cannot_use, opened
 from cputune.tuner.heartbeat import Heartbeat
 from cputune.tuner.offset import as_here
+from cputune.tuner.patience import AGAIN_SECONDS, Patience
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import PlanSampler, distributions
 from cputune.tuner.space import SearchSpace
 
 _OWNER, _PLAN = "cputune.owner", "cputune.plan"
 
-PATIENCE_SECONDS = 60
-"""How long a server that went away is waited for, before the search ends without it."""
-
-_AGAIN_SECONDS = 1.0
-
 _LOG = log.getChild("shared")
-
-Answer = TypeVar("Answer")
 
 
 class SharedLedger(Book):
@@ -77,7 +70,6 @@ class SharedLedger(Book):
         self._address = address
         self._budget = budget
         self._say = say
-        self._out_of_time = out_of_time
         self._me = uuid.uuid4().hex[:12]
         self._sampler: PlanSampler | None = None
         self._running: int | None = None
@@ -94,6 +86,9 @@ class SharedLedger(Book):
             self._id = self._storage.get_study_id_from_name(name)
             self._heart = Heartbeat(self._storage)
             stack.callback(self._heart.stop)
+            self._patiently = Patience(
+                address, say=say, missed=self._heart.missed, out_of_time=out_of_time
+            )
             self._open = stack.pop_all()
 
     def close(self) -> None:
@@ -170,7 +165,7 @@ class SharedLedger(Book):
             self._write_down()
         except FAILURES as error:
             self._heart.missed()
-            self._say(f"{self._gone(error)}; the trial is kept here until it does")
+            self._say(f"{self._patiently.gone(error)}; the trial is kept here until it does")
 
     def abandon(self) -> None:
         """The running trial was interrupted, or another has its plan: the plan is free."""
@@ -251,7 +246,7 @@ class SharedLedger(Book):
             which = "a trial that another tuner runs" if count == 1 else f"{count} other trials"
             self._say(f"waiting for {which}: nothing else is left to measure")
         self._waits = True
-        time.sleep(_AGAIN_SECONDS)
+        time.sleep(AGAIN_SECONDS)
 
     def _free_the_dead(self) -> None:
         """Tell the trials of tuners that died as failed.
@@ -280,28 +275,6 @@ class SharedLedger(Book):
     def _plan(self, frozen: FrozenTrial) -> Plan | None:
         document = frozen.user_attrs.get(_PLAN)
         return None if document is None else self._record(Plan, document)
-
-    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """What the database answers; one that went away is asked again for a minute."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        said = False
-        while True:
-            try:
-                return ask()
-            except FAILURES as error:
-                self._heart.missed()
-                if time.monotonic() > until or self._out_of_time():
-                    raise LostDatabase(
-                        self._gone(error), hint="the same command goes on when it does"
-                    ) from None
-                if not said:
-                    self._say(f"{self._gone(error)}; it is asked again for {PATIENCE_SECONDS} s")
-                said = True
-                time.sleep(_AGAIN_SECONDS)
-
-    def _gone(self, error: Exception) -> str:
-        where = without_password(self._address)
-        return f"{where} does not answer ({reason(error, self._address)})"
 
 
 def _holds(frozen: FrozenTrial) -> bool:

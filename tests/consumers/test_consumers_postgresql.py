@@ -16,6 +16,7 @@ from tuner.sharing import MACHINE, said, start, succeed, until
 import cputune
 from cputune.errors import CannotError
 from cputune.result import Result
+from cputune.tuner import patience
 from cputune.tuner.database import opened
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'cputune[sql]'")
@@ -119,10 +120,8 @@ def test_without_its_server_a_study_ends_with_what_it_has(postgres: Server, tmp_
         if isinstance(event, cputune.TrialEnded) and event.trial.number == 3:
             postgres.stop()
 
-    from cputune.tuner import shared
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "PATIENCE_SECONDS", 2)
+        patch.setattr(patience, "PATIENCE_SECONDS", 2)
         patch.setenv("PGPASSWORD", PASSWORD)
         try:
             result = cputune.tune(

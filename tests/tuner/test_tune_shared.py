@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 from tuner.fakes import PLANS, SMALL
 from tuner.sharing import MACHINE, said, start, succeed, until
@@ -15,7 +16,8 @@ from tuner.sharing import MACHINE, said, start, succeed, until
 import cputune
 from cputune.plan import Plan
 from cputune.result import Result, Throughput, Trial
-from cputune.tuner import database, heartbeat, shared
+from cputune.tuner import database, heartbeat, patience, shared
+from cputune.tuner.book import LostDatabase
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.shared import SharedLedger
@@ -190,3 +192,31 @@ class TestTakenForDead:
         measured_here(other, PLANS[0])
         assert len(one.news()) == 1
         assert other.news() == []
+
+
+class TestAServerThatIsAway:
+    def away(self, *asked: object) -> object:
+        raise StorageInternalError("the server is away")
+
+    def test_what_was_measured_meanwhile_is_written_when_it_answers(
+        self, two: Two, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, other = two
+        one.begin(SPACE, PLANS[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(one._storage, "set_trial_user_attr", self.away)
+            measured_here(one, PLANS[0])
+        assert other.news() == []
+        one.news()
+        (heard,) = other.news()
+        assert heard.trial.plan == PLANS[0]
+
+    def test_is_not_waited_for_for_ever(self, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+        one, _ = two
+        monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(one._storage, "create_new_trial", self.away)
+            with pytest.raises(LostDatabase, match="does not answer") as caught:
+                one.begin(SPACE, PLANS[0])
+        assert "the same command" in str(caught.value.hint)
+        assert one.begin(SPACE, PLANS[0]) == PLANS[0]
