@@ -218,7 +218,10 @@ class HostLost(TrialError):  # noqa: N818
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} was lost: {reason}")
-        self.name = name
+        self.name, self._reason = name, reason
+
+    def __reduce__(self) -> tuple[type[HostLost], tuple[str, str]]:
+        return HostLost, (self.name, self._reason)
 
 
 class NoMeasurement(TrialError):  # noqa: N818

@@ -58,6 +58,11 @@ def command(ctx: click.Context, result: Path | None, plan: str, other_machine: b
             raise UsageError(f"there is no trial {plan}: nothing was tuned", hint="cputune tune")
     else:
         chosen = _chosen(found, plan)
+    if chosen.nodes > 1:
+        raise UsageError(
+            f"the plan is for {chosen.nodes} nodes, and run starts ranks on this machine alone",
+            hint="cputune emit --format mpirun writes its launch; --plan takes another trial",
+        )
     if chosen.as_found:
         chosen = replace(chosen, processes_per_node=1, cpus=chosen.cpus[:1])
     say(f"training with {chosen.describe()}")

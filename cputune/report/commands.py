@@ -9,10 +9,13 @@ from cputune.result import Result
 from cputune.workload import Workload
 
 
-def launch_commands(file: str) -> tuple[str, ...]:
-    """Train with the best plan of a result file: here and now, and by files that launch it."""
+def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:
+    """Train with the best plan of a result file: at once, and by files that launch it."""
     words = shlex.quote(file)
-    return f"cputune run {words}", f"cputune emit --format torchrun -o launch {words}"
+    now = f"cputune run {words}"
+    if nodes > 1:
+        now = f"cputune emit --format mpirun -o launch {words} && sh launch/mpirun.sh"
+    return now, f"cputune emit --format torchrun -o launch {words}"
 
 
 def tune_command(result: Result) -> str:
@@ -23,6 +26,7 @@ def tune_command(result: Result) -> str:
         ("--budget", result.budget),
         ("--seed", result.seed),
         ("--batch-per-rank", job.batch_per_rank),
+        ("--hosts", ",".join(result.hosts) or None),
     ):
         words += [] if value is None else [option, str(value)]
     if job.recipe is None:

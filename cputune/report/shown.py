@@ -109,7 +109,10 @@ PASTED = ("train", "launch files", "tune again", "variables", "flags")
 
 def launch(shown: Shown) -> tuple[tuple[str, str], ...]:
     """(label, text): how the best plan is started, and what each of its ranks is given."""
-    commands = (*launch_commands(shown.file), tune_command(shown.result))
+    commands = (
+        *launch_commands(shown.file, shown.result.best.plan.nodes),
+        tune_command(shown.result),
+    )
     return (*zip(PASTED, commands, strict=False), *_given(shown.result))
 
 

@@ -150,3 +150,10 @@ def test_a_result_that_is_none(start: Start, tmp_path: Path) -> None:
     assert process.returncode == 3
     assert "error: " in err
     assert "hint: " in err
+
+
+def test_a_plan_for_several_nodes_is_refused_with_what_launches_it(start: Start) -> None:
+    out, err = start(replace(TWO, nodes=2)).communicate(timeout=60)
+    assert out == ""
+    assert "the plan is for 2 nodes" in err
+    assert "cputune emit --format mpirun" in err

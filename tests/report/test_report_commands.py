@@ -44,3 +44,8 @@ def test_versions_are_installed_from_where_they_lie() -> None:
     assert "whl/cpu" in (install_command({**versions, "torch": "2.13.0+cpu"}) or "")
     assert install_command({"python": "3.11.7"}) is None
     assert shlex.split(install_command({"x; rm": "1"}) or "")[2:] == ["x; rm==1"]
+
+
+def test_a_study_over_hosts_names_them_and_its_plan_is_launched_over_them() -> None:
+    assert "--hosts node1,node2 " in tune_command(replace(tuned(), hosts=("node1", "node2")))
+    assert launch_commands("cputune.json", nodes=2)[0].endswith("&& sh launch/mpirun.sh")
