@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +11,13 @@ import pytest
 from nodes.fakes import FakeReach
 
 import cputune
-from cputune.errors import UsageError
+from cputune.errors import Unreachable, UsageError
 from cputune.facts import HostFacts
 from cputune.nodes.far_host import FarHost
 from cputune.nodes.line import Line
 from cputune.nodes.named import Node
 
-LASTING = ("cpu", "limits", "settings", "python", "packages", "libraries", "launchers", "network")
+LASTING = ("cpu", "settings", "python", "packages", "libraries", "launchers")
 """What does not change between two looks."""
 
 
@@ -30,6 +31,8 @@ def test_the_probe_sees_the_same_through_a_line(line: Line) -> None:
     far, near = cputune.probe(FarHost(line)), cputune.probe()
     assert {name: getattr(far, name) for name in LASTING} == _of(near)
     assert far.topology.cores == near.topology.cores
+    assert far.limits.memory_bytes == near.limits.memory_bytes
+    assert far.limits.open_files == near.limits.open_files
     assert [unknown.fact for unknown in far.unknown] == [unknown.fact for unknown in near.unknown]
 
 
@@ -57,3 +60,24 @@ def test_another_python_is_asked_for_its_packages(line: Line) -> None:
 
 def _of(facts: HostFacts) -> dict[str, Any]:
     return {name: getattr(facts, name) for name in LASTING}
+
+
+@pytest.mark.parametrize("minor", [7, 8, 9, 10, 11, 12, 13, 14])
+def test_any_python_from_3_7_on_runs_the_agent(minor: int) -> None:
+    python = f"python3.{minor}"
+    if subprocess.run(["sh", "-c", f"{python} -c ''"], capture_output=True).returncode:
+        pytest.skip(f"there is no {python}")
+    with Line.open(FakeReach(), Node(name="node1"), pythons=(python,)) as line:
+        assert line.hello["version"].startswith(f"3.{minor}.")
+        host = FarHost(line, python=sys.executable)
+        far, near = cputune.probe(host), cputune.probe()
+        assert {name: getattr(far, name) for name in LASTING} == _of(near)
+        assert line.spawn(["sh", "-c", "exit 3"]).wait(30) == 3
+
+
+def test_an_older_python_is_said() -> None:
+    for version in ("python3.6", "python2.7"):
+        if subprocess.run(["sh", "-c", f"{version} -c ''"], capture_output=True).returncode:
+            continue
+        with pytest.raises(Unreachable, match=r"cputune needs Python 3\.7 here, and this is"):
+            Line.open(FakeReach(), Node(name="node1"), pythons=(version,))
