@@ -95,10 +95,12 @@ def worth_section(said: Summary, charts: Mapping[str, Chart], *, disturbed: bool
 
 def launch_section(result: Result, file: str) -> Markup:
     """The commands that train with the best plan, and the script that they would write."""
-    here, files = launch_commands(file)
+    nodes = result.best.plan.nodes
+    now, files = launch_commands(file, nodes)
+    where = "here" if nodes == 1 else f"on {nodes} hosts"
     inside = [
-        tag("p", "Train with it here and now:"),
-        copied(here, "the command that trains here"),
+        tag("p", f"Train with it {where} and now:"),
+        copied(now, f"the command that trains {where}"),
         tag("p", "Or write it down as files that launch it, with or without cputune:"),
         copied(files, "the command that writes launch files"),
     ]
