@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
@@ -10,21 +9,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cputune.errors import CannotError, Interrupted, NoValidTrialError
+from cputune.errors import Interrupted, NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.knobs import as_seen
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import (
     COMPLETED,
-    FAILED,
-    PRUNED,
     Origin,
     Result,
-    Trial,
 )
 from cputune.steps import (
-    Contended,
     DataRunner,
     HostLost,
     LearningRunner,
@@ -45,23 +40,19 @@ from cputune.tuner.events import (
 from cputune.tuner.final import confirm_best
 from cputune.tuner.findings import Findings, how_disturbed, is_disturbed
 from cputune.tuner.kept import identity_of, open_book
+from cputune.tuner.learnt import Learnt
 from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed
 from cputune.tuner.options import StudyOptions
 from cputune.tuner.profiling import profile_of, time_shares
 from cputune.tuner.quiet import Look, not_measurable
 from cputune.tuner.race import Race
-from cputune.tuner.reading import Run
-from cputune.tuner.sampler import History, PlanSampler
+from cputune.tuner.sampler import PlanSampler
 from cputune.tuner.space import SearchSpace, build_space
-from cputune.tuner.trials import trial_of, was_disturbed
+from cputune.tuner.trials import trial_of
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
-
-BUSY_ERROR = 0.1
-"""Least standard error (log) of a trial on a machine that is never quiet."""
-
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
 """Opens a runner for a workload; true asks for fresh processes, as an emitted launch has."""
@@ -100,7 +91,6 @@ class TuningStudy:
             most_seconds=options.max_time_seconds,
         )
         self._race = Race()
-        self._history = History()
         self._findings = Findings()
         self._measuring = Measuring(
             facts=facts,
@@ -112,10 +102,8 @@ class TuningStudy:
             steps_planned=options.steps_planned,
         )
         self._hopeless = False
-        self._next = 0
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
-        self._not_for_here = 0
         self._identity = identity_of(options, facts, workload, hosts)
         self._ledger = open_book(
             options,
@@ -124,6 +112,7 @@ class TuningStudy:
             say=lambda text: self._on_event(Said(text=text)),
             out_of_time=partial(self._timer.up, 1.0),
         )
+        self._learnt = Learnt(self._measuring, self._ledger)
 
     def run(self) -> Result:
         """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
@@ -135,7 +124,8 @@ class TuningStudy:
 
     def _run(self) -> Result:
         try:
-            resumed = self._take_up()
+            resumed = self._learnt.take_up(self._identity, self._options.study)
+            self._workload = self._ledger.workload or self._workload
             with self._open_runner(self._workload, False) as runner:
                 try:
                     self._search(runner, resumed)
@@ -192,85 +182,6 @@ class TuningStudy:
             error.result = None
         return error
 
-    # The study's book
-
-    def _take_up(self) -> int:
-        """Go on from the trials on record; says how many.
-
-        Those that others disturbed are run again: it may be quiet now. So are those of which a
-        host was lost, which is there again.
-        """
-        identity = self._identity
-        recorded = self._ledger.identity
-        if recorded is None:
-            self._ledger.identify(identity)
-            return 0
-        different = [name for name in identity if identity[name] != recorded.get(name)]
-        if different:
-            raise CannotError(
-                f"the study in {self._options.study} is of another "
-                + ", ".join(name.replace("_", " ") for name in different),
-                hint="resume it as it was started, or give another file with --study",
-            )
-        all_told = self._ledger.past()
-        self._next = max((trial.number + 1 for trial, _ in all_told), default=0)
-        past = [
-            (trial, run)
-            for trial, run in all_told
-            if not was_disturbed(trial) and trial.kind != HostLost.kind
-        ]
-        for trial, run in past:
-            self._book(trial, run)
-        self._workload = self._ledger.workload or self._workload
-        self._timer.step_seconds = 0.0  # theirs were taken of another command's time
-        return len(past)
-
-    def _hear_of_others(self, space: SearchSpace) -> None:
-        """Learn from what other tuners of a shared study have measured, and are measuring."""
-        for heard in self._ledger.news():
-            if heard.trial.plan not in space.values:
-                self._not_for_here += 1  # a place of the budget, of which nothing is learnt
-                continue
-            trial = replace(heard.trial, number=self._next)
-            self._next += 1
-            self._book(trial, heard.run, doubt=heard.error)
-            self._on_event(TrialEnded(trial=trial))
-        self._history.claimed = self._ledger.claimed
-
-    def _book(self, trial: Trial, run: Run, *, doubt: float = 0.0) -> None:
-        """Take a trial into everything that is learnt from.
-
-        ``doubt``: how unsure its speed is (log), beside what its own steps scatter.
-        """
-        past = self._history
-        self._findings.trials.append(trial)
-        here = 0.0 if trial.elsewhere else trial.step_seconds
-        self._timer.step_seconds += here
-        past.tried.add(trial.plan)
-        past.seconds += here
-        longest = max(self._findings.compile_seconds, trial.compile_seconds)
-        self._findings.compile_seconds = longest
-        if trial.plan.as_found:
-            self._measuring.reference = tuple(run.losses)
-        if trial.state != FAILED and not self._findings.never_quiet:
-            self._findings.saw_quiet = True
-        if trial.state == FAILED:
-            if trial.kind not in (Contended.kind, HostLost.kind):
-                past.failed.append(trial.plan)
-            return
-        if trial.state == PRUNED:
-            guess = self._race.lost(run.logs)
-        else:
-            guess = self._race.estimate(run.logs)
-        guess = replace(guess, error=math.hypot(guess.error, doubt))
-        self._race.learn(run.logs, guess, completed=trial.state == COMPLETED)
-        busy = BUSY_ERROR if was_disturbed(trial) else 0.0
-        past.plans.append(trial.plan)
-        past.logs.append(guess.center)
-        past.errors.append(max(guess.error, busy))
-        if not trial.elsewhere:
-            past.when.append(past.seconds - here / 2)
-
     # The search
 
     def _search(self, runner: Runner, resumed: int) -> None:
@@ -291,15 +202,15 @@ class TuningStudy:
     def _measure_all(self, runner: Runner, space: SearchSpace) -> None:
         """Trial after trial, until the budget, the time or the plans are spent."""
         while True:
-            self._hear_of_others(space)
-            left = self._options.budget - len(self._findings.trials) - self._not_for_here
+            self._learnt.hear_of_others(space)
+            left = self._options.budget - self._learnt.spent
             if left <= 0:
                 return
             if self._findings.cut_off is not None or self._timer.up(STUDY_SHARE):
                 self._findings.notes.append("The search ended early: the time given was up.")
                 return
-            following = self._following(space) if left > len(self._history.claimed) else None
-            if following is None and not self._history.claimed:
+            following = self._following(space) if left > len(self._learnt.history.claimed) else None
+            if following is None and not self._learnt.history.claimed:
                 self._findings.exhausted = True
                 return
             if following is None:
@@ -316,7 +227,7 @@ class TuningStudy:
     def _following(self, space: SearchSpace) -> tuple[Origin, Plan | None] | None:
         """Who proposes the next plan, and which if it is known; None where there is none."""
         assert self._sampler is not None
-        taken = self._history.tried | self._history.claimed
+        taken = self._learnt.history.tried | self._learnt.history.claimed
         suggested = next((pair for pair in space.suggestions if pair[1] not in taken), None)
         return suggested or (("sampler", None) if self._sampler.left() else None)
 
@@ -353,7 +264,7 @@ class TuningStudy:
             self._look_where_time_goes(runner)
             space = replace(space, workload=self._workload)
         self._space = space
-        self._sampler = PlanSampler(space, self._history, seed=options.seed)
+        self._sampler = PlanSampler(space, self._learnt.history, seed=options.seed)
         self._ledger.guide(self._sampler)
         self._on_event(StudyStarted(space=space, budget=options.budget, resumed=resumed))
         return space
@@ -374,8 +285,7 @@ class TuningStudy:
         return workload
 
     def _trial(self, runner: Runner, plan: Plan, origin: Origin) -> None:
-        number = self._next
-        self._next += 1
+        number = self._learnt.next_number()
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
         begun = self._timer.used_seconds
@@ -409,7 +319,7 @@ class TuningStudy:
         if run.samples is not None and plan.world_size == 1:
             self._findings.samples_per_step = run.samples
         self._ledger.end(trial, run)
-        self._book(trial, run)
+        self._learnt.book(trial, run)
         self._on_event(TrialEnded(trial=trial))
         if isinstance(run.failure, HostLost):
             self._go_on_without(run.failure)
@@ -426,7 +336,7 @@ class TuningStudy:
         )
         if self._space is not None:
             too_many = (plan for plan in self._space.plans() if plan.nodes > len(left))
-            self._history.tried.update(too_many)
+            self._learnt.history.tried.update(too_many)
 
     @property
     def _has_hosts(self) -> bool:
