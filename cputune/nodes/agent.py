@@ -1,8 +1,8 @@
 """The far side of a line: a process on another host that answers, starts, relays and cleans up.
 
-Three files are sent as one, over the standard input of a python that is there (3.7 or later):
-``wire``, ``answers``, ``children`` and this one, without their imports of each other (see
-``sent_source``). Then messages go both ways (``cputune.nodes.wire``):
+Five files are sent as one, over the standard input of a python that is there (3.7 or later):
+``channel``, ``wire``, ``answers``, ``children`` and this one, without their imports of each other
+(see ``sent_source``). Then messages go both ways (``cputune.nodes.wire``):
 
     {"id": 1, "do": "read", "path": "/proc/stat"}  {"id": 1, "answer": "cpu  …"}
     {"id": 2, "do": "read", "path": "/none"}       {"id": 2, "error": [2, "No such file…"]}

@@ -9,7 +9,7 @@ import zlib
 from functools import cache
 from pathlib import Path
 
-SENT = ("wire", "answers", "children", "agent")
+SENT = ("channel", "wire", "answers", "children", "agent")
 """In this order each file finds what it uses of the others."""
 
 OLDEST_PYTHON = (3, 7)

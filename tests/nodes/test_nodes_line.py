@@ -20,8 +20,7 @@ from nodes.fakes import FakeReach
 
 from cputune.errors import Unreachable
 from cputune.host import Command
-from cputune.nodes import line as lines
-from cputune.nodes import wire
+from cputune.nodes import relay, wire
 from cputune.nodes.children import below
 from cputune.nodes.line import Line
 from cputune.nodes.named import Node
@@ -174,10 +173,10 @@ def test_nothing_stays_whatever_happens(way: str, tmp_path: Path) -> None:
 
 
 def test_an_agent_that_hears_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "BEAT_SECONDS", 1e6)
-    monkeypatch.setattr(lines, "SILENCE_SECONDS", 1e6)
+    monkeypatch.setattr(relay, "BEAT_SECONDS", 1e6)
+    monkeypatch.setattr(relay, "SILENCE_SECONDS", 1e6)
     silent = sent_source().replace("SILENCE_SECONDS = 20.0", "SILENCE_SECONDS = 0.3")
-    monkeypatch.setattr(lines, "sent_line", lambda: _packed(silent))
+    monkeypatch.setattr(relay, "sent_line", lambda: _packed(silent))
     with Line.open(FakeReach(), NODE) as line:
         child = line.spawn(["sleep", "300"])
         assert _soon(lambda: line.lost is not None)
@@ -187,8 +186,8 @@ def test_an_agent_that_hears_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_far_side_that_falls_silent_is_lost_and_everybody_hears_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lines, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(lines, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(relay, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(relay, "SILENCE_SECONDS", 1.0)
     line = Line.open(FakeReach(), NODE)
     heard: list[str] = []
     line.on_lost = heard.append
