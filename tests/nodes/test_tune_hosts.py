@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 from nodes.cluster import Cluster, two_hosts
-from nodes.namespaces import Odd
 
 pytestmark = pytest.mark.nodes
 
-CPUS = tuple(sorted(os.sched_getaffinity(0)))
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
 
 
@@ -99,25 +97,3 @@ def test_nothing_is_left_anywhere_of_a_tuner_that_was_ended(
     tuner.send_signal(number)
     tuner.communicate()
     until(lambda: not hosts.left("alpha") and not hosts.left("beta"))
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(len(CPUS) < 2, reason="each host has a CPU of its own")
-@pytest.mark.parametrize("network", ["unshaped", "1 Gbit/s, 5 ms"])
-def test_the_network_decides_whether_the_second_node_is_worth_it(
-    network: str, tmp_path: Path
-) -> None:
-    """28 million gradients take a step of their own at 1 Gbit/s."""
-    with two_hosts(alpha=Odd(cpus=CPUS[:1]), beta=Odd(cpus=CPUS[1:2])) as pair:
-        if network != "unshaped":
-            for host in pair.names:
-                pair.shape(host, "1gbit", 0.005)
-        words = ("--budget", "3", "--knobs", "nodes", "--fix", "precision=fp32")
-        result = result_of(tune(pair, tmp_path, *words), tmp_path)
-        speeds = {
-            trial["plan"]["nodes"]: trial["samples_per_second"]["median"]
-            for trial in result["trials"]
-            if not trial["plan"]["as_found"]
-        }
-        assert set(speeds) == {1, 2}
-        assert (speeds[2] > speeds[1]) is (network == "unshaped"), speeds
