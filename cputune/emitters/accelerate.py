@@ -59,9 +59,7 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
         f"--mixed_precision {precision(job)}",
     ]
     if several:
-        text += shell.exports(
-            {"I_MPI_PIN_DOMAIN": pin_domain(job)} if job.plan.nodes == 1 else {"I_MPI_PIN": "off"}
-        )
+        text += shell.exports(_binding(job))
         if job.plan.nodes > 1 and job.interface is not None:
             text += "# The launcher that accelerate starts takes its interface from a variable.\n"
             text += shell.exports(launcher_variables(dialects_of(job), job.interface))
@@ -84,6 +82,17 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
         *shell.meeting(job),
         *hosts,
     )
+
+
+def _binding(job: Job) -> dict[str, str]:
+    """What binds the ranks of one node; of several no launcher binds any.
+
+    accelerate tells Open MPI ``--bind-to socket``, which fails on a host that has other CPUs
+    than the first; without the component that binds it only maps.
+    """
+    if job.plan.nodes == 1:
+        return {"I_MPI_PIN_DOMAIN": pin_domain(job)}
+    return {"I_MPI_PIN": "off", "OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
 
 
 def _carried(job: Job, variables: Mapping[str, str]) -> list[str]:

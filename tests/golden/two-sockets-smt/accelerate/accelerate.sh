@@ -88,6 +88,8 @@ export GLOO_SOCKET_IFNAME=eth0
 export FI_TCP_IFACE=eth0
 export CCL_KVS_IFACE=eth0
 export I_MPI_PIN=off
+export OMPI_MCA_rtc='^hwloc'
+export PRTE_MCA_rtc='^hwloc'
 # The launcher that accelerate starts takes its interface from a variable.
 export I_MPI_HYDRA_IFACE=eth0
 
