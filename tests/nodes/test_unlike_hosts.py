@@ -16,17 +16,15 @@ from consumers import install as launchers
 from consumers.launches import result_of, two_ranks
 from nodes import install
 from nodes.cluster import Cluster, two_hosts
-from nodes.launches import tiny
 from nodes.namespaces import Odd, until
 from nodes.slurm_nodes import slurm
-from nodes.test_verified_launches import verify
 
 import cputune
 from cputune.emitters import parse_hosts
 from cputune.plan import Plan
 from cputune.workload import Workload
 
-pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.nodes, pytest.mark.slow]
 
 FIRST, SECOND = (cpus[0] for cpus in two_ranks().cpus)
 WHERE = """
@@ -109,31 +107,30 @@ def test_under_torchrun(
 
 
 @pytest.mark.skipif(install.why_no_slurm() is not None, reason=str(install.why_no_slurm()))
-def test_slurm_gives_its_hosts_in_its_own_order(tmp_path: Path) -> None:
+def test_slurm_gives_its_hosts_in_its_own_order(script: Workload, tmp_path: Path) -> None:
     """It sorts them by name; rank.py finds out where it is."""
-    with two_hosts(**unlike()) as hosts, slurm(hosts):
-        script = write(tmp_path, "slurm", tiny(tmp_path), "beta,alpha")
-        checks = verify(hosts, script, "--submit")
-        places = zip(checks["hosts"]["evidence"], checks["affinity"]["evidence"], strict=True)
-        own = {"alpha": str(FIRST), "beta": str(SECOND)}
-        assert [own[host["seen"]] for host, _ in places] == [
-            row["seen"] for row in checks["affinity"]["evidence"]
-        ]
+    with two_hosts() as hosts, slurm(hosts):
+        launch = write(tmp_path, "slurm", script, "beta,alpha")
+        argv = ["sbatch", "--wait", "--output=job.out", launch.name]
+        done = hosts.run("alpha", argv, cwd=tmp_path, check=False)
+        assert done.returncode == 0, (tmp_path / "job.out").read_text()
+        assert_each_on_its_own(tmp_path, hosts, ("alpha", "beta"))
 
 
 @pytest.mark.parametrize("hosts", ["mpich"], indirect=True)
 @pytest.mark.parametrize("format", ["mpirun", "torchrun"])
 def test_nothing_outlives_a_verify_that_is_killed(
-    hosts: Cluster, format: str, tmp_path: Path
+    hosts: Cluster, format: str, script: Workload, tmp_path: Path
 ) -> None:
-    script = write(tmp_path, format, tiny(tmp_path))
-    argv = [sys.executable, "-m", "cputune", "verify", "--steps", "9999", "--share-machine"]
-    started: subprocess.Popen[str] = hosts.start("alpha", [*argv, str(script)])
+    (tmp_path / "where.py").write_text("import time; time.sleep(600)")
+    launch = write(tmp_path, format, script)
+    argv = [sys.executable, "-m", "cputune", "verify", "--share-machine", str(launch)]
+    started: subprocess.Popen[str] = hosts.start("alpha", argv)
 
     def training() -> bool:
-        return all(any("train.py" in one for one in hosts.left(name)) for name in hosts.names)
+        return all(any("where.py" in one for one in hosts.left(name)) for name in hosts.names)
 
-    until(training)
+    until(training, 60)
     hosts.itself(started).send_signal(signal.SIGKILL)
     started.communicate()
-    until(lambda: [hosts.left(name) for name in hosts.names] == [[], []])
+    until(lambda: [hosts.left(name) for name in hosts.names] == [[], []], 60)
