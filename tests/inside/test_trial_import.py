@@ -5,7 +5,7 @@ import sys
 
 from cputune.inside import recipe_script, root_directory, site_directory
 
-LOADED = ("", ".messages", ".rank_process", ".supervisor_main", ".tuner_watch")
+LOADED = ("", ".messages", ".ports", ".rank_process", ".supervisor_main", ".tuner_watch")
 
 
 def test_hooks_load_neither_torch_nor_the_rest_of_cputune() -> None:
