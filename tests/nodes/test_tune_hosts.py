@@ -10,10 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from consumers import install as launchers
 from nodes.cluster import Cluster, two_hosts
+from nodes.namespaces import Odd
+
+import cputune
+from cputune.result import Measured
 
 pytestmark = pytest.mark.nodes
 
@@ -40,7 +47,7 @@ def tune(hosts: Cluster, folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def result_of(tuner: subprocess.Popen[str], folder: Path) -> dict[str, object]:
+def result_of(tuner: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
     out, err = tuner.communicate(timeout=500)
     assert tuner.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
     return json.loads((folder / "cputune.json").read_text())
@@ -57,15 +64,46 @@ def ranks(hosts: Cluster, host: str) -> list[str]:
     return [command for command in hosts.left(host) if str(LIGHT) in command]
 
 
+@pytest.fixture(scope="module")
+def tuned(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The result of a recipe that was tuned over both hosts, with two ranks on each."""
+    folder = tmp_path_factory.mktemp("tuned")
+    fixed = ("--fix", "ranks=2", "--fix", "nodes=2", "--max-time", "5m")
+    result_of(tune(hosts, folder, "--budget", "3", *fixed), folder)
+    return folder / "cputune.json"
+
+
+def world_size(trial: dict[str, Any]) -> int:
+    return max((rank["world_size"] for rank in trial["observed"]), default=0)
+
+
 @pytest.mark.timeout(600)
-def test_a_recipe_trains_with_world_size_four(hosts: Cluster, tmp_path: Path) -> None:
-    fixed = ("--fix", "ranks=2", "--max-time", "5m")
-    result = result_of(tune(hosts, tmp_path, "--budget", "4", *fixed), tmp_path)
+def test_a_recipe_trains_with_world_size_four(hosts: Cluster, tuned: Path) -> None:
+    result = json.loads(tuned.read_text())
     assert result["hosts"] == ["alpha", "beta"]
-    seen = {rank["world_size"] for trial in result["trials"] for rank in trial["observed"]}
-    assert 4 in seen
+    assert 4 in map(world_size, result["trials"])
     assert not hosts.left("alpha")
     assert not hosts.left("beta")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi5", "impi"])
+def test_what_was_tuned_trains_as_it_is_emitted(mpi: str, tuned: Path, tmp_path: Path) -> None:
+    result = cputune.Result.load(tuned)
+    four = next(t for t in result.trials if t.plan.world_size == 4 and t.samples_per_second)
+    assert four.samples_per_second is not None
+    best = Measured(plan=four.plan, samples_per_second=four.samples_per_second)
+    files = cputune.emit(replace(result, best=best), "mpirun", python=sys.executable)
+    for file in files:
+        (tmp_path / file.name).write_text(file.text)
+        (tmp_path / file.name).chmod(0o755 if file.executable else 0o644)
+    path = {"PATH": f"{launchers.install(mpi) / 'bin'}:{os.environ['PATH']}"}
+    out = tmp_path / "out"
+    with two_hosts(**{name: Odd(environment=path) for name in result.hosts}) as named:
+        argv = [str(tmp_path / "mpirun.sh"), "--max_steps", "2", "--output_dir", str(out)]
+        named.run("alpha", argv, timeout=240)
+        assert (out / "model.safetensors").exists()
+        assert [named.left(name) for name in named.names] == [[], []]
 
 
 @pytest.mark.timeout(300)
