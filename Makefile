@@ -71,7 +71,7 @@ test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, 
 	$(BIN)/python -m pytest -m nodes tests/nodes
 
 test-scripts: $(VENV)/.dev  ## every script of tests/scripts: run, tune, emit, launch, verify (half an hour)
-	$(BIN)/python -m pytest -m matrix tests/scripts
+	$(BIN)/python -m pytest -m matrix tests/scripts tests/knobs
 
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
 	$(BIN)/python tests/consumers/install.py --all

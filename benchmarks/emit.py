@@ -25,7 +25,7 @@ from pathlib import Path
 
 import cputune
 from cputune.host import LiveHost
-from cputune.ranks.launched import Rank, RankStep
+from cputune.ranks.launched import Rank
 from cputune.ranks.runner import ProcessRunner
 from cputune.result import Result, Throughput
 from cputune.tuner.statistics import student_t
@@ -150,15 +150,7 @@ def measure(result: Result, launches: Sequence[Launch], rounds: int, steps: int)
 
 def rate_of(steps: Sequence[cputune.Step]) -> float:
     """Samples per second, by the rule that launches are timed by."""
-    whole_job = Rank(
-        number=0,
-        steps=tuple(
-            RankStep(
-                seconds=step.seconds, samples=step.samples, delayed_seconds=step.delayed_seconds
-            )
-            for step in steps
-        ),
-    )
+    whole_job = Rank(number=0, steps=tuple(steps))
     return statistics.median(step_rates([whole_job])[0])
 
 

@@ -37,6 +37,7 @@ from cputune.plan import Plan
 from cputune.report.tuning import measured_lines, result_table
 from cputune.steps import Step
 from cputune.tuner.events import ConfirmStarted, Event, StudyEnded, StudyStarted, TrialStarted
+from cputune.tuner.kept import identity_of
 from cputune.tuner.ledger import Ledger
 from cputune.tuner.options import StudyOptions
 from cputune.tuner.race import Race
@@ -126,7 +127,7 @@ def make(path: Path, space: SearchSpace, count: int) -> None:
     plans = list(space.plans())
     Random(0).shuffle(plans)
     options = StudyOptions(**OPTIONS)
-    book.identify(options.identity(LARGE.facts, JOB))
+    book.identify(identity_of(options, LARGE.facts, JOB))
     book.remember(JOB)
     race, runner = Race(), ShownRunner(0)
     for number, plan in enumerate(itertools.chain([space.baseline], itertools.cycle(plans[100:]))):

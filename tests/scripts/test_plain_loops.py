@@ -21,8 +21,16 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize(
     ("words", "batch", "precision"),
-    [((), 8, "fp32"), (("--accumulate", "2", "--bf16", "--epochs", "2"), 16, "bf16")],
-    ids=["plain", "accumulates"],
+    [
+        pytest.param((), 8, "fp32", id="plain"),
+        pytest.param(
+            ("--accumulate", "2", "--bf16", "--epochs", "2"),
+            16,
+            "bf16",
+            id="accumulates",
+            marks=pytest.mark.matrix,
+        ),
+    ],
 )
 def test_a_plain_loop_is_tuned_launched_and_verified(
     words: tuple[str, ...], batch: int, precision: str, tmp_path: Path
