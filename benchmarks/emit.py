@@ -28,7 +28,8 @@ from cputune.host import LiveHost
 from cputune.ranks.launched import Rank
 from cputune.ranks.runner import ProcessRunner
 from cputune.result import Result, Throughput
-from cputune.tuner.statistics import student_t
+from cputune.tuner.paired import gain_of_rounds
+from cputune.tuner.statistics import USUAL_NOISE
 from cputune.verifier import verify
 from cputune.verifier.speed import step_rates
 
@@ -177,12 +178,11 @@ def report(launches: Sequence[Launch]) -> None:
             continue
         center = statistics.fmean(launch.ratios)
         speed = f"{statistics.median(launch.rates):>10.3g}{math.exp(center):>8.3f}"
-        count = len(launch.ratios)
-        if count == 1:
+        gain = gain_of_rounds(launch.ratios, USUAL_NOISE)
+        if gain is None:
             print(f"{launch.name:<22}{speed}   none: one round")
             continue
-        half = student_t(count - 1) * statistics.stdev(launch.ratios) / math.sqrt(count)
-        low, high = math.exp(center - half), math.exp(center + half)
+        low, high = math.exp(gain.low), math.exp(gain.high)
         word = "within noise" if low <= 1 <= high else "DIFFERS"
         print(f"{launch.name:<22}{speed}   {low:.3f} to {high:.3f}  {word}")
 
