@@ -20,7 +20,6 @@ from nodes.cluster import Cluster, two_hosts
 from nodes.namespaces import Odd
 
 import cputune
-from cputune.result import Measured
 
 pytestmark = pytest.mark.nodes
 
@@ -90,9 +89,9 @@ def test_a_recipe_trains_with_world_size_four(hosts: Cluster, tuned: Path) -> No
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi5", "impi"])
 def test_what_was_tuned_trains_as_it_is_emitted(mpi: str, tuned: Path, tmp_path: Path) -> None:
     result = cputune.Result.load(tuned)
-    four = next(t for t in result.trials if t.plan.world_size == 4 and t.samples_per_second)
-    assert four.samples_per_second is not None
-    best = Measured(plan=four.plan, samples_per_second=four.samples_per_second)
+    four = next(trial.plan for trial in result.trials if trial.plan.world_size == 4)
+    # On shared CPUs it may lose against one host: it is emitted as if it had won.
+    best = replace(result.baseline, plan=four)
     files = cputune.emit(replace(result, best=best), "mpirun", python=sys.executable)
     for file in files:
         (tmp_path / file.name).write_text(file.text)
