@@ -21,11 +21,11 @@ TWICE_SECONDS = 1.0
 """Of a shorter step a turn has three at least: two count where one does not, else all of them."""
 
 LONG_STEP_SECONDS = 3.0
-LONE_STEP_SECONDS = 0.25
+LONE_STEP_SECONDS = 0.5
 """Of so long a step the first after a pause counts too; the second number is that of a plan of one
 rank. Ranks that wake up wait for each other, and take 5 to 15 % more than usual. A lone one has
-cold caches, and what fills them takes milliseconds (0.2 % of a step of 0.7 s, +-0.7 %, 250 turns
-of 18 processes).
+cold caches: of a step of 0.7 s that was 0.8 % (+-0.7 %, 258 turns of 18 processes), of one of
+0.46 s 2.6 % (+-1.7 %, 21 turns), which would be taken for the plan's.
 """
 
 MOST_WARMUP = 12

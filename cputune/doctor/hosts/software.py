@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.hosts.seen import SeenHost, between, difference, told
@@ -55,9 +55,8 @@ def training_stack(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     rank waits for a message that the other never sends. Builds of one version (``+cpu``, CUDA)
     differ in their kernels too.
     """
-    parts = [difference(hosts, _version_of(name), name) for name in STACK]
-    if any(parts):
-        yield training_stack.finding(". ".join(part for part in parts if part))
+    if words := _differing(hosts, STACK):
+        yield training_stack.finding(words)
 
 
 @between(
@@ -73,9 +72,8 @@ def libraries(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     Cause: flags and defaults change between versions, and so does how a data set is shuffled and
     cut into shards: then some samples are seen twice and others never.
     """
-    parts = [difference(hosts, _version_of(name), name) for name in LIBRARIES]
-    if any(parts):
-        yield libraries.finding(". ".join(part for part in parts if part))
+    if words := _differing(hosts, LIBRARIES):
+        yield libraries.finding(words)
 
 
 @between(
@@ -106,6 +104,11 @@ def _mpi(facts: HostFacts) -> str | None:
 def _family(launcher: Launcher) -> str:
     names = {"intelmpi": "Intel MPI", "mpich": "MPICH"}
     return names.get(launcher.dialect or "", "Open MPI")
+
+
+def _differing(hosts: Sequence[SeenHost], names: Iterable[str]) -> str:
+    """Which of these packages have another version on some host, in words; empty for none."""
+    return ". ".join(filter(None, (difference(hosts, _version_of(name), name) for name in names)))
 
 
 def _version_of(name: str) -> Callable[[HostFacts], str | None]:
