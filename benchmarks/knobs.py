@@ -38,6 +38,7 @@ ASKED: tuple[tuple[str, KnobValue], ...] = (
     ("accumulation", 2),
     ("malloc", "kept"),
     ("malloc", "huge_pages"),
+    ("compile", True),
 )
 """Knobs and the value that is compared with that of the base."""
 

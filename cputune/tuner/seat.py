@@ -18,14 +18,19 @@ much more than it takes to stop one plan and let the next go on."""
 
 MOST_COUNTED = 8
 TWICE_SECONDS = 1.0
-"""Of a shorter step a turn has three at least: two count where one does not, else all of them."""
+"""Of a shorter step two count at least where the first after a pause does not.
+
+Where each counts one is enough: the machine is much the same half a second later and another
+one three seconds later, so rounds of one step each say 1.7 times as much in the same time as
+rounds of three.
+"""
 
 LONG_STEP_SECONDS = 3.0
-LONE_STEP_SECONDS = 0.5
+LONE_STEP_SECONDS = 0.4
 """Of so long a step the first after a pause counts too; the second number is that of a plan of one
 rank. Ranks that wake up wait for each other, and take 5 to 15 % more than usual. A lone one has
 cold caches: of a step of 0.7 s that was 0.8 % (+-0.7 %, 258 turns of 18 processes), of one of
-0.46 s 2.6 % (+-1.7 %, 21 turns), which would be taken for the plan's.
+0.47 s 1.2 % (+-0.9 %, 80 turns): no more than some six milliseconds, which its rivals have too.
 """
 
 MOST_WARMUP = 12
@@ -135,7 +140,7 @@ def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
     ``lone`` is a plan of one rank.
     """
     skipped = int(step_seconds < (LONE_STEP_SECONDS if lone else LONG_STEP_SECONDS))
-    least = 3 - skipped if step_seconds < TWICE_SECONDS else 1
+    least = 2 if skipped and step_seconds < TWICE_SECONDS else 1
     return skipped, min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
 
 

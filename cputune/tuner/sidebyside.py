@@ -30,7 +30,7 @@ LEAST_ROUNDS = 6
 """Of a sitting, delayed ones not counted; fewer have no interval by ranks."""
 
 SITTINGS = 2
-MOST_SECONDS = (25.0, 25.0, 20.0, 20.0)
+MOST_SECONDS = (20.0, 20.0, 12.0, 12.0, 12.0)
 """Of steps in each sitting, where it has its least rounds. The first ``SITTINGS`` take place
 whatever they show, the others where the interval is wide."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cputune.tuner.seat import steps_of_turn
-from cputune.tuner.sidebyside import LEAST_ROUNDS, MOST_SECONDS
+from cputune.tuner.sidebyside import LEAST_ROUNDS, MOST_SECONDS, SITTINGS
 
 WARMUP_STEPS = 4
 """Of a contender, before its first turn, about."""
@@ -35,7 +35,8 @@ def end_seconds(pace: Pace, *, rivals: int, changes: int) -> float:
     profile = pace.start_seconds + PROFILE_STEPS * pace.step_seconds
     if not rivals:
         return profile
-    seats = (1 + rivals, 1 + max(1, changes), 2, 2)
+    more = len(MOST_SECONDS) - SITTINGS
+    seats = (1 + rivals, 1 + max(1, changes), *[2] * more)
     return profile + sum(map(partial(_sitting_seconds, pace), seats, MOST_SECONDS))
 
 

@@ -17,7 +17,7 @@ from cputune.tuner.seat import Seat, seconds_of
 MOST_ROUNDS = 50
 """The delayed ones too."""
 
-GIVEN_UP = 6
+GIVEN_UP = 12
 """After so many rounds it is over where hardly one was quiet."""
 
 

@@ -184,7 +184,7 @@ class TestAgainstWhat:
 
 def test_scripts_too_short_for_turns_are_measured_in_rounds() -> None:
     def script(plan: Plan, before: int) -> Iterable[Step]:
-        yield from [Step(1.0 if plan == TODAY else 0.5, 8)] * 4
+        yield from [Step(1.0 if plan == TODAY else 0.5, 8)] * 3
         raise NoMeasurement("train.py ended")
 
     findings, _ = confirmed(*ALL, script=script, believed=(0, 0.01, 0.02, 0.03, 0.04, 0.05))

@@ -10,7 +10,7 @@ from cputune.tuner.timing import Pace, end_seconds
 
 def test_short_steps_take_what_a_sitting_has_at_most() -> None:
     pace = Pace(start_seconds=5.0, step_seconds=0.1)
-    starts = (3 + 3 + 2 + 2) * (5.0 + 4 * 0.1)
+    starts = (3 + 3 + 2 + 2 + 2) * (5.0 + 4 * 0.1)
     profile = 5.0 + 10 * 0.1
     assert end_seconds(pace, rivals=2, changes=2) == pytest.approx(
         starts + sum(MOST_SECONDS) + profile
@@ -20,7 +20,7 @@ def test_short_steps_take_what_a_sitting_has_at_most() -> None:
 def test_long_steps_take_the_rounds_that_there_are_at_least() -> None:
     pace = Pace(start_seconds=0.0, step_seconds=2.9)
     turns = 2.9 * (2 * LEAST_ROUNDS + 4)
-    assert end_seconds(pace, rivals=1, changes=1) == pytest.approx(4 * 2 * turns + 10 * 2.9)
+    assert end_seconds(pace, rivals=1, changes=1) == pytest.approx(5 * 2 * turns + 10 * 2.9)
 
 
 def test_each_change_on_the_way_lives_in_the_second_sitting() -> None:
