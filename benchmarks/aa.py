@@ -3,6 +3,7 @@
     python benchmarks/aa.py                       # simulated machines, some minutes
     python benchmarks/aa.py --studies 2000 --worlds wander
     python benchmarks/aa.py --real --studies 5    # this machine: it has to be quiet
+    python benchmarks/aa.py --real --studies 20 --questions A/A
     python benchmarks/aa.py --forked --studies 5  # forked beside fresh processes of one plan
 
 A/A are plans that are the same: a gain that is called there is false. For each question: how
@@ -21,7 +22,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from unittest import mock
@@ -41,7 +42,7 @@ from cputune.tuner.race import Race
 from cputune.tuner.sidebyside import side_by_side
 from cputune.workload import DEFAULT_RECIPE, Workload
 
-STEP_SECONDS = 0.3
+STEP_SECONDS = 0.5
 
 WORLDS: dict[str, dict[str, float | bool]] = {
     "white": {"noise": 0.04, "delays": 0.0},
@@ -190,7 +191,19 @@ def simulated(world: str, rivals: int, ratio: float, seed: int) -> Answer | None
     return ask(Planted(runner, PLAN, ratio), FACTS, PLAN, rivals, ratio)
 
 
-def row(name: str, answers: Sequence[Answer | None], *, each: bool = False) -> None:
+def told(answers: Iterable[Answer | None]) -> list[Answer]:
+    """Those that came, each printed as soon as it is there."""
+    came = []
+    for answer in filter(None, answers):
+        print(
+            f"    {answer.ratio:.3f} ({answer.low:.3f}-{answer.high:.3f}), {answer.seconds:.0f} s",
+            flush=True,
+        )
+        came.append(answer)
+    return came
+
+
+def row(name: str, answers: Sequence[Answer | None]) -> None:
     """A line of the table."""
     given = [answer for answer in answers if answer is not None]
     if not given:
@@ -203,12 +216,6 @@ def row(name: str, answers: Sequence[Answer | None], *, each: bool = False) -> N
         f"{statistics.fmean(a.seconds for a in given):>9.0f}",
         flush=True,
     )
-    if each:
-        for answer in given:
-            print(
-                f"    {answer.ratio:.3f} ({answer.low:.3f}-{answer.high:.3f}), "
-                f"{answer.seconds:.0f} s"
-            )
 
 
 def heading(text: str) -> None:
@@ -239,7 +246,7 @@ def of_length(seconds: float) -> ExitStack:
     return held
 
 
-def on_this_machine(studies: int, forked: bool) -> None:
+def on_this_machine(studies: int, questions: Container[str], forked: bool) -> None:
     """The same with processes: today's launch of the recipe, and bf16 where it is forked."""
     facts = cputune.probe()
     workload = Workload.from_recipe(DEFAULT_RECIPE)
@@ -252,17 +259,20 @@ def on_this_machine(studies: int, forked: bool) -> None:
         if not forked:
             runner = open_runner(True)
             heading(f"real: {space.baseline.describe()}, {studies} confirmations each")
-            for name, ratio in (("A/A", 1.0), ("1.07", 1.07)):
+            for name, rivals, ratio in QUESTIONS:
+                if name not in questions or rivals > 1:
+                    continue
                 planted = Planted(runner, space.baseline, ratio)
-                answers = [ask(planted, facts, space.baseline, 1, ratio) for _ in range(studies)]
-                row(name, answers, each=True)
+                row(
+                    name,
+                    told(ask(planted, facts, space.baseline, 1, ratio) for _ in range(studies)),
+                )
             return
         forking, fresh = open_runner(False), open_runner(True)
         heading(f"fresh over forked: {studies} confirmations each")
         for plan in _one_of_each_shape(space):
             both = ForkedAndFresh(forking, fresh, plan)
-            answers = [ask(both, facts, plan, 1, 1.0) for _ in range(studies)]
-            row(plan.describe()[:16], answers, each=True)
+            row(plan.describe()[:16], told(ask(both, facts, plan, 1, 1.0) for _ in range(studies)))
 
 
 def _one_of_each_shape(space: cputune.SearchSpace) -> list[Plan]:
@@ -280,11 +290,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--studies", type=int, help="confirmations of each question")
     parser.add_argument("--worlds", nargs="*", default=list(WORLDS), choices=list(WORLDS))
+    parser.add_argument(
+        "--questions", nargs="*", default=("A/A", "1.07"), choices=("A/A", "1.07", "2.0")
+    )
     parser.add_argument("--real", action="store_true", help="measure on this machine")
     parser.add_argument("--forked", action="store_true", help="forked beside fresh processes")
     options = parser.parse_args(argv)
     if options.real or options.forked:
-        on_this_machine(options.studies or 5, options.forked)
+        on_this_machine(options.studies or 5, options.questions, options.forked)
     else:
         on_simulated_machines(options.worlds, options.studies or 400)
     return 0

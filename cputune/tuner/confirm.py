@@ -88,10 +88,10 @@ def gain_of(
 def doubt_each(rivals: Sequence[Contender]) -> float:
     """The doubt of one rival's interval, where the best of them is named for its gain.
 
-    The best of several that are alike is the luckiest one. Half the doubt is what keeps the
-    gains that are falsely called below 3 % (benchmarks/aa.py, "A/A among 4").
+    The best of several that are alike is the luckiest one. A third of the doubt is what keeps
+    the gains that are falsely called below 3 % (benchmarks/aa.py, "A/A among 4").
     """
-    return DOUBT if len(rivals) < 2 else DOUBT / 2
+    return DOUBT if len(rivals) < 2 else DOUBT / 3
 
 
 def settled(gain: Gain) -> bool:

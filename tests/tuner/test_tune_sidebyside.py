@@ -328,7 +328,7 @@ def test_when_the_time_is_up_it_ends() -> None:
 def test_of_several_that_may_be_named_each_is_doubted_less() -> None:
     rivals = [Contender(role="candidate", plan=plan, believed=(0, 1)) for plan in PLANS[:4]]
     assert doubt_each(rivals[:1]) == 0.05
-    assert doubt_each(rivals) == 0.025
+    assert doubt_each(rivals) == 0.05 / 3
 
 
 @pytest.mark.parametrize("after", [5, 6, 8, 12])
