@@ -65,7 +65,11 @@ def test_the_recipe_trains_as_planned(launcher_path, format, write, tiny, monkey
 
 @pytest.mark.parametrize(
     ("launcher_path", "format"),
-    [*((name, "mpirun") for name in LAUNCHERS), ("mpich", "accelerate")],
+    [
+        ("mpich", "mpirun"),
+        *(pytest.param(name, "mpirun", marks=THOROUGH) for name in LAUNCHERS[1:]),
+        pytest.param("mpich", "accelerate", marks=THOROUGH),
+    ],
     indirect=["launcher_path"],
 )
 def test_the_recipe_trains_to_its_end(launcher_path, format, write, tiny, tmp_path, environment):

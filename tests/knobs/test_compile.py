@@ -122,11 +122,9 @@ class TestTheWayIntoAScript:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "job",
-    [pytest.param(JOB, marks=pytest.mark.matrix), Workload.script([str(ACCELERATE), "--cpu"])],
-)
+@pytest.mark.parametrize("job", [JOB, Workload.script([str(ACCELERATE), "--cpu"])])
 def test_a_rank_shows_that_it_was_compiled_and_which_steps_were_spent_on_it(
     job: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

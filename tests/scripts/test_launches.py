@@ -25,8 +25,8 @@ AS_FOUND = Plan(
 TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((CPUS[0],), (CPUS[-1],)))
 ONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
 
-IN_EVERY_RUN = ("args_in_code.py", "no_trainer.py")
-"""A Trainer and an Accelerator in whose objects a plan is set; ``test_matrix.py`` has them all."""
+IN_EVERY_RUN = ("args_in_code.py",)
+"""A Trainer in whose arguments a plan is set; ``test_matrix.py`` has them all."""
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
 
