@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
+from cputune.cli._asked import fixed_values, job_of, require_shareable, seconds_of
 from cputune.cli._commands import again, print_space
 from cputune.cli._hosts import chosen_hosts, host_options, reach_options
 from cputune.cli._output import console, print_json, tell
@@ -19,15 +17,14 @@ from cputune.cli._places import refuse_overwriting, study_path
 from cputune.cli._results import remember
 from cputune.cli._signals import interrupted_by_any_signal
 from cputune.errors import Interrupted, MissingPackageError, UsageError
-from cputune.hidden import without_password
-from cputune.script import read_typed, require_trainable
 from cputune.visible import visible
-from cputune.workload import DEFAULT_RECIPE, Workload
+from cputune.workload import DEFAULT_RECIPE
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.nodes.reach import Manner
     from cputune.result import Result
+    from cputune.workload import Workload
 
 _NEEDED = ("torch", "optuna")
 _NEEDED_BY_RECIPES = ("transformers", "accelerate")
@@ -129,16 +126,16 @@ def command(
         raise UsageError(
             f"a run of {steps_planned} steps trains nothing", hint="--steps-planned 10000"
         )
-    job = _job(recipe, script, batch_per_rank, global_batch_size)
+    job = job_of(recipe, script, batch_per_rank, global_batch_size)
     options: dict[str, Any] = {
         "knobs": None if knobs is None else tuple(k.strip() for k in knobs.split(",") if k.strip()),
-        "fix": _fixed(fix),
+        "fix": fixed_values(fix),
         "allow_slow_precision": allow_slow_precision,
     }
     if storage is not None:
-        _shareable(ctx, storage, study)
-    seconds = None if max_time is None else _seconds(max_time)
-    quiet_seconds = None if wait_quiet is None else _seconds(wait_quiet)
+        require_shareable(ctx, storage, study)
+    seconds = None if max_time is None else seconds_of(max_time)
+    quiet_seconds = None if wait_quiet is None else seconds_of(wait_quiet)
 
     from cputune.cli._progress import Progress
     from cputune.host import RecordedHost
@@ -220,93 +217,6 @@ def command(
         raise Interrupted(
             str(error) or "interrupted", hint=f"go on with: {again(ctx, job, script)}"
         ) from None
-
-
-def _shareable(ctx: click.Context, storage: str, study: str | None) -> None:
-    """Refuse what is no address, and warn of a password that others see. Raises UsageError."""
-    if study is not None:
-        raise UsageError(
-            "--study and --storage exclude each other",
-            hint="the first is a file of this tuner alone, the second a database for several",
-        )
-    if find_spec("optuna") is not None:
-        from cputune.tuner.database import parsed
-
-        parsed(storage)
-    typed = ctx.get_parameter_source("storage") is ParameterSource.COMMANDLINE
-    if typed and without_password(storage) != storage:
-        tell(
-            "warning: every user of this machine can read a password that is typed (`ps`); "
-            "PGPASSWORD, ~/.pgpass or CPUTUNE_TUNE_STORAGE keep it"
-        )
-
-
-def _job(
-    recipe: str | None,
-    script: tuple[str, ...],
-    batch_per_rank: int | None,
-    global_batch_size: int | None,
-) -> Workload:
-    for name, value in (
-        ("batch-per-rank", batch_per_rank),
-        ("global-batch-size", global_batch_size),
-    ):
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} is a number of samples, 1 or more", hint=f"--{name} 8")
-    if batch_per_rank is not None and global_batch_size is not None:
-        raise UsageError(
-            "--batch-per-rank and --global-batch-size exclude each other",
-            hint="the first lets the batch grow with the ranks, the second keeps it",
-        )
-    if script:
-        if recipe is not None:
-            raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
-        for note in read_typed(script).notes:
-            tell(f"note: {note}")
-        own = Workload.script(
-            script, global_batch_size=global_batch_size, batch_per_rank=batch_per_rank
-        )
-        require_trainable(own.argv)
-        return own
-    job = Workload.from_recipe(recipe or DEFAULT_RECIPE, batch_per_rank=batch_per_rank)
-    if global_batch_size is not None:
-        from dataclasses import replace
-
-        job = replace(job, global_batch_size=global_batch_size)
-    return job
-
-
-def _fixed(texts: Iterable[str]) -> dict[str, str]:
-    """What is held at which value: one value for each knob, or none would know which."""
-    fixed: dict[str, str] = {}
-    for name, value in map(_pair, texts):
-        if fixed.setdefault(name, value) != value:
-            raise UsageError(
-                f"--fix holds {name} at {fixed[name]} and at {value}",
-                hint=f"leave one of them out; --knobs {name} varies it",
-            )
-    return fixed
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
-        raise UsageError(f"--fix takes NAME=VALUE, not {text!r}", hint="--fix precision=bf16")
-    return name.strip(), value.strip()
-
-
-_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
-
-
-def _seconds(text: str) -> float:
-    match = _TIME.fullmatch(text.strip().lower())
-    if match is None or not any(match.groups()):
-        raise UsageError(f"not a time: {text!r}", hint="--max-time 90s, 10m or 1h30m")
-    hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    total = hours * 3600 + minutes * 60 + seconds
-    if total == 0:
-        raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
-    return float(total)
 
 
 def _require_packages(job: Workload) -> None:
