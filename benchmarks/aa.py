@@ -8,8 +8,9 @@
 
 A/A are plans that are the same: a gain that is called there is false. For each question: how
 often the 95 % interval held the truth, how often a gain was called, half of the interval's
-width, and the seconds of steps that were spent. ``among 4`` is the best of four rivals that are
-all like the baseline, or as much faster. The second table holds the seconds instead.
+width, and the seconds of steps that were spent, with the warm-up of all processes and in turns
+alone. ``among 4`` is the best of four rivals that are all like the baseline, or as much faster. The
+second table holds the seconds instead.
 
 With ``--real`` the plan is today's launch of the recipe; a known ratio is planted by telling
 each step of the rival as so much shorter than it was.
@@ -73,6 +74,7 @@ class Answer:
     high: float
     truth: float
     seconds: float
+    in_turns: float
 
     @property
     def holds(self) -> bool:
@@ -175,6 +177,9 @@ def ask(
         high=math.exp(best.high),
         truth=truth,
         seconds=spent,
+        in_turns=sum(
+            sum(turn.step_seconds) for run in measuring.findings.confirm_runs for turn in run.taken
+        ),
     )
 
 
@@ -196,7 +201,8 @@ def told(answers: Iterable[Answer | None]) -> list[Answer]:
     came = []
     for answer in filter(None, answers):
         print(
-            f"    {answer.ratio:.3f} ({answer.low:.3f}-{answer.high:.3f}), {answer.seconds:.0f} s",
+            f"    {answer.ratio:.3f} ({answer.low:.3f}-{answer.high:.3f}), "
+            f"{answer.seconds:.0f} s, {answer.in_turns:.0f} s of them in turns",
             flush=True,
         )
         came.append(answer)
@@ -213,14 +219,16 @@ def row(name: str, answers: Sequence[Answer | None]) -> None:
         f"  {name:<16}{100 * statistics.fmean(a.holds for a in given):>9.1f}%"
         f"{100 * statistics.fmean(a.low > 1 for a in given):>9.1f}%"
         f"{100 * statistics.median(a.half_width for a in given):>9.1f}%"
-        f"{statistics.fmean(a.seconds for a in given):>9.0f}",
+        f"{statistics.fmean(a.seconds for a in given):>9.0f}"
+        f"{statistics.fmean(a.in_turns for a in given):>10.0f}",
         flush=True,
     )
 
 
 def heading(text: str) -> None:
     """The head of a table."""
-    print(f"\n{text}\n  {'question':<16}{'holds':>10}{'gain':>10}{'+-':>10}{'seconds':>9}")
+    print(f"\n{text}\n  {'question':<16}{'holds':>10}{'gain':>10}{'+-':>10}", end="")
+    print(f"{'seconds':>9}{'in turns':>10}")
 
 
 def on_simulated_machines(worlds: Sequence[str], studies: int) -> None:

@@ -13,6 +13,7 @@ from cputune.documents import parse
 from cputune.errors import HostError
 from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.files import read_file
+from cputune.host.metadata import normal_name
 from cputune.host.tree import Tree
 
 RECORD_FILE = "record.json"
@@ -161,7 +162,7 @@ class RecordedHost(Host):
                         others=_texts(package.get("others")),
                     )
                 )
-        return tuple(sorted(found, key=lambda distribution: distribution.name.lower()))
+        return tuple(sorted(found, key=lambda distribution: normal_name(distribution.name)))
 
     def python_version(self) -> str | None:
         return _text(self._record.get("python"))

@@ -137,3 +137,13 @@ def test_spelling_of_a_name_does_not_matter(tmp_path: Path) -> None:
     package = facts.package("oneccl-bind-pt")
     assert package is not None
     assert package.version == "2.8.0"
+
+
+def test_a_recording_has_the_order_of_the_machine(tmp_path: Path) -> None:
+    names = ("jaraco.functools", "jaraco_context", "jaraco-classes")
+    for name in names:
+        install(tmp_path / "site", name, "1.0")
+    live = read_distributions([str(tmp_path / "site")], None)
+    record = {"packages": {found.name: found.version for found in live}}
+    replayed = machine(tmp_path / "recorded", record=record).distributions()
+    assert [one.name for one in replayed] == [one.name for one in live]
