@@ -3,6 +3,7 @@
 Every contender has processes that stand still while the others have their turns. What the
 machine does in the meantime hits all alike, so the difference within a round is the plans'.
 The order of a round is drawn, and turned for the next one: what drifts in two rounds cancels.
+So is the order in which they are started, from sitting to sitting.
 
 Sittings with new processes each: in the first the rivals are told apart, in the second the
 leader alone is set against the baseline, with the plans between the two, which show what each
@@ -145,7 +146,8 @@ class _Match:
             gain = None if leads is None else leads[1]
             return self.is_over or says_enough(gain, sitting, quiet, seconds)
 
-        with seated(self._measuring, self._runner, racing) as seats:
+        last_first = sitting % 2 == 1
+        with seated(self._measuring, self._runner, racing, last_first=last_first) as seats:
             take_turns(
                 self._measuring,
                 seats,

@@ -108,7 +108,7 @@ def test_the_order_of_a_round_is_turned_in_the_next() -> None:
 def test_the_second_sitting_has_new_processes_of_the_leader_alone() -> None:
     runner = steady(1.0, 0.9, 0.5)
     base, rivals, findings = confirmed(runner, 2)
-    assert runner.begun == [0, 1, 2, 0, 2]
+    assert runner.begun == [0, 1, 2, 2, 0]
     assert rivals[0].out == SLOWER
     assert {run.round for run in findings.confirm_runs} == {0, 1}
     assert base.sittings == sorted(base.sittings)
@@ -186,7 +186,7 @@ def test_the_plans_on_the_way_to_the_leader_live_in_the_second_sitting() -> None
 
     runner = FakeLivingRunner(steps)
     _, _, findings = confirmed(runner, way=way(2, 3, 1))
-    assert runner.begun == [0, 1, 0, 1, 2, 3]
+    assert runner.begun == [0, 1, 3, 2, 1, 0]
     assert [one.knob for one in findings.worth] == ["knob 2", "knob 3", "knob 1"]
     assert [one.speedup.ratio for one in findings.worth] == pytest.approx([1.25] * 3)
     assert len(findings.confirm_runs) == 4, "those on the way are no candidates"
@@ -195,7 +195,7 @@ def test_the_plans_on_the_way_to_the_leader_live_in_the_second_sitting() -> None
 def test_without_a_gain_there_is_no_way_to_look_at() -> None:
     runner = steady(1.0, 1.0)
     _, _, findings = confirmed(runner, way=way(2, 1))
-    assert runner.begun == [0, 1, 0, 1]
+    assert runner.begun == [0, 1, 1, 0]
     assert findings.worth == ()
 
 

@@ -364,3 +364,11 @@ def test_a_sitting_ends_with_its_block_and_when_the_time_is_up() -> None:
         assert len(runner.alive) == 2
         raise TimeUp("while importing torch")
     assert not runner.alive
+
+
+def test_who_is_started_first_can_be_turned() -> None:
+    runner = FakeLivingRunner(lambda number: iter(()))
+    both = [contender(plan=plan) for plan in PLANS[:2]]
+    with seated(measuring(), runner, both, last_first=True) as seats:
+        assert [one.contender for one in seats] == both
+    assert runner.begun == [1, 0]
