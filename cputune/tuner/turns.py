@@ -32,8 +32,8 @@ def seated(
     """All of them started, one after the other; ended with the block.
 
     ``last_first`` begins at their end. Of two processes of one plan the one that was started first
-    was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``). Where the time is
-    up the block is left, with the turns that were taken until then.
+    was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``). Where the time
+    is up the block is left, with the turns that were taken until then.
     """
     seats: list[Seat] = []
     with ExitStack() as held, suppress(TimeUp):
