@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from cputune.result import Throughput, Trial
 from cputune.tuner.book import Heard
+from cputune.tuner.race import WANDER
 from cputune.tuner.reading import Run
 from cputune.tuner.statistics import Z95
-from cputune.tuner.trials import WANDER
 
 
 def as_here(trial: Trial, run: Run, *, there: Throughput | None, here: Throughput | None) -> Heard:

@@ -29,6 +29,9 @@ TARGET_ERROR = 0.03
 MOST_KEPT = 8
 MOST_STEPS = 24
 
+WANDER = 0.1
+"""Standard deviation (log) of what a machine wanders by, from one trial to another."""
+
 SURE = 2.3
 """Standard errors between a plan and the fastest so far at which it has clearly lost."""
 
@@ -99,7 +102,8 @@ class Race:
         index = len(logs) - 1
         if now.level and len(now.kept) >= LEAST_KEPT:
             return now.center - SURE * now.error - self._excess(index, sure=True) / 2
-        return min(logs[-2:]) - self._excess(index, sure=True) - 1.2 * noise
+        doubt = math.hypot(1.2 * noise, WANDER)
+        return min(logs[-2:]) - self._excess(index, sure=True) - doubt
 
     def _may_be_delayed(self, first: float, to_beat: float) -> bool:
         """Whether a first step that looks lost may only have been delayed (Bayes).

@@ -12,12 +12,9 @@ from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, Origin, Trial
 from cputune.steps import Contended
 from cputune.tuner.measuring import speed
-from cputune.tuner.race import LEAST_KEPT, Race
+from cputune.tuner.race import LEAST_KEPT, WANDER, Race
 from cputune.tuner.reading import Run, count_of_steps
 from cputune.tuner.statistics import Z95, Estimate
-
-WANDER = 0.1
-"""Standard deviation (log) of what a machine wanders by, from one trial to another."""
 
 MOST_CHARACTERS = 16_384
 """Of a reason: its first line and the last lines of a stderr; a result is read by people."""

@@ -9,8 +9,8 @@ from tuner.fakes import PLANS
 
 from cputune.result import Throughput, Trial
 from cputune.tuner.offset import as_here
+from cputune.tuner.race import WANDER
 from cputune.tuner.reading import Run
-from cputune.tuner.trials import WANDER
 
 TRIAL = Trial(
     number=3,
