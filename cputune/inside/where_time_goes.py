@@ -79,9 +79,10 @@ class Look:
             return None
         seen = self._profile.end()
         self._profile = None
-        gflops, products = seen["flops"] / seen["seconds"] / 1e9, product_share(seen["shares"])
+        flops, products = seen["flops"], product_share(seen["shares"])
+        gflops = None if flops is None else flops / seen["seconds"] / 1e9
         self._reach(torch, dtype)
-        if self._reached and products:
+        if self._reached and products and gflops is not None:
             self._reached.append(gflops / products)
         return {
             "event": "profile",
@@ -114,15 +115,31 @@ class StepProfile:
         self._began = time.perf_counter()
 
     def end(self) -> dict[str, Any]:
-        """Shares of the time by kind, its seconds, and the operations of matrix products."""
+        """Shares of the time by kind, its seconds, and the operations of matrix products.
+
+        Those are None where some are not counted.
+        """
         seconds = time.perf_counter() - self._began
         self._profile.stop()
         events = list(self._profile.events())
         return {
             "seconds": seconds,
             "shares": shares(events, seconds),
-            "flops": sum(event.flops or 0 for event in events if event.name in _PRODUCTS),
+            "flops": None
+            if any(map(_is_of_ipex, events))
+            else sum(event.flops or 0 for event in events if event.name in _PRODUCTS),
         }
+
+
+_IPEX = "torch_ipex::"
+_IPEX_PRODUCTS = ("linear", "sgemm", "matmul")
+"""How operations of IPEX begin, and what stands in the names of those that multiply matrices."""
+
+
+def _is_of_ipex(event: Any) -> bool:
+    """Whether it is a product of IPEX's own, of which the profiler counts no operations."""
+    name = event.name.lower()
+    return name.startswith(_IPEX) and any(word in name for word in _IPEX_PRODUCTS)
 
 
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
@@ -158,7 +175,7 @@ def kind_of(event: Any) -> str | None:
             if caller.name.startswith(name):
                 return kind
         caller = caller.cpu_parent
-    own: str | None = _KIND.get(event.name)
+    own: str | None = PRODUCTS if _is_of_ipex(event) else _KIND.get(event.name)
     return own
 
 

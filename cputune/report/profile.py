@@ -32,7 +32,9 @@ def profile_lines(result: Result) -> tuple[str, ...]:
 
 
 def _limit(profile: Profile) -> Iterator[str]:
-    if profile.limit_gflops:
+    if profile.gflops is None:
+        yield "how far its matrix products are from the limit is not known: IPEX tells none"
+    elif profile.limit_gflops:
         yield (
             f"its matrix products: {figure(profile.gflops)} GFLOP/s over the whole step, "
             f"{100 * profile.gflops / profile.limit_gflops:.0f} % of the "

@@ -41,12 +41,13 @@ def of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile | None:
     rest = list(told[0]["shares"])[-1]
     ordered = sorted(means, key=lambda kind: (kind == rest, -means[kind]))
     limits = [rank["limit_gflops"] for rank in told]
+    products = [rank["gflops"] for rank in told]
     return Profile(
         plan=plan,
         shares={kind: means[kind] for kind in ordered},
         steps=told[0]["steps"],
         step_seconds=max(rank["seconds"] / rank["steps"] for rank in told),
-        gflops=sum(rank["gflops"] for rank in told),
+        gflops=None if None in products else sum(products),
         limit_gflops=None if None in limits else sum(limits),
         dtype=told[0]["dtype"],
     )

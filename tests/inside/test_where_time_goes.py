@@ -45,6 +45,8 @@ def test_an_operation_is_of_the_kind_of_what_called_it() -> None:
     loader = FakeEvent("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     assert kind_of(FakeEvent("aten::stack", cpu_parent=loader)) == "waiting for data"
     assert kind_of(FakeEvent("aten::gelu")) is None
+    assert kind_of(FakeEvent("torch_ipex::ipex_linear")) == "matrix products"
+    assert kind_of(FakeEvent("torch_ipex::add_layernorm")) is None
 
 
 def test_shares_add_up_to_the_whole_time_the_largest_first_and_the_rest_last() -> None:
@@ -118,6 +120,18 @@ def test_the_limit_is_the_most_that_was_reached(
     (seen,) = filter(None, [look.after(step, None, "bfloat16") for step in range(1, SETTLED + 2)])
     assert seen["gflops"] == pytest.approx(198.0)
     assert seen["limit_gflops"] == pytest.approx(limit)
+
+
+def test_of_products_that_nobody_counts_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Uncounted(FakeProfile):
+        def end(self) -> dict[str, object]:
+            return {"seconds": 1.0, "shares": {"matrix products": 0.5}, "flops": None}
+
+    monkeypatch.setattr(where_time_goes, "StepProfile", Uncounted)
+    monkeypatch.setattr(machine_limits, "gflops", lambda torch, dtype: 430.0)
+    look = Look(1)
+    (seen,) = filter(None, [look.after(step, None, "bfloat16") for step in range(1, SETTLED + 2)])
+    assert (seen["gflops"], seen["limit_gflops"]) == (None, 430.0)
 
 
 @pytest.mark.torch

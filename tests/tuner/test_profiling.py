@@ -90,6 +90,13 @@ def test_a_limit_that_one_rank_does_not_know_is_not_known() -> None:
     assert found.limit_gflops is None
 
 
+def test_products_that_one_rank_does_not_know_are_not_known() -> None:
+    found = of_ranks(PLAN, [told(0.2, 0.5), told(0.2, 0.5, gflops=None)])
+    assert found is not None
+    assert found.gflops is None
+    assert profile_lines(result(found))[1].endswith("is not known: IPEX tells none")
+
+
 def test_a_run_that_fails_gives_none() -> None:
     assert profile_of(FakeProfiler(), PLAN, lambda: 60.0) is None
     assert profile_of(FakeProfiler(told(0.2, 0.5)), PLAN, lambda: 60.0) is not None
