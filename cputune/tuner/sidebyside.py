@@ -115,7 +115,7 @@ class _Match:
         for contender in self._between:  # they had no part in the first sitting
             contender.logs += [None] * len(self._baseline.logs)
             contender.sittings += self._baseline.sittings
-        self._sit(1, (self._baseline, leader, *self._between))
+        self._sit(1, (self._baseline, leader, *self._between), whole=bool(self._between))
         if leader.out is None:  # the choice is made; what follows is no new one
             for rival in self._rivals:
                 if rival is not leader and rival.out is None:
@@ -138,13 +138,18 @@ class _Match:
         racing = [rival for rival in self._rivals if rival.out is None]
         return not racing or self._baseline.out is not None or self._measuring.timer.up(1.0)
 
-    def _sit(self, sitting: int, racing: Sequence[Contender]) -> None:
-        """New processes, their warm-up, and rounds until that is enough."""
+    def _sit(self, sitting: int, racing: Sequence[Contender], *, whole: bool = False) -> None:
+        """New processes, their warm-up, and rounds until that is enough.
+
+        A ``whole`` one takes its time also where the leader's gain is plain: what each change is
+        worth is not yet.
+        """
 
         def is_enough(quiet: int, seconds: float) -> bool:
             leads = self._leader()
             gain = None if leads is None else leads[1]
-            return self.is_over or says_enough(gain, sitting, quiet, seconds)
+            early = whole and seconds <= MOST_SECONDS[sitting]
+            return self.is_over or (not early and says_enough(gain, sitting, quiet, seconds))
 
         last_first = sitting % 2 == 1
         with seated(self._measuring, self._runner, racing, last_first=last_first) as seats:

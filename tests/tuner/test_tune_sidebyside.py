@@ -192,6 +192,12 @@ def test_the_plans_on_the_way_to_the_leader_live_in_the_second_sitting() -> None
     assert len(findings.confirm_runs) == 4, "those on the way are no candidates"
 
 
+def test_with_plans_on_the_way_the_second_sitting_takes_its_time() -> None:
+    base, _, _ = confirmed(steady(1.0, 0.5, 0.7), way=way(2, 1))
+    assert base.sittings.count(0) == 6
+    assert base.sittings.count(1) == 10, "of 2.2 s each"
+
+
 def test_without_a_gain_there_is_no_way_to_look_at() -> None:
     runner = steady(1.0, 1.0)
     _, _, findings = confirmed(runner, way=way(2, 1))
