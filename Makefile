@@ -70,8 +70,8 @@ test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, 
 	$(BIN)/python tests/consumers/install.py mpich openmpi4 openmpi5 impi
 	$(BIN)/python -m pytest -m nodes tests/nodes
 
-test-scripts: $(VENV)/.dev  ## every script of tests/scripts: run, tune, emit, launch, verify (half an hour)
-	$(BIN)/python -m pytest -m matrix tests/scripts tests/knobs
+test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tuned, launched, verified (half an hour)
+	$(BIN)/python -m pytest -m matrix
 
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
 	$(BIN)/python tests/consumers/install.py --all

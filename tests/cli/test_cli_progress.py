@@ -65,7 +65,9 @@ def widest(text: str) -> int:
     return max(len(line) for line in re.split(r"[\r\n]+", ESCAPE.sub("", text)))
 
 
-@pytest.mark.parametrize(("columns", "colour"), [(80, True), (140, False)])
+@pytest.mark.parametrize(
+    ("columns", "colour"), [(80, True), pytest.param(140, False, marks=pytest.mark.matrix)]
+)
 def test_it_is_alive_and_stays_within_the_terminal(
     tmp_path: Path, columns: int, colour: bool
 ) -> None:

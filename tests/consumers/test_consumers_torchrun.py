@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launches import HOSTILE, two_ranks
+from launches import HOSTILE, THOROUGH, two_ranks
 
 from cputune.plan import Plan
 from cputune.verifier import verify
@@ -61,7 +61,7 @@ def test_an_interpreter_that_is_gone_does_not_pass(write, tiny, monkeypatch):
     assert verdict.state == "not checked", verdict
 
 
-@pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
+@pytest.mark.parametrize("format", ["pytorchjob", pytest.param("trainjob", marks=THOROUGH)])
 def test_two_pods_of_one_rank_train_as_planned(format, write, tiny):
     plan = two_ranks()
     single = Plan(processes_per_node=1, threads_per_process=1, precision="bf16", cpus=plan.cpus[:1])

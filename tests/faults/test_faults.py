@@ -32,12 +32,14 @@ def test_a_parent_ended_at_any_moment_is_gone_on_with(
     assert all(is_fine(outcome) for outcome in itertools.islice(chain.tries(), 3))
 
 
-@pytest.mark.parametrize("fault", ["segfault", "daemons"])
+@pytest.mark.parametrize("fault", ["segfault", pytest.param("daemons", marks=pytest.mark.matrix)])
 def test_a_rank_that_goes_wrong_fails_its_trial_alone(fault: str, tmp_path: Path) -> None:
     assert is_fine(strike(fault, tmp_path / "study"))
 
 
-@pytest.mark.parametrize("storage", [full_for_the_result, damaged])
+@pytest.mark.parametrize(
+    "storage", [pytest.param(full_for_the_result, marks=pytest.mark.matrix), damaged]
+)
 def test_storage_that_fails_loses_nothing(storage: object, tmp_path: Path) -> None:
     assert callable(storage)
     assert is_fine(storage(tmp_path / "study", Random(1)))

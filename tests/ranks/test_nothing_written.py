@@ -158,10 +158,10 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
     [
         "trainer_script.py --output_dir out --use_cpu --save_strategy steps --save_steps 1",
         "accelerate_script.py --output_dir out --cpu",
-        "saves.py",
-        "by_hand.py",
+        pytest.param("saves.py", marks=pytest.mark.matrix),
+        pytest.param("by_hand.py", marks=pytest.mark.matrix),
         "fits.py",
-        "overrides.py",
+        pytest.param("overrides.py", marks=pytest.mark.matrix),
         "streams.py",
     ],
 )
