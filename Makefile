@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-scripts test-ipex test-vm test-nodes faults fuzz mutants audit lint type doc dist bench clean
+.PHONY: help tune test test-fast test-consumers test-scripts test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -33,7 +33,7 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt tests/consumers/install.py | $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,sql,data,report]" --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,sql,data]" --group dev
 	$(BIN)/python tests/consumers/install.py
 	@touch $@
 
@@ -42,11 +42,14 @@ tune: $(VENV)/.tune  ## install, look at this machine, tune the embedded recipe,
 	$(BIN)/cputune tune --budget $(BUDGET) --force
 	$(BIN)/cputune emit --format all --force -o $(OUT)
 
-test: $(VENV)/.dev  ## install and run the whole suite
-	$(BIN)/python -m pytest
+# Tests that start ranks follow one another in one worker (tests/conftest.py); the rest runs beside them.
+PYTEST := $(BIN)/python -m pytest
+T ?=
+test: $(VENV)/.dev  ## install and run the whole suite, or a part of it (T=tests/knobs)
+	$(PYTEST) --numprocesses=$(if $(T),0,auto) --dist=loadgroup $(T)
 
 test-fast: $(VENV)/.dev  ## the part of the suite that starts no training process
-	$(BIN)/python -m pytest -m "not torch and not consumer and not slow"
+	$(PYTEST) --numprocesses=auto -m "not torch and not consumer and not slow" $(T)
 
 # About 7 GB: PyPI's torch 2.8.0 brings the CUDA libraries, and IPEX has no other partner.
 .venv-ipex/.installed: pyproject.toml constraints-ipex.txt
@@ -76,6 +79,8 @@ test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tun
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
 	$(BIN)/python tests/consumers/install.py --all
 	$(BIN)/python -m pytest -m consumer
+
+nightly: test-scripts test-consumers faults mutants  ## what takes too long for `make test`, all of it
 
 faults: $(VENV)/.dev  ## every fault, tried often, as a table; a quarter of an hour
 	PYTHONPATH=tests $(BIN)/python -m faults
@@ -112,14 +117,15 @@ lint: $(VENV)/.lint  ## ruff, the one-way imports, workflows and issue forms (in
 type: $(VENV)/.lint  ## mypy --strict (installs no torch)
 	$(BIN)/mypy
 
-# No torch here either. mkdocs-material advertises its successor on every run.
+# No torch here either. mkdocs-material advertises its successor on every run. Not --quiet: it takes the
+# warnings away that --strict counts.
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group docs
 	@touch $@
 
 doc: $(VENV)/.docs  ## write the pages of docs/ that are made, build the site into site/ (strict)
 	PYTHONPATH=tests $(BIN)/python docs/generate.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
 $(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group dist

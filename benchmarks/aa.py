@@ -34,13 +34,12 @@ import cputune
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import Living, LivingRunner, Step
-from cputune.tuner import sidebyside, turns
-from cputune.tuner.confirm import Contender, doubt_each, gain_of
+from cputune.tuner import blocks, confirmation
+from cputune.tuner.confirmation import side_by_side
 from cputune.tuner.events import StepTaken
-from cputune.tuner.findings import Findings
-from cputune.tuner.measuring import Measuring, Timer
+from cputune.tuner.gains import Contender, doubt_each, gain_of
+from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
-from cputune.tuner.sidebyside import side_by_side
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 STEP_SECONDS = 0.5
@@ -245,12 +244,12 @@ def on_simulated_machines(worlds: Sequence[str], studies: int) -> None:
 
 def of_length(seconds: float) -> ExitStack:
     """Confirmations that last so long, however narrow the interval is before."""
-    held, sittings = ExitStack(), len(sidebyside.MOST_SECONDS)
-    held.enter_context(mock.patch.object(sidebyside, "NARROW", 0.0))
+    held, sittings = ExitStack(), len(confirmation.MOST_SECONDS)
+    held.enter_context(mock.patch.object(confirmation, "NARROW", 0.0))
     held.enter_context(
-        mock.patch.object(sidebyside, "MOST_SECONDS", (seconds / sittings,) * sittings)
+        mock.patch.object(confirmation, "MOST_SECONDS", (seconds / sittings,) * sittings)
     )
-    held.enter_context(mock.patch.object(turns, "MOST_ROUNDS", 10_000))
+    held.enter_context(mock.patch.object(blocks, "MOST_ROUNDS", 10_000))
     return held
 
 

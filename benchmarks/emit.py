@@ -28,10 +28,10 @@ from cputune.host import LiveHost
 from cputune.ranks.launched import Rank
 from cputune.ranks.runner import ProcessRunner
 from cputune.result import Result, Throughput
-from cputune.tuner.paired import gain_of_rounds
-from cputune.tuner.statistics import USUAL_NOISE
+from cputune.tuner.gains import gain_of_rounds
+from cputune.tuner.race import USUAL_NOISE
 from cputune.verifier import verify
-from cputune.verifier.speed import step_rates
+from cputune.verifier.checks import step_rates
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "consumers"))
 import install

@@ -37,14 +37,11 @@ from cputune.plan import Plan
 from cputune.report.tuning import measured_lines, result_table
 from cputune.steps import Step
 from cputune.tuner.events import ConfirmStarted, Event, StudyEnded, StudyStarted, TrialStarted
-from cputune.tuner.kept import identity_of
-from cputune.tuner.ledger import Ledger
-from cputune.tuner.options import StudyOptions
+from cputune.tuner.measuring import trial_of
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, read_run
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.studyfile import STUDY_NAME
-from cputune.tuner.trials import trial_of
+from cputune.tuner.storage import STUDY_NAME, OwnStorage, StudyOptions, identity_of
 
 LARGE = simulated(
     "large",
@@ -123,7 +120,7 @@ def tell(what: str, seconds: float) -> None:
 
 def make(path: Path, space: SearchSpace, count: int) -> None:
     """A study of so many trials: the baseline, then most plans in an order of chance, and again."""
-    book = Ledger(None, resume=False)
+    book = OwnStorage(None, resume=False)
     plans = list(space.plans())
     Random(0).shuffle(plans)
     options = StudyOptions(**OPTIONS)

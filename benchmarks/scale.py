@@ -7,7 +7,7 @@
 Nothing is trained. ``machines``: a node of 1 × 8 to 8 × 128 cores: to read it, to lay out its
 plans, to propose one, memory, documents. ``nodes``: a plan of the largest machine on 1 to 1,024
 of them: to emit it and to keep it, where all nodes are alike and where each has CPUs of its own.
-``doctor``: as many hosts, each asked by the agent in a process of its own on this machine, which
+``doctor``: as many hosts, each asked by a probe in a process of its own on this machine, which
 stands for ssh. Every row is a new process; a time is the least of several. Needs a quiet machine.
 """
 
@@ -36,9 +36,9 @@ import cputune
 from cputune.doctor.hosts import look_at_hosts
 from cputune.facts import HostFacts, Library
 from cputune.layout import guide_plan
-from cputune.nodes.far_host import READ
-from cputune.nodes.named import Node
 from cputune.plan import Plan
+from cputune.remote.named import Node
+from cputune.remote.probed import READ
 from cputune.report.diagnosis import document
 from cputune.tuner.sampler import History, PlanSampler
 
@@ -163,21 +163,21 @@ def _own_cpus(plan: Plan) -> Plan:
 
 
 def doctor_row(hosts: int) -> dict[str, Any]:
-    """What it costs to look at so many hosts; each is an agent in a process of this machine."""
+    """What it costs to look at so many hosts; each is a probe in a process of this machine."""
     nodes = [Node(name=f"node{number:04}") for number in range(hosts)]
     before, theirs = time.process_time(), resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     seen = look_at_hosts(nodes, FakeReach(), seconds=600.0)
     wall, ours = time.perf_counter() - started, time.process_time() - before
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    agents = used.ru_utime + used.ru_stime - theirs.ru_utime - theirs.ru_stime
+    probes = used.ru_utime + used.ru_stime - theirs.ru_utime - theirs.ru_stime
     per_hundred = 100 / hosts
     return {
         "hosts": hosts,
         "told": sum(host.facts is not None for host in seen.hosts),
         "s per hundred": wall * per_hundred,
         "CPU s of ours per hundred": ours * per_hundred,
-        "CPU s of agents per hundred": agents * per_hundred,
+        "CPU s of probes per hundred": probes * per_hundred,
         "memory MiB": mebibytes(),
     }
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import TrialError
-from cputune.tuner.paired import gain_side_by_side
-from cputune.tuner.statistics import USUAL_NOISE, median
+from cputune.tuner.gains import gain_side_by_side
+from cputune.tuner.race import USUAL_NOISE, median
 
 WARMUP = 6
 """First steps of a launch, which do not count: they are slower, some four of them."""
@@ -80,7 +80,7 @@ def side_by_side(contenders: Sequence[Contender], *, until: float, least_rounds:
 def ratio(one: Contender, other: Contender) -> str:
     """How much faster ``one`` is than ``other``, within rounds, with its 95 % interval.
 
-    By the tuner's own statistics (``cputune.tuner.paired``).
+    By the tuner's own statistics (``cputune.tuner.gains``).
     """
     pairs = zip(one.seconds, other.seconds, strict=False)
     gain = gain_side_by_side([[math.log(theirs / ours) for ours, theirs in pairs]], USUAL_NOISE)

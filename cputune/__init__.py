@@ -26,17 +26,34 @@ if TYPE_CHECKING:
     from cputune.doctor.hosts import HostsDiagnosis as HostsDiagnosis
     from cputune.doctor.hosts import SeenHost as SeenHost
     from cputune.doctor.hosts import diagnose_hosts as diagnose_hosts
-    from cputune.emitters import Cluster as Cluster
     from cputune.emitters import EmittedFile as EmittedFile
     from cputune.emitters import Node as Node
-    from cputune.emitters import SecretKey as SecretKey
-    from cputune.emitters import Toleration as Toleration
     from cputune.emitters import emit as emit
+    from cputune.errors import CannotError as CannotError
     from cputune.errors import CputuneError as CputuneError
+    from cputune.errors import HostError as HostError
+    from cputune.errors import Interrupted as Interrupted
+    from cputune.errors import MissingPackageError as MissingPackageError
+    from cputune.errors import NotMeasurableError as NotMeasurableError
+    from cputune.errors import NoValidTrialError as NoValidTrialError
+    from cputune.errors import RecipeError as RecipeError
+    from cputune.errors import ResultError as ResultError
+    from cputune.errors import Unreachable as Unreachable
+    from cputune.errors import UsageError as UsageError
     from cputune.facts import HostFacts as HostFacts
+    from cputune.history import Kept as Kept
+    from cputune.history import kept_results as kept_results
     from cputune.host import RecordedHost as RecordedHost
+    from cputune.options import Cluster as Cluster
+    from cputune.options import EmitOptions as EmitOptions
+    from cputune.options import SecretKey as SecretKey
+    from cputune.options import Toleration as Toleration
+    from cputune.options import TuneOptions as TuneOptions
     from cputune.plan import Plan as Plan
     from cputune.probing import probe as probe
+    from cputune.report.compare import Compared as Compared
+    from cputune.report.compare import compare as compare
+    from cputune.report.show import show as show
     from cputune.result import ConfirmRun as ConfirmRun
     from cputune.result import Result as Result
     from cputune.result import Trial as Trial
@@ -49,6 +66,7 @@ if TYPE_CHECKING:
     from cputune.tuner.events import ConfirmStarted as ConfirmStarted
     from cputune.tuner.events import Disturbed as Disturbed
     from cputune.tuner.events import Event as Event
+    from cputune.tuner.events import OnEvent as OnEvent
     from cputune.tuner.events import Said as Said
     from cputune.tuner.events import StepTaken as StepTaken
     from cputune.tuner.events import StudyEnded as StudyEnded
@@ -65,17 +83,25 @@ _PUBLIC = {
     # where a name is defined: the names
     "cputune.doctor": ("Diagnosis", "Finding", "Severity", "diagnose"),
     "cputune.doctor.hosts": ("HostsDiagnosis", "SeenHost", "diagnose_hosts"),
-    "cputune.emitters": ("Cluster", "EmittedFile", "Node", "SecretKey", "Toleration", "emit"),
-    "cputune.errors": ("CputuneError",),
+    "cputune.emitters": ("EmittedFile", "Node", "emit"),
+    "cputune.errors": (
+        "CannotError", "CputuneError", "HostError", "Interrupted", "MissingPackageError",
+        "NoValidTrialError", "NotMeasurableError", "RecipeError", "ResultError", "Unreachable",
+        "UsageError",
+    ),
     "cputune.facts": ("HostFacts",),
+    "cputune.history": ("Kept", "kept_results"),
     "cputune.host": ("RecordedHost",),
+    "cputune.options": ("Cluster", "EmitOptions", "SecretKey", "Toleration", "TuneOptions"),
     "cputune.plan": ("Plan",),
     "cputune.probing": ("probe",),
+    "cputune.report.compare": ("Compared", "compare"),
+    "cputune.report.show": ("show",),
     "cputune.result": ("ConfirmRun", "Result", "Trial"),
     "cputune.steps": ("Runner", "Step", "TrialError"),
     "cputune.tuner": ("SearchSpace", "search_space", "tune"),
     "cputune.tuner.events": (
-        "ConfirmStarted", "Disturbed", "Event", "Said", "StepTaken", "StudyEnded",
+        "ConfirmStarted", "Disturbed", "Event", "OnEvent", "Said", "StepTaken", "StudyEnded",
         "StudyStarted", "TrialEnded", "TrialRepeated", "TrialStarted", "Waiting",
     ),
     "cputune.verifier": ("Verification", "verify"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from cputune.facts import Core, HostFacts
-from cputune.knobs.placement import PACKED, SPREAD
+from cputune.knobs.affinity import PACKED, SPREAD
+from cputune.placing import groups
 
 QUOTA_SHARE = 0.9
 """Fewer sockets than the machine has are used where they hold so much of a CPU quota."""
@@ -79,15 +80,6 @@ def _shares(sizes: tuple[int, ...], count: int) -> list[int]:
         open_ = [i for i, size in enumerate(sizes) if shares[i] < size]
         shares[min(open_, key=lambda i: shares[i])] += 1
     return shares
-
-
-def groups(cores: tuple[Core, ...], *, by_node: bool) -> tuple[tuple[Core, ...], ...]:
-    """The cores of each socket, or of each NUMA node of each socket, in their order."""
-    found: dict[object, list[Core]] = {}
-    for core in cores:
-        key = (core.socket, core.numa_node) if by_node else core.socket
-        found.setdefault(key, []).append(core)
-    return tuple(tuple(group) for group in found.values())
 
 
 def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from cputune.documents import for_people, parse, plain, record_of
 from cputune.errors import CputuneError, UsageError
 from cputune.host import read_document, write_atomically
-from cputune.host.state import make_private, remove, sizes, state_folder
+from cputune.host.files import make_private, remove, sizes, state_folder
 from cputune.log import log
 from cputune.result import Result, Speedup
 

@@ -9,43 +9,21 @@ OpenMP thread on each core that is left. Unlike it, they know cpuset and quota.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from cputune.cores import QUOTA_SHARE, groups, paid_cores, usable_cores
+from cputune.cores import QUOTA_SHARE, paid_cores, usable_cores
 from cputune.facts import Core, HostFacts
-from cputune.knobs.allocator import Allocator
 from cputune.knobs.backend import BACKEND, Backend
 from cputune.knobs.ipex import IPEX
-from cputune.knobs.openmp import OpenMP
 from cputune.knobs.precision import Precision, advised_precision
+from cputune.knobs.preload import Allocator, OpenMP
 from cputune.knobs.record import Ask, Knob, KnobValue
+from cputune.placing import LEAST_USED_SHARE, groups, rank_slices
 from cputune.plan import Plan
 from cputune.stack import LEAST_CCL_WORKERS
 from cputune.workload import Workload
 
-LEAST_USED_SHARE = 0.8
-"""Rank counts that would leave more than a fifth of the cores idle are not proposed; and a
-rank lies astride two sockets only where that much would be idle otherwise."""
-
 MOST_RANKS_PER_NODE = 8
-
-
-def rank_slices(cores: tuple[Core, ...], ranks: int) -> tuple[tuple[Core, ...], ...]:
-    """Cut cores into ``ranks`` contiguous slices of equal size; what is left over is idle.
-
-    Where the cores lie on several sockets or nodes and the ranks can be dealt out evenly
-    over them, no rank lies astride two of them, unless they differ so much in size that
-    many cores would be idle. Raises ValueError where there are fewer cores than ranks.
-    """
-    if ranks > len(cores):
-        raise ValueError(f"{ranks} ranks need as many cores, and {len(cores)} can be used")
-    for parts in (groups(cores, by_node=True), groups(cores, by_node=False)):
-        if ranks % len(parts) == 0:
-            each = ranks // len(parts)
-            size = min(map(len, parts)) // each
-            if size >= LEAST_USED_SHARE * (len(cores) // ranks):
-                return tuple(part[i * size : (i + 1) * size] for part in parts for i in range(each))
-    size = len(cores) // ranks
-    return tuple(cores[i * size : (i + 1) * size] for i in range(ranks))
 
 
 def most_ranks(cores: tuple[Core, ...]) -> int:
@@ -78,6 +56,81 @@ def rank_counts(cores: tuple[Core, ...], *, paid: int | None = None) -> tuple[in
     return tuple(n for n in counts if why_not_ranks(cores, n, paid=paid) is None)
 
 
+def fast_cores(cores: tuple[Core, ...]) -> tuple[Core, ...]:
+    """Those of the fastest kind: all, where they are of one kind."""
+    most = max((core.speed for core in cores), default=0)
+    return tuple(core for core in cores if core.speed > 0.9 * most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """How a launch on one machine is laid out before anything was measured, and why.
+
+    ``cores`` are those of each rank; ``threads`` its OpenMP threads, one on each core that its
+    ``ccl_workers`` workers of oneCCL leave.
+    """
+
+    cores: tuple[tuple[Core, ...], ...]
+    threads: int
+    ccl_workers: int
+    why: str
+
+    @property
+    def ranks(self) -> int:
+        """Ranks on this machine."""
+        return len(self.cores)
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The CPUs that threads run on, one of each core, over all ranks."""
+        return tuple(
+            core.cpus[0]
+            for cores in self.cores
+            for core in cores[self.ccl_workers :][: self.threads]
+        )
+
+
+def advise(
+    facts: HostFacts,
+    *,
+    batch: int | None = None,
+    nodes: int = 1,
+    ranks: int | None = None,
+    ccl_workers: int = 0,
+) -> Advice:
+    """The one answer to how many ranks and threads, on which CPUs: all cures and plans have it.
+
+    A rank for each socket, as the Hugging Face CPU guides say; for each NUMA node where sockets
+    have a single core, which says nothing of the hardware; fewer where sockets differ so much
+    that cores would be idle, and where ``batch`` (samples of a step over ``nodes`` such machines)
+    cannot be dealt out. Slow cores of a hybrid machine stay out: a team waits for its slowest.
+    ``ranks`` is a number that a launcher has settled already. Of ``ccl_workers`` that are asked
+    for as many are given as leave a core to the threads.
+    """
+    cores, why = usable_cores(facts), "one rank"
+    if facts.topology.hybrid and len(fast_cores(cores)) < len(cores):
+        why = f"one rank on the {len(fast_cores(cores))} fast ones of {len(cores)} cores"
+        cores = fast_cores(cores)
+    if ranks is None:
+        parts, part = len({core.socket for core in cores}), "socket"
+        if 2 * parts > len(cores):
+            parts, part = len({core.numa_node for core in cores}), "NUMA node"
+        parts = parts if 2 * parts <= len(cores) else 1
+        good = [n for n in rank_counts(cores, paid=paid_cores(facts)) if n <= parts]
+        fit = [n for n in good if batch is None or batch % (n * nodes) == 0]
+        ranks = max(fit, default=1)
+        if ranks == parts and ranks > 1:
+            why = f"a rank for each of {parts} {part}s"
+        elif fit != good and ranks < max(good):
+            why = f"a global batch of {batch} is divided by {ranks} on each of {nodes} machines"
+    else:
+        why = f"{ranks} ranks, as they are started"
+    slices = rank_slices(cores, ranks) if ranks <= len(cores) else (cores[:1],) * ranks
+    least = len(slices[0]) if cores else 1
+    workers = ccl_workers if ccl_workers < least else min(1, least - 1)
+    return Advice(cores=slices, threads=max(1, least - workers), ccl_workers=workers, why=why)
+
+
 def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> tuple[int, ...]:
     """Thread counts worth trying on the cores of one rank, one thread per core, most first.
 
@@ -92,7 +145,7 @@ def thread_counts(cores_of_rank: tuple[Core, ...], *, ccl_workers: int = 0) -> t
     wanted = {count, (3 * count + 2) // 4, count // 2, count // 4}
     for by_node in (True, False):
         wanted.add(len(groups(computing, by_node=by_node)[0]))
-    wanted.add(sum(core.max_khz == computing[0].max_khz for core in computing))
+    wanted.add(len(fast_cores(computing)))
     return tuple(sorted(wanted - {0}, reverse=True))
 
 
@@ -126,21 +179,19 @@ def baseline_plan(facts: HostFacts, *, ranks: int = 1) -> Plan:
     )
 
 
-def guide_plan(facts: HostFacts, workload: Workload | None = None) -> Plan:
-    """The Hugging Face CPU guides' plan: a rank per socket, all its cores, native precision.
+def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int = 1) -> Plan:
+    """The plan that ``advise`` gives, in the precision that the CPU has natively.
 
-    Fewer ranks where the sockets differ so much that one for each would leave cores idle.
     Where they live for this workload, it has IPEX, and oneCCL with one worker on a core of
     its own.
     """
-    cores, ask = usable_cores(facts), Ask(workload=workload)
-    sockets = len({core.socket for core in cores})
-    good = rank_counts(cores, paid=paid_cores(facts))
-    ranks = max((ranks for ranks in good if ranks <= sockets), default=1)
-    ccl = ranks > 1 and len(rank_slices(cores, ranks)[0]) > 1 and _lives(BACKEND, "ccl", facts, ask)
+    ask = Ask(workload=workload)
+    batch = None if workload is None else workload.global_batch_size
+    advice = advise(facts, batch=batch, nodes=nodes)
+    ccl = advice.ranks > 1 and advice.threads > 1 and _lives(BACKEND, "ccl", facts, ask)
     return make_plan(
-        cores,
-        ranks,
+        tuple(core for cores in advice.cores for core in cores),
+        advice.ranks,
         precision=advised_precision(facts),
         backend="ccl" if ccl else "gloo",
         ccl_workers=LEAST_CCL_WORKERS if ccl else 0,

@@ -16,10 +16,9 @@ from cputune.cpulist import MAX_CPUS
 from cputune.documents import plain, record_of
 from cputune.errors import ResultError
 from cputune.knobs import KNOBS, KnobValue, knob_named
-from cputune.knobs.allocator import ALLOCATORS, Allocator
 from cputune.knobs.backend import BACKENDS, Backend
-from cputune.knobs.openmp import OPENMP_RUNTIMES, OpenMP
 from cputune.knobs.precision import PRECISIONS, Precision
+from cputune.knobs.preload import ALLOCATORS, OPENMP_RUNTIMES, Allocator, OpenMP
 
 MOST_RANKS = 4096
 """Of one node: more than any machine has cores."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,12 +16,12 @@ from cputune import cpulist
 from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.errors import ResultError
 from cputune.facts import HostFacts
+from cputune.figures import figure
 from cputune.host import read_document, write_atomically
-from cputune.knobs import LeftOut
+from cputune.knobs import KNOBS, Keeps, LeftOut
 from cputune.plan import Plan
 from cputune.portrait import Found, Place
 from cputune.steps import FailureKind
-from cputune.trialtable import frame_of
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
@@ -96,12 +97,14 @@ class Worth:
     """What one change brings on the way from today's launch to the best plan.
 
     ``speedup`` is over the plan before it on that way. Several knobs stand together, with
-    commas, where there is no plan in which one of them alone is changed.
+    commas, where there is no plan in which one of them alone is changed. ``keeps`` is what of
+    the training the change leaves the same; None in a result that is older.
     """
 
     knob: str
     value: str
     speedup: Speedup
+    keeps: Keeps | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +214,7 @@ class Profile:
     dtype: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """What a study has found.
 
@@ -286,8 +289,25 @@ class Result:
         document["speedup"]["significant"] = self.speedup.significant
         return document
 
+    def __repr__(self) -> str:
+        today, best = (figure(s.samples_per_second.median) for s in (self.baseline, self.best))
+        return (
+            f"<cputune.Result {self.workload.name}: today {today} samples/s, best {best} "
+            f"({self.best.plan.describe()}), {len(self.trials)} trials>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The verdict and one picture, for a notebook."""
+        text: str = _pages().notebook(self)
+        return text
+
+    def report(self, path: str | PathLike[str], *, force: bool = False) -> None:
+        """Write the page of ``cputune report``. Raises as ``save``, and without jinja2."""
+        mode = 0o600 if self.workload.argv else 0o644
+        write_atomically(Path(path), _pages().page(self), force=force, mode=mode)
+
     def to_frame(self) -> pandas.DataFrame:
-        """The trials as a pandas DataFrame: a row for each, ``cputune.trialtable.COLUMNS``.
+        """The trials as a pandas DataFrame: a row for each, ``cputune.result.COLUMNS``.
 
         Raises MissingPackageError where pandas is not installed.
         """
@@ -307,6 +327,11 @@ class Result:
             raise ResultError(
                 f"the result file is damaged: {error}", hint="run `cputune tune` again"
             ) from error
+
+
+def _pages() -> Any:
+    """The pages stand above the records, so they are asked for by name when one is wanted."""
+    return import_module("cputune.report.page")
 
 
 def host_fingerprint(facts: HostFacts) -> dict[str, Any]:
@@ -361,3 +386,90 @@ def migrate(document: object) -> dict[str, Any]:
     for step in MIGRATIONS[int(number) - 1 :]:
         migrated = step(migrated)
     return migrated
+
+
+Cell = int | float | str | bool | None
+"""What stands in the table; None is what is not known, or does not apply."""
+
+_OF_TRIAL: Mapping[str, tuple[str, Callable[[Trial], Cell]]] = {
+    # column: (what it says, how it is read)
+    "trial": ("number, in the order they were run, from 0", lambda t: t.number),
+    "state": ("`completed`, `pruned` or `failed`", lambda t: t.state),
+    "kind": ("which failure it was", lambda t: t.kind),
+    "reason": ("why it was pruned, or failed", lambda t: t.reason),
+    "origin": ("who proposed it: `baseline`, `guide`, `topology`, `sampler`", lambda t: t.origin),
+    "samples_per_second": (
+        "of the whole job, the median; of a pruned trial no more than a guess",
+        lambda t: None if t.samples_per_second is None else t.samples_per_second.median,
+    ),
+    "low": (
+        "lower end of its 95 % interval",
+        lambda t: None if t.samples_per_second is None else t.samples_per_second.low,
+    ),
+    "high": (
+        "upper end of its 95 % interval",
+        lambda t: None if t.samples_per_second is None else t.samples_per_second.high,
+    ),
+    "at_most_samples_per_second": (
+        "of a pruned trial all that is known",
+        lambda t: t.at_most_samples_per_second,
+    ),
+    "steps": ("optimizer steps that were measured", lambda t: t.steps),
+    "delayed_steps": ("those that others on the machine delayed", lambda t: t.delayed_steps),
+    "warmup_steps": ("those that were still getting faster", lambda t: t.warmup_steps),
+    "step_seconds": ("seconds of all its steps, warm-up included", lambda t: t.step_seconds),
+    "plan": ("the plan in words", lambda t: t.plan.describe()),
+    "as_found": ("whether it is the launch of today", lambda t: t.plan.as_found),
+    "nodes": ("machines", lambda t: t.plan.nodes),
+    "ranks": ("training processes on each", lambda t: t.plan.processes_per_node),
+    "threads": ("OpenMP threads of each rank", lambda t: t.plan.threads_per_process),
+    "cpus": (
+        "logical CPUs of each rank, ranks apart by `/`; nodes that differ apart by a space",
+        lambda t: " ".join(
+            "/".join(cpulist.render(cpus) for cpus in lists)
+            for lists in t.plan.node_cpus or (t.plan.cpus,)
+        ),
+    ),
+    "backend": (
+        "of torch.distributed; means nothing for a single rank",
+        lambda t: t.plan.backend,
+    ),
+    "ccl_workers": ("oneCCL worker threads of a rank", lambda t: t.plan.ccl_workers),
+    "elsewhere": (
+        "whether another tuner of a shared study has measured it: its speed is scaled to here",
+        lambda t: t.elsewhere,
+    ),
+}
+_KNOBS = tuple(knob for knob in KNOBS if knob.put is not None)
+
+COLUMNS: Mapping[str, str] = {
+    **{name: said for name, (said, _) in _OF_TRIAL.items()},
+    "best": "whether its plan is the recommendation",
+    **{knob.name: knob.summary for knob in _KNOBS},
+}
+"""Every column in its order, and what it says. New ones are added at the end of their group."""
+
+
+def trial_rows(result: Result) -> list[dict[str, Cell]]:
+    """One row for each trial, in the order they were run."""
+    return [
+        {
+            **{name: read(trial) for name, (_, read) in _OF_TRIAL.items()},
+            "best": trial.plan == result.best.plan,
+            **{knob.name: trial.plan.value(knob.name) for knob in _KNOBS},
+        }
+        for trial in result.trials
+    ]
+
+
+def frame_of(result: Result) -> Any:
+    """The rows as a pandas DataFrame. Raises MissingPackageError without pandas."""
+    try:
+        import pandas
+    except ImportError as error:
+        from cputune.errors import MissingPackageError
+
+        raise MissingPackageError(
+            "a table needs pandas, which is not installed", hint="pip install 'cputune[frame]'"
+        ) from error
+    return pandas.DataFrame(trial_rows(result), columns=list(COLUMNS))

@@ -122,6 +122,9 @@ class Workload:
             itself; None while it has not shown it yet.
         optimizer: how the script steps by itself ("AdamW as a loop"); None while it has not
             shown it yet.
+        mapped_blocks: tensors that glibc's malloc has mapped by themselves in its first step as
+            found: it gives them back when they are freed, and each costs a page fault for each
+            4 KiB of the next. None while it has not shown it yet, and with another malloc.
         loading_share: of the time of its steps as found, what they wait for their data; None
             while it has not shown it yet.
         time_shares: where the time of its steps as found goes, by kind; empty where nobody has
@@ -143,6 +146,7 @@ class Workload:
     parses_arguments: bool | None = None
     accumulation: Samples | None = None
     optimizer: str | None = None
+    mapped_blocks: Annotated[int, Meta(ge=0)] | None = None
     loading_share: Annotated[float, Meta(ge=0, le=1)] | None = None
     time_shares: Mapping[str, Annotated[float, Meta(ge=0, le=1)]] = field(
         default_factory=dict, hash=False
@@ -278,6 +282,7 @@ class Workload:
         parses_arguments: bool | None = None,
         accumulation: int | None = None,
         optimizer: str | None = None,
+        mapped_blocks: int | None = None,
     ) -> Workload:
         """The same job, with what its first trial has shown filled in."""
         return replace(
@@ -288,6 +293,7 @@ class Workload:
             ),
             accumulation=self.accumulation or accumulation,
             optimizer=self.optimizer or optimizer,
+            mapped_blocks=mapped_blocks if self.mapped_blocks is None else self.mapped_blocks,
             global_batch_size=self.global_batch_size or global_batch_size,
         )
 

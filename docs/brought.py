@@ -22,10 +22,12 @@ BROUGHT = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "recipes/README.md": "recipes.md",
-    "benchmarks/aa.txt": "benchmarks/aa.txt",
-    "benchmarks/search.txt": "benchmarks/search.txt",
+    **{
+        f"benchmarks/{kept.name}": f"benchmarks/{kept.name}"
+        for kept in ROOT.glob("benchmarks/*.txt")
+    },
 }
-"""A file of the repository, and where it lies on the site."""
+"""A file of the repository, and where it lies on the site; of readings all that are kept."""
 
 _HOMES = {place: source for source, place in BROUGHT.items()}
 _LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)]*)?\)")

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from checks_page import checks_page
 from drawings import DRAWINGS
+from knobs_page import knobs_page
 from manual import man_page
 from terminal import PICTURES
 
 from cputune.cli import cli
-from cputune.report.checks_page import checks_page
-from cputune.report.knobs_page import knobs_page
-from cputune.report.recipe_schema import recipe_schema
+from cputune.cli.recipes import recipe_schema
 
 
 def cli_page() -> str:

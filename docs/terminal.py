@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cputune.cli import cli
-from cputune.cli._output import set_color
+from cputune.cli.output import set_color
 from cputune.host import RecordedHost
 
 FOLDER = Path(__file__).parent / "terminal"

@@ -41,6 +41,38 @@ def _environment_unchanged() -> Iterator[None]:
     assert os.getcwd() == directory, "a test changed the working directory"
 
 
+_LAUNCHES = ("torch", "consumer")
+_ASKED_FOR = {
+    # what runs a test only where it is asked for: by `-m` with the marker's name, or one of these
+    "matrix": ("matrix",),  # make test-scripts
+    "thorough": ("consumer", "thorough"),  # make test-consumers
+    "nodes": ("nodes",),  # make test-nodes
+    "vm": ("vm",),  # make test-vm
+    "ipex": ("ipex",),  # make test-ipex
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what has a target of its own; what starts ranks is one group, begun first.
+
+    Two launches at once would only share the cores.
+    """
+    left = {
+        marker
+        for marker, names in _ASKED_FOR.items()
+        if not any(name in config.option.markexpr for name in names)
+    }
+    out = [item for item in items if any(item.get_closest_marker(marker) for marker in left)]
+    config.hook.pytest_deselected(items=out)
+    kept = set(items) - set(out)
+    items[:] = [item for item in items if item in kept]
+    for item in items:
+        if any(item.get_closest_marker(name) for name in _LAUNCHES):
+            item.add_marker(pytest.mark.xdist_group("launches"))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden/ anew from what is emitted"

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import pytest
 from hosts.recordings import open_recording
 
-import cputune.probing.quiet
+import cputune.probing.load
 import cputune.ranks.runner
 from cputune.cli import main
 from cputune.host import locks
 from cputune.plan import Plan
-from cputune.probing.quiet import Surroundings
+from cputune.probing.load import Surroundings
 from cputune.steps import Step
 
 HERE = Path(__file__).resolve().parent.parent
@@ -165,7 +165,7 @@ def _nothing_is_measured() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cputune.ranks.runner, "ProcessRunner", FakeProcessRunner)
         patch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
-        patch.setattr(cputune.probing.quiet, "look_around", lambda host: Surroundings())
+        patch.setattr(cputune.probing.load, "look_around", lambda host: Surroundings())
         yield
 
 

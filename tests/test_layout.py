@@ -19,10 +19,10 @@ from cputune.layout import (
     guide_plan,
     make_plan,
     rank_counts,
-    rank_slices,
     thread_counts,
     why_not_ranks,
 )
+from cputune.placing import rank_slices
 
 
 class TestUsableCores:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cputune.errors import ResultError
-from cputune.knobs.allocator import ALLOCATORS, JEMALLOC_SETTINGS
 from cputune.knobs.backend import BACKENDS
-from cputune.knobs.openmp import OPENMP_RUNTIMES
 from cputune.knobs.precision import PRECISIONS
+from cputune.knobs.preload import ALLOCATORS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES
 from cputune.plan import Plan
 
 

@@ -12,8 +12,7 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.errors import MissingPackageError
-from cputune.result import Result
-from cputune.trialtable import COLUMNS, trial_rows
+from cputune.result import COLUMNS, Result, trial_rows
 
 PAGE = (Path(__file__).parent.parent / "docs" / "library.md").read_text()
 

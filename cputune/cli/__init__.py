@@ -1,44 +1,68 @@
-"""The command line: parsing and printing, nothing else. One file per subcommand.
+"""The command line: parsing and printing, nothing else.
 
 Subcommands are imported when they are used, so that ``cputune --help`` stays quick.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import sys
 from importlib import import_module
 
 import click
 
-from cputune.cli._common import add_common_options
-from cputune.cli._manner import manner
-from cputune.cli._output import print_traceback, report_error, set_color, set_verbosity
-from cputune.cli._settings import (
+from cputune.cli.output import (
+    OutputError,
+    drop_output,
+    guard_streams,
+    print_traceback,
+    report_error,
+    set_color,
+    set_json,
+    set_verbosity,
+    verbosity,
+)
+from cputune.cli.settings import (
     Settings,
-    name_variables,
+    add_common_options,
+    option,
     read_settings,
     refuse_unknown_variables,
+    take_verbosity,
     variable_behind,
 )
-from cputune.cli._streams import OutputError, drop_output, guard_streams
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
 _SUBCOMMANDS = {
-    # name: the line in `cputune --help`; the module is cputune/cli/NAME.py
-    "doctor": "Say what is wrong with this machine for training, and how to mend it.",
-    "tune": "Measure plans on this machine and find the fastest.",
-    "show": "Show a result: the verdict, what to change, the launch, the plans.",
-    "compare": "Compare results: same machine, same work, and how much faster?",
-    "history": "List the results of earlier studies.",
-    "emit": "Write the launch files that reproduce the tuned plan.",
-    "run": "Train with the tuned plan here, now, in the foreground.",
-    "verify": "Hand launch files to their real consumers and say what they did.",
-    "report": "Write a result as one page for a browser, with pictures.",
-    "config": "Show every option's default, and which file or variable says so.",
-    "recipes": "List the workloads that can be tuned on.",
-    "completion": "Print the completion script for bash, zsh or fish.",
+    # name: (where it is, below cputune.cli; the line in `cputune --help`)
+    "doctor": (
+        "doctor.command",
+        "Say what is wrong with this machine for training, and the cure.",
+    ),
+    "tune": ("tune.command", "Measure plans on this machine and find the fastest."),
+    "show": ("results.show", "Show a result: the verdict, what to change, the launch, the plans."),
+    "compare": (
+        "results.compare",
+        "Compare results: same machine, same work, how much faster?",
+    ),
+    "history": ("results.history", "List the results of earlier studies."),
+    "emit": ("emit.command", "Write the launch files that reproduce the tuned plan."),
+    "run": ("run.command", "Train with the tuned plan here, now, in the foreground."),
+    "verify": (
+        "verify.command",
+        "Hand launch files to their consumers and say what they did.",
+    ),
+    "report": ("results.report", "Write a result as one page for a browser, with pictures."),
+    "config": (
+        "config.command",
+        "Show every option's default, and who says so.",
+    ),
+    "recipes": ("recipes.command", "List the workloads that can be tuned on."),
+    "completion": ("config.completion", "Print the completion script for bash, zsh or fish."),
 }
+_HELP = ("help", "--help", "-h")
 
 
 class _LazyGroup(click.Group):
@@ -48,19 +72,42 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _SUBCOMMANDS:
             return None
-        command = import_module(f"cputune.cli.{cmd_name}").command
+        module, name = _SUBCOMMANDS[cmd_name][0].split(".")
+        command = getattr(import_module(f"cputune.cli.{module}"), name)
         assert isinstance(command, click.Command)
-        add_common_options(command)
-        name_variables(command, cmd_name)
         if isinstance(ctx.obj, Settings):
             refuse_unknown_variables(command, cmd_name, os.environ)
             defaults = {**(ctx.default_map or {}), cmd_name: ctx.obj.defaults(command, cmd_name)}
             ctx.default_map = defaults
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """``cputune help``, ``cputune help tune`` and ``cputune --help terms`` beside click's."""
+        if args[:1] and args[0] in _HELP and len(args) == 2 and not args[1].startswith("-"):
+            args = ["--terms"] if args[1] == "terms" else [args[1], "--help"]
+        elif args == ["help"]:
+            args = ["--help"]
+        left = super().parse_args(ctx, args)
+        take_verbosity(ctx)
+        return left
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _SUBCOMMANDS and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(args[0], _SUBCOMMANDS, n=2)
+            meant = " or ".join(f"`cputune {name}`" for name in near)
+            script = args[0].endswith(".py")
+            hint = f"did you mean {meant}?" if near else "`cputune --help` lists the commands"
+            raise UsageError(
+                f"there is no command {args[0]!r}",
+                hint=f"cputune tune -- {args[0]}" if script else hint,
+            )
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_SUBCOMMANDS.items()))
+            formatter.write_dl([(name, line) for name, (_, line) in _SUBCOMMANDS.items()])
 
 
 def _read_settings(ctx: click.Context, parameter: click.Parameter, config: str | None) -> None:
@@ -79,7 +126,22 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) 
         ctx.exit()
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _print_terms(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from cputune.report.words import glossary
+
+        click.echo(glossary(), nl=False)
+        ctx.exit()
+
+
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--terms", is_flag=True, is_eager=True, hidden=True, callback=_print_terms, expose_value=False
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -97,14 +159,19 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) 
     callback=_read_settings,
     help="Defaults of options, in place of the usual files; none reads no file.",
 )
-@click.option(
+@option(
     "--color",
+    folder=True,
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
     help="Beats NO_COLOR, which beats FORCE_COLOR, which beats the terminal.",
 )
-def cli(color: str) -> None:
+@click.pass_context
+def cli(ctx: click.Context, color: str) -> None:
     """Find faults of a CPU training machine, tune training on it, emit the launch.
+
+    Without a command it looks at this machine and folder, and says the next step. `cputune
+    --help terms` explains its words.
 
     \b
     cputune doctor
@@ -112,16 +179,20 @@ def cli(color: str) -> None:
     cputune emit --format mpirun
     """
     set_color(color)
+    if ctx.invoked_subcommand is None:
+        from cputune.cli.look import look
+
+        look()
 
 
-add_common_options(cli)
-name_variables(cli, "")
+add_common_options(cli, "")
 
 
 def main() -> None:
     """The console script. Ends the process with the exit code of the contract."""
     guard_streams()
     set_verbosity(0)
+    set_json("--json" in _typed_words())
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
@@ -132,11 +203,22 @@ def main() -> None:
         # Where the reader went away (`cputune doctor | head`) there is nothing to say.
         code = error.exit_code if error.exit_code == 141 else report_error(error)
     except (CputuneError, click.Abort, click.ClickException, KeyboardInterrupt, OSError) as error:
-        verbose, as_json = manner(cli, sys.argv[1:])
-        if verbose >= 2:
+        if max(verbosity(), _typed_verbosity()) >= 2:
             print_traceback(error)
-        code = report_error(_of_ours(error), as_json=as_json)
+        code = report_error(_of_ours(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _typed_verbosity() -> int:
+    """How often -v was typed; click may have stopped before it came there."""
+    words = _typed_words()
+    return sum(len(w) - 1 for w in words if re.fullmatch("-v+", w)) + words.count("--verbose")
+
+
+def _typed_words() -> list[str]:
+    """What was typed, without the script and its arguments."""
+    words = sys.argv[1:]
+    return words[: words.index("--")] if "--" in words else words
 
 
 def _of_ours(error: BaseException) -> CputuneError:
@@ -151,7 +233,7 @@ def _of_ours(error: BaseException) -> CputuneError:
         )
     if not isinstance(error, click.ClickException):
         return Interrupted("interrupted")
-    hint, said = None, error.format_message()
+    hint, said = None, " ".join(error.format_message().split())
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"`{error.ctx.command_path} --help` shows what can be given"
     if isinstance(error, click.BadParameter) and (variable := variable_behind(error)):

@@ -1,4 +1,4 @@
-"""``cputune config``: the default of every option, and who says so."""
+"""``cputune config``: the default of every option, and who says so; ``cputune completion``."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
-from cputune.cli._output import console, print_json
-from cputune.cli._settings import (
+from cputune.cli.output import console, print_json
+from cputune.cli.settings import (
+    PROJECT_FILES,
+    Command,
+    Setting,
     Settings,
-    key_of,
+    json_option,
     options_of,
+    user_file,
     variable_behind,
     variable_of,
 )
-from cputune.cli._settings_files import PROJECT_FILES, user_file
 from cputune.errors import UsageError
 from cputune.hidden import without_password
 from cputune.visible import visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class OptionRow:
     """One option: its value where nothing is typed. ``place`` is a file or a variable."""
 
     command: str
@@ -36,7 +40,7 @@ class Row:
     variable: str
 
     def to_json(self) -> dict[str, Any]:
-        """A row of the ``cputune.config/1`` document."""
+        """The row in the ``cputune.config/1`` document."""
         return {
             "command": self.command or None,
             "option": self.key,
@@ -47,9 +51,9 @@ class Row:
         }
 
 
-@click.command(name="config")
+@click.command(name="config", cls=Command)
 @click.argument("command_name", required=False, metavar="[COMMAND]")
-@click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
+@json_option
 @click.pass_context
 def command(ctx: click.Context, command_name: str | None, as_json: bool) -> None:
     """Show every option's default, and which file or variable says so.
@@ -75,7 +79,7 @@ def command(ctx: click.Context, command_name: str | None, as_json: bool) -> None
         _print(root.obj, rows)
 
 
-def _rows(root: click.Context, name: str) -> Iterator[Row]:
+def _rows(root: click.Context, name: str) -> Iterator[OptionRow]:
     """The options of a command as click would fill them in."""
     assert isinstance(root.command, click.Group)
     command = root.command.get_command(root, name) if name else root.command
@@ -83,16 +87,18 @@ def _rows(root: click.Context, name: str) -> Iterator[Row]:
     defaults = root.obj.defaults(command, name)
     context = click.Context(command, info_name=name, default_map=defaults)
     for option in options_of(command):
-        key = key_of(option)
+        key = option.key
         value, source = _value(option, context)
         if key == "storage" and value is not None:
             value = without_password(value)
         variable = variable_of(name, key)
         place = {"file": root.obj.place_of(name, key), "variable": variable}.get(source)
-        yield Row(command=name, key=key, value=value, source=source, place=place, variable=variable)
+        yield OptionRow(
+            command=name, key=key, value=value, source=source, place=place, variable=variable
+        )
 
 
-def _value(option: click.Option, context: click.Context) -> tuple[Any, str]:
+def _value(option: Setting, context: click.Context) -> tuple[Any, str]:
     raw, source = option.consume_value(context, {})
     context.set_parameter_source(option.name or "", source)
     kinds = click.core.ParameterSource
@@ -111,7 +117,7 @@ def _value(option: click.Option, context: click.Context) -> tuple[Any, str]:
     return value if isinstance(value, (str, int, float, tuple)) else nothing, told
 
 
-def _document(settings: Settings, rows: list[Row]) -> dict[str, Any]:
+def _document(settings: Settings, rows: list[OptionRow]) -> dict[str, Any]:
     return {
         "schema": "cputune.config/1",
         "files": [{"path": file.path, "trusted": file.trusted} for file in settings.files],
@@ -119,7 +125,7 @@ def _document(settings: Settings, rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def _print(settings: Settings, rows: list[Row]) -> None:
+def _print(settings: Settings, rows: list[OptionRow]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -147,3 +153,20 @@ def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(visible(str(item)) for item in value) or "–"
     return "–" if value is None else visible(str(value))
+
+
+@click.command(name="completion", cls=Command)
+@click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str | None) -> None:
+    """Print the completion script for a shell; without a name for the one that is used.
+
+    \b
+    eval "$(cputune completion bash)"
+    """
+    name = shell or os.path.basename(os.environ.get("SHELL", ""))
+    found = get_completion_class(name)
+    if found is None:
+        raise UsageError("which shell is it?", hint="cputune completion bash, zsh or fish")
+    root = ctx.find_root().command
+    click.echo(found(root, {}, "cputune", "_CPUTUNE_COMPLETE").source())

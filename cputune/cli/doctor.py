@@ -2,84 +2,104 @@
 
 from __future__ import annotations
 
+import difflib
+import io
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli._doctor_hosts import diagnose_hosts, hosts_text, print_hosts
-from cputune.cli._explained import codes, explained, known
-from cputune.cli._hosts import chosen_hosts, host_options, reach_options
-from cputune.cli._output import console, json_text, tell, verbosity
+from cputune.cli.given import chosen_hosts, host_options
+from cputune.cli.output import console, json_text, put, tell, verbosity
+from cputune.cli.settings import Command, force_option, json_option, option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
 from cputune.doctor.finding import FoundOn
 from cputune.errors import CannotError, UsageError
 from cputune.host import read_document
 
 if TYPE_CHECKING:
+    from cputune.doctor.hosts import HostsDiagnosis
     from cputune.host import Host
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
+_STARTS = "it names a program that is started"
+_LIVE_ONLY = {
+    # what looks at something else than this machine as it is: options that do not go with it
+    "root": ("deep", "python", "hosts"),
+    "record": ("hosts",),
+    "stack": ("deep", "everything", "python", "hosts"),
+    "check_file": ("deep", "everything", "hosts"),
+}
+_WHY_NOT = {
+    "deep": "--deep looks at the live machine",
+    "everything": "--all tells what is fine with a machine",
+    "python": "--python names an interpreter of this machine",
+    "hosts": "--hosts looks at live machines",
+}
 
 
-@click.command(name="doctor")
-@click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="For pasting into an issue.")
-@click.option("--print-fix", is_flag=True, help="The cures as one shell script.")
-@click.option(
+@click.command(name="doctor", cls=Command)
+@json_option
+@option("--markdown", "as_markdown", is_flag=True, help="For pasting into an issue.")
+@option("--print-fix", is_flag=True, help="The cures as one shell script.")
+@option(
     "--explain",
     is_flag=False,
     flag_value="",
     metavar="[CODE]",
     help="The whole story of a check, with its threads; without CODE a list of all checks.",
 )
-@click.option("--all", "everything", is_flag=True, help="Also what was looked for and is fine.")
-@click.option("--only", multiple=True, metavar="CODE|SEVERITY,…", help="Show these alone.")
-@click.option("--ignore", multiple=True, metavar="CODE,…", help="Leave these out.")
-@click.option(
+@option(
+    "--all", "everything", is_flag=True, folder=True, help="Also what was looked for and is fine."
+)
+@option("--only", multiple=True, folder=True, metavar="CODE|SEVERITY,…", help="Show these alone.")
+@option("--ignore", multiple=True, folder=True, metavar="CODE,…", help="Leave these out.")
+@option(
     "--fail-on",
     type=click.Choice([*_SEVERITIES, "never"]),
     default="error",
     show_default=True,
+    folder=True,
     help="End with 1 where a finding is as bad as this.",
 )
-@click.option("--root", metavar="DIR", help="Look at a recorded machine (DIR/proc, DIR/sys).")
-@click.option("--record", metavar="DIR", help="Record this machine for --root, without names.")
-@click.option("--python", metavar="PATH", help="Examine the packages of another interpreter.")
-@click.option("--deep", is_flag=True, help="Also start children that import and measure.")
-@click.option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
+@option("--root", metavar="DIR", help="Look at a recorded machine (DIR/proc, DIR/sys).")
+@option(
+    "--record",
+    metavar="DIR",
+    help="Record this machine for --root, without names.",
+    why_not="it names a folder that is written",
+)
+@option(
+    "--python",
+    metavar="ENV",
+    help="Examine the packages of another environment, or interpreter.",
+    why_not=_STARTS,
+)
+@option(
+    "--deep",
+    is_flag=True,
+    help="Also start children that import and measure.",
+    why_not="it starts processes",
+)
+@option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @host_options
-@reach_options
-@click.option("--launch", metavar="PATH", help="With hosts: what must lie on all, alike.")
-@click.option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
-@click.option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
-@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+@option("--launch", metavar="PATH", help="With hosts: what must lie on all, alike.")
+@option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
+@option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="-",
+    help="Write there; - is stdout.",
+    why_not="it names a file that is written",
+)
+@force_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    as_json: bool,
-    as_markdown: bool,
-    print_fix: bool,
-    explain: str | None,
-    everything: bool,
-    only: tuple[str, ...],
-    ignore: tuple[str, ...],
-    fail_on: str,
-    root: str | None,
-    record: str | None,
-    deep: bool,
-    stack: str | None,
-    check_file: str | None,
-    python: str | None,
-    output: str,
-    force: bool,
-    launch: str | None,
-    **others: Any,
-) -> None:
+def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked: Any) -> None:
     """Say what is wrong with this machine for training, and how to mend it.
 
     \b
@@ -90,75 +110,91 @@ def command(
     cputune doctor --stack torch=2.6.0
     cputune doctor --hosts node1,node2 --launch launch/
     """
-    if as_json + as_markdown + print_fix > 1:
+    forms = {"json": as_json, "markdown": asked["as_markdown"], "fix": asked["print_fix"]}
+    form = next((form for form, chosen in forms.items() if chosen), "text")
+    output, force, fail_on = asked["output"], asked["force"], asked["fail_on"]
+    if sum(forms.values()) > 1:
         raise UsageError("--json, --markdown and --print-fix exclude each other")
-    if sum(asked is not None for asked in (explain, record, stack or check_file)) > 1:
+    explain, record = asked["explain"], asked["record"]
+    stack, check_file = asked["stack"], asked["check_file"]
+    if sum(given is not None for given in (explain, record, stack or check_file)) > 1:
         raise UsageError("--explain, --record and --stack or --check-file exclude each other")
-    if everything and (stack is not None or check_file is not None):
-        raise UsageError(
-            "--all tells what is fine with a machine", hint="leave --stack and --check-file away"
-        )
-    if deep and (root is not None or stack is not None or check_file is not None):
-        raise UsageError(
-            "--deep looks at the live machine",
-            hint="leave --root, --stack and --check-file away",
-        )
-    if python is not None and (root is not None or stack is not None):
-        raise UsageError(
-            "--python names an interpreter of this machine", hint="leave --root and --stack away"
-        )
-    form = "json" if as_json else "markdown" if as_markdown else "fix" if print_fix else "text"
+    _refuse_what_needs_the_machine(asked)
     if explain is not None:
-        _put(explained(explain, as_json=as_json), output, force)
+        put(_explained(explain, as_json=as_json), output, force=force)
         return
-    chosen = _chooser(_words(only, (*codes(), *_SEVERITIES)), _words(ignore, codes()))
-    alone = root is not None or record is not None or stack is not None or check_file is not None
-    hosts = chosen_hosts(**others, allocation=not alone)
+    chosen = _chooser(_words(only, (*codes(), *_SEVERITIES)), _words(asked["ignore"], codes()))
+    alone = any(asked[name] is not None for name in _LIVE_ONLY)
+    ways = {name: asked[name] for name in ("hosts", "hostfile", "through", "ssh", "host_timeout")}
+    hosts = chosen_hosts(**ways, allocation=not alone)
     if hosts is not None and alone:
         raise UsageError(
-            "--hosts looks at live machines",
-            hint="leave --root, --record, --stack and --check-file away",
+            f"{_WHY_NOT['hosts']}", hint="leave --root, --record, --stack and --check-file away"
         )
     if hosts is not None:
-        if everything or form == "fix":
+        if asked["everything"] or form == "fix":
             raise UsageError(
                 "--all and --print-fix are about one machine", hint="--hosts none, on that machine"
             )
-        seen = diagnose_hosts(hosts, python=python, launch=launch, deep=deep).only(chosen)
+        from cputune.doctor.hosts import look_at_hosts
+
+        seen = look_at_hosts(
+            hosts.nodes,
+            hosts.reach,
+            seconds=hosts.seconds,
+            python=asked["python"],
+            launch=asked["launch"],
+            deep=asked["deep"],
+            on_seen=lambda one: tell(f"{one.name} has answered") if verbosity() > 0 else None,
+        ).only(chosen)
         if output == "-" and form == "text":
-            print_hosts(seen, console())
+            from cputune.report.diagnosis import print_hosts
+
+            print_hosts(seen, console(), stories=verbosity() > 0)
         else:
-            _put(hosts_text(seen, form), output, force)
+            put(_hosts_text(seen, form), output, force=force)
         _end(ctx, seen, fail_on)
         return
-    if launch is not None:
+    if asked["launch"] is not None:
         raise UsageError("--launch is compared between hosts", hint="name them: --hosts a,b")
-    host = _host(root, python)
+    host = _host(asked["root"], asked["python"])
     if record is not None:
         if form != "text":
             raise UsageError("--record writes a directory, and no document")
-        _keep(host, record)
+        from cputune.probing.recording import record as keep
+
+        keep(host, record)
+        tell(f"recorded this machine in {record}; look at it before you share it")
         return
-    diagnosis = _diagnose(host, deep=deep, stack=stack, check_file=check_file)
-    if python is not None:
+    diagnosis = _diagnose(host, deep=asked["deep"], stack=stack, check_file=check_file)
+    if asked["python"] is not None:
         diagnosis = diagnosis.for_python(host.executable)
     diagnosis = diagnosis.only(chosen)
-    if everything:
+    if asked["everything"]:
         diagnosis = _with_what_is_fine(diagnosis, chosen)
     about_machine = stack is None and check_file is None
     if form == "fix":
         from cputune.report.fixes import fix_script
 
         again = chosen if about_machine else lambda finding: False
-        _put(fix_script(diagnosis, chosen=again), output, force)
+        put(fix_script(diagnosis, chosen=again), output, force=force)
     elif output == "-" and form == "text":
         from cputune.report.diagnosis import print_text
 
         print_text(diagnosis, console(), machine=about_machine, stories=verbosity() > 0)
     else:
         text = _rendered(diagnosis, form, host, machine=about_machine, stories=verbosity() > 0)
-        _put(text, output, force)
+        put(text, output, force=force)
     _end(ctx, diagnosis, fail_on)
+
+
+def _refuse_what_needs_the_machine(asked: dict[str, Any]) -> None:
+    """Raise UsageError where an option is about the live machine, and another is judged."""
+    for name, others in _LIVE_ONLY.items():
+        for other in others:
+            if asked[name] is not None and asked[other]:
+                away = name.replace("_", "-")
+                raise UsageError(_WHY_NOT[other], hint=f"leave --{away} away")
 
 
 def _end(ctx: click.Context, diagnosis: FoundOn, fail_on: str) -> None:
@@ -187,7 +223,7 @@ def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | No
         from cputune.doctor.named_stack import judge_stack
 
         return Diagnosis(facts=facts, findings=judge_stack(stack, facts))
-    from cputune.doctor.configured import configured_findings
+    from cputune.doctor.checkfile import configured_findings
 
     found = (*diagnose(facts).findings, *configured_findings(facts, host))
     if deep:
@@ -201,7 +237,7 @@ def _with_what_is_fine(
     diagnosis: Diagnosis, chosen: Callable[[Finding | Check], bool]
 ) -> Diagnosis:
     """The same with every check of the facts, those of files and children left out."""
-    from cputune.doctor.looked import looked_at
+    from cputune.doctor.registry import looked_at
 
     found = {finding.code for finding in (*diagnosis.findings, *diagnosis.hidden)}
     looked = looked_at(diagnosis.facts, found)
@@ -221,18 +257,11 @@ def _text_of(path: str) -> str:
         ) from error
 
 
-def _keep(host: Host, directory: str) -> None:
-    from cputune.probing.recording import record
-
-    record(host, directory)
-    tell(f"recorded this machine in {directory}; look at it before you share it")
-
-
 def _words(options: tuple[str, ...], choices: tuple[str, ...]) -> frozenset[str]:
     """The words of options that may be given several times, and hold lists with commas."""
     words = [word.strip() for option in options for word in option.split(",") if word.strip()]
     for word in words:
-        known(word, choices)
+        _known(word, choices)
     return frozenset(words)
 
 
@@ -258,18 +287,66 @@ def _rendered(diagnosis: Diagnosis, form: str, host: Host, *, machine: bool, sto
         return json_text(said, encoding=sys.stdout.encoding)
     if form == "markdown":
         return scrub.text(markdown(diagnosis, machine=machine))
-    import io
-
     buffer = io.StringIO()
     print_text(diagnosis, console(buffer), machine=machine, stories=stories)
     return buffer.getvalue()
 
 
-def _put(text: str, output: str, force: bool) -> None:
-    if output == "-":
-        sys.stdout.write(text)
-        return
-    from cputune.host import write_atomically
+def _hosts_text(diagnosis: HostsDiagnosis, form: str) -> str:
+    """What was seen of several hosts as ``json``, ``markdown`` or ``text``.
 
-    write_atomically(Path(output), text, force=force)
-    tell(f"wrote {output}")
+    It names hosts, since that is what it is for; of users and their homes nothing is told.
+    """
+    from cputune.host import LiveHost
+    from cputune.probing.scrub import Scrubber
+    from cputune.report.diagnosis import hosts_document, hosts_markdown, print_hosts
+
+    if form == "text":
+        buffer = io.StringIO()
+        print_hosts(diagnosis, console(buffer), stories=verbosity() > 0)
+        return buffer.getvalue()
+    variables = LiveHost().environment()
+    scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
+    if form == "json":
+        return json_text(scrub.document(hosts_document(diagnosis)), encoding=sys.stdout.encoding)
+    return scrub.text(hosts_markdown(diagnosis))
+
+
+def _explained(code: str, *, as_json: bool) -> str:
+    """The story of a check, or the list of all where ``code`` is empty."""
+    from cputune.doctor.registry import all_checks
+    from cputune.report.diagnosis import check_document, check_list, explain
+
+    if not code:
+        checks = all_checks()
+        documents = {"schema": "cputune.checks/1", "checks": [check_document(c) for c in checks]}
+        return json_text(documents) if as_json else check_list(checks) + _pages()
+    _known(code, codes())
+    check = next(check for check in all_checks() if check.code == code)
+    return json_text(check_document(check)) if as_json else explain(check)
+
+
+def _pages() -> str:
+    """Where the pages of docs/ lie: inside the wheel, or beside the package in a checkout."""
+    package = Path(str(resources.files("cputune")))
+    places = (package / "docs", package.parent / "docs")
+    found = next((place for place in places if (place / "checks.md").is_file()), None)
+    return f"All of them on one page: {found / 'checks.md'}\n" if found else ""
+
+
+def codes() -> tuple[str, ...]:
+    """The codes of all checks."""
+    from cputune.doctor.registry import all_checks
+
+    return tuple(check.code for check in all_checks())
+
+
+def _known(word: str, words: tuple[str, ...]) -> None:
+    """Raise UsageError for a word that is none of these."""
+    if word in words:
+        return
+    near = difflib.get_close_matches(word, words, n=3)
+    hint = (
+        "did you mean " + " or ".join(near) if near else "cputune doctor --explain lists the codes"
+    )
+    raise UsageError(f"no check is called {word!r}", hint=hint)

@@ -3,119 +3,101 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cputune.cli._cluster import cluster_of
-from cputune.cli._hosts import read_hostfile
-from cputune.cli._seen import networks_seen
-from cputune.cli._tuned import (
-    WithScript,
+from cputune.cli.given import (
+    choose_python,
+    complete_result,
     facts_of,
     launched,
+    networks_seen,
+    python_option,
+    read_hostfile,
     say,
-    script_of,
     tuned,
 )
-from cputune.emitters import (
-    FORMATS,
-    MPI_DIALECTS,
-    PRINTED_FORMATS,
-    EmittedFile,
-    Node,
-    emit,
-    parse_hosts,
-)
+from cputune.cli.output import tell
+from cputune.cli.settings import Command, given, option, options_from, script_of
+from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, Node, emit, parse_hosts
 from cputune.errors import CannotError, UsageError
-from cputune.facts import Network
 from cputune.host import read_document, write_atomically
+from cputune.host.interpreter import training_python
+from cputune.options import Cluster, EmitOptions
 
 DEFAULT_DIRECTORY = Path("launch")
+_NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
+_PATH = click.Path(path_type=Path)
+_MACHINES = "it names machines that a launch starts processes on"
 
 
-def _completing(
-    names: Sequence[str],
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    return lambda _ctx, _parameter, typed: [name for name in names if name.startswith(typed)]
-
-
-@click.command(name="emit", cls=WithScript)
-@click.argument("result", required=False, type=click.Path(path_type=Path))
-@click.option(
+@click.command(name="emit", cls=Command, takes_script=True)
+@click.argument("result", required=False, type=_PATH, shell_complete=complete_result)
+@option(
     "--format",
     "-f",
     "format_",
     required=True,
     metavar="FORMAT",
-    shell_complete=_completing((*FORMATS, *PRINTED_FORMATS, "all")),
-    help="One of: " + ", ".join((*FORMATS, *PRINTED_FORMATS, "all")) + ".",
+    folder=True,
+    help="One of: " + ", ".join(_NAMES) + ".",
 )
-@click.option(
-    "-o", "--output", help="Directory or file; - prints the main file. Default: launch/, for env -."
+@option(
+    "-o",
+    "--output",
+    help="Directory or file; - prints the main file. Default: launch/, for env -.",
+    why_not="it names a file that is written",
 )
-@click.option("--force", is_flag=True, help="Replace files that exist.")
-@click.option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
-@click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
-@click.option("--nodes", type=int, help="Machines to run on. Default: as many as hosts, else 1.")
-@click.option("--hostfile", type=click.Path(path_type=Path), help="Hosts, in any MPI's form.")
-@click.option("--hosts", help="Hosts: a,b:2,[fd00::1].")
-@click.option(
-    "--mpi", metavar="NAME", help="One of: " + ", ".join(MPI_DIALECTS) + ". Default: as found."
+@option("--force", is_flag=True, help="Replace files that exist.", why_not="it replaces files")
+@option("--root", metavar="DIR", help="Plan for a recorded machine (doctor --record DIR).")
+@option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@option("--hostfile", type=_PATH, help="Hosts, in any MPI's form.", why_not=_MACHINES)
+@option("--hosts", help="Hosts: a,b:2,[fd00::1].", why_not=_MACHINES)
+@options_from(EmitOptions)
+@python_option
+@option(
+    "--accelerate-version",
+    metavar="VERSION",
+    folder=True,
+    help="Where the job runs, e.g. 1.12.",
 )
-@click.option("--accelerate-version", metavar="VERSION", help="Where the job runs, e.g. 1.12.")
-@click.option("--transformers-version", metavar="VERSION", help="Where the job runs, e.g. 4.56.")
-@click.option("--batch-per-rank", type=click.IntRange(min=1), help="Samples of each rank per step.")
-@click.option(
-    "--global-batch-size", type=click.IntRange(min=1), help="Samples of all ranks per step."
+@option(
+    "--transformers-version",
+    metavar="VERSION",
+    folder=True,
+    help="Where the job runs, e.g. 4.56.",
 )
-@click.option("--interface", help="Network interface between nodes, e.g. eth0.")
-@click.option(
+@option(
+    "--batch-per-rank",
+    type=click.IntRange(min=1),
+    folder=True,
+    help="Samples of each rank per step.",
+)
+@option(
+    "--global-batch-size",
+    type=click.IntRange(min=1),
+    folder=True,
+    help="Samples of all ranks per step.",
+)
+@option(
     "--doctor",
     "seen",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=_PATH,
+    why_not=_MACHINES,
     help="What `doctor --hosts ... --json` saw: hosts and their interfaces.",
 )
-@click.option("--job-name", help="Name of the job on a cluster.")
-@click.option("--namespace", help="Kubernetes namespace.")
-@click.option("--image", help="Container image, e.g. registry.example.com/bert:1.")
-@click.option("--base-image", help="Image that the Dockerfile starts from.")
-@click.option("--pvc", help="Volume claim for data and output.")
-@click.option("--pvc-size", help="Its size, e.g. 20Gi.")
-@click.option("--storage-class", help="Its storage class.")
-@click.option("--memory", help="Memory of a pod, e.g. 32Gi.")
-@click.option("--shm", help="/dev/shm of a pod, e.g. 2Gi.")
-@click.option("--node-selector", multiple=True, metavar="LABEL=VALUE", help="Nodes to run on.")
-@click.option("--label", "labels", multiple=True, metavar="LABEL=VALUE", help="Of job and pods.")
-@click.option(
-    "--toleration",
-    "tolerations",
-    multiple=True,
-    metavar="KEY[=VALUE][:EFFECT]",
-    help="A taint of nodes that pods bear.",
+@options_from(Cluster)
+@option(
+    "--verify",
+    is_flag=True,
+    help="Then hand the files to their consumers.",
+    why_not="it starts processes",
 )
-@click.option("--image-pull-secret", "pull_secrets", multiple=True, help="Secret of the registry.")
-@click.option(
-    "--secret-env",
-    "secret_variables",
-    multiple=True,
-    metavar="NAME=SECRET/KEY",
-    help="A variable from a Secret, e.g. HF_TOKEN=hub/token.",
-)
-@click.option("--ttl", "ttl_seconds", type=int, help="Seconds that a PyTorchJob stays when done.")
-@click.option("--user-id", type=int, help="User that pods run as. Default: 1000.")
-@click.option("--runtime", help="ClusterTrainingRuntime of a TrainJob.")
-@click.option("--time", "time_limit", help="Slurm time limit, e.g. 04:00:00.")
-@click.option("--no-carrier", is_flag=True, help="Flags alone; refuse what they cannot carry.")
-@click.option("--verify", is_flag=True, help="Then hand the files to their consumers.")
-@click.option(
-    "--share-machine", is_flag=True, help="Verify even while another process measures here."
-)
-@click.option("--partition", help="Slurm partition.")
-@click.option("--account", help="Slurm account.")
+@option("--share-machine", is_flag=True, help="Verify even while another process measures here.")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Write the launch files that reproduce a tuned plan.
@@ -127,50 +109,44 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     cputune emit --format mpirun
     cputune emit --format all -o launch --nodes 2 --hosts node1,node2
     cputune emit --format torchrun -- run_qa.py --model_name_or_path bert-base-uncased
-    """
+    """  # fmt: skip
     script = script_of(ctx)
-    if options["output"] is None and options["format_"] in PRINTED_FORMATS:
-        options["output"] = "-"
-    if options["verify"] and options["output"] == "-":
+    output, verify = options["output"], options["verify"]
+    if output is None and options["format_"] in PRINTED_FORMATS:
+        output = "-"
+    if verify and output == "-":
         raise UsageError("--verify needs files", hint="cputune emit -f mpirun -o DIR --verify")
-    if options["share_machine"] and not options["verify"]:
+    if options["share_machine"] and not verify:
         raise UsageError("--share-machine is for --verify", hint="give --verify beside it")
-    if options["verify"] and options["root"] is not None:
+    if verify and options["root"] is not None:
         raise UsageError("--verify starts ranks on this machine", hint="leave --root away")
+    asked = given(EmitOptions, options)
+    choose_python(options["python"], script or ())
     facts = facts_of(options["root"])
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
     networks = {} if options["seen"] is None else networks_seen(options["seen"])
-    hosts = _hosts(options["hostfile"], options["hosts"]) or _nodes_of(networks)
+    # Where no hosts are named, those that the doctor has reached.
+    hosts = _hosts(options["hostfile"], options["hosts"]) or tuple(Node(name=n) for n in networks)
+    batch = options["batch_per_rank"], options["global_batch_size"]
+    versions = {n: options[f"{n}_version"] for n in ("accelerate", "transformers")}
     files = emit(
         result,
         options["format_"],
         facts=facts,
-        workload=launched(
-            result,
-            script,
-            options["batch_per_rank"],
-            options["global_batch_size"],
-            nodes=options["nodes"] or len(hosts) or 1,
-        ),
-        nodes=options["nodes"],
+        workload=launched(result, script, *batch, nodes=asked.nodes or len(hosts) or 1),
+        nodes=asked.nodes,
         hosts=hosts,
-        mpi=options["mpi"],
-        python=sys.executable if facts.package("torch") and not facts.recorded else None,
-        versions={
-            name: options[f"{name}_version"]
-            for name in ("accelerate", "transformers")
-            if options[f"{name}_version"]
-        },
-        cluster=cluster_of(options),
+        mpi=asked.mpi,
+        python=training_python() if facts.package("torch") and not facts.recorded else None,
+        versions={name: version for name, version in versions.items() if version},
+        cluster=given(Cluster, options),
         networks=networks,
-        carrier=not options["no_carrier"],
+        carrier=asked.carrier,
     )
     for note in dict.fromkeys(note for file in files for note in file.notes):
         say(note)
-    written = _write(
-        files, options["output"], options["force"], several=options["format_"] == "all"
-    )
-    if options["verify"]:
+    written = _write(files, output, options["force"], several=options["format_"] == "all")
+    if verify:
         _verify(ctx, written, options["result"], share_machine=options["share_machine"])
 
 
@@ -182,11 +158,6 @@ def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:
     if hostfile is None:
         return ()
     return read_hostfile(hostfile)
-
-
-def _nodes_of(networks: Mapping[str, Network]) -> tuple[Node, ...]:
-    """The hosts that the doctor has reached, where no others are named."""
-    return tuple(Node(name=name) for name in networks)
 
 
 def _write(
@@ -221,7 +192,6 @@ def _write(
 def _verify(
     ctx: click.Context, paths: Sequence[Path], result: Path | None, *, share_machine: bool
 ) -> None:
-    from cputune.cli._output import tell
     from cputune.cli.verify import exit_code, print_text
     from cputune.report.tuning import waiting_line
     from cputune.verifier import verify

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 
-from cputune.cli._output import console, json_text, tell
-from cputune.cli._tuned import WithScript, script_of
-from cputune.errors import UsageError
-from cputune.workload import DEFAULT_RECIPE, Workload, load_recipe, recipe_names, recipes_dir
+from cputune.cli.given import choose_python, python_option
+from cputune.cli.output import console, json_text, put, tell
+from cputune.cli.settings import Command, force_option, json_option, option, script_of
+from cputune.errors import CannotError, UsageError
+from cputune.script import read_typed, require_trainable
+from cputune.workload import (
+    DEFAULT_RECIPE,
+    Recipe,
+    Workload,
+    load_recipe,
+    recipe_names,
+    recipes_dir,
+)
 
 _ACTIONS = ("list", "show", "new", "schema")
 
 
-@click.command(name="recipes", cls=WithScript)
+@click.command(name="recipes", cls=Command, takes_script=True)
 @click.argument("action", required=False, metavar="[" + "|".join(_ACTIONS) + "]")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
-@click.option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
-@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+@json_option
+@option("-o", "--output", metavar="FILE", default="-", help="Write there; - is stdout.")
+@force_option
+@python_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -29,6 +44,7 @@ def command(
     as_json: bool,
     output: str,
     force: bool,
+    python: str | None,
 ) -> None:
     """List the workloads that can be tuned on, show one, begin one of your own.
 
@@ -57,12 +73,11 @@ def command(
         assert name is not None
         text = _shown(name, as_json)
     elif action == "new":
-        text = _begun(script or ())
+        choose_python(python, script or ())
+        text = recipe_of_script(script or ())
     else:
-        from cputune.report.recipe_schema import recipe_schema
-
         text = json_text(recipe_schema())
-    _put(text, output, force)
+    put(text, output, force=force)
 
 
 def _print_list(as_json: bool) -> None:
@@ -106,17 +121,130 @@ def _shown(name: str, as_json: bool) -> str:
     return f"# {recipe.name}: parameters: {counted}; memory: {memory}\n{text}"
 
 
-def _begun(script: tuple[str, ...]) -> str:
-    from cputune.cli._begun import recipe_of_script
+_TASKS = (
+    # the end of a model's class, its task
+    ("ForQuestionAnswering", "question-answering"),
+    ("ForSequenceClassification", "sequence-classification"),
+    ("ForTokenClassification", "token-classification"),
+    ("ForMaskedLM", "masked-lm"),
+    ("ForCausalLM", "causal-lm"),
+    ("LMHeadModel", "causal-lm"),
+    ("ForConditionalGeneration", "seq2seq-lm"),
+    ("ForImageClassification", "image-classification"),
+)
+_HEAD = """# Begun by what the first step of {script} showed. Numbers that a sequence or a batch had
+# then may differ in other steps: look them over. `cputune tune --recipe FILE` trains it.
+"""
 
-    return recipe_of_script(script)
+
+def recipe_of_script(script: Sequence[str]) -> str:
+    """Run a script for one step, as a trial does, and write down what it trains.
+
+    Raises CputuneError where the script cannot be run, or trains what no recipe describes.
+    """
+    from cputune.layout import baseline_plan
+    from cputune.probing import probe
+    from cputune.ranks.runner import ProcessRunner
+    from cputune.steps import TrialError
+
+    for note in read_typed(script).notes:
+        tell(f"note: {note}")
+    job = Workload.script(script)
+    require_trainable(job.argv)
+    facts = probe()
+    plan = baseline_plan(facts, ranks=job.launch_ranks)
+    with ProcessRunner(job, facts, on_note=tell) as runner:
+        try:
+            with closing(runner.steps(plan)) as steps:  # type: ignore[type-var]
+                step = next(steps)
+        except TrialError as error:
+            raise CannotError(
+                f"the script cannot be run: {error}",
+                hint="`cputune tune` tells more",
+                details=error.details,
+            ) from error
+        return begun(job.name, runner.trained, step.samples)
 
 
-def _put(text: str, output: str, force: bool) -> None:
-    if output == "-":
-        sys.stdout.write(text)
-        return
-    from cputune.host import write_atomically
+def begun(script: str, state: Mapping[str, Any], samples: int) -> str:
+    """The recipe of what a rank told of its first step. Raises CannotError."""
+    model = state.get("model") or {}
+    name, config = str(model.get("class", "")), model.get("config") or {}
+    task = next((task for end, task in _TASKS if name.endswith(end)), None)
+    if task is None or not config:
+        raise CannotError(
+            f"no recipe describes the training of {name or 'a model that shows no class'}",
+            hint="tune on the script itself: cputune tune -- " + script,
+        )
+    length = state.get("sequence_length")
+    if length is None and "image_size" in config and "patch_size" in config:
+        length = (config["image_size"] // config["patch_size"]) ** 2 + 1
+    lines = [
+        f"description = {_toml(f'As in {script}')}",
+        f"task = {_toml(task)}",
+        f"sequence_length = {length or 1}",
+        f"global_batch_size = {samples}",
+        f"learning_rate = {state.get('learning_rate') or 5e-5}",
+        "",
+        "[model]",
+        *(f"{key} = {_toml(value)}" for key, value in sorted(config.items()) if _told(key)),
+    ]
+    if name.startswith("Peft"):
+        lines += ["", "# The script trains by peft: name its matrices here.", "# [lora]"]
+        lines += ["# rank = 8", "# alpha = 16.0", '# target_modules = ["query", "value"]']
+    return _HEAD.format(script=json.dumps(script)) + "\n".join(lines) + "\n"
 
-    write_atomically(Path(output), text, force=force)
-    tell(f"wrote {output}")
+
+def _told(key: str) -> bool:
+    return bool(re.fullmatch(r"[A-Za-z0-9_]+", key)) and key != "transformers_version"
+
+
+def _toml(value: bool | int | float | str) -> str:
+    """A value as TOML writes it; its texts are JSON's, but for DEL, which JSON does not escape."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+ADDRESS = "https://json-schema.org/draft/2020-12/schema"
+
+_MEANING = {
+    "description": "One line for people.",
+    "task": "What the model learns.",
+    "model": "A transformers configuration: model_type and its fields.",
+    "hub_id": "The same model on the hub, or a local folder that holds it.",
+    "sequence_length": "Tokens of one sample (of an image: its patches, and one).",
+    "target_length": "Tokens that a seq2seq-lm writes for one sample.",
+    "global_batch_size": "Samples of one optimizer step over all ranks; constant while tuning.",
+    "learning_rate": "Peak learning rate.",
+    "dataset": "On the hub: name, name/configuration or owner/name/configuration.",
+    "doc_stride": "Overlap of the windows over a long context, in tokens.",
+    "lora": "Train low-rank matrices beside frozen weights (peft).",
+    "source": "Where the numbers are from.",
+}
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The schema of what stands in the file: the name is the file's own."""
+    import msgspec
+
+    (_, *_), parts = msgspec.json.schema_components([Recipe], ref_template="#/$defs/{name}")
+    recipe = dict(parts.pop("Recipe"))
+    properties = {
+        key: {**value, "description": _MEANING[key]}
+        for key, value in recipe["properties"].items()
+        if key != "name"
+    }
+    properties["model"] |= {
+        "required": ["model_type"],
+        "properties": {"model_type": {"type": "string"}},
+    }
+    return {
+        "$schema": ADDRESS,
+        "title": "cputune recipe",
+        "type": "object",
+        "properties": properties,
+        "required": [key for key in recipe["required"] if key != "name"],
+        "additionalProperties": False,
+        "$defs": {
+            name: {**part, "additionalProperties": False} for name, part in sorted(parts.items())
+        },
+    }

@@ -8,33 +8,42 @@ from pathlib import Path
 
 import click
 
-from cputune.cli._tuned import (
-    WithScript,
+from cputune.cli.given import (
+    choose_python,
+    complete_result,
     facts_of,
     launched,
+    python_option,
     say,
-    script_of,
     tuned,
 )
-from cputune.emitters.job import rank_script
-from cputune.errors import CannotError, UsageError
+from cputune.cli.settings import Command, option, script_of
+from cputune.emitters.command import rank_script
+from cputune.errors import CannotError, MissingPackageError, UsageError
+from cputune.host.interpreter import has_module, training_python
 from cputune.layout import baseline_plan, guide_plan
 from cputune.plan import Plan
 from cputune.result import Result
 
 
-@click.command(name="run", cls=WithScript)
-@click.argument("result", required=False, type=click.Path(path_type=Path))
-@click.option(
+@click.command(name="run", cls=Command, takes_script=True)
+@click.argument(
+    "result", required=False, type=click.Path(path_type=Path), shell_complete=complete_result
+)
+@option(
     "--plan",
     metavar="PLAN",
     default="best",
     show_default=True,
+    folder=True,
     help="best, baseline, or the number of a trial.",
 )
-@click.option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@option("--other-machine", is_flag=True, help="Take a result of another machine.")
+@python_option
 @click.pass_context
-def command(ctx: click.Context, result: Path | None, plan: str, other_machine: bool) -> None:
+def command(
+    ctx: click.Context, result: Path | None, plan: str, other_machine: bool, python: str | None
+) -> None:
     """Train with the best plan on this machine, now, in the foreground.
 
     RESULT is what `cputune tune` wrote (cputune.json), or an id of `cputune history`. Output,
@@ -49,7 +58,13 @@ def command(ctx: click.Context, result: Path | None, plan: str, other_machine: b
     from cputune.ranks import foreground
     from cputune.steps import Infeasible
 
+    choose_python(python, script_of(ctx) or ())
     facts = facts_of()
+    if not has_module("torch"):
+        raise MissingPackageError(
+            f"{training_python()} has no torch, so nothing can be trained",
+            hint="--python ENV names the environment that has it",
+        )
     found = tuned(result, facts, other_machine=other_machine)
     workload = launched(found, script_of(ctx))
     if found is None:

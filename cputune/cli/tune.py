@@ -2,115 +2,87 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
+import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from cputune.cli._asked import fixed_values, job_of, require_shareable, seconds_of
-from cputune.cli._commands import again, print_space
-from cputune.cli._hosts import chosen_hosts, host_options, reach_options
-from cputune.cli._output import console, print_json, tell
-from cputune.cli._places import refuse_overwriting, study_path
-from cputune.cli._results import remember
-from cputune.cli._signals import interrupted_by_any_signal
-from cputune.errors import Interrupted, MissingPackageError, UsageError
+from cputune.cli.given import (
+    choose_python,
+    chosen_hosts,
+    host_options,
+    python_option,
+    remember,
+)
+from cputune.cli.output import console, print_json, tell
+from cputune.cli.settings import Command, given, json_option, option, options_from, options_of
+from cputune.cli.signals import interrupted_by_any_signal
+from cputune.documents import plain
+from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
+from cputune.hidden import hide_arguments, without_password
+from cputune.host.interpreter import has_module, training_python
+from cputune.options import TuneOptions, keywords
+from cputune.script import read_typed, require_trainable
 from cputune.visible import visible
-from cputune.workload import DEFAULT_RECIPE
+from cputune.workload import DEFAULT_RECIPE, Workload
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
-    from cputune.nodes.reach import Manner
     from cputune.result import Result
-    from cputune.workload import Workload
+    from cputune.tuner.space import SearchSpace
 
-_NEEDED = ("torch", "optuna")
 _NEEDED_BY_RECIPES = ("transformers", "accelerate")
+_NUMBER = click.IntRange(min=1)
 
 
-@click.command(name="tune")
-@click.option("--recipe", metavar="NAME", help=f"What to train; {DEFAULT_RECIPE} by default.")
-@click.option("--budget", type=int, default=20, show_default=True, help="Trials of the study.")
-@click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    help="Same seed, same proposals.",
+@click.command(name="tune", cls=Command)
+@option(
+    "--recipe",
+    metavar="NAME",
+    folder=True,
+    help=f"What to train; {DEFAULT_RECIPE} by default.",
 )
-@click.option("--max-time", metavar="TIME", help="When to be done: 90s, 10m, 1h30m.")
-@click.option("--knobs", metavar="A,B", help="Vary these alone, or, as +A, beside the usual ones.")
-@click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Hold a knob at a value.")
-@click.option(
-    "--steps-planned",
-    type=int,
-    metavar="N",
-    help="Steps of your run: the time of +compile is spread over them.",
+@option(
+    "--batch-per-rank", type=int, metavar="N", folder=True, help="Samples of each rank per step."
 )
-@click.option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
-@click.option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
-@click.option(
-    "--allow-slow-precision", is_flag=True, help="Try bf16 where the CPU only emulates it."
+@option(
+    "--global-batch-size", type=int, metavar="N", folder=True, help="Samples per step of all ranks."
 )
-@click.option(
-    "--batch-per-rank",
-    type=int,
-    metavar="N",
-    help="Samples of each rank per step.",
-)
-@click.option("--global-batch-size", type=int, metavar="N", help="Samples per step of all ranks.")
-@click.option("--study", metavar="FILE.db", help="Keep the study here (SQLite).")
-@click.option(
-    "--storage",
-    metavar="ADDRESS",
-    help="Share the study in a database: postgresql://USER@HOST/NAME.",
-)
-@click.option("--resume", is_flag=True, help="Go on with the study that was interrupted.")
-@click.option(
-    "--share-machine", is_flag=True, help="Measure even while another process measures here."
-)
-@click.option("--wait-quiet", metavar="TIME", help="Wait so long until nothing else computes here.")
+@options_from(TuneOptions)
+@python_option
+@option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
+@option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
 @host_options
-@reach_options
-@click.option("-o", "--output", metavar="FILE", default="cputune.json", show_default=True)
-@click.option("--force", is_flag=True, help="Replace FILE, and a study, where they exist.")
-@click.option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
-@click.option("--json", "as_json", is_flag=True, help="The result on stdout, nothing else.")
+@option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="cputune.json",
+    show_default=True,
+    help="The result; - is stdout.",
+    why_not="it names a file that is written",
+)
+@option(
+    "--force",
+    is_flag=True,
+    help="Replace FILE, and a study, where they exist.",
+    why_not="it replaces files",
+)
+@option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
+@json_option
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
 @click.pass_context
 @interrupted_by_any_signal()
-def command(
-    ctx: click.Context,
-    recipe: str | None,
-    budget: int,
-    seed: int,
-    max_time: str | None,
-    knobs: str | None,
-    fix: tuple[str, ...],
-    steps_planned: int | None,
-    dry_run: bool,
-    root: str | None,
-    allow_slow_precision: bool,
-    batch_per_rank: int | None,
-    global_batch_size: int | None,
-    study: str | None,
-    storage: str | None,
-    resume: bool,
-    share_machine: bool,
-    wait_quiet: str | None,
-    hosts: str | None,
-    hostfile: str | None,
-    ssh: str | None,
-    through: Manner | None,
-    host_timeout: float,
-    output: str,
-    force: bool,
-    no_history: bool,
-    as_json: bool,
-    script: tuple[str, ...],
-) -> None:
+def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> None:
     """Measure plans on this machine, or over several hosts, and find the fastest.
 
     \b
@@ -120,123 +92,220 @@ def command(
     cputune tune -- run_qa.py --model_name_or_path bert-base-uncased --do_train
     """
     started = time.monotonic()
-    if budget < 1:
-        raise UsageError(f"a budget of {budget} trials finds nothing", hint="--budget 20")
-    if steps_planned is not None and steps_planned < 1:
-        raise UsageError(
-            f"a run of {steps_planned} steps trains nothing", hint="--steps-planned 10000"
-        )
-    job = job_of(recipe, script, batch_per_rank, global_batch_size)
-    options: dict[str, Any] = {
-        "knobs": None if knobs is None else tuple(k.strip() for k in knobs.split(",") if k.strip()),
-        "fix": fixed_values(fix),
-        "allow_slow_precision": allow_slow_precision,
-    }
-    if storage is not None:
-        require_shareable(ctx, storage, study)
-    seconds = None if max_time is None else seconds_of(max_time)
-    quiet_seconds = None if wait_quiet is None else seconds_of(wait_quiet)
+    options = given(TuneOptions, typed)
+    choose_python(typed["python"], script)
+    job = _job_of(typed["recipe"], script, typed["batch_per_rank"], typed["global_batch_size"])
+    if options.storage is not None:
+        _require_shareable(ctx, options.storage)
 
-    from cputune.cli._progress import Progress
+    from cputune.cli.progress import Progress
     from cputune.host import RecordedHost
     from cputune.probing import probe
-    from cputune.ranks.opened import open_hosts
+    from cputune.ranks.hosts import open_hosts
     from cputune.tuner import search_space, tune
 
-    if root is not None and not dry_run:
+    root = typed["root"]
+    if root is not None and not typed["dry_run"]:
         raise UsageError(
             "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
         )
-    named = chosen_hosts(
-        hosts=hosts,
-        hostfile=hostfile,
-        through=through,
-        ssh=ssh,
-        host_timeout=host_timeout,
-        allocation=False,  # a tune inside an allocation measures the node that it is on
-    )
+    ways = {name: typed[name] for name in ("hosts", "hostfile", "through", "ssh", "host_timeout")}
+    # A tune inside an allocation measures the node that it is on.
+    named = chosen_hosts(**ways, allocation=False)
     if root is not None and named:
         raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
-    destination = None if output == "-" else Path(output)
-    book = study_path(study, destination) if storage is None else None
-    if not dry_run:
-        refuse_overwriting(destination, book, force=force, resume=resume)
+    destination = None if typed["output"] == "-" else Path(typed["output"])
+    if options.storage is None:
+        options = replace(options, study=_study_path(options.study, destination))
+    study = None if options.study is None else Path(options.study)
+    if not typed["dry_run"]:
+        _refuse_overwriting(destination, study, force=typed["force"], resume=options.resume)
         _require_packages(job)
     opened = None
     if named is not None:
-        way = open_hosts(named.nodes, named.reach, job, seconds=named.seconds)
-        opened = ctx.with_resource(way)
-        facts = opened.facts[0][1]
-        options |= {"hosts": opened.facts, "interfaces": opened.interfaces}
-    else:
-        facts = probe(None if root is None else RecordedHost(root))
-    if dry_run:
-        space = search_space(facts, job, **options)
-        print_space(space, budget=budget, most_seconds=seconds, as_json=as_json)
+        opened = ctx.with_resource(open_hosts(named.nodes, named.reach, job, seconds=named.seconds))
+    facts = (
+        probe(None if root is None else RecordedHost(root))
+        if opened is None
+        else opened.facts[0][1]
+    )
+    space = search_space(
+        facts,
+        job,
+        knobs=options.knobs,
+        fix=options.fix,
+        keep=options.keep,
+        allow_slow_precision=options.allow_slow_precision,
+        hosts=() if opened is None else opened.facts,
+        interfaces=() if opened is None else opened.interfaces,
+    )
+    if typed["dry_run"]:
+        _print_space(space, options, as_json=typed["as_json"])
         return
-    search_space(facts, job, **options)
-    options["hosts"] = opened
-    options.pop("interfaces", None)
     _say_beforehand(facts)
-    if force and not resume and book is not None:
+    if typed["force"] and not options.resume and study is not None:
         from cputune.host.locks import study_lock
 
-        with study_lock(book):
-            book.unlink(missing_ok=True)
+        with study_lock(study):
+            study.unlink(missing_ok=True)
     result: Result | None = None
     try:
-        with Progress(started, seconds) as progress:
+        with Progress(started, options.max_time_seconds) as progress:
             result = tune(
                 job,
                 facts=facts,
-                budget=budget,
-                seed=seed,
-                max_time_seconds=seconds,
-                study=book,
-                storage=storage,
-                resume=resume,
-                share_machine=share_machine,
+                hosts=opened,
                 started=started,
-                wait_quiet_seconds=quiet_seconds,
-                steps_planned=steps_planned,
                 on_event=progress,
-                **options,
+                **keywords(options),
             )
         if destination is not None:
             result.save(destination, force=True)
-        if not no_history:
+        if not typed["no_history"]:
             remember(result, destination)
-        _show(result, destination, facts, as_json=as_json or destination is None)
+        _show(result, destination, facts, as_json=typed["as_json"] or destination is None)
     except (Interrupted, KeyboardInterrupt) as error:  # the latter while all is put away
         found = getattr(error, "result", None) or result
         if found is not None and destination is not None:
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}")
-        if found is not result and found is not None and not no_history:  # else it was kept
+        if (
+            found is not result and found is not None and not typed["no_history"]
+        ):  # else it was kept
             remember(found, destination)
         raise Interrupted(
-            str(error) or "interrupted", hint=f"go on with: {again(ctx, job, script)}"
+            str(error) or "interrupted", hint=f"go on with: {_again(ctx, job, script)}"
         ) from None
+
+
+def _job_of(
+    recipe: str | None,
+    script: tuple[str, ...],
+    batch_per_rank: int | None,
+    global_batch_size: int | None,
+) -> Workload:
+    """The recipe or the script, with the batch that was asked for. Raises UsageError."""
+    for name, value in (
+        ("batch-per-rank", batch_per_rank),
+        ("global-batch-size", global_batch_size),
+    ):
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} is a number of samples, 1 or more", hint=f"--{name} 8")
+    if batch_per_rank is not None and global_batch_size is not None:
+        raise UsageError(
+            "--batch-per-rank and --global-batch-size exclude each other",
+            hint="the first lets the batch grow with the ranks, the second keeps it",
+        )
+    if script:
+        if recipe is not None:
+            raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
+        for note in read_typed(script).notes:
+            tell(f"note: {note}")
+        own = Workload.script(
+            script, global_batch_size=global_batch_size, batch_per_rank=batch_per_rank
+        )
+        require_trainable(own.argv)
+        return own
+    job = Workload.from_recipe(recipe or DEFAULT_RECIPE, batch_per_rank=batch_per_rank)
+    if global_batch_size is not None:
+        job = replace(job, global_batch_size=global_batch_size)
+    return job
+
+
+def _require_shareable(ctx: click.Context, storage: str) -> None:
+    """Refuse what is no address, and warn of a password that others see. Raises UsageError."""
+    if find_spec("optuna") is not None:
+        from cputune.tuner.database import parsed
+
+        parsed(storage)
+    typed = ctx.get_parameter_source("storage") is ParameterSource.COMMANDLINE
+    if typed and without_password(storage) != storage:
+        tell(
+            "warning: every user of this machine can read a password that is typed (`ps`); "
+            "PGPASSWORD, ~/.pgpass or CPUTUNE_TUNE_STORAGE keep it"
+        )
+
+
+def _study_path(study: str | Path | None, destination: Path | None) -> Path:
+    """The study's file: as asked, or beside the result (``cputune.json``, ``cputune.db``)."""
+    if study is not None:
+        return Path(study)
+    return Path("cputune.db") if destination is None else destination.with_suffix(".db")
+
+
+def _refuse_overwriting(
+    destination: Path | None, study: Path | None, *, force: bool, resume: bool
+) -> None:
+    """What would end hours of work at their end is said before. Raises CputuneError.
+
+    ``study`` is None for a study in a database: it is gone on with, whoever began it.
+    """
+    for path in (destination, study):
+        if path is not None:
+            _writable(path)
+    if resume:
+        if study is not None and not study.is_file():
+            raise CannotError(f"there is no study {study} to resume", hint="leave out --resume")
+        return
+    for path in (destination, study):
+        if path is None:
+            continue
+        if path.exists() and not force:
+            raise UsageError(
+                f"{path} exists",
+                hint="--force replaces it, -o FILE writes elsewhere, --resume goes on with a study",
+            )
+
+
+def _writable(path: Path) -> None:
+    """Raise where no file can be made beside ``path``."""
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no directory {path.parent}", hint="-o FILE writes elsewhere")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise CannotError(
+            f"nothing can be written in {path.parent.absolute()}: {error.strerror}"
+            if _here()
+            else "the working folder was removed",
+            hint="go to another folder, or name one with -o",
+        ) from error
+
+
+def _here() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _require_packages(job: Workload) -> None:
     """A script may do without transformers; what it lacks it says itself."""
-    needed = _NEEDED if job.recipe is None else (*_NEEDED, *_NEEDED_BY_RECIPES)
     lora = job.recipe is not None and job.recipe.lora is not None
-    needed = (*needed, "peft") if lora else needed
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
-        raise MissingPackageError(
-            f"tuning needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} "
-            "not installed",
-            hint="pip install 'cputune[tune,lora]'" if lora else "pip install 'cputune[tune]'",
-        )
+    needed = ("torch", *(_NEEDED_BY_RECIPES if job.recipe else ()), *(("peft",) if lora else ()))
+    missing = [name for name in needed if not has_module(name)]
+    ours = ["optuna"] if find_spec("optuna") is None else []
+    if not missing and not ours:
+        return
+    elsewhere = training_python() != sys.executable
+    names = ", ".join([*missing, *ours])
+    hint = "pip install 'cputune[tune,lora]'" if lora else "pip install 'cputune[tune]'"
+    if elsewhere and missing:
+        hint = shlex.join([training_python(), "-m", "pip", "install", *missing])
+    elif "torch" in missing:
+        hint += ", or --python ENV names the environment that has it"
+    raise MissingPackageError(
+        f"tuning needs {names}, which {'is' if ',' not in names else 'are'} not installed",
+        hint=hint,
+    )
 
 
 def _say_beforehand(facts: HostFacts) -> None:
     """What the doctor finds that would make every trial fail or lie; and what cannot be tried."""
     from cputune.doctor import Severity, diagnose
-    from cputune.doctor.checks.allocators import allocator_missing
+    from cputune.doctor.checks.libraries import allocator_missing
 
     for finding in diagnose(facts).findings:
         more = f"(`cputune doctor --explain {finding.code}`)"
@@ -249,7 +318,7 @@ def _say_beforehand(facts: HostFacts) -> None:
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:
     from cputune.emitters.job import usual_format
-    from cputune.report.profile import profile_lines
+    from cputune.report.summary import profile_lines
     from cputune.report.tuning import measured_lines, result_table, sentence
 
     if as_json:
@@ -267,3 +336,73 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
         f"The result is in {destination}. "
         f"Next: cputune emit --format {usual_format(facts)} {destination}"
     )
+
+
+def _print_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> None:
+    """The plans that would be tried, what was left out and why, the first command, the time."""
+    from cputune.report.progress import time_lines
+    from cputune.report.tuning import space_lines
+
+    words = _first_command(space)
+    if as_json:
+        print_json(
+            {
+                "schema": "cputune.space/1",
+                "plans": [plan.to_json() for plan in space.plans()],
+                "knobs": {knob.name: list(knob.values) for knob in space.knobs},
+                "left_out": plain(space.left_out),
+                "first_command": words,
+            }
+        )
+        return
+    out = console()
+    for line in space_lines(space):
+        out.print(visible(line))
+    out.print(f"first: {space.baseline.describe()}")
+    out.print(f"  {words}", soft_wrap=True)  # what is wrapped cannot be pasted
+    for line in time_lines(space, options.budget, options.max_time_seconds):
+        out.print(line)
+
+
+def _first_command(space: SearchSpace) -> str:
+    """The baseline's command as the first trial runs it, ready to be pasted into a shell."""
+    from cputune.carrier.command import carried, trial_command
+    from cputune.report.summary import for_shell
+
+    if space.workload.launch:
+        return for_shell(space.workload, space.workload.launch)
+    versions = {p.name: p.version for p in space.facts.packages if p.version is not None}
+    way = carried(space.workload, space.baseline, versions)
+    python = "python3" if space.facts.recorded else training_python()
+    words = trial_command(space.workload, way)
+    return f"{shlex.quote(python)} {for_shell(space.workload, words)}"
+
+
+def _again(ctx: click.Context, job: Workload, script: Sequence[str]) -> str:
+    """The command that was typed, with --resume, without --force, its secrets as variables.
+
+    What a file or a variable has set is set again without a word.
+    """
+    from cputune.report.summary import for_shell
+
+    above = [] if ctx.parent is None else _typed(ctx.parent)
+    words = ["cputune", *above, "tune", "--resume", *_typed(ctx)]
+    command = shlex.join(words)
+    return f"{command} -- {for_shell(job, hide_arguments(script)[0])}" if script else command
+
+
+def _typed(ctx: click.Context) -> list[str]:
+    """The options of this command that stood on the command line, but --force and --resume."""
+    words: list[str] = []
+    for one in options_of(ctx.command):
+        name = one.name or ""
+        typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not typed or name not in ctx.params:
+            continue
+        word, value = f"--{one.key}", ctx.params[name]
+        if one.is_flag:
+            words += [] if name in ("force", "resume") else [word]
+        else:
+            for part in value if one.multiple else (value,):
+                words += [word, without_password(part) if name == "storage" else str(part)]
+    return words

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli._output import console, print_json, tell, verbosity
+from cputune.cli.output import console, print_json, put, tell, verbosity
+from cputune.cli.settings import (
+    Command,
+    fail_if_slower,
+    force_option,
+    json_option,
+    junit_option,
+    option,
+)
 from cputune.errors import UsageError
 from cputune.host import write_atomically
 
@@ -25,36 +33,51 @@ SIGNS: dict[State, tuple[str, str]] = {
 }
 
 
-@click.command(name="verify")
+@click.command(name="verify", cls=Command)
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR]...")
-@click.option("--result", metavar="FILE", help="The result that the files must reproduce.")
-@click.option(
+@option(
+    "--result",
+    "--baseline",
+    metavar="FILE",
+    help="The result that the files must reproduce, and its speed.",
+)
+@option(
     "--steps",
     type=click.IntRange(3, 10_000),
     default=12,
     show_default=True,
+    folder=True,
     help="Optimizer steps of each launch, warm-up included.",
 )
-@click.option(
+@option(
     "--timeout",
     type=click.FloatRange(1, 86_400),
     default=300.0,
     show_default=True,
+    folder=True,
     help="Seconds that one launch may take.",
 )
-@click.option("--share-machine", is_flag=True, help="Run even while another process measures here.")
-@click.option(
+@option("--share-machine", is_flag=True, help="Run even while another process measures here.")
+@option(
     "--ssh",
     metavar="COMMAND",
     default="ssh",
     show_default=True,
+    why_not="it names a program that is started",
     help="Reaches the hosts of a launch on several nodes, e.g. 'ssh -F file'.",
 )
-@click.option("--submit", is_flag=True, help="Hand the Slurm job to a cluster of other machines.")
-@click.option("--no-run", is_flag=True, help="Read the files only; start nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One document on stdout, nothing else.")
-@click.option("--report", metavar="FILE", help="Write that document to FILE as well.")
-@click.option("--force", is_flag=True, help="Replace the report where it exists.")
+@option("--submit", is_flag=True, help="Hand the Slurm job to a cluster of other machines.")
+@option("--no-run", is_flag=True, help="Read the files only; start nothing.")
+@json_option
+@option(
+    "--report",
+    metavar="FILE",
+    help="Write that document to FILE as well.",
+    why_not="it names a file that is written",
+)
+@fail_if_slower
+@junit_option
+@force_option
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -68,6 +91,8 @@ def command(
     no_run: bool,
     as_json: bool,
     report: str | None,
+    fail_if_slower: str | None,
+    junit: str | None,
     force: bool,
 ) -> None:
     """Hand launch files to their real consumers and say what those did.
@@ -76,16 +101,19 @@ def command(
     threads and precision it really has; Kubernetes documents go through the SDK models,
     the operators' rules and the API schema. Without FILE: launch/, or what lies here.
 
-    Ends with 0 where everything passed, 1 where something failed, 3 where something
-    could not be checked.
+    Ends with 0 where everything passed, 1 where something failed or, with --fail-if-slower, lost
+    more speed than that, 3 where something could not be checked.
 
     \b
     cputune verify launch/
     cputune verify launch/mpirun.sh --steps 30 --report verify.json
     """
     from cputune.report.tuning import waiting_line
+    from cputune.report.words import TUNE_AGAIN, slower_by, surely_slower
+    from cputune.report.writing import junit as write_junit
     from cputune.verifier import verify
 
+    share = None if fail_if_slower is None else slower_by(fail_if_slower)
     if report is not None:
         _writable(Path(report), force=force)
     quiet = as_json or verbosity() < 0 or not sys.stderr.isatty()
@@ -109,7 +137,15 @@ def command(
     if report is not None:
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         write_atomically(Path(report), text, force=force)
-    ctx.exit(exit_code(verdicts))
+    lost = [v.path for v in verdicts if share is not None and surely_slower(v.throughput, share)]
+    for path in lost:
+        tell(f"slower by more than {fail_if_slower} than it was tuned: {path}; {TUNE_AGAIN}")
+    if junit is not None:
+        why: dict[str, str] = {v.path: v.state for v in verdicts if v.state == "failed"}
+        why |= dict.fromkeys(lost, "slower than it was tuned")
+        cases = [(v.path, why.get(v.path)) for v in verdicts]
+        put(write_junit("cputune verify", cases), junit, force=True)
+    ctx.exit(1 if lost else exit_code(verdicts))
 
 
 def _writable(path: Path, *, force: bool) -> None:

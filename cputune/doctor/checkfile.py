@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune.doctor.files import accelerate, around, command, kubernetes
+from cputune.doctor.files import accelerate, command, kubernetes
 from cputune.doctor.files.context import Context
+from cputune.doctor.files.shell import read_launches
+from cputune.doctor.files.yaml_lines import Document, read_documents
 from cputune.doctor.finding import Check, Finding, by_severity
-from cputune.doctor.reading.launches import read_launches
-from cputune.doctor.reading.shell import read_commands
-from cputune.doctor.reading.yaml_lines import Document, read_documents
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Host
@@ -25,10 +24,12 @@ from cputune.host import Host
 FILE_CHECKS: tuple[Check, ...] = (
     *accelerate.CHECKS,
     *command.CHECKS,
-    *around.CHECKS,
     *kubernetes.CHECKS,
 )
 """What can be wrong with a file; they find nothing in the facts of a machine alone."""
+
+LETTERS_AT_MOST = 1 << 20
+"""YAML, which takes longer to read, is held to ``yaml_lines``' own number of values."""
 
 _HINT = (
     "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
@@ -46,6 +47,8 @@ def check_file(
     Raises UsageError where the text is none of the kinds that are understood, or is
     malformed.
     """
+    if len(text) > LETTERS_AT_MOST:
+        raise UsageError(f"{name} has {len(text)} characters", hint=f"{LETTERS_AT_MOST} are read")
     if "\0" in text:
         raise UsageError(f"{name} is no text file", hint=_HINT)
     context = Context.of(name, facts, host or Host())
@@ -61,6 +64,29 @@ def check_file(
     return by_severity(_judge_script(text, context))
 
 
+def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
+    """What is wrong with the default configuration of this user; nothing where there is none.
+
+    Its places are those of accelerate/commands/config/config_args.py.
+    """
+    if facts.package("accelerate") is None:
+        return ()
+    variables = host.environment()
+    cache = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
+    home = variables.get("HF_HOME") or f"{cache}/huggingface"
+    for name in ("default_config.yaml", "default_config.json"):
+        path = f"{home}/accelerate/{name}"
+        try:
+            text = host.read_text(path)
+        except (OSError, ValueError):
+            continue
+        try:
+            return check_file(text, path, facts, host)
+        except UsageError:
+            return ()
+    return ()
+
+
 def _judge_documents(documents: tuple[Document, ...], context: Context) -> Iterator[Finding]:
     kinds = [_kind(document) for document in documents]
     if not any(kinds):
@@ -73,7 +99,7 @@ def _judge_documents(documents: tuple[Document, ...], context: Context) -> Itera
 
 
 def _judge_script(text: str, context: Context) -> Iterator[Finding]:
-    launches = read_launches(read_commands(text, context.name))
+    launches = read_launches(text, context.name)
     if not launches:
         raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
     asked = re.findall(r"^#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text, re.MULTILINE)

@@ -14,17 +14,7 @@ from importlib import resources
 from typing import Any
 
 from cputune import cpulist
-from cputune.doctor.checks.children import (
-    AFFINITY,
-    ILLEGAL,
-    IMPORT_FAILS,
-    ISA,
-    LIMITS,
-    OPENMP,
-    RATIO,
-    SKIPPED,
-)
-from cputune.doctor.finding import Finding, Severity, by_severity
+from cputune.doctor.finding import Check, Finding, Severity, by_severity, fault
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
@@ -45,9 +35,9 @@ CURES = ("AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
     """What the children found, the worst first. They are started one after the other."""
     if not host.live:
-        return (SKIPPED.finding("this is a recorded machine: no child can be started on it"),)
+        return (skipped.finding("this is a recorded machine: no child can be started on it"),)
     if facts.package("torch") is None:
-        return (SKIPPED.finding("torch is not installed"),)
+        return (skipped.finding("torch is not installed"),)
     looks: tuple[Callable[[HostFacts, Host], Iterator[Finding]], ...] = (
         imports,
         process,
@@ -59,7 +49,7 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         try:
             found += look(facts, host)
         except OSError as error:
-            found.append(SKIPPED.finding(f"{look.__name__}: no child could be started: {error}"))
+            found.append(skipped.finding(f"{look.__name__}: no child could be started: {error}"))
     return by_severity(found)
 
 
@@ -80,7 +70,7 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
         remedy, command = both_ways(versions)
         if "libccl.so" in done.stderr:
             remedy, command = "Source setvars.sh of the bindings.", None
-        yield IMPORT_FAILS.finding(
+        yield import_fails.finding(
             f"python -c '{code}' {_ended(done)}", remedy=remedy, command=command
         )
 
@@ -99,15 +89,15 @@ def process(facts: HostFacts, host: Host) -> Iterator[Finding]:
         text = f"CPUs {cpulist.render(before)} before import torch, {cpulist.render(after)} after"
         if binders:
             text += "; " + ", ".join(f"{name}={value(facts, name)}" for name in binders)
-        yield AFFINITY.finding(text, command=f"unset {' '.join(binders)}" if binders else None)
+        yield affinity_lost.finding(text, command=f"unset {' '.join(binders)}" if binders else None)
     libraries = told.get("openmp_all") or told.get("openmp_torch") or []
     if len(libraries) > 1:
         torch_has = set(told.get("openmp_torch") or [])
         others = [path for path in libraries if path not in torch_has] or libraries[1:]
         text = f"{len(libraries)} runtimes: {', '.join(libraries)}"
-        yield OPENMP.finding(text, remedy=f"Drop what brings {', '.join(others)}.")
+        yield several_openmp.finding(text, remedy=f"Drop what brings {', '.join(others)}.")
     for name, said in filter(None, (told.get("import_failed"),)):
-        yield IMPORT_FAILS.finding(f"import {name}: {said}")
+        yield import_fails.finding(f"import {name}: {said}")
 
 
 def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
@@ -124,7 +114,7 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     missing = _missing(facts, isa) if isa else None
     if missing:
         held = [n for n in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA") if value(facts, n)]
-        yield ISA.finding(
+        yield isa_below.finding(
             f"the CPU shows {missing}, oneDNN says: {isa}",
             command=f"unset {' '.join(held)}" if held else None,
         )
@@ -137,7 +127,7 @@ def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     )
     promised = "bf16" in native_precisions(facts)
     slow = promised and ratio < 1
-    yield RATIO.finding(text, severity=Severity.WARNING if slow else Severity.ADVICE)
+    yield bf16_ratio.finding(text, severity=Severity.WARNING if slow else Severity.ADVICE)
 
 
 def limits(facts: HostFacts, host: Host) -> Iterator[Finding]:
@@ -149,7 +139,7 @@ def limits(facts: HostFacts, host: Host) -> Iterator[Finding]:
         yield from _died("a measurement of all cores", done)
         return
     threads = "one thread" if reached["threads"] == 1 else f"{reached['threads']} threads"
-    yield LIMITS.finding(
+    yield reached_at_most.finding(
         f"with {threads}: {reached['fp32']:.0f} GFLOP/s in fp32, {reached['bf16']:.0f} in bf16, "
         f"{reached['memory']:.0f} GB/s from memory"
     )
@@ -172,8 +162,10 @@ def _illegal(facts: HostFacts, host: Host) -> Finding:
     flags = [flag for flag in facts.cpu.isa if flag.startswith(("amx", "avx512"))]
     text = f"a matrix product ended with SIGILL; the CPU shows {', '.join(flags) or 'no such flag'}"
     if cure is None:
-        return ILLEGAL.finding(text, remedy="No ONEDNN_MAX_CPU_ISA helps: reinstall torch.")
-    return ILLEGAL.finding(
+        return illegal_instruction.finding(
+            text, remedy="No ONEDNN_MAX_CPU_ISA helps: reinstall torch."
+        )
+    return illegal_instruction.finding(
         f"{text}; with ONEDNN_MAX_CPU_ISA={cure} it works",
         command=f"export ONEDNN_MAX_CPU_ISA={cure}",
     )
@@ -228,11 +220,11 @@ def _told(done: Completed) -> dict[str, Any]:
 
 def _died(what: str, done: Completed) -> Iterator[Finding]:
     if done.returncode in (0, None):
-        yield SKIPPED.finding(f"{what} {_ended(done)}")
+        yield skipped.finding(f"{what} {_ended(done)}")
     elif done.returncode == -signal.SIGILL:
-        yield ILLEGAL.finding(f"{what} ended with SIGILL")
+        yield illegal_instruction.finding(f"{what} ended with SIGILL")
     else:
-        yield IMPORT_FAILS.finding(f"{what} {_ended(done)}")
+        yield import_fails.finding(f"{what} {_ended(done)}")
 
 
 def _ended(done: Completed) -> str:
@@ -249,3 +241,134 @@ def _ended(done: Completed) -> str:
             name = f"signal {-done.returncode}"
         return f"was ended by {name}{said}"
     return f"ended with {done.returncode}{said}"
+
+
+@fault("deep-skipped", Severity.ADVICE)
+def skipped() -> None:
+    """A part of --deep could not be run
+
+    --deep starts children that import torch. Where torch is not installed, or the
+    machine is a recording, there is nothing to start; a child that does not end in time, or
+    says nothing, proves nothing.
+
+    Remedy: Nothing to mend: this part of --deep has no result here.
+
+    Source: https://pytorch.org/get-started/locally/
+    """
+
+
+@fault("deep-import", Severity.ERROR)
+def import_fails() -> None:
+    """A package cannot be imported
+
+    Symptom: the interpreter ends with 127, an abort, or an undefined symbol.
+
+    Cause: the package was built for another torch, or a library that it needs is not on
+    LD_LIBRARY_PATH. It was really imported, in a child, and this is how the child ended.
+
+    Remedy: Install a version that fits; cputune doctor names the pair.
+
+    Source: intel/intel-extension-for-pytorch#811, intel/torch-ccl#59, intel/torch-ccl#43
+    """
+
+
+@fault("deep-affinity", Severity.ERROR)
+def affinity_lost() -> None:
+    """Importing torch takes CPUs away from the process
+
+    Symptom: everything runs on CPU 0, DataLoader workers too.
+
+    Cause: an OpenMP runtime that is told to bind (KMP_AFFINITY, GOMP_CPU_AFFINITY,
+    OMP_PROC_BIND) binds the main thread, and what it starts later inherits that mask. The
+    masks were read before and after torch computed its first product.
+
+    Remedy: Unset the variable that binds, and bind the process from outside instead.
+
+    Source: pytorch/pytorch#91989, pytorch/pytorch#99625, pytorch/pytorch#101850
+    """
+
+
+@fault("deep-openmp-two", Severity.WARNING)
+def several_openmp() -> None:
+    """Several OpenMP runtimes are loaded into one process
+
+    Symptom: "OMP: Error #15", or twice as many threads as asked for, and slow.
+
+    Cause: torch, scikit-learn, MKL and others bring an OpenMP runtime each. Each has a team
+    of its own, and they spin against each other. The libraries are those that /proc/self/maps
+    showed after torch and transformers were imported.
+
+    Remedy: Preload the one that torch should use, or install the packages from one place.
+
+    Source: pytorch/pytorch#98836, pytorch/pytorch#13806
+    """
+
+
+@fault("deep-isa", Severity.WARNING)
+def isa_below() -> None:
+    """oneDNN uses less than the CPU shows
+
+    Symptom: bf16 is no faster than fp32 on a CPU with AMX.
+
+    Cause: ONEDNN_MAX_CPU_ISA, a kernel that does not grant AMX, or an old oneDNN. The
+    instruction set is the one that oneDNN itself printed (ONEDNN_VERBOSE=1).
+
+    Remedy: Unset what limits the instruction set, or install a torch that knows this CPU.
+
+    Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+    """
+
+
+@fault("deep-bf16-ratio", Severity.ADVICE)
+def bf16_ratio() -> None:
+    """The speed of bf16 against fp32 on one core
+
+    One core multiplied the same matrices in fp32 and in bf16, in turns, and these
+    are the medians. A training step gains less: only its matrix products change.
+
+    Remedy: Train in the faster one: --bf16 --use_cpu, or neither.
+
+    Source: pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456
+    """
+
+
+@fault("deep-limits", Severity.ADVICE)
+def reached_at_most() -> None:
+    """What all cores reach at most
+
+    All threads that torch takes multiplied two matrices of 2048 × 2048 numbers, and
+    passed over memory that no cache holds (a = b + s * c). The best of some tries counts, so that
+    a neighbour lowers the numbers less. A training step comes to a part of it: its matrices are
+    smaller, and not all of it is products.
+
+    Remedy: Hold the speed of a training against it: `cputune tune` says how far it is from it.
+
+    Source: https://www.cs.virginia.edu/stream/ref.html (triad)
+    """
+
+
+@fault("deep-illegal-instruction", Severity.ERROR)
+def illegal_instruction() -> None:
+    """The CPU shows instructions that it does not execute
+
+    Symptom: "Illegal instruction" at the first bf16 product.
+
+    Cause: the hypervisor or the kernel shows AMX or AVX-512 flags and does not let the
+    process use them. oneDNN can be told to stay below: ONEDNN_MAX_CPU_ISA.
+
+    Remedy: Keep oneDNN from using them (ONEDNN_MAX_CPU_ISA).
+
+    Source: uxlfoundation/oneDNN#5689
+    """
+
+
+CHECKS: tuple[Check, ...] = (
+    illegal_instruction,
+    import_fails,
+    affinity_lost,
+    several_openmp,
+    isa_below,
+    bf16_ratio,
+    reached_at_most,
+    skipped,
+)

@@ -2,20 +2,24 @@
 
 A Diagnosis is all of it.
 
-A check is one pure function over ``HostFacts``::
+A check is one pure function over ``HostFacts``; its docstring is all that people read of it::
 
-    @check(
-        "quota-threads",
-        Severity.WARNING,
-        title="More threads than the container has CPU time for",
-        remedy="Set OMP_NUM_THREADS to the quota, rounded down.",
-        source="onyx-dot-app/onyx#12351",
-    )
+    @check("quota-threads", Severity.WARNING)
     def quota_threads(facts: HostFacts) -> Iterator[Finding]:
-        '''Symptom: … Cause: … (shown by --explain)'''
-        if facts.limits.cpu_quota is not None and ...:
-            yield quota_threads.finding(evidence="…", command="export OMP_NUM_THREADS=8")
+        '''More threads than the container has CPU time for
 
+        Symptom: …
+
+        Cause: …
+
+        Remedy: Set OMP_NUM_THREADS to the quota, rounded down.
+
+        Source: onyx-dot-app/onyx#12351
+        '''
+        if facts.limits.cpu_quota is not None and ...:
+            yield quota_threads.finding("…", command="export OMP_NUM_THREADS=8")
+
+A fault that no facts of a machine show (of a file, of a child) is a ``@fault`` without a body.
 Codes are short speaking names in kebab-case. They never change meaning and are never
 used again for something else.
 """
@@ -125,22 +129,30 @@ class Check:
 
 
 def check(
-    code: str, severity: Severity, *, title: str, remedy: str, source: str
+    code: str, severity: Severity
 ) -> Callable[[Callable[[HostFacts], Iterable[Finding]]], Check]:
-    """Make a Check of a function; its docstring is the story that ``--explain`` tells."""
+    """Make a Check of a function and of its docstring: title, story, remedy and source."""
+    return lambda find: replace(_described(code, severity, find.__doc__), find=find)
 
-    def decorate(find: Callable[[HostFacts], Iterable[Finding]]) -> Check:
-        return Check(
-            code=code,
-            severity=severity,
-            title=title,
-            remedy=remedy,
-            source=source,
-            story=inspect.getdoc(find) or "",
-            find=find,
-        )
 
-    return decorate
+def fault(code: str, severity: Severity) -> Callable[[Callable[[], None]], Check]:
+    """Make a Check of a docstring alone, for what is found elsewhere than in the facts."""
+    return lambda named: _described(code, severity, named.__doc__)
+
+
+def _described(code: str, severity: Severity, text: str | None) -> Check:
+    # python -OO has no docstrings: the code stands for the title there.
+    title, _, rest = inspect.cleandoc(text or code).partition("\n\n")
+    story, _, end = rest.partition("\n\nRemedy:")
+    remedy, _, source = end.partition("\n\nSource:")
+    return Check(
+        code=code,
+        severity=severity,
+        title=" ".join(title.split()),
+        remedy=" ".join(remedy.split()),
+        source=" ".join(source.split()),
+        story=story,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

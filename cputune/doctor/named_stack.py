@@ -7,14 +7,20 @@ what is installed.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from cputune.doctor.checks import installed, stack_answers, versions
-from cputune.doctor.finding import Finding, by_severity
+from packaging.version import Version
+
+from cputune.doctor.checks import versions
+from cputune.doctor.finding import Check, Finding, Severity, by_severity, check
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
-from cputune.stack.tables import parse
-from cputune.stack.versions import DISTRIBUTIONS, short_name
+from cputune.stack.fit import PYTHONS, misfits
+from cputune.stack.pairs import tried, was_seen_training
+from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
+from cputune.stack.uses import State, vocabulary
+from cputune.stack.ways import way_out
 
 _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
 
@@ -30,8 +36,8 @@ def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
         asked, checks = facts, versions.CHECKS
     else:
         asked = stack_facts(spec, facts)
-        checks = tuple(check for check in versions.CHECKS if check not in installed.CHECKS)
-    checks = (*checks, *stack_answers.CHECKS)
+        checks = tuple(check for check in versions.CHECKS if check not in versions.INSTALLED)
+    checks = (*checks, *CHECKS)
     return by_severity(finding for check in checks for finding in check(asked))
 
 
@@ -60,3 +66,140 @@ def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
     if not packages:
         raise UsageError("the stack names no package", hint=_HINT)
     return replace(facts, python=python, packages=tuple(packages), environment={}, recorded=True)
+
+
+@check("stack-fits", Severity.ADVICE)
+def stack_fits(facts: HostFacts) -> Iterator[Finding]:
+    """What fits with this stack
+
+    For each package that was not named: the versions that break no rule with those named. Of
+    transformers beside accelerate what was seen training, and what nobody has tried.
+
+    Remedy: Pick versions from these ranges.
+
+    Source: the tables in cputune/stack/stack.toml, each row with its source
+    """
+    asked = versions_of(facts)
+    broken = set(misfits(asked))
+
+    def fits(**more: Version) -> bool:
+        return broken.issuperset(misfits(asked.changed(**more)))
+
+    said = [asked.describe() + _seen(asked)]
+    for name, releases in load().releases().items():
+        if asked.get(name) is None:
+            fitting = [fits(**{name: version}) for version in releases]
+            numpy = "1 or 2" if fitting[-1] else "below 2"
+            known = numpy if name == "numpy" else _runs(releases, fitting)
+            if name in _PAIRED and asked.get(_PAIRED[name]) is not None:
+                seen = [was_seen_training(asked.changed(**{name: one})) for one in releases]
+                ran = [fit and trained for fit, trained in zip(fitting, seen, strict=True)]
+                rest = [fit and not trained for fit, trained in zip(fitting, seen, strict=True)]
+                known = f"seen training {_runs(releases, ran)}, not tried {_runs(releases, rest)}"
+            said.append(f"{DISTRIBUTIONS[name]}: {known}")
+    pythons = [text for text in PYTHONS if fits(python=Version(text))]
+    said.append(f"Python: {_ends(pythons)}")
+    yield stack_fits.finding("; ".join(said))
+
+
+_PAIRED = {"transformers": "accelerate", "accelerate": "transformers"}
+
+
+def _seen(asked: Versions) -> str:
+    """What is known of this transformers beside this accelerate; nothing where one is not named."""
+    if asked.transformers is None or asked.accelerate is None:
+        return ""
+    if was_seen_training(asked):
+        return " (seen training)"
+    return " (does not train)" if tried(asked) else " (this pair was not tried)"
+
+
+@check("stack-words", Severity.ADVICE)
+def stack_words(facts: HostFacts) -> Iterator[Finding]:
+    """What this stack accepts, refuses and ignores
+
+    Flags of scripts that parse TrainingArguments, keys of accelerate's YAML, variables.
+
+    They came and went: ``use_ipex`` (transformers 4.20 to 4.56), ``no_cuda`` (to 4.57),
+    ``use_cpu`` (from 4.32), ``ddp_backend ccl`` (4.29 to 5.0), ``ipex_config`` (accelerate
+    0.19 to 1.12).
+
+    Remedy: Write only what is accepted: what is ignored has no effect.
+
+    Source: huggingface/transformers#40784, huggingface/transformers#42852,
+    huggingface/accelerate#3883, huggingface/peft#3564
+    """
+    words = vocabulary(versions_of(facts))
+    for state in State:
+        said = [word.describe() for word in words if word.state is state]
+        if said:
+            yield stack_words.finding(", ".join(said), title=f"What this stack {_VERBS[state]}")
+
+
+_VERBS = {State.ACCEPTED: "accepts", State.IGNORED: "ignores", State.REFUSED: "refuses"}
+
+
+@check("stack-ipex-era", Severity.ADVICE)
+def stack_ipex_era(facts: HostFacts) -> Iterator[Finding]:
+    """The way to stay in the IPEX era
+
+    The fewest changes after which IPEX fits, and something calls it.
+
+    Remedy: Install these together.
+
+    Source: https://pypi.org/project/intel-extension-for-pytorch/
+    """
+    yield from _way(stack_ipex_era, "ipex", versions_of(facts))
+
+
+@check("stack-today", Severity.ADVICE)
+def stack_today(facts: HostFacts) -> Iterator[Finding]:
+    """The way to today's stack
+
+    The fewest changes after which nothing of IPEX and oneCCL is left.
+
+    Remedy: Install these together; no flag for IPEX or ccl is needed any more.
+
+    Source: https://pypi.org/project/torch/
+    """
+    yield from _way(stack_today, "today", versions_of(facts))
+
+
+def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
+    way = way_out(era, asked, complete=True)
+    if way is None:
+        said = f"no wheels of {load().era(era).says} for Python {asked.python}"
+        yield asking.finding(said, remedy="Use Python 3.10 to 3.13.")
+    elif not way.changes:
+        yield asking.finding(f"{asked.describe()}: nothing has to change", remedy="Keep it.")
+    else:
+        yield asking.finding(
+            f"{asked.describe()} becomes {way.result.describe()}", command=way.command()
+        )
+
+
+def _runs(versions: Sequence[Version], fitting: list[bool]) -> str:
+    """The stretches that fit: ``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``."""
+    runs: list[list[str]] = []
+    open_run = False
+    for version, fits in zip(versions, fitting, strict=True):
+        if fits and open_run:
+            runs[-1].append(str(version))
+        elif fits:
+            runs.append([str(version)])
+        open_run = fits
+    return ", ".join(_ends(run) for run in runs) or "none"
+
+
+def _ends(texts: list[str]) -> str:
+    if not texts:
+        return "none"
+    return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
+
+
+CHECKS: tuple[Check, ...] = (
+    stack_fits,
+    stack_words,
+    stack_ipex_era,
+    stack_today,
+)

@@ -2,30 +2,23 @@
 
 What makes training fail or lie comes first, then the launch and the limits, then the
 machine: a person mends from the top.
+
+``looked_at`` says what came of each: found, fine, or not to be told because a fact is not
+known. A check is silent on what is not known, so silence alone is no clean bill. Each check is
+run over facts that note what is read of them: one that read a fact that is not known, and found
+nothing, does not call the machine fine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any
 
-from cputune.doctor.checks import (
-    affinity,
-    allocators,
-    binders,
-    collectives,
-    launchers,
-    libraries,
-    limits,
-    missing,
-    precision,
-    rendezvous,
-    resources,
-    shape,
-    system,
-    threads,
-    versions,
-)
-from cputune.doctor.finding import Check
+from cputune.doctor.checks import launch, libraries, limits, machine, precision, threads, versions
+from cputune.doctor.finding import Check, Looked
+from cputune.facts import HostFacts, Unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,21 +30,13 @@ class Theme:
 
 
 THEMES: tuple[Theme, ...] = (
-    Theme(title="basic facts", checks=missing.CHECKS),
     Theme(title="versions", checks=versions.CHECKS),
-    Theme(title="how ranks meet", checks=rendezvous.CHECKS),
-    Theme(title="launchers", checks=launchers.CHECKS),
-    Theme(title="oneCCL and gloo", checks=collectives.CHECKS),
-    Theme(title="CPUs and memory of the container", checks=limits.CHECKS),
-    Theme(title="shared memory, files, priority", checks=resources.CHECKS),
-    Theme(title="threads", checks=threads.CHECKS),
-    Theme(title="binding", checks=affinity.CHECKS),
-    Theme(title="binding by launchers", checks=binders.CHECKS),
+    Theme(title="how ranks are started and meet", checks=launch.CHECKS),
+    Theme(title="limits of the container and the shell", checks=limits.CHECKS),
+    Theme(title="threads and binding", checks=threads.CHECKS),
     Theme(title="precision", checks=precision.CHECKS),
-    Theme(title="libraries", checks=libraries.CHECKS),
-    Theme(title="allocators", checks=allocators.CHECKS),
-    Theme(title="kernel settings and load", checks=system.CHECKS),
-    Theme(title="sockets, cores, NUMA nodes", checks=shape.CHECKS),
+    Theme(title="libraries and allocators", checks=libraries.CHECKS),
+    Theme(title="the machine, its kernel and its load", checks=machine.CHECKS),
 )
 
 CHECKS: tuple[Check, ...] = tuple(check for theme in THEMES for check in theme.checks)
@@ -59,8 +44,75 @@ CHECKS: tuple[Check, ...] = tuple(check for theme in THEMES for check in theme.c
 
 def all_checks() -> tuple[Check, ...]:
     """These, and those that need more: a stack that is asked for, a file, a child, other hosts."""
+    from cputune.doctor import deep, named_stack
     from cputune.doctor.checkfile import FILE_CHECKS
-    from cputune.doctor.checks import children, stack_answers
-    from cputune.doctor.hosts import registry as hosts
+    from cputune.doctor.hosts import look as hosts
 
-    return (*CHECKS, *stack_answers.CHECKS, *FILE_CHECKS, *children.CHECKS, *hosts.CHECKS)
+    return (*CHECKS, *named_stack.CHECKS, *FILE_CHECKS, *deep.CHECKS, *hosts.CHECKS)
+
+
+_READ_WITH = {
+    # read: the facts that are told by the same files
+    "settings.frequencies": ("settings.governor",),
+    "topology.cores": ("topology.physical_cores", "topology.sockets"),
+    "topology.allowed_cores": ("topology.physical_cores", "topology.sockets"),
+    "topology.present": ("topology.offline",),
+}
+
+
+def looked_at(facts: HostFacts, found: Collection[str] = ()) -> tuple[Looked, ...]:
+    """Every check of the registry on these facts, in its order.
+
+    ``found`` are codes of what was found elsewhere too (in files that the launcher reads).
+    """
+    read: set[str] = set()
+    noting = _noting(facts, "", read)
+    return tuple(
+        _one(check, theme.title, noting, read, check.code in found)
+        for theme in THEMES
+        for check in theme.checks
+    )
+
+
+def _one(check: Check, theme: str, noting: HostFacts, read: set[str], found: bool) -> Looked:
+    read.clear()
+    if check(noting) or found:
+        return Looked(check=check, theme=theme, state="found")
+    asked = {name for fact in read for name in (fact, *_READ_WITH.get(fact, ()))}
+    unknown = tuple(item for item in noting.unknown if item.fact in asked)
+    return Looked(check=check, theme=theme, state="unknown" if unknown else "fine", unknown=unknown)
+
+
+def _noting(value: Any, path: str, read: set[str]) -> Any:
+    """The value, with records in it that note the dotted names of what is read of them.
+
+    Members of tuples are named as ``HostFacts.unknown`` names them: by id, name or place.
+    """
+    if is_dataclass(value) and not isinstance(value, (type, Unknown)):
+        kind: Any = _kind_that_notes(type(value))
+        copy: Any = object.__new__(kind)
+        object.__setattr__(copy, "_noted", (f"{path}." if path else "", read))
+        for field in fields(value):
+            inner = getattr(value, field.name)
+            inner = _noting(inner, f"{path}.{field.name}".lstrip("."), read)
+            object.__setattr__(copy, field.name, inner)
+        return copy
+    if isinstance(value, tuple):
+        return tuple(
+            _noting(item, f"{path}.{getattr(item, 'id', getattr(item, 'name', place))}", read)
+            for place, item in enumerate(value)
+        )
+    return value
+
+
+@cache
+def _kind_that_notes(kind: Any) -> type:
+    """A record type like this one, whose records note each public name that is read."""
+
+    def read(record: Any, name: str) -> Any:
+        if not name.startswith("_"):
+            prefix, noted = object.__getattribute__(record, "_noted")
+            noted.add(prefix + name)
+        return object.__getattribute__(record, name)
+
+    return type(kind.__name__, (kind,), {"__slots__": ("_noted",), "__getattribute__": read})

@@ -17,8 +17,8 @@ of all of them. It needs Python 3.7 and nothing else, and replaces itself (exec)
 --bind      exact:   take those CPUs, or fail (this is the default);
             offered: take them where they are allowed, else keep what the launcher bound;
             pod=N:   CPU numbers mean nothing in a container: where it has CPUs of its own
-                     (no more than the N it asked for) cut them into one share per rank,
-                     else leave it to the kernel.
+                     (no more than the N it asked for) cut them into one share per rank, by
+                     sockets, NUMA nodes and cores (place.py), else leave it to the kernel.
 --meet S    before it starts, meet the ranks of all hosts at MASTER_ADDR:MASTER_PORT, for S
             seconds at most (meet.py, beside this file): one that cannot run ends them all.
 --look      only look whether the CPUs of all local ranks can be had here, and start nothing.
@@ -172,33 +172,25 @@ def look(shares: list[str]) -> None:
         )
 
 
-def siblings(cpu: int) -> set[int]:
-    try:
-        path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        with open(path, encoding="ascii") as file:
-            return parse(file.read().strip())
-    except (OSError, RankError):
-        return {cpu}
-
-
 def share_pod(local_size: int, local_rank: int, asked: int) -> None:
-    """Cut the CPUs of a container: oneCCL workers first in each share, then threads."""
+    """Cut the CPUs of a container as the plan was cut: no rank astride sockets (place.py)."""
+    import place  # type: ignore[import-not-found]
+
     allowed = os.sched_getaffinity(0)
-    workers = variable("CCL_WORKER_COUNT", "0")
-    each = variable("OMP_NUM_THREADS", "1") + workers
-    cores = [cpu for cpu in sorted(allowed) if cpu == min(siblings(cpu) & allowed)]
-    units = cores if len(cores) >= each * local_size else sorted(allowed)
-    if len(allowed) > asked or len(units) < each * local_size:
+    workers, threads = variable("CCL_WORKER_COUNT", "0"), variable("OMP_NUM_THREADS", "1")
+    shares = None
+    if len(allowed) <= asked:
+        shares = place.pod_shares(place.seen_cores(allowed), local_size, threads, workers)
+    if shares is None:
         if local_rank == 0:
             sys.stderr.write(
                 f"note: this container has no CPUs of its own (it may use {len(allowed)}, "
                 f"asked for {asked}): ranks are not bound\n"
             )
         return
-    shares = [units[i * each : (i + 1) * each] for i in range(local_size)]
-    os.sched_setaffinity(0, shares[local_rank][workers:])
+    os.sched_setaffinity(0, shares[local_rank][0])
     if workers:
-        ids = [str(cpu) for share in shares for cpu in share[:workers]]
+        ids = [str(cpu) for _, own in shares for cpu in own]
         os.environ["CCL_WORKER_AFFINITY"] = ",".join(ids)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cputune.carrier.interface import launcher_variables
-from cputune.emitters import ending, shell, yamltext
-from cputune.emitters.interface import EmittedFile, Job
+from cputune.emitters import shell, words
+from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.mpirun import (
     DETECT,
     HYDRA_HOSTS,
@@ -30,7 +30,7 @@ from cputune.stack import Versions, load
 CONFIG = "accelerate.yaml"
 
 
-def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
+def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, the YAML, and for several ranks the host files. Raises UsageError."""
     several = job.plan.world_size > 1
     variables = shell.variables(job, intel_mpi=job.mpi == "intelmpi")
@@ -73,8 +73,8 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
         here=job.plan.nodes == 1,
         more=_carried(job, variables),
     )
-    text += ending.start('"${rank[@]}" -- "${train[@]}"', watched=True)
-    config = yamltext.document(configuration(job), job.header)
+    text += shell.start('"${rank[@]}" -- "${train[@]}"', watched=True)
+    config = words.document(configuration(job), job.header)
     hosts = host_files(job, dialects_of(job), always=True) if several else ()
     return (
         shell.script("accelerate.sh", text, tuple(notes)),
@@ -84,7 +84,7 @@ def emit_accelerate(job: Job) -> tuple[EmittedFile, ...]:
     )
 
 
-def _binding(job: Job) -> dict[str, str]:
+def _binding(job: LaunchJob) -> dict[str, str]:
     """What binds the ranks of one node; of several no launcher binds any.
 
     accelerate tells Open MPI ``--bind-to socket``, which fails on a host that has other CPUs
@@ -95,7 +95,7 @@ def _binding(job: Job) -> dict[str, str]:
     return {"I_MPI_PIN": "off", "OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
 
 
-def _carried(job: Job, variables: Mapping[str, str]) -> list[str]:
+def _carried(job: LaunchJob, variables: Mapping[str, str]) -> list[str]:
     """What rank.py sets after accelerate: its KMP variables, and on several nodes all.
 
     Open MPI hands no variables to other nodes unasked, and accelerate does not ask.
@@ -128,12 +128,12 @@ esac
 """
 
 
-def precision(job: Job) -> str:
+def precision(job: LaunchJob) -> str:
     """Accelerate's word for the precision; fp16 on a CPU would train in fp32 without a word."""
     return "no" if job.plan.precision == "fp32" else job.plan.precision
 
 
-def configuration(job: Job) -> dict[str, Any]:
+def configuration(job: LaunchJob) -> dict[str, Any]:
     """The YAML of this accelerate release. Any key that it does not know is a ValueError."""
     plan = job.plan
     version = Versions.from_names(job.versions).accelerate
@@ -141,12 +141,12 @@ def configuration(job: Job) -> dict[str, Any]:
     several = plan.world_size > 1
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "MULTI_CPU" if several else yamltext.Quoted("NO"),
+        "distributed_type": "MULTI_CPU" if several else words.Quoted("NO"),
         "enable_cpu_affinity": False,
         "machine_rank": 0,
-        "main_process_ip": yamltext.Quoted(job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"),
+        "main_process_ip": words.Quoted(job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"),
         "main_training_function": "main",
-        "mixed_precision": yamltext.Quoted(precision(job)),
+        "mixed_precision": words.Quoted(precision(job)),
         "num_machines": plan.nodes,
         "num_processes": plan.world_size,
         "rdzv_backend": "static",
@@ -169,5 +169,18 @@ def configuration(job: Job) -> dict[str, Any]:
     return config
 
 
-def _known_keys(job: Job) -> frozenset[str]:
+def _known_keys(job: LaunchJob) -> frozenset[str]:
     return load().accelerate.keys_of(Versions.from_names(job.versions).accelerate)
+
+
+ACCELERATE = Format(
+    name="accelerate",
+    write=emit_accelerate,
+    main="accelerate.sh",
+    beside="`accelerate.yaml`, a host file (several ranks)",
+    fits="the same, and you use `accelerate launch`",
+    start="`launch/accelerate.sh`, on the first node",
+    known_by=r"\baccelerate[ .]+(commands\.)?launch\b",
+    consumers=("bash", "launcher"),
+    script=True,
+)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from cputune.carrier.command import Carried, trains_by_arguments
-from cputune.carrier.without import lost_without_force
-from cputune.emitters.interface import Beside, Output, Secret, Word
+import json
+from pathlib import Path
+
+from cputune.carrier.command import Carried, lost_without_force, trains_by_arguments
+from cputune.emitters import header
+from cputune.emitters.format import Beside, EmittedFile, Output, Secret, Word
+from cputune.emitters.words import refuse_unprintable
 from cputune.errors import UsageError
+from cputune.inside import carry_script, lightning_script, recipe_script, torch_script
+from cputune.inside.state import digest
 from cputune.knobs import plan_in_torch
 from cputune.plan import Plan
 from cputune.result import Result
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
 from cputune.workload import Workload
 
+RANK_SCRIPT = "rank.py"
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
 
 
@@ -29,7 +36,8 @@ def training_command(
         if carrier and way.force is not None:
             script = (Beside(CARRY_SCRIPT), way.force.to_json(), *script)
         return (*script, *way.flags), ()
-    _refuse_unprintable(workload.argv)
+    for word in workload.argv:
+        refuse_unprintable(word)
     first = workload.argv[0]
     if first.startswith("-") and first != "-m":
         raise UsageError(
@@ -66,6 +74,58 @@ def _secret_notes(workload: Workload) -> tuple[str, ...]:
         return ()
     names = ", ".join(workload.secrets)
     return (f"A secret was left out: the launch reads it from {names}, which must be set there.",)
+
+
+def promised_words(workload: Workload, command: tuple[Word, ...]) -> list[str | None]:
+    """The command line of a rank as digests (``cputune.inside.state``), the script first.
+
+    ``file:`` stands before the digest of what a file of the artefact holds. None is any
+    word: the user's own script by whatever path, a place for output, a secret.
+    """
+    texts = {file.name: file.text for file in companions(workload, command, ())}
+    if Beside(CARRY_SCRIPT) in command:
+        command = command[2:]  # carry.py takes itself and its first word away
+    if workload.recipe is None:
+        command = command[len(workload.program) :]
+    said: list[str | None] = [] if workload.recipe is not None else [None]
+    for word in command:
+        if isinstance(word, Beside):
+            said.append("file:" + digest(texts[word.name].encode()))
+        else:
+            said.append(digest(word.encode()) if isinstance(word, str) else None)
+    return said
+
+
+def rank_script() -> Path:
+    """What numbers and binds one rank; emitted beside launches as ``rank.py``."""
+    return Path(__file__).with_name("_rank.py")
+
+
+def companions(
+    workload: Workload, command: tuple[Word, ...], said: tuple[str, ...]
+) -> tuple[EmittedFile, ...]:
+    """rank.py, and what the command needs: carry.py and its files, train.py and recipe.json."""
+    files = [_program(RANK_SCRIPT, rank_script(), said)]
+    if Beside(CARRY_SCRIPT) in command:
+        files.append(_program(CARRY_SCRIPT, carry_script(), said))
+        plan = str(command[1])
+        beside = [torch_script()] if '"torch":' in plan else []
+        if '"world_size":' in plan and workload.framework in (None, "lightning"):
+            beside.append(lightning_script())
+        files += [EmittedFile(name=f.name, text=f.read_text(encoding="utf-8")) for f in beside]
+    if workload.recipe is not None:
+        recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"
+        files += [
+            EmittedFile(name=TRAIN_SCRIPT, text=recipe_script().read_text(encoding="utf-8")),
+            EmittedFile(name=RECIPE_FILE, text=recipe),
+        ]
+    return tuple(files)
+
+
+def _program(name: str, source: Path, said: tuple[str, ...]) -> EmittedFile:
+    """A program of ours, with what was measured in a comment at its head."""
+    first, _, rest = source.read_text(encoding="utf-8").partition("\n")
+    return EmittedFile(name=name, text=f"{first}\n{header.comment(said)}{rest}", executable=True)
 
 
 def refuse_impossible(plan: Plan, versions: Versions) -> None:
@@ -127,19 +187,3 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
         else "--global-batch-size N divides N samples over the ranks, --batch-per-rank N gives "
         "each of them N",
     )
-
-
-def _refuse_unprintable(argv: tuple[str, ...]) -> None:
-    for word in argv:
-        if "\0" in word or not _encodable(word):
-            raise UsageError(
-                f"the argument {word!r} is no text", hint="rename the file, or change the argument"
-            )
-
-
-def _encodable(word: str) -> bool:
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -9,15 +9,15 @@ the script: what is left to do is said in a comment.
 from __future__ import annotations
 
 from cputune import cpulist
-from cputune.carrier.cleared import CLEARED
+from cputune.carrier.environment import CLEARED
 from cputune.emitters import header, shell
-from cputune.emitters.interface import Beside, EmittedFile, Job
+from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob
 from cputune.plan import CpuLists
 
 NUMBERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def emit_env(job: Job) -> tuple[EmittedFile, ...]:
+def emit_env(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """One text, in words that every POSIX shell knows. Raises UsageError for several nodes."""
     shell.require_hosts(job)
     several = job.plan.world_size > 1
@@ -48,11 +48,11 @@ def emit_env(job: Job) -> tuple[EmittedFile, ...]:
     return (EmittedFile(name="env.sh", text=text, notes=(note,) if _by_file(job) else ()),)
 
 
-def _first(job: Job) -> str:
+def _first(job: LaunchJob) -> str:
     return job.nodes[0].name if job.plan.nodes > 1 else "127.0.0.1"
 
 
-def _rest(job: Job) -> list[str]:
+def _rest(job: LaunchJob) -> list[str]:
     """What no variable carries: the CPUs, and the flags of the script."""
     lines = [
         f"Local rank {number}{host} is for CPUs {cpulist.render(cpus)} (taskset -c)."
@@ -67,7 +67,7 @@ def _rest(job: Job) -> list[str]:
     return lines
 
 
-def _lists(job: Job) -> list[tuple[str, CpuLists]]:
+def _lists(job: LaunchJob) -> list[tuple[str, CpuLists]]:
     """The CPUs of each local rank, with the host's name where hosts differ."""
     if not job.plan.node_cpus:
         return [("", job.plan.cpus)]
@@ -75,6 +75,17 @@ def _lists(job: Job) -> list[tuple[str, CpuLists]]:
     return list(zip(names, job.plan.node_cpus, strict=True))
 
 
-def _by_file(job: Job) -> bool:
+def _by_file(job: LaunchJob) -> bool:
     """Whether files beside the launch carry a part of the plan."""
     return any(isinstance(word, Beside) for word in job.command)
+
+
+ENV = Format(
+    name="env",
+    write=emit_env,
+    main="env.sh",
+    beside="nothing",
+    fits="a way of starting ranks of your own",
+    start='`eval "$(cputune emit -f env)"`',
+    printed=True,
+)

@@ -1,17 +1,21 @@
-"""The comment that every artefact starts with: what was measured, where, when, how fast."""
+"""What an artefact says of itself: which machine was measured, how fast, what is extrapolated."""
 
 from __future__ import annotations
 
 import json
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
-from cputune.emitters.interface import Job
+from cputune import cpulist
+from cputune.emitters.format import LaunchJob
+from cputune.facts import HostFacts
 from cputune.figures import figure
 from cputune.plan import Plan
-from cputune.result import Result, Throughput
+from cputune.result import Result, Throughput, host_fingerprint
+from cputune.workload import Workload
 
 WIDTH = 92
 _TOLD_VERSIONS = (
@@ -36,7 +40,7 @@ def comment(lines: Iterable[str], *, sign: str = "#") -> str:
     return "\n".join(out) + "\n"
 
 
-def full(job: Job, format: str, title: str, notes: Iterable[str] = ()) -> str:
+def full(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:
     """The header of an artefact's main file: for people, then one line for `cputune verify`."""
     lines = [f"{title} Written by cputune {_version()}.", "", *job.header]
     lines += [f"Note: {note}" for note in (*job.notes, *notes)]
@@ -78,12 +82,17 @@ def _speedup(result: Result) -> str:
     return f"speed-up {speedup.ratio:.2f} ({speedup.low:.2f} to {speedup.high:.2f}){beside}."
 
 
-def unmeasured(host: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
-    """What stands there where no result was given."""
+def unmeasured(host: Mapping[str, Any], plan: Plan, *, asked: bool = False) -> tuple[str, ...]:
+    """What stands there where no result was given; ``asked``: somebody named this plan."""
+    whose = (
+        "a plan that was asked for,"
+        if asked
+        else "the default plan of the Hugging Face CPU guides (a rank "
+        "per socket, all its cores, the precision its hardware has)"
+    )
     return (
         f"Plan: {plan.describe()}.",
-        "NOTHING WAS MEASURED. This is the default plan of the Hugging Face CPU guides (a rank "
-        f"per socket, all its cores, the precision its hardware has) for {machine(host)}; "
+        f"NOTHING WAS MEASURED. This is {whose} for {machine(host)}; "
         "`cputune tune` finds out what is fastest.",
     )
 
@@ -126,3 +135,134 @@ def _version() -> str:
         return metadata.version("cputune")
     except metadata.PackageNotFoundError:
         return "from a checkout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How large a job is. ``batch_per_rank`` is in samples of a step of the optimizer.
+
+    It is None where the script's own batch counts, whose number nobody has seen.
+    """
+
+    nodes: int
+    ranks: int
+    batch_per_rank: int | None
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples of a step of all ranks together."""
+        return None if self.batch_per_rank is None else self.ranks * self.batch_per_rank
+
+    def describe(self) -> str:
+        """``2 nodes, 8 ranks with 12 samples each, 96 together``."""
+        words = f"{_count(self.nodes, 'node')}, {_count(self.ranks, 'rank')}"
+        if self.batch_per_rank is None:
+            return f"{words} that share the script's own batch"
+        each = f"{words} with {_count(self.batch_per_rank, 'sample')}"
+        return each if self.ranks == 1 else f"{each} each, {self.global_batch_size} together"
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers, for ``cputune verify`` and for other programs."""
+        return {**asdict(self), "global_batch_size": self.global_batch_size}
+
+
+def scale_of(plan: Plan, workload: Workload) -> Scale:
+    """How large this plan makes the job. Raises ValueError for a batch that cannot be divided."""
+    return Scale(
+        nodes=plan.nodes,
+        ranks=plan.world_size,
+        batch_per_rank=workload.samples_per_rank(plan.world_size),
+    )
+
+
+def measured_scale(result: Result) -> Scale:
+    """How large the job was that was measured."""
+    return scale_of(result.best.plan, result.workload)
+
+
+def is_extrapolated(result: Result, plan: Plan) -> bool:
+    """Whether the plan runs on another number of nodes than its speed was measured on."""
+    return plan.nodes != result.best.plan.nodes
+
+
+def scale_lines(result: Result | None, plan: Plan, workload: Workload) -> tuple[str, ...]:
+    """Of a job on several nodes, or on others than were measured: who takes how many samples."""
+    now = scale_of(plan, workload)
+    if result is None or not is_extrapolated(result, plan):
+        return (f"Batch: {now.describe()}.",) if plan.nodes > 1 else ()
+    before = measured_scale(result)
+    lines = [
+        f"Measured: {before.describe()}.",
+        f"Extrapolated: {now.describe()}. Nothing was measured on {_count(now.nodes, 'node')}: "
+        "neither speed, nor memory, nor the network between them.",
+    ]
+    batches = (before.global_batch_size, now.global_batch_size)
+    if None not in batches and batches[0] != batches[1]:
+        lines.append(
+            f"The global batch is {batches[1]} in place of the {batches[0]} that were measured, as "
+            "was asked for: that is another training, and its learning rate may have to follow."
+        )
+    return tuple(lines)
+
+
+def scale_promise(result: Result | None, plan: Plan, workload: Workload) -> Mapping[str, Any]:
+    """The same for machines: ``scale``, and ``measured`` where that was another."""
+    if result is None or not is_extrapolated(result, plan):
+        return {"scale": scale_of(plan, workload).to_json()} if plan.nodes > 1 else {}
+    measured = {
+        **measured_scale(result).to_json(),
+        "samples_per_second": asdict(result.best.samples_per_second),
+    }
+    return {
+        "scale": scale_of(plan, workload).to_json(),
+        "measured": measured,
+        "extrapolated": ["nodes", "samples_per_second"],
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+_COMPARED = (
+    ("cpu", "model_name", "processor"),
+    ("topology", "sockets", "sockets"),
+    ("topology", "physical_cores", "cores"),
+    ("topology", "threads_per_core", "threads per core"),
+    ("topology", "logical_cpus", "CPUs"),
+)
+
+
+def machine_difference(host: Mapping[str, Any], facts: HostFacts) -> str | None:
+    """In what the machine of a result differs from this one; None where it does not.
+
+    What either of them does not say is not compared.
+    """
+    return host_difference(host, host_fingerprint(facts))
+
+
+def host_difference(
+    there: Mapping[str, Any], here: Mapping[str, Any], *, names: tuple[str, str] = ("there", "here")
+) -> str | None:
+    """The first of these facts in which two machines differ; ``names`` is how they are called."""
+    for group, key, words in _COMPARED:
+        a, b = _fact(there, group, key), _fact(here, group, key)
+        if a is not None and b is not None and a != b:
+            return f"{words} {a} {names[0]}, {b} {names[1]}"
+    return None
+
+
+def untold(host: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of these facts that a machine does not say, in words."""
+    return tuple(words for group, key, words in _COMPARED if _fact(host, group, key) is None)
+
+
+def _fact(host: Mapping[str, Any], group: str, key: str) -> Any:
+    section = host.get(group)
+    return section.get(key) if isinstance(section, Mapping) else None
+
+
+def missing_cpus(plan: Plan, facts: HostFacts) -> str | None:
+    """The CPUs of a plan that this process may not use, as a list; None where it may use all."""
+    wanted = {cpu for cpus in (*plan.cpus, *plan.ccl_cpus) for cpu in cpus}
+    return cpulist.render(wanted - set(facts.topology.allowed)) or None

@@ -1,48 +1,48 @@
-"""From a result (or a machine alone) to a ``Job``: the plan made ready to be written down."""
+"""From a result, or a plan alone, to a ``LaunchJob``: made ready to be written down."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from cputune.carrier.command import carried
+from cputune.carrier.interface import (
+    checked,
+    choose_interface,
+    is_usable,
+    link_with,
+    loopback_name,
+)
 from cputune.emitters import header
 from cputune.emitters.command import (
-    CARRY_SCRIPT,
-    RECIPE_FILE,
-    TRAIN_SCRIPT,
+    companions,
+    promised_words,
     refuse_impossible,
     refuse_lost,
     refuse_unchosen_batch,
     training_command,
 )
-from cputune.emitters.extrapolated import is_extrapolated, scale_lines, scale_promise
-from cputune.emitters.interface import (
+from cputune.emitters.format import (
     MPI_DIALECTS,
-    Beside,
-    Cluster,
-    EmittedFile,
-    Job,
+    Emission,
+    LaunchJob,
     Word,
 )
-from cputune.emitters.network import interface_of
+from cputune.emitters.header import is_extrapolated, scale_lines, scale_promise
+from cputune.emitters.words import HostName
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Network, Package
-from cputune.inside import carry_script, lightning_script, recipe_script, torch_script
-from cputune.inside.state import digest
-from cputune.knobs.interface import interface_of as interface_named
+from cputune.knobs.backend import interface_of as interface_named
 from cputune.layout import guide_plan
-from cputune.nodes.named import Node, choose
+from cputune.options import Cluster
 from cputune.plan import Plan
+from cputune.remote.named import Node, choose
 from cputune.result import Result, host_fingerprint
 from cputune.stack import Versions
 from cputune.workload import DEFAULT_RECIPE, Workload
 
-RANK_SCRIPT = "rank.py"
 TRAINING_PACKAGES = (
     "torch",
     "transformers",
@@ -52,44 +52,52 @@ TRAINING_PACKAGES = (
 )
 
 
-def make_job(
-    result: Result | None,
-    *,
-    facts: HostFacts | None = None,
-    workload: Workload | None = None,
-    nodes: int | None = None,
-    hosts: tuple[Node, ...] = (),
-    mpi: str | None = None,
-    python: str | None = None,
-    versions: Mapping[str, str] | None = None,
-    cluster: Cluster | None = None,
-    networks: Mapping[str, Network] | None = None,
-    carrier: bool = True,
-) -> Job:
+def make_job(result: Result | None, asked: Emission) -> LaunchJob:
     """Bring plan, workload, nodes and versions together.
 
-    Without a result the plan is the guide's for ``facts``. ``workload`` replaces the one
-    that was tuned. Raises UsageError for what does not fit together.
+    Without a result the plan is the guides' for the facts that are given. The workload that is
+    asked for replaces the one that was tuned. Raises UsageError for what does not fit together.
     """
+    facts = asked.facts
+    if result is not None:
+        job = asked.workload or result.workload
+        return _job(result, result.best.plan, job, result.host, result.versions, asked)
+    if facts is None:
+        raise UsageError(
+            "there is nothing to write down", hint="give a result, or the facts of a machine"
+        )
+    job = asked.workload or Workload.from_recipe(DEFAULT_RECIPE)
+    nodes = asked.nodes or len(asked.hosts) or 1
+    found = guide_plan(with_versions(facts, asked.versions or {}), job, nodes=max(1, nodes))
+    return _job(None, found, job, host_fingerprint(facts), versions_of(facts), asked)
+
+
+def plan_job(plan: Plan, workload: Workload, asked: Emission) -> LaunchJob:
+    """A plan that nobody has measured, as a trial wants it. Raises UsageError as ``make_job``."""
+    facts = asked.facts
+    host = {} if facts is None else host_fingerprint(facts)
+    versions = {} if facts is None else versions_of(facts)
+    return _job(None, plan, workload, host, versions, asked, unmeasured=True)
+
+
+def _job(
+    result: Result | None,
+    found: Plan,
+    workload: Workload,
+    host: Mapping[str, Any],
+    known: Mapping[str, str],
+    asked: Emission,
+    *,
+    unmeasured: bool = False,
+) -> LaunchJob:
+    mpi, nodes, hosts, facts = asked.mpi, asked.nodes, asked.hosts, asked.facts
+    cluster = asked.cluster or Cluster()
     if mpi is not None and mpi not in MPI_DIALECTS:
         raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(MPI_DIALECTS))
     if nodes is not None and nodes < 1:
         raise UsageError(f"a job has 1 node or more, not {nodes}", hint="--nodes 1")
-    if result is not None:
-        found, host = result.best.plan, result.host
-        known: Mapping[str, str] = result.versions
-    elif facts is not None:
-        there = with_versions(facts, versions or {})
-        job = workload or Workload.from_recipe(DEFAULT_RECIPE)
-        found, host = guide_plan(there, job), host_fingerprint(facts)
-        known = versions_of(facts)
-    else:
-        raise UsageError(
-            "there is nothing to write down", hint="give a result, or the facts of a machine"
-        )
-    workload = workload or (result.workload if result else Workload.from_recipe(DEFAULT_RECIPE))
     if result is not None and not hosts and (nodes or found.nodes) <= len(result.hosts):
-        hosts = tuple(Node(name=name) for name in result.hosts)
+        hosts = tuple(Node(name=HostName(name)) for name in result.hosts)
         nodes = nodes or found.nodes
     nodes = nodes or len(hosts) or found.nodes
     hosts = choose(hosts, nodes, found.processes_per_node) if hosts else ()
@@ -100,30 +108,33 @@ def make_job(
                 f"LD_PRELOAD cannot carry the path {library!r}",
                 hint="link the library to an absolute path without spaces and colons, tune again",
             )
-    chosen = {**known, **(versions or {})}
+    chosen = {**known, **(asked.versions or {})}
     refuse_impossible(plan, Versions.from_names(chosen))
     try:
-        way = carried(workload, plan, chosen, by_flags=not carrier)
+        way = carried(workload, plan, chosen, by_flags=not asked.carrier)
     except ValueError as error:
         raise UsageError(
             str(error), hint="--batch-per-rank N keeps the guides' way, N samples for each rank"
         ) from error
-    if not carrier:
+    if not asked.carrier:
         refuse_lost(workload, plan, way, result)
     refuse_unchosen_batch(workload, plan, way)
     scale = scale_lines(result, plan, workload)
-    said = header.measured(result, plan) if result is not None else header.unmeasured(host, plan)
+    if result is not None:
+        said = header.measured(result, plan)
+    else:
+        said = header.unmeasured(host, plan, asked=unmeasured)
     said = (*said, *scale)
     interface, of_network = interface_of(
         hosts,
-        asked=(cluster or Cluster()).interface,
+        asked=cluster.interface,
         measured=_measured_on(plan, result, hosts),
         here=facts.network if facts is not None else None,
-        seen=networks or {},
+        seen=asked.networks or {},
         wanted=plan.nodes,
     )
-    command, notes = training_command(workload, way, carrier=carrier)
-    return Job(
+    command, notes = training_command(workload, way, carrier=asked.carrier)
+    return LaunchJob(
         plan=plan,
         workload=workload,
         command=command,
@@ -136,9 +147,9 @@ def make_job(
         physical_cores=_count(host, "physical_cores"),
         nodes=hosts,
         mpi=mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
-        python=python,
+        python=asked.python,
         versions=chosen,
-        cluster=cluster or Cluster(),
+        cluster=cluster,
         interface=interface,
         aloud=scale,
     )
@@ -149,7 +160,8 @@ def _measured_on(plan: Plan, result: Result | None, hosts: tuple[Node, ...]) -> 
     if result is None or plan.nodes == 1 or not hosts:
         return None
     known = all(node.name in result.hosts for node in hosts)
-    return interface_named(plan) or result.interface if known else None
+    found = (interface_named(plan) or result.interface) if known else None
+    return found and checked(found, nodes=plan.nodes)
 
 
 def placed_on(plan: Plan, nodes: int, hosts: tuple[Node, ...], measured: tuple[str, ...]) -> Plan:
@@ -204,59 +216,7 @@ def promise(
     return said
 
 
-def promised_words(workload: Workload, command: tuple[Word, ...]) -> list[str | None]:
-    """The command line of a rank as digests (``cputune.inside.state``), the script first.
-
-    ``file:`` stands before the digest of what a file of the artefact holds. None is any
-    word: the user's own script by whatever path, a place for output, a secret.
-    """
-    texts = {file.name: file.text for file in companions(workload, command, ())}
-    if Beside(CARRY_SCRIPT) in command:
-        command = command[2:]  # carry.py takes itself and its first word away
-    if workload.recipe is None:
-        command = command[len(workload.program) :]
-    said: list[str | None] = [] if workload.recipe is not None else [None]
-    for word in command:
-        if isinstance(word, Beside):
-            said.append("file:" + digest(texts[word.name].encode()))
-        else:
-            said.append(digest(word.encode()) if isinstance(word, str) else None)
-    return said
-
-
-def rank_script() -> Path:
-    """What numbers and binds one rank; emitted beside launches as ``rank.py``."""
-    return Path(__file__).with_name("_rank.py")
-
-
-def companions(
-    workload: Workload, command: tuple[Word, ...], said: tuple[str, ...]
-) -> tuple[EmittedFile, ...]:
-    """rank.py, and what the command needs: carry.py and its files, train.py and recipe.json."""
-    files = [_program(RANK_SCRIPT, rank_script(), said)]
-    if Beside(CARRY_SCRIPT) in command:
-        files.append(_program(CARRY_SCRIPT, carry_script(), said))
-        plan = str(command[1])
-        beside = [torch_script()] if '"torch":' in plan else []
-        if '"world_size":' in plan and workload.framework in (None, "lightning"):
-            beside.append(lightning_script())
-        files += [EmittedFile(name=f.name, text=f.read_text(encoding="utf-8")) for f in beside]
-    if workload.recipe is not None:
-        recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"
-        files += [
-            EmittedFile(name=TRAIN_SCRIPT, text=recipe_script().read_text(encoding="utf-8")),
-            EmittedFile(name=RECIPE_FILE, text=recipe),
-        ]
-    return tuple(files)
-
-
-def _program(name: str, source: Path, said: tuple[str, ...]) -> EmittedFile:
-    """A program of ours, with what was measured in a comment at its head."""
-    first, _, rest = source.read_text(encoding="utf-8").partition("\n")
-    return EmittedFile(name=name, text=f"{first}\n{header.comment(said)}{rest}", executable=True)
-
-
-def job_name(job: Job) -> str:
+def job_name(job: LaunchJob) -> str:
     """A name for clusters (DNS-1035): the one that was given, or made of the workload's."""
     given = job.cluster.job_name
     if given is None:
@@ -305,3 +265,96 @@ def threads_per_core(host: Mapping[str, Any], facts: HostFacts | None) -> int:
 def _count(host: Mapping[str, Any], name: str) -> int | None:
     count = header.section(host, "topology").get(name)
     return count if isinstance(count, int) and count > 0 else None
+
+
+_OTHER = "--interface NAME takes another"
+
+
+def interface_of(
+    nodes: Sequence[Node],
+    *,
+    asked: str | None,
+    measured: str | None = None,
+    here: Network | None,
+    seen: Mapping[str, Network],
+    wanted: int,
+) -> tuple[str | None, tuple[str, ...]]:
+    """The interface's name, None where each layer may choose by itself; and notes.
+
+    Args:
+        nodes: the hosts of the launch, in their order.
+        asked: the interface that the user has named: it is taken as it is.
+        measured: the one on which these hosts were measured.
+        here: the network of the machine that was looked at.
+        seen: networks of the hosts as ``doctor --hosts`` saw them, by name.
+        wanted: nodes of the launch.
+
+    Raises UsageError for a name that is none, that leads nowhere, or that a host does not have.
+    """
+    own = next((node for node in nodes if here is not None and is_here(node, here)), None)
+    if asked is not None:
+        name = checked(asked, nodes=wanted)
+        known = {own.name: here, **seen} if own is not None and here is not None else seen
+        _refuse_missing(name, {node.name: known[node.name] for node in nodes if node.name in known})
+        return name, ()
+    if measured is not None:
+        return measured, ()
+    if wanted == 1 or not nodes:
+        return None, ()
+    if seen:
+        return _from_hosts(nodes, seen)
+    return (None, ()) if own is None or here is None else _from_here(own, here)
+
+
+def _refuse_missing(asked: str, known: Mapping[str, Network]) -> None:
+    """Raise UsageError where a host that is known has no such interface."""
+    for host, network in known.items():
+        if network.links is not None and network.link(asked) is None:
+            there = ", ".join(link.name for link in network.links if is_usable(link))
+            raise UsageError(
+                f"{host} has no interface that is called {asked!r}",
+                hint=f"it has {there}" if there else "none there leads to other hosts",
+            )
+
+
+def _from_hosts(
+    nodes: Sequence[Node], seen: Mapping[str, Network]
+) -> tuple[str | None, tuple[str, ...]]:
+    """By what the doctor saw on each host."""
+    unseen = [node.name for node in nodes if node.name not in seen]
+    if len(unseen) == len(nodes):
+        return None, (
+            f"No interface is named: the doctor saw {', '.join(seen)}, and none of these hosts "
+            "(--interface NAME).",
+        )
+    chosen = choose_interface([(node.name, seen[node.name]) for node in nodes if node.name in seen])
+    if chosen.name is None:
+        return None, (f"No interface is named: {chosen.why} (--interface NAME).",)
+    but = f"; {', '.join(unseen)} was not seen" if unseen else ""
+    return chosen.name, (f"Interface {chosen.name}: {chosen.why}{but} ({_OTHER}).",)
+
+
+def _from_here(own: Node, here: Network) -> tuple[str | None, tuple[str, ...]]:
+    """By this machine alone: only where its own name leads to itself, so that gloo would fail."""
+    loopback = loopback_name(here)
+    if loopback is None:
+        return None, ()
+    why = (
+        f"/etc/hosts gives {own.name} its own name as {loopback}, which gloo would announce, and "
+        "no other node can reach"
+    )
+    chosen = choose_interface([(own.name, here)])
+    if chosen.name is None:
+        return None, (f"{why}: name the interface between the nodes (--interface eth0).",)
+    return chosen.name, (
+        f"{why}. So {chosen.name} is named to every layer; that the other nodes call it so is not "
+        f"known here (`cputune doctor --hosts`; {_OTHER}).",
+    )
+
+
+def is_here(node: Node, network: Network) -> bool:
+    """Whether a host of the launch is the machine with this network: by its name, or an address."""
+    name = network.host_name or ""
+    if name and name != "localhost" and node.name.partition(".")[0] == name.partition(".")[0]:
+        return True
+    return link_with(network, node.name) not in (None, "lo")

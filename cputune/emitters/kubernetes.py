@@ -1,8 +1,10 @@
-"""Shared by the Kubernetes formats: the container, its resources, names and quoting.
+"""Shared by the Kubernetes formats: the pod, its resources, names, users, secrets and quoting.
 
 CPU numbers mean nothing in a container, so nothing here promises any: a pod of the
 Guaranteed class with whole CPUs may get some of its own (kubelet's static CPU manager),
-and rank.py cuts those into shares; without them ranks are not bound.
+and rank.py cuts those into shares; without them ranks are not bound. The security contexts are
+those of the ``restricted`` Pod Security Standard
+(https://kubernetes.io/docs/concepts/security/pod-security-standards/).
 """
 
 from __future__ import annotations
@@ -11,12 +13,161 @@ import re
 import shlex
 from typing import Any
 
-from cputune.emitters import security, shell
-from cputune.emitters.interface import Beside, Job, Output, Secret, Word
-from cputune.emitters.job import RANK_SCRIPT, job_name
-from cputune.emitters.yamltext import Quoted
+from cputune.emitters import shell
+from cputune.emitters.command import RANK_SCRIPT
+from cputune.emitters.format import Beside, LaunchJob, Output, Secret, Word
+from cputune.emitters.job import job_name
+from cputune.emitters.words import Quoted, VariableName
+from cputune.errors import UsageError
+from cputune.options import SecretKey
 from cputune.stack import Versions, oneccl_module
 from cputune.stack.fit import pythons_for
+
+USER = 1000
+"""Of the image, too: torch asks for the name of its user, so the image has to know the number."""
+
+TTL_SECONDS = 7 * 24 * 3600
+HUB_TOKEN = "HF_TOKEN"
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def user_id(job: LaunchJob) -> int:
+    """The number of the user that trains. Raises UsageError for root."""
+    given = job.cluster.user_id
+    if given is not None and not 0 < given < 1 << 31:
+        raise UsageError(
+            f"no pod runs as the user {given}", hint="--user-id 1000, or another but 0"
+        )
+    return given or USER
+
+
+def of_pod(job: LaunchJob) -> dict[str, Any]:
+    """Not root; the volume belongs to the group of the user."""
+    user = user_id(job)
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def of_container() -> dict[str, Any]:
+    """Nothing that a training needs."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def labels(job: LaunchJob) -> dict[str, str]:
+    """Whose a thing is: the recommended labels, then those that were given."""
+    found = {
+        "app.kubernetes.io/name": Quoted(job_name(job)),
+        "app.kubernetes.io/component": Quoted("training"),
+        "app.kubernetes.io/managed-by": Quoted("cputune"),
+    }
+    return found | pairs(job.cluster.labels, "a label", "--label team=nlp")
+
+
+def pairs(given: tuple[tuple[str, str], ...], what: str, example: str) -> dict[str, str]:
+    """Labels of any kind. Raises UsageError for what Kubernetes would refuse."""
+    found: dict[str, str] = {}
+    for key, value in given:
+        matching(_LABEL_KEY, key, what, example)
+        if value:
+            matching(_LABEL, value, f"the value of {what}", example)
+        found[key] = Quoted(value)
+    return found
+
+
+def scheduling(job: LaunchJob) -> dict[str, Any]:
+    """Tolerations, pull secrets and node labels of a pod: only those that were given."""
+    cluster = job.cluster
+    found: dict[str, Any] = {}
+    if cluster.pull_secrets:
+        found["imagePullSecrets"] = [
+            {"name": Quoted(matching(_DNS_NAME, name, "a Secret", "--image-pull-secret regcred"))}
+            for name in cluster.pull_secrets
+        ]
+    if cluster.tolerations:
+        found["tolerations"] = _tolerations(job)
+    selector = pairs(cluster.node_selector, "a node label", "--node-selector name=value")
+    if selector:
+        found["nodeSelector"] = selector
+    return found
+
+
+def _tolerations(job: LaunchJob) -> list[dict[str, Any]]:
+    example = "--toleration dedicated=training:NoSchedule"
+    found = []
+    for one in job.cluster.tolerations:
+        key = Quoted(matching(_LABEL_KEY, one.key, "the key of a taint", example))
+        entry: dict[str, Any] = {"key": key, "operator": "Exists"}
+        if one.value is not None:
+            value = matching(_LABEL, one.value, "the value of a taint", example)
+            entry |= {"operator": "Equal", "value": Quoted(value)}
+        if one.effect is not None:
+            if one.effect not in EFFECTS:
+                raise UsageError(
+                    f"{one.effect!r} is no effect of a taint", hint=f"as in: {example}"
+                )
+            entry["effect"] = one.effect
+        found.append(entry)
+    return found
+
+
+def secret(job: LaunchJob) -> str:
+    """The Secret that holds what was left out of the training command, and the hub's token."""
+    return f"{job_name(job)}-secrets"
+
+
+def secret_variables(job: LaunchJob) -> list[dict[str, Any]]:
+    """Variables from Secrets: those of the command, those that were named, the hub's token.
+
+    The pod starts without the token where the Secret has none: public models need it not.
+    """
+    named = {one.variable: one for one in job.cluster.secret_variables}
+    for name in job.workload.secrets:
+        named.setdefault(name, SecretKey(variable=name, secret=secret(job), key=name))
+    token = SecretKey(variable=HUB_TOKEN, secret=secret(job), key=HUB_TOKEN)
+    found = [_from_secret(one) for one in named.values()]
+    return found if HUB_TOKEN in named else [*found, _from_secret(token, optional=True)]
+
+
+def _from_secret(one: SecretKey, *, optional: bool = False) -> dict[str, Any]:
+    example = "--secret-env HF_TOKEN=my-secret/token"
+    reference: dict[str, Any] = {
+        "name": Quoted(matching(_DNS_NAME, one.secret, "a Secret", example)),
+        "key": Quoted(matching(_SECRET_KEY, one.key, "a key of a Secret", example)),
+    }
+    if optional:
+        reference["optional"] = True
+    name = matching(_VARIABLE, one.variable, "a variable", example)
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
+
+
+def ttl_seconds(job: LaunchJob) -> int:
+    """After how long a job that is done is deleted. Raises UsageError."""
+    given = job.cluster.ttl_seconds
+    if given is not None and not 0 <= given < 1 << 31:
+        raise UsageError(f"a job cannot stay {given} seconds", hint="--ttl 86400, for a day")
+    return TTL_SECONDS if given is None else given
+
+
+def matching(pattern: re.Pattern[str], text: str, what: str, example: str) -> str:
+    """The text where it is one. Raises UsageError."""
+    if not pattern.fullmatch(text):
+        raise UsageError(f"{text!r} is not {what}", hint=f"as in: {example}")
+    return text
+
 
 WORKSPACE = "/workspace"
 DATA = "/data"
@@ -38,62 +189,60 @@ UNPROMISED = (
 )
 
 
-def image(job: Job) -> str:
+def image(job: LaunchJob) -> str:
     """The image's reference, or a visible placeholder."""
     given = job.cluster.image
     if given is None:
         return f"<your-registry>/{job_name(job)}:latest"
-    return security.matching(_IMAGE, given, "an image", "REGISTRY/NAME:TAG")
+    return matching(_IMAGE, given, "an image", "REGISTRY/NAME:TAG")
 
 
-def base_image(job: Job) -> str:
+def base_image(job: LaunchJob) -> str:
     """What the Dockerfile starts from."""
     return job.cluster.base_image or BASE.format(python=_python(job))
 
 
-def _python(job: Job) -> str:
+def _python(job: LaunchJob) -> str:
     """The Python of the image: the usual one, else the newest with wheels of all packages."""
     fitting = pythons_for(Versions.from_names(job.versions))
     return PYTHON if PYTHON in fitting or not fitting else fitting[-1]
 
 
-def namespace(job: Job) -> str:
-    return security.matching(
+def namespace(job: LaunchJob) -> str:
+    return matching(
         _DNS_LABEL, job.cluster.namespace or "default", "a namespace", "--namespace default"
     )
 
 
-def claim(job: Job) -> str:
+def claim(job: LaunchJob) -> str:
     """The name of the volume claim that holds data and output."""
-    return security.matching(
+    return matching(
         _DNS_NAME, job.cluster.pvc or f"{job_name(job)}-data", "a volume claim", "--pvc my-data"
     )
 
 
 def dns_name(given: str, what: str, example: str) -> str:
-    return security.matching(_DNS_NAME, given, what, example)
+    return matching(_DNS_NAME, given, what, example)
 
 
-def storage_class(job: Job) -> str | None:
+def storage_class(job: LaunchJob) -> str | None:
     given = job.cluster.storage_class
-    return given and security.matching(
-        _DNS_NAME, given, "a storage class", "--storage-class standard"
-    )
+    return given and matching(_DNS_NAME, given, "a storage class", "--storage-class standard")
 
 
 def quantity(given: str | None, default: str, option: str) -> str:
-    return security.matching(_QUANTITY, given or default, "a quantity", f"{option} {default}")
+    return matching(_QUANTITY, given or default, "a quantity", f"{option} {default}")
 
 
-def memory(job: Job) -> str:
+def memory(job: LaunchJob) -> str:
     return quantity(job.cluster.memory, f"{8 * job.plan.processes_per_node}Gi", "--memory")
 
 
-def shared_memory(job: Job) -> str:
+def shared_memory(job: LaunchJob) -> str:
     return quantity(job.cluster.shm, f"{job.plan.processes_per_node}Gi", "--shm")
 
 
-def pod_cpus(job: Job) -> int:
+def pod_cpus(job: LaunchJob) -> int:
     """CPUs that a pod asks for. A Kubernetes CPU is a hyperthread.
 
     A plan with one thread on each core asks for all siblings of its cores: two
@@ -110,12 +259,12 @@ def pod_cpus(job: Job) -> int:
 def escape(word: str) -> Quoted:
     """A word of a command or value of a variable: the kubelet expands ``$(NAME)``, ``$$`` is $.
 
-    k8s.io/kubernetes/third_party/forked/golang/expansion.
+    io/kubernetes/third_party/forked/golang/expansion.
     """
     return Quoted(word.replace("$", "$$"))
 
 
-def environment(job: Job) -> list[dict[str, Any]]:
+def environment(job: LaunchJob) -> list[dict[str, Any]]:
     """The plan's variables; libraries by their places in the image, no CPU numbers.
 
     What is downloaded from the hub stays on the volume; secrets come from a Secret.
@@ -128,16 +277,16 @@ def environment(job: Job) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": name, "value": escape(value)} for name, value in values.items()
     ]
-    return [*found, *security.secret_variables(job)]
+    return [*found, *secret_variables(job)]
 
 
-def preloads(job: Job) -> tuple[str, ...]:
+def preloads(job: LaunchJob) -> tuple[str, ...]:
     """What the plan preloads, by name."""
     names = (job.plan.allocator, job.plan.openmp)
     return tuple(name for name in names if name != "default")
 
 
-def command(job: Job) -> list[Quoted]:
+def command(job: LaunchJob) -> list[Quoted]:
     """torchrun; where oneCCL is used, after its setvars.sh."""
     if job.plan.backend != "ccl":
         return [Quoted("torchrun")]
@@ -147,7 +296,7 @@ def command(job: Job) -> list[Quoted]:
     return [Quoted("bash"), Quoted("-c"), escape(source), Quoted("torchrun")]
 
 
-def arguments(job: Job) -> list[Quoted]:
+def arguments(job: LaunchJob) -> list[Quoted]:
     """rank.py with its binding, then the training command."""
     words = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
     words += ["--bind", f"pod={pod_cpus(job)}", "--"]
@@ -156,19 +305,19 @@ def arguments(job: Job) -> list[Quoted]:
 
 def _inside(word: Word) -> Quoted:
     if isinstance(word, Secret):
-        return Quoted(escape(word.before) + f"$({word.variable})")
+        return Quoted(escape(word.before) + f"$({VariableName(word.variable)})")
     if isinstance(word, Beside):
         return escape(f"{WORKSPACE}/{word.name}")
     return escape(f"{DATA}/{word.name}" if isinstance(word, Output) else word)
 
 
-def resources(job: Job) -> dict[str, Any]:
+def resources(job: LaunchJob) -> dict[str, Any]:
     """Requests equal to limits, whole CPUs: the Guaranteed class."""
     amount = {"cpu": Quoted(pod_cpus(job)), "memory": Quoted(memory(job))}
     return {"requests": amount, "limits": dict(amount)}
 
 
-def volumes(job: Job) -> list[dict[str, Any]]:
+def volumes(job: LaunchJob) -> list[dict[str, Any]]:
     return [
         {"name": "data", "persistentVolumeClaim": {"claimName": Quoted(claim(job))}},
         {
@@ -182,17 +331,17 @@ def mounts() -> list[dict[str, str]]:
     return [{"name": "data", "mountPath": DATA}, {"name": "dshm", "mountPath": "/dev/shm"}]
 
 
-def pod_metadata(job: Job) -> dict[str, Any]:
+def pod_metadata(job: LaunchJob) -> dict[str, Any]:
     """Labels and annotations of a pod."""
-    return {"labels": security.labels(job), "annotations": pod_annotations()}
+    return {"labels": labels(job), "annotations": pod_annotations()}
 
 
-def metadata(job: Job, name: str) -> dict[str, Any]:
+def metadata(job: LaunchJob, name: str) -> dict[str, Any]:
     """Of a document."""
     return {
         "name": Quoted(name),
         "namespace": Quoted(namespace(job)),
-        "labels": security.labels(job),
+        "labels": labels(job),
     }
 
 
@@ -201,7 +350,7 @@ def pod_annotations() -> dict[str, str]:
     return {"sidecar.istio.io/inject": Quoted("false")}
 
 
-def notes(job: Job) -> tuple[str, ...]:
+def notes(job: LaunchJob) -> tuple[str, ...]:
     """What nobody but the user knows, and what nobody can promise."""
     said = [UNPROMISED]
     if job.plan.node_cpus:
@@ -215,11 +364,11 @@ def notes(job: Job) -> tuple[str, ...]:
     left = [name for name in job.workload.secrets if name not in given]
     if left:
         values = " ".join(f"--from-literal={name}=…" for name in left)
-        said.append(f"first: kubectl create secret generic {security.secret(job)} {values}")
-    elif security.HUB_TOKEN not in given:
+        said.append(f"first: kubectl create secret generic {secret(job)} {values}")
+    elif HUB_TOKEN not in given:
         said.append(
             "A private model or data set needs first: kubectl create secret generic "
-            f"{security.secret(job)} --from-literal={security.HUB_TOKEN}=…"
+            f"{secret(job)} --from-literal={HUB_TOKEN}=…"
         )
     if job.plan.nodes > 1:
         said.append(

@@ -14,11 +14,11 @@ from textwrap import indent
 
 from cputune import cpulist
 from cputune.carrier.interface import interface_arguments
-from cputune.emitters import ending, hostfile, shell
+from cputune.emitters import shell
+from cputune.emitters.format import MPI_DIALECTS, EmittedFile, Format, LaunchJob
 from cputune.emitters.header import comment
-from cputune.emitters.interface import MPI_DIALECTS, EmittedFile, Job
 from cputune.errors import UsageError
-from cputune.nodes.named import Node
+from cputune.remote.named import Node
 
 NAMES = {
     "intelmpi": "Intel MPI",
@@ -54,7 +54,7 @@ done
 """
 
 
-def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
+def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, and for several nodes the host files. Raises UsageError."""
     refuse_colon(job)
     shell.require_hosts(job)
@@ -85,7 +85,7 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
             '"install Intel MPI, MPICH or Open MPI" ;;\nesac\n'
         )
     text += shell.rank(job, "mpi", here=job.plan.nodes == 1)
-    text += ending.start(
+    text += shell.start(
         '"$python" "${rank[@]}" -- "${train[@]}"', watched=job.mpi in ("intelmpi", None)
     )
     return (
@@ -95,7 +95,7 @@ def emit_mpirun(job: Job) -> tuple[EmittedFile, ...]:
     )
 
 
-def _launch(job: Job, dialect: str) -> str:
+def _launch(job: LaunchJob, dialect: str) -> str:
     """The array ``launch``: mpirun and its options, one dialect's."""
     plan = job.plan
     several = plan.nodes > 1
@@ -126,7 +126,7 @@ def _launch(job: Job, dialect: str) -> str:
     return text
 
 
-def _hydra_binding(job: Job, dialect: str) -> str:
+def _hydra_binding(job: LaunchJob, dialect: str) -> str:
     """What binds the ranks of one node; several leave that to rank.py."""
     if job.plan.nodes > 1:
         return "-bind-to none" if dialect == "mpich" else "-genv I_MPI_PIN off"
@@ -140,18 +140,18 @@ def _variables(form: str, variables: Mapping[str, str]) -> list[str]:
     return [*lines, form.format("MASTER_PORT", '"$port"')]
 
 
-def pin_domain(job: Job) -> str:
+def pin_domain(job: LaunchJob) -> str:
     """``[0x3,0xc]``: without the prefix Intel MPI warns and pins as it likes."""
     return "[" + ",".join(cpulist.render_mask(cpus) for cpus in job.plan.cpus) + "]"
 
 
-def user_binding(job: Job) -> str:
+def user_binding(job: LaunchJob) -> str:
     """``user:0+1,2+3``, MPICH's form."""
     return "user:" + ",".join("+".join(map(str, cpus)) for cpus in job.plan.cpus)
 
 
 def host_files(
-    job: Job, dialects: tuple[str, ...], *, always: bool = False
+    job: LaunchJob, dialects: tuple[str, ...], *, always: bool = False
 ) -> tuple[EmittedFile, ...]:
     """The host files that these dialects read; on one node only where ``always``."""
     if job.plan.nodes == 1 and not always:
@@ -161,15 +161,36 @@ def host_files(
     head = comment([f"Hosts of {job.workload.name}: {ranks} ranks on each.", "", *job.header])
     files = []
     if any(dialect in ("intelmpi", "mpich") for dialect in dialects):
-        files.append(EmittedFile(name=HYDRA_HOSTS, text=head + hostfile.hydra(nodes, ranks)))
+        files.append(EmittedFile(name=HYDRA_HOSTS, text=head + hydra_hosts(nodes, ranks)))
     if any(dialect.startswith("openmpi") for dialect in dialects):
         if "openmpi5" not in dialects:
-            hostfile.refuse_ipv6(nodes, "Open MPI 4")
-        files.append(EmittedFile(name=OPENMPI_HOSTS, text=head + hostfile.openmpi(nodes, ranks)))
+            _refuse_ipv6(nodes, "Open MPI 4")
+        files.append(EmittedFile(name=OPENMPI_HOSTS, text=head + openmpi_hosts(nodes, ranks)))
     return tuple(files)
 
 
-def dialects_of(job: Job) -> tuple[str, ...]:
+def hydra_hosts(nodes: tuple[Node, ...], ranks: int) -> str:
+    """A host file for Intel MPI and MPICH. Raises UsageError for an IPv6 address."""
+    _refuse_ipv6(nodes, "Intel MPI and MPICH")
+    return "".join(f"{node.name}:{ranks}\n" for node in nodes)
+
+
+def _refuse_ipv6(nodes: tuple[Node, ...], mpi: str) -> None:
+    """Raise UsageError for an IPv6 address: only Open MPI 5 reads one in a host file."""
+    for node in nodes:
+        if ":" in node.name:
+            raise UsageError(
+                f"{mpi} cannot read the address {node.name} in a host file",
+                hint="give the host a name (/etc/hosts will do)",
+            )
+
+
+def openmpi_hosts(nodes: tuple[Node, ...], ranks: int) -> str:
+    """A host file for Open MPI."""
+    return "".join(f"{node.name} slots={ranks}\n" for node in nodes)
+
+
+def dialects_of(job: LaunchJob) -> tuple[str, ...]:
     """The dialect that was found or asked for; all that can read the hosts where none was."""
     if job.mpi:
         return (job.mpi,)
@@ -183,10 +204,23 @@ def _pattern(dialect: str) -> str:
     return "openmpi*" if dialect.startswith("openmpi") else dialect
 
 
-def refuse_colon(job: Job) -> None:
+def refuse_colon(job: LaunchJob) -> None:
     """Mpirun and srun take a lone ``:`` for the end of one program and the start of the next."""
     if ":" in job.command:
         raise UsageError(
             "mpirun and srun cannot carry an argument that is a lone colon",
             hint="use --format torchrun, or write the argument otherwise",
         )
+
+
+MPIRUN = Format(
+    name="mpirun",
+    write=emit_mpirun,
+    main="mpirun.sh",
+    beside="`hosts.hydra` or `hosts.openmpi` (several nodes)",
+    fits="an MPI, and ssh between the nodes",
+    start="`launch/mpirun.sh`, on the first node",
+    known_by=r"\bmpi(run|exec)\b",
+    consumers=("bash", "launcher"),
+    script=True,
+)

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune.emitters import container, header, security, yamltext
+from cputune.emitters import container, header, words
 from cputune.emitters import kubernetes as k8s
-from cputune.emitters.interface import EmittedFile, Job
+from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
 
 
-def emit_pytorchjob(job: Job) -> tuple[EmittedFile, ...]:
+def emit_pytorchjob(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The YAML, and the files to build, feed and drive it. Raises UsageError."""
     notes = k8s.notes(job)
     title = f"Launch of {job.workload.name} as a PyTorchJob."
-    text = header.full(job, "pytorchjob", title, notes) + yamltext.dump(document(job))
+    text = header.full(job, "pytorchjob", title, notes) + words.dump(document(job))
     return (
         EmittedFile(name="pytorchjob.yaml", text=text, notes=notes),
         *container.files(job, "pytorchjob"),
     )
 
 
-def document(job: Job) -> dict[str, Any]:
+def document(job: LaunchJob) -> dict[str, Any]:
     """The PyTorchJob as data."""
     plan = job.plan
     replicas = {"Master": 1}
@@ -37,11 +37,11 @@ def document(job: Job) -> dict[str, Any]:
         "kind": "PyTorchJob",
         "metadata": k8s.metadata(job, job_name(job)),
         "spec": {
-            "nprocPerNode": yamltext.Quoted(plan.processes_per_node),
+            "nprocPerNode": words.Quoted(plan.processes_per_node),
             "runPolicy": {
                 "cleanPodPolicy": "None",
                 "backoffLimit": 0,
-                "ttlSecondsAfterFinished": security.ttl_seconds(job),
+                "ttlSecondsAfterFinished": k8s.ttl_seconds(job),
             },
             "pytorchReplicaSpecs": {
                 kind: {"replicas": count, "restartPolicy": "Never", "template": _pod(job)}
@@ -51,24 +51,36 @@ def document(job: Job) -> dict[str, Any]:
     }
 
 
-def _pod(job: Job) -> dict[str, Any]:
+def _pod(job: LaunchJob) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
-        "securityContext": security.of_pod(job),
+        "securityContext": k8s.of_pod(job),
         "containers": [
             {
                 "name": "pytorch",
-                "image": yamltext.Quoted(k8s.image(job)),
+                "image": words.Quoted(k8s.image(job)),
                 "imagePullPolicy": "IfNotPresent",
                 "command": k8s.command(job),
                 "args": k8s.arguments(job),
                 "env": k8s.environment(job),
                 "resources": k8s.resources(job),
                 "volumeMounts": k8s.mounts(),
-                "securityContext": security.of_container(),
+                "securityContext": k8s.of_container(),
             }
         ],
         "volumes": k8s.volumes(job),
-        **security.scheduling(job),
+        **k8s.scheduling(job),
     }
     return {"metadata": k8s.pod_metadata(job), "spec": spec}
+
+
+PYTORCHJOB = Format(
+    name="pytorchjob",
+    write=emit_pytorchjob,
+    main="pytorchjob.yaml",
+    beside="`pytorchjob.kubectl.sh`, `Dockerfile`, `pvc.yaml`",
+    fits="Kubernetes, with the Kubeflow training operator",
+    start="`launch/pytorchjob.kubectl.sh submit`",
+    known_by=r"""^kind:\s*["']?PyTorchJob\b""",
+    consumers=("kubernetes", "pods"),
+)

@@ -1,19 +1,19 @@
-"""Pieces of the bash scripts: quoting, the head that all share, variables, a free port."""
+"""Pieces of the bash scripts: quoting, the head that all share, variables, the last lines."""
 
 from __future__ import annotations
 
 import re
-import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cputune import cpulist
-from cputune.carrier.cleared import CLEARED
+from cputune.carrier.environment import CLEARED
 from cputune.carrier.interface import interface_variables
 from cputune.emitters import header
+from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.header import WIDTH, comment
-from cputune.emitters.interface import Beside, EmittedFile, Job, Output, Secret, Word
+from cputune.emitters.words import ShellWord, VariableName
 from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
 
@@ -75,10 +75,10 @@ def quote(word: Word) -> str:
     if isinstance(word, Output):
         return word.name
     if isinstance(word, Secret):
-        return (shlex.quote(word.before) if word.before else "") + f'"${{{word.variable}}}"'
-    if "," in word and "'" not in word:
-        return f"'{word}'"  # bash does not ask for it, but readers of arrays do (SC2054)
-    return shlex.quote(word)
+        return (
+            ShellWord(word.before) if word.before else ""
+        ) + f'"${{{VariableName(word.variable)}}}"'
+    return ShellWord(word)
 
 
 def array(name: str, words: Iterable[Word]) -> str:
@@ -101,7 +101,9 @@ def lines_array(name: str, lines: Iterable[str]) -> str:
     return f"\n{name}=(\n" + "".join(f"  {line}\n" for line in lines) + ")\n"
 
 
-def head(job: Job, format: str, title: str, notes: Iterable[str] = (), *, inputs: str = "") -> str:
+def head(
+    job: LaunchJob, format: str, title: str, notes: Iterable[str] = (), *, inputs: str = ""
+) -> str:
     """Shebang, header comment, and what every script needs first.
 
     ``inputs`` are lines that read variables of the caller before those are cleared.
@@ -111,11 +113,11 @@ def head(job: Job, format: str, title: str, notes: Iterable[str] = (), *, inputs
     return text + STRICT + HERE + inputs + python(job) + clear()
 
 
-def python(job: Job) -> str:
+def python(job: LaunchJob) -> str:
     """The interpreter that trains: PYTHON, else the one of the tuning, else python3."""
     text = "python=${PYTHON:-python3}\n"
     if job.python is not None:
-        text += f"tuned={shlex.quote(job.python)}\n"
+        text += f"tuned={ShellWord(job.python)}\n"
         text += "[[ -n ${PYTHON:-} || ! -x $tuned ]] || python=$tuned\n"
     return text + CHECK_PYTHON
 
@@ -131,12 +133,12 @@ sys.exit(importlib.util.find_spec("torch") is None)' ||
 _LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")
 
 
-def training(job: Job) -> str:
+def training(job: LaunchJob) -> str:
     """The training command as the array ``train``, and a look whether its script is there."""
     text = "\n# What is trained; further arguments of this script are appended.\n"
     if any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in job.command):
         text += "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
-    for name in job.workload.secrets:
+    for name in map(VariableName, job.workload.secrets):
         text += f'[[ -n ${{{name}:-}} ]] ||\n  fail "{name} is not set" "export {name}=…"\n'
     text += array("train", job.command)
     if job.script is not None:
@@ -149,12 +151,19 @@ def training(job: Job) -> str:
 
 
 def exports(environment: Mapping[str, str]) -> str:
-    """Export the variables of every rank."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    """Export the variables of every rank. Raises UsageError for a name that is none."""
+    return "".join(
+        f"export {VariableName(name)}={ShellWord(value)}\n" for name, value in environment.items()
+    )
 
 
 def rank(
-    job: Job, launcher: str, *, binding: str = "exact", here: bool = False, more: Iterable[str] = ()
+    job: LaunchJob,
+    launcher: str,
+    *,
+    binding: str = "exact",
+    here: bool = False,
+    more: Iterable[str] = (),
 ) -> str:
     """rank.py and its options as the array ``rank``; ``more`` are lines of bash.
 
@@ -171,7 +180,7 @@ def rank(
     return text + LOOK if here and job.plan.nodes == 1 else text
 
 
-def _lists(job: Job) -> list[str]:
+def _lists(job: LaunchJob) -> list[str]:
     """The CPUs of each local rank; of each host where they differ, and by which names."""
     plan = job.plan
     nodes = range(plan.nodes if plan.node_cpus else 1)
@@ -196,7 +205,7 @@ LOOK = """"$python" "${rank[@]}" --look
 """
 
 
-def meeting(job: Job) -> tuple[EmittedFile, ...]:
+def meeting(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """meet.py, which rank.py needs beside it on several nodes."""
     if job.plan.nodes == 1:
         return ()
@@ -209,7 +218,7 @@ spec = importlib.util.find_spec("{module}")
 print(spec and os.path.join(os.path.dirname(spec.origin), "env", "setvars.sh") or "")"""
 
 
-def oneccl(job: Job) -> str:
+def oneccl(job: LaunchJob) -> str:
     """Source the setvars.sh of the oneCCL bindings, which bring oneCCL and Intel MPI."""
     if job.plan.backend != "ccl":
         return ""
@@ -227,7 +236,7 @@ set -eu
 """
 
 
-def require_hosts(job: Job) -> None:
+def require_hosts(job: LaunchJob) -> None:
     """Raise UsageError where a launch on several nodes does not know them."""
     if job.plan.nodes > 1 and not job.nodes:
         raise UsageError(
@@ -241,7 +250,7 @@ def script(name: str, text: str, notes: tuple[str, ...] = ()) -> EmittedFile:
     return EmittedFile(name=name, text=text, executable=True, notes=notes)
 
 
-def variables(job: Job, *, intel_mpi: bool = False, pods: bool = False) -> dict[str, str]:
+def variables(job: LaunchJob, *, intel_mpi: bool = False, pods: bool = False) -> dict[str, str]:
     """The variables of every rank: the plan's, and what its network needs.
 
     ``pods`` have interfaces of their own: only what the user names is told to them.
@@ -255,4 +264,37 @@ def variables(job: Job, *, intel_mpi: bool = False, pods: bool = False) -> dict[
         found.update(interface_variables(interface, backend=job.plan.backend))
     if job.plan.backend == "ccl" and not intel_mpi:
         found.update(CCL_PROCESS_LAUNCHER="none", CCL_ATL_TRANSPORT="ofi")
-    return found
+    return {VariableName(name): value for name, value in found.items()}
+
+
+WATCHED = """
+# accelerate and Intel MPI's mpirun leave their ranks behind when they alone are killed: so a
+# signal to this script goes to all that it has started.
+[[ ! -t 0 ]] || exec </dev/null
+set -m
+"${launch[@]}" "$@" &
+started=$!
+for signal in HUP INT QUIT TERM; do
+  # shellcheck disable=SC2064 # each trap its own signal
+  trap "kill -s $signal -- -$started 2>/dev/null || true" "$signal"
+done
+while
+  status=0
+  wait "$started" || status=$?
+  kill -0 "$started" 2>/dev/null # a signal to this script only interrupted the waiting
+do :; done
+# Whatever the launcher has left behind, however it ended.
+kill -s TERM -- "-$started" 2>/dev/null || true
+exit "$status"
+"""
+"""The end of a script whose launcher does not end its ranks; elsewhere it becomes the launcher.
+
+A launcher that is replaced (exec) keeps the terminal; one that is watched does not read it.
+"""
+
+
+def start(words: str, *, watched: bool) -> str:
+    """The last lines: the launch, with the further arguments of the script."""
+    if watched:
+        return f"launch+=({words})\n{WATCHED}"
+    return f'exec "${{launch[@]}}" {words} "$@"\n'

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from cputune.emitters import ending, header, shell
-from cputune.emitters.interface import EmittedFile, Job
+from cputune.emitters import header, shell
+from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.mpirun import NO_COLON, refuse_colon
 from cputune.errors import UsageError
@@ -47,7 +47,7 @@ export MASTER_ADDR MASTER_PORT=$port
 """
 
 
-def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
+def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The batch script. Raises UsageError for values that sbatch would take apart."""
     refuse_colon(job)
     plan = job.plan
@@ -69,12 +69,12 @@ def emit_slurm(job: Job) -> tuple[EmittedFile, ...]:
         "--kill-on-bad-exit=1",  # else the ranks of other nodes wait for one that has failed
     ]
     text += shell.lines_array("launch", launch) + shell.rank(job, "slurm", binding="offered")
-    text += ending.start('"$python" "${rank[@]}" -- "${train[@]}"', watched=False)
+    text += shell.start('"$python" "${rank[@]}" -- "${train[@]}"', watched=False)
     main = EmittedFile(name="slurm.sh", text=text, executable=True, notes=(UNPROMISED,))
     return (main, *shell.meeting(job))
 
 
-def directives(job: Job) -> list[str]:
+def directives(job: LaunchJob) -> list[str]:
     """What sbatch is asked for."""
     cluster = job.cluster
     lines = [
@@ -96,7 +96,7 @@ def directives(job: Job) -> list[str]:
     return lines
 
 
-def cpus_per_task(job: Job) -> int:
+def cpus_per_task(job: LaunchJob) -> int:
     """CPUs of a task: cores with nomultithread, hyperthreads without."""
     workers = job.plan.ccl_workers * (job.threads_per_core if job.on_siblings else 1)
     return job.plan.threads_per_process + workers
@@ -106,3 +106,16 @@ def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
     if not pattern.fullmatch(text):
         raise UsageError(f"{text!r} is not a Slurm {what}", hint="as in: sbatch --help")
     return text
+
+
+SLURM = Format(
+    name="slurm",
+    write=emit_slurm,
+    main="slurm.sh",
+    beside="nothing",
+    fits="Slurm",
+    start="`sbatch launch/slurm.sh`",
+    known_by=r"^#SBATCH\s",
+    consumers=("bash", "sbatch"),
+    script=True,
+)

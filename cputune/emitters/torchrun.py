@@ -6,8 +6,8 @@ to 1 where it is unset; rank.py binds, the script sets.
 
 from __future__ import annotations
 
-from cputune.emitters import ending, shell
-from cputune.emitters.interface import EmittedFile, Job
+from cputune.emitters import shell
+from cputune.emitters.format import EmittedFile, Format, LaunchJob
 
 SEVERAL_NODES = """
 # Start this on every node, NODE_RANK=0 on {first}, 1 on the next, and so on.
@@ -30,7 +30,7 @@ MEET_SECONDS = 600
 """So long torchrun itself would wait for the other nodes, which people start one by one."""
 
 
-def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
+def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script. Raises UsageError where several nodes have no first host."""
     plan = job.plan
     shell.require_hosts(job)
@@ -60,5 +60,18 @@ def emit_torchrun(job: Job) -> tuple[EmittedFile, ...]:
     text += shell.lines_array("launch", launch) + shell.rank(job, "torch", here=True)
     if several:
         text += MEET.format(address=shell.quote(address), seconds=MEET_SECONDS, nodes=plan.nodes)
-    text += ending.start('"${rank[@]}" -- "${train[@]}"', watched=False)
+    text += shell.start('"${rank[@]}" -- "${train[@]}"', watched=False)
     return (shell.script("torchrun.sh", text), *shell.meeting(job))
+
+
+TORCHRUN = Format(
+    name="torchrun",
+    write=emit_torchrun,
+    main="torchrun.sh",
+    beside="nothing",
+    fits="none of these",
+    start="`launch/torchrun.sh`, on every node",
+    known_by=r"\btorchrun\b|torch\.distributed\.run\b",
+    consumers=("bash", "launcher"),
+    script=True,
+)

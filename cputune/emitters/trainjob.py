@@ -9,28 +9,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune.emitters import container, header, security, yamltext
+from cputune.emitters import container, header, words
 from cputune.emitters import kubernetes as k8s
-from cputune.emitters.interface import EmittedFile, Job
+from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
 
 DEFAULT_RUNTIME = "torch-distributed"
 
 
-def emit_trainjob(job: Job) -> tuple[EmittedFile, ...]:
+def emit_trainjob(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The YAML, and the files to build, feed and drive it. Raises UsageError."""
     notes = k8s.notes(job)
     if job.cluster.ttl_seconds is not None:
         notes += ("A TrainJob has no TTL: it stays until somebody deletes it.",)
     title = f"Launch of {job.workload.name} as a TrainJob."
-    text = header.full(job, "trainjob", title, notes) + yamltext.dump(document(job))
+    text = header.full(job, "trainjob", title, notes) + words.dump(document(job))
     return (
         EmittedFile(name="trainjob.yaml", text=text, notes=notes),
         *container.files(job, "trainjob"),
     )
 
 
-def document(job: Job) -> dict[str, Any]:
+def document(job: LaunchJob) -> dict[str, Any]:
     """The TrainJob as data."""
     runtime = k8s.dns_name(job.cluster.runtime or DEFAULT_RUNTIME, "a runtime", DEFAULT_RUNTIME)
     return {
@@ -41,10 +41,10 @@ def document(job: Job) -> dict[str, Any]:
             "runtimeRef": {
                 "apiGroup": "trainer.kubeflow.org",
                 "kind": "ClusterTrainingRuntime",
-                "name": yamltext.Quoted(runtime),
+                "name": words.Quoted(runtime),
             },
             "trainer": {
-                "image": yamltext.Quoted(k8s.image(job)),
+                "image": words.Quoted(k8s.image(job)),
                 "numNodes": job.plan.nodes,
                 "numProcPerNode": job.plan.processes_per_node,
                 "command": k8s.command(job),
@@ -73,16 +73,28 @@ def document(job: Job) -> dict[str, Any]:
     }
 
 
-def _pod_patch(job: Job) -> dict[str, Any]:
+def _pod_patch(job: LaunchJob) -> dict[str, Any]:
     node = {
         "name": "node",
         "volumeMounts": k8s.mounts(),
-        "securityContext": security.of_container(),
+        "securityContext": k8s.of_container(),
     }
     spec: dict[str, Any] = {
-        "securityContext": security.of_pod(job),
+        "securityContext": k8s.of_pod(job),
         "containers": [node],
         "volumes": k8s.volumes(job),
-        **security.scheduling(job),
+        **k8s.scheduling(job),
     }
     return {"metadata": k8s.pod_metadata(job), "spec": spec}
+
+
+TRAINJOB = Format(
+    name="trainjob",
+    write=emit_trainjob,
+    main="trainjob.yaml",
+    beside="`trainjob.kubectl.sh`, `Dockerfile`, `pvc.yaml`",
+    fits="Kubernetes, with Kubeflow Trainer 2",
+    start="`launch/trainjob.kubectl.sh submit`",
+    known_by=r"""^kind:\s*["']?TrainJob\b""",
+    consumers=("kubernetes", "pods"),
+)

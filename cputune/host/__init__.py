@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.files import read_document, read_file, write_atomically, write_tree
+from cputune.host.interpreter import console_script, module_file
 from cputune.host.live import LiveHost
-from cputune.host.programs import console_script, module_file
 from cputune.host.recorded import RecordedHost
 
 __all__ = [

@@ -1,12 +1,15 @@
-"""Which Python trains: the one that runs us, or another that is asked in a child."""
+"""Which Python trains, and where it finds a module or a script; nothing of either is run."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 
 from cputune.errors import UsageError
 
@@ -36,6 +39,46 @@ def this_interpreter() -> Interpreter:
     version = ".".join(map(str, sys.version_info[:3]))
     paths = tuple(sys.path)
     return Interpreter(executable=sys.executable, version=version, prefix=sys.prefix, paths=paths)
+
+
+_CHOSEN: list[Interpreter] = []
+
+
+def train_with(path: str | None) -> None:
+    """Let another Python train, of this process and all that it starts; None: the one that runs us.
+
+    For a cputune that is installed apart from the training stack (pipx, uv tool). Raises
+    UsageError where it is no Python.
+    """
+    _CHOSEN[:] = [] if path is None else [other_interpreter(path)]
+
+
+def training_interpreter() -> Interpreter:
+    """The Python that trains: the one that was chosen, else the one that runs us."""
+    return _CHOSEN[0] if _CHOSEN else this_interpreter()
+
+
+def training_python() -> str:
+    """Its program."""
+    return _CHOSEN[0].executable if _CHOSEN else sys.executable
+
+
+def has_module(name: str) -> bool:
+    """Whether the Python that trains finds a package of this name; it is not imported."""
+    if not _CHOSEN:
+        return find_spec(name) is not None
+    return PathFinder.find_spec(name, list(_CHOSEN[0].paths)) is not None
+
+
+def shebang(program: str) -> str | None:
+    """The Python of a console script, by its first line; None where it names none."""
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return None
+    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
+    return words[0] if words and "python" in os.path.basename(words[0]) else None
 
 
 def other_interpreter(path: str) -> Interpreter:
@@ -73,3 +116,39 @@ def other_interpreter(path: str) -> Interpreter:
         f"{program} is no Python that can be asked: {said}",
         hint="give a python program, or the directory of a virtual environment",
     )
+
+
+def module_file(name: str) -> str | None:
+    """The file that ``python -m NAME`` runs, looked for in the working directory first.
+
+    Packages on the way are not imported, as ``importlib.util.find_spec`` would do. None
+    where there is no such module, or where it is a package without ``__main__``.
+    """
+    path: list[str] | None = [
+        os.getcwd(),
+        *(place for place in training_interpreter().paths if place),
+    ]
+    parts = name.split(".")
+    for number in range(1, len(parts) + 1):
+        spec = None if path is None else PathFinder.find_spec(".".join(parts[:number]), path)
+        if spec is None:
+            return None
+        inside = spec.submodule_search_locations
+        path = None if inside is None else list(inside)
+    if path is not None:
+        spec = PathFinder.find_spec(f"{name}.__main__", path)
+    return None if spec is None or spec.origin is None else spec.origin
+
+
+def console_script(name: str) -> str | None:
+    """The file of a console script, a Python program: beside this Python, else on PATH."""
+    beside = os.path.join(training_interpreter().prefix, "bin")
+    found = shutil.which(name, path=beside) or shutil.which(name)
+    if found is None:
+        return None
+    try:
+        with open(found, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return None
+    return found if first.startswith(b"#!") and b"python" in first else None

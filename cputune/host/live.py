@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from cputune.host.base import Command, Completed, Distribution, Host, Process
 from cputune.host.children import end, in_session
 from cputune.host.files import read_file
-from cputune.host.interpreter import other_interpreter, this_interpreter
+from cputune.host.interpreter import other_interpreter, training_interpreter
 
 SHORTEST_LOOK_SECONDS = 0.1
 """The kernel counts the CPU time of processes in hundredths of a second."""
@@ -33,8 +33,8 @@ class LiveHost(Host):
     live = True
 
     def __init__(self, python: str | None = None) -> None:
-        self._python = this_interpreter() if python is None else other_interpreter(python)
-        self._is_other = python is not None
+        self._python = training_interpreter() if python is None else other_interpreter(python)
+        self._is_other = self._python.executable != sys.executable
         self.executable = self._python.executable
         self._looked_seconds: float | None = None
 

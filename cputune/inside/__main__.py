@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cputune.inside.run import run_script
+from cputune.inside.hooks import run_script
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:

@@ -10,20 +10,22 @@ import json
 import os
 import sys
 import time
-from types import ModuleType
+import traceback
+from types import ModuleType, TracebackType
 from typing import Any
 
 from cputune.inside import (
+    CPUS_VARIABLE,
     FORCE_VARIABLE,
     SCRATCH_VARIABLE,
-    accelerate_hooks,
+    carry,
     lightning_hooks,
-    loop_hooks,
+    loops,
     trainer_hooks,
 )
 from cputune.inside.carry import Carrier, Force, Patch, watch
+from cputune.inside.messages import LOCAL_RANK_NAMES, Speaker, number_from
 from cputune.inside.meter import Meter
-from cputune.inside.speak import Speaker
 
 OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
 """What scripts call the folder that they write; read by argparse, it is led elsewhere."""
@@ -57,9 +59,9 @@ def install() -> Meter:
         [
             *carried,
             *trainer_hooks.patches(meter, scratch),
-            *accelerate_hooks.patches(meter, scratch),
+            *loops.accelerate_patches(meter, scratch),
             *lightning_hooks.patches(meter, scratch),
-            *loop_hooks.patches(meter, scratch),
+            *loops.torch_patches(meter, scratch),
             ("torch.utils.data.dataloader", lambda module: _time_loading(module, meter)),
             ("torch._dynamo.callback", lambda module: _time_compiling(module, meter)),
             ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),
@@ -127,3 +129,54 @@ def _note_ipex(module: ModuleType, meter: Meter) -> None:
         return original(*args, **kwargs)
 
     module.optimize = optimize  # type: ignore[attr-defined]
+
+
+def run_script(argv: list[str]) -> int:
+    """Run ``argv[0]`` as ``__main__`` with the rest as its arguments; its exit status.
+
+    An exception is told with its name, and its traceback goes to stderr, as without us.
+    """
+    shares = os.environ.get(CPUS_VARIABLE)
+    if shares:
+        os.sched_setaffinity(0, json.loads(shares)[number_from(LOCAL_RANK_NAMES)])
+    meter = install()
+    meter.speaker.say({"event": "note", "text": "started"})
+    try:
+        carry.run(argv)
+    except SystemExit as exit_:
+        status = _status(exit_.code)
+        if status:
+            meter.speaker.say(
+                {"event": "error", "kind": "SystemExit", "text": f"exit status {status}"}
+            )
+            return status
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:  # told, then shown: it is the script's own
+        meter.speaker.say(
+            {"event": "error", "kind": type(error).__name__, "text": str(error)[:2000]}
+        )
+        traceback.print_exception(type(error), error, _own_part(error.__traceback__))
+        return 1
+    meter.end()
+    return 0
+
+
+def _own_part(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script on, without us and runpy before it."""
+    ours = (__file__, carry.__file__)
+    while trace is not None and (
+        trace.tb_frame.f_code.co_filename in ours
+        or trace.tb_frame.f_globals.get("__name__") == "runpy"
+    ):
+        trace = trace.tb_next
+    return trace
+
+
+def _status(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1

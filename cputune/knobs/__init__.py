@@ -1,8 +1,8 @@
-"""The knobs: what may be varied about a launch, one record and one file for each.
+"""The knobs: what may be varied about a launch, one record for each.
 
 Everything that must know a knob goes over ``KNOBS``: the variables and arguments that
 carry a plan, what is held against the ranks, the words for people, the search space and
-the tuner's model. A new knob is a new file and a row here.
+the tuner's model. A new knob is a record in a file of this folder and a row here.
 """
 
 from __future__ import annotations
@@ -13,35 +13,29 @@ from typing import TYPE_CHECKING
 from cputune import cpulist
 from cputune.errors import UsageError
 from cputune.knobs.accumulation import ACCUMULATION
-from cputune.knobs.allocator import ALLOCATOR
-from cputune.knobs.backend import BACKEND
-from cputune.knobs.ccl_workers import CCL_WORKERS
+from cputune.knobs.affinity import NODES, PLACEMENT, RANKS, SMT, THREADS
+from cputune.knobs.backend import BACKEND, CCL_WORKERS, INTERFACE
 from cputune.knobs.compile import COMPILE
 from cputune.knobs.dropout import DROPOUT
-from cputune.knobs.interface import INTERFACE
 from cputune.knobs.ipex import IPEX
 from cputune.knobs.malloc import MALLOC
-from cputune.knobs.nodes import NODES
-from cputune.knobs.openmp import OPENMP
 from cputune.knobs.optimizer import OPTIMIZER
-from cputune.knobs.placement import PLACEMENT
-from cputune.knobs.precision import PRECISION
-from cputune.knobs.products import PRODUCTS
-from cputune.knobs.ranks import RANKS
+from cputune.knobs.precision import PRECISION, PRODUCTS
+from cputune.knobs.preload import ALLOCATOR, OPENMP
 from cputune.knobs.record import (
+    KEPT,
     Argument,
     Ask,
     Choices,
     Effect,
     Footprint,
+    Keeps,
     Knob,
     KnobValue,
     LeftOut,
     Shown,
     State,
 )
-from cputune.knobs.smt import SMT
-from cputune.knobs.threads import THREADS
 from cputune.knobs.workers import WORKERS
 
 if TYPE_CHECKING:
@@ -76,6 +70,7 @@ TODAY: Mapping[str, KnobValue] = {knob.name: knob.today for knob in KNOBS}
 """What each knob stays at where it is not varied."""
 
 __all__ = [
+    "KEPT",
     "KNOBS",
     "NAMES",
     "TODAY",
@@ -84,13 +79,17 @@ __all__ = [
     "Choices",
     "Effect",
     "Footprint",
+    "Keeps",
     "Knob",
     "KnobValue",
     "LeftOut",
     "Shown",
     "State",
     "as_seen",
+    "keeps",
+    "kept_between",
     "knob_named",
+    "least_kept",
     "plan_arguments",
     "plan_in_torch",
     "varied",
@@ -136,18 +135,38 @@ def plan_in_torch(plan: Plan, *, by_arguments: bool = False) -> dict[str, str]:
     }
 
 
-def varied(names: Iterable[str] | None) -> frozenset[str]:
+def least_kept(each: Iterable[Keeps]) -> Keeps:
+    """What still stays the same where several things change."""
+    order = list(KEPT)
+    return max(each, key=order.index, default="numbers")
+
+
+def keeps(knob: Knob, keep: Keeps | None) -> bool:
+    """Whether a knob leaves the training at least this much the same."""
+    return keep is None or least_kept((knob.keeps, keep)) == keep
+
+
+def kept_between(today: Plan, best: Plan) -> Keeps:
+    """What of the training stays the same from one plan to another."""
+    ranks = today.world_size != best.world_size
+    values = (k for k in KNOBS if k.put is not None and today.value(k.name) != best.value(k.name))
+    return least_kept((RANKS.keeps if ranks else "numbers", *(knob.keeps for knob in values)))
+
+
+def varied(names: Iterable[str] | None, keep: Keeps | None = None) -> frozenset[str]:
     """The knobs that are varied: the usual ones (None), or those alone that are named.
 
     A name that begins with ``+`` is varied beside those, and beside the usual ones where no
-    other is named. Raises UsageError for a knob that there is not.
+    other is named. With ``keep`` those alone that leave the training at least so much the same.
+    Raises UsageError for a knob that there is not.
     """
     more = [name[1:] for name in names or () if name.startswith("+")]
     alone = [name for name in names or () if not name.startswith("+")]
     usual = [knob.name for knob in KNOBS if knob.asked_for is None]
     if not alone and (names is None or more):
         alone = usual
-    return frozenset(knob_named(name).name for name in (*alone, *more))
+    found = map(knob_named, (*alone, *more))
+    return frozenset(knob.name for knob in found if keeps(knob, keep))
 
 
 def knob_named(name: str) -> Knob:

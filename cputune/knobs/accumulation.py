@@ -99,14 +99,15 @@ ACCUMULATION = Knob(
     summary="in how many batches a rank takes its samples of one optimizer step",
     today=DEFAULT,
     parse=whole_number("accumulation", least=1, also=(DEFAULT,)),
+    keeps="mathematics",
     choices=_choices,
     put=_put,
     in_settings=True,
     shown=(
         Shown(
             what="accumulation",
+            key="accumulation",
             expected=lambda plan, local_rank: accumulation_of(plan),
-            seen=lambda plan, state: state.get("accumulation"),
         ),
     ),
     words=_words,

@@ -1,10 +1,26 @@
-"""The knob ``backend``: what torch.distributed adds up the gradients of the ranks with."""
+"""What ranks talk by: the knobs ``interface``, ``backend`` and ``ccl_workers``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+import math
+import re
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from cputune.knobs.record import Argument, Ask, Choices, Effect, Knob, LeftOut, Shown, State, one_of
+from cputune import cpulist
+from cputune.errors import UsageError
+from cputune.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    KnobValue,
+    LeftOut,
+    Shown,
+    TrainerArgument,
+    one_of,
+    variable_shown,
+    whole_number,
+)
 from cputune.stack import ccl_use, versions_of
 
 if TYPE_CHECKING:
@@ -13,11 +29,71 @@ if TYPE_CHECKING:
     from cputune.facts import HostFacts
     from cputune.plan import Plan
 
+CHOSEN = "default"
+"""The interface that is chosen by what is known of the hosts."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
+
+
+def _named(value: object) -> KnobValue:
+    text = str(value)
+    if _NAME.fullmatch(text) is None:
+        raise UsageError(
+            f"interface is the name of a network interface, not {value!r}",
+            hint="--fix interface=eth0",
+        )
+    return text
+
+
+def _interfaces(facts: HostFacts, ask: Ask) -> Choices:
+    """The one that is chosen, and those beside it that lead to all hosts too."""
+    first, others = ask.interfaces[:1], ask.interfaces[1:]
+    wanted = ask.fixed.get("interface")
+    if wanted in (None, CHOSEN):
+        return Choices(values=(CHOSEN, *others))
+    if wanted in ask.interfaces:
+        return Choices(values=(CHOSEN, str(wanted)))
+    there = ", ".join((*first, *others)) or "none: it is said of several hosts (--hosts)"
+    why = f"the interfaces that lead to all hosts are {there}"
+    return Choices(values=(CHOSEN,), left_out=(LeftOut(what=f"interface={wanted}", why=why),))
+
+
+def _put_interface(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
+    """Ranks of one node talk to no other."""
+    return plan.with_setting("interface", value) if plan.nodes > 1 else plan
+
+
+def interface_of(plan: Plan) -> str | None:
+    """The interface that a plan names; None for the one that is chosen."""
+    value = plan.setting("interface")
+    return None if value == CHOSEN else str(value)
+
+
+INTERFACE = Knob(
+    name="interface",
+    summary="the network interface that ranks of several hosts talk on",
+    today=CHOSEN,
+    parse=_named,
+    keeps="numbers",
+    choices=_interfaces,
+    put=_put_interface,
+    in_settings=True,
+    unseen="no library tells the interface that it took, and one that is not there ends the ranks",
+    words=lambda plan: (name := interface_of(plan)) and f"over {name}",
+    effect=Effect(
+        own=0.1,
+        within={"nodes": 0.2},
+        label=lambda plan, at: interface_of(plan),
+        source="assumed: of two networks one may be ten times as fast, and a step feels it by the "
+        "share that adding up gradients has in it",
+    ),
+)
+
 Backend = Literal["gloo", "ccl", "mpi"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
-def _choices(facts: HostFacts, ask: Ask) -> Choices:
+def _backends(facts: HostFacts, ask: Ask) -> Choices:
     """gloo; and ccl, where the versions know it and there is an MPI that oneCCL knows."""
     why = ccl_use(versions_of(facts), framework=ask.framework)
     if why is None and not any(launcher.dialect == "intelmpi" for launcher in facts.launchers):
@@ -30,13 +106,12 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
     return Choices(values=("gloo",), left_out=(LeftOut(what="backend=ccl", why=why),))
 
 
-def _arguments(plan: Plan) -> Mapping[str, Argument]:
-    """A backend in a run of one process is a ValueError (``TrainingArguments._setup_devices``)."""
-    return {"ddp_backend": plan.backend if plan.world_size > 1 else None}
+def _said(plan: Plan, local_rank: int = 0) -> str | None:
+    """None in a run of one process, where a backend is a ValueError.
 
-
-def _seen(plan: Plan, state: State) -> object | None:
-    return state.get("backend") if (state.get("world_size") or 1) > 1 else None
+    ``TrainingArguments._setup_devices``.
+    """
+    return plan.backend if plan.world_size > 1 else None
 
 
 BACKEND = Knob(
@@ -44,21 +119,87 @@ BACKEND = Knob(
     summary="what adds up the gradients of the ranks: gloo, or ccl where oneCCL lives",
     today="gloo",
     parse=one_of("backend", BACKENDS),
-    choices=_choices,
-    arguments=_arguments,
+    keeps="mathematics",
+    choices=_backends,
+    argument=TrainerArgument(name="ddp_backend", value=_said),
     shown=(
         Shown(
             what="backend",
-            expected=lambda plan, local_rank: plan.backend if plan.world_size > 1 else None,
-            seen=_seen,
+            key="backend",
+            expected=_said,
+            unknown="the rank has no process group",
         ),
     ),
-    words=lambda plan: plan.backend if plan.world_size > 1 else None,
+    words=_said,
     effect=Effect(
         own=0.1,
         within={"ranks": 0.1},
-        label=lambda plan, at: plan.backend if plan.world_size > 1 else None,
+        label=lambda plan, at: _said(plan),
         source="read on two ranks of a 4-layer BERT in bf16: 12.5 samples/s over ccl, 11.0 over "
         "gloo (log 0.13); the share of the all-reduce grows with the ranks",
+    ),
+)
+
+
+def _worker_variables(plan: Plan) -> Mapping[str, str]:
+    if plan.backend != "ccl" or not plan.ccl_workers:
+        return {}
+    variables = {"CCL_WORKER_COUNT": str(plan.ccl_workers)}
+    workers = [str(cpu) for cpus in plan.ccl_cpus for cpu in cpus]
+    if workers:
+        variables["CCL_WORKER_AFFINITY"] = ",".join(workers)
+    return variables
+
+
+def _number(plan: Plan, local_rank: int) -> int | None:
+    return plan.ccl_workers if _said(plan) == "ccl" else None
+
+
+def _cpus(plan: Plan, local_rank: int) -> str | None:
+    if _number(plan, local_rank) is None or not plan.ccl_cpus:
+        return None
+    return cpulist.render(plan.ccl_cpus[local_rank % len(plan.ccl_cpus)])
+
+
+def _count(plan: Plan, workers: Any) -> int:
+    return len(workers)
+
+
+def _bound_to(plan: Plan, workers: Any) -> str:
+    return cpulist.render(workers)
+
+
+def _workers(plan: Plan) -> str | None:
+    if plan.world_size == 1 or not plan.ccl_workers:
+        return None
+    return f"{plan.ccl_workers} worker{'' if plan.ccl_workers == 1 else 's'}"
+
+
+CCL_WORKERS = Knob(
+    name="ccl_workers",
+    summary="threads of a rank that move gradients for oneCCL, each on a core of its own",
+    today=0,
+    parse=whole_number("ccl_workers", least=0),
+    keeps="numbers",
+    variables=_worker_variables,
+    shown=(
+        Shown(what="oneCCL workers", key="ccl_workers", expected=_number, read=_count),
+        Shown(
+            what="CPUs of oneCCL workers",
+            key="ccl_workers",
+            expected=_cpus,
+            read=_bound_to,
+            by_cpu_number=True,
+        ),
+        variable_shown("CCL_WORKER_COUNT", _worker_variables),
+        variable_shown("CCL_WORKER_AFFINITY", _worker_variables, by_cpu_number=True),
+    ),
+    words=_workers,
+    effect=Effect(
+        own=0.08,
+        within={"ranks": 0.08},
+        part_of="backend",
+        feature=lambda plan, at: math.log2(1 + plan.ccl_workers),
+        source="assumed: a worker more moves gradients sooner and takes a core from the threads",
     ),
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cputune.knobs.record import (
-    Argument,
     Ask,
     Choices,
     Effect,
@@ -18,6 +17,7 @@ from cputune.knobs.record import (
     KnobValue,
     LeftOut,
     Shown,
+    TrainerArgument,
     yes_or_no,
 )
 from cputune.stack import takes, versions_of, why_no_compile
@@ -68,10 +68,6 @@ def compiled(plan: Plan) -> bool:
     return bool(plan.setting("compile"))
 
 
-def _arguments(plan: Plan) -> Mapping[str, Argument]:
-    return {ARGUMENT: True} if compiled(plan) else {}
-
-
 def _in_torch(plan: Plan) -> Mapping[str, str]:
     return {"compile": "yes"} if compiled(plan) else {}
 
@@ -81,17 +77,18 @@ COMPILE = Knob(
     summary="whether torch.compile makes kernels of the model before its first step",
     today=False,
     parse=yes_or_no("compile"),
+    keeps="mathematics",
     choices=_choices,
     put=_put,
     in_settings=True,
-    arguments=_arguments,
+    argument=TrainerArgument(name=ARGUMENT, value=lambda plan: True if compiled(plan) else ...),
     in_torch=_in_torch,
     asked_for="it compiles for a minute or more before the first step, which long runs win back",
     shown=(
         Shown(
             what="compiled",
+            key="compiled",
             expected=lambda plan, local_rank: True if compiled(plan) else None,
-            seen=lambda plan, state: state.get("compiled"),
         ),
     ),
     words=lambda plan: "compiled" if compiled(plan) else None,

@@ -48,16 +48,16 @@ DROPOUT = Knob(
     summary="dropout masks of torch's own generator, or of random bytes on all threads",
     today=TORCH,
     parse=one_of("dropout", (TORCH, BYTES)),
+    keeps="distribution",
     choices=_choices,
     put=_put,
     in_settings=True,
     in_torch=_in_torch,
-    asked_for="masks of random bytes are others than torch's for the same seed",
     shown=(
         Shown(
             what="dropout masks",
+            key="dropout",
             expected=lambda plan, local_rank: _in_torch(plan).get("dropout"),
-            seen=lambda plan, state: state.get("dropout"),
         ),
     ),
     words=lambda plan: "dropout of bytes" if _in_torch(plan) else None,

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cputune.knobs.record import Ask, Choices, Effect, Knob, KnobValue, LeftOut, Shown, yes_or_no
+from cputune.knobs.record import (
+    Ask,
+    Choices,
+    Effect,
+    Knob,
+    KnobValue,
+    LeftOut,
+    Shown,
+    TrainerArgument,
+    yes_or_no,
+)
 from cputune.stack import ipex_use, versions_of
 
 if TYPE_CHECKING:
@@ -30,15 +40,17 @@ IPEX = Knob(
     summary="whether intel_extension_for_pytorch optimizes model and optimizer",
     today=False,
     parse=yes_or_no("ipex"),
+    keeps="mathematics",
     choices=_choices,
     put=_put,
     variables=lambda plan: {"ACCELERATE_USE_IPEX": "true"} if plan.ipex else {},
-    arguments=lambda plan: {"use_ipex": plan.ipex},
+    argument=TrainerArgument(name="use_ipex", value=lambda plan: plan.ipex),
     shown=(
         Shown(
             what="IPEX",
+            key="ipex",
             expected=lambda plan, local_rank: "on" if plan.ipex else "off",
-            seen=lambda plan, state: "on" if state.get("ipex") else "off",
+            read=lambda plan, optimized: "on" if optimized else "off",
         ),
     ),
     as_seen=lambda plan, state: replace(plan, ipex=bool(state.get("ipex"))),

@@ -12,7 +12,6 @@ from cputune.knobs.record import (
     KnobValue,
     LeftOut,
     Shown,
-    State,
     one_of,
 )
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from cputune.facts import HostFacts
     from cputune.plan import Plan
+    from cputune.workload import Workload
 
 DEFAULT, KEPT, HUGE = "default", "kept", "huge_pages"
 
@@ -44,7 +44,13 @@ some hundred."""
 
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
-    """As it is; memory that is kept; and kept in huge pages, where the kernel gives them."""
+    """As it is; where today's launch was seen to give memory back, memory that is kept.
+
+    And kept in huge pages, where the kernel gives them.
+    """
+    why = None if "malloc" in ask.fixed else _why_needless(ask.workload)
+    if why is not None:
+        return Choices(values=(DEFAULT,), left_out=(LeftOut(what="malloc", why=why),))
     pages = facts.settings.transparent_huge_pages
     if pages in ("madvise", "always"):
         return Choices(values=(DEFAULT, KEPT, HUGE))
@@ -55,6 +61,14 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
         else f"/sys/kernel/mm/transparent_hugepage/enabled says {pages}"
     )
     return Choices(values=(DEFAULT, KEPT), left_out=(LeftOut(what=f"malloc={HUGE}", why=why),))
+
+
+def _why_needless(workload: Workload | None) -> str | None:
+    """Another malloc than glibc's that is preloaded today tells no blocks."""
+    blocks = None if workload is None else workload.mapped_blocks
+    if blocks is None:
+        return "what glibc's malloc does with the memory of a step is not known before it has run"
+    return None if blocks else "today's launch gives no memory back to the kernel"
 
 
 def _put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
@@ -73,18 +87,12 @@ def _variables(plan: Plan) -> Mapping[str, str]:
     return {**(_KEPT if value != DEFAULT else {}), **(_HUGE if value == HUGE else {})}
 
 
-def _maps(plan: Plan, state: State) -> str | None:
-    blocks = state.get("mapped_blocks")
-    if blocks is None:
-        return None
+def _maps(plan: Plan, blocks: int) -> str:
     return "kept" if blocks == 0 else f"{blocks} mapped blocks"
 
 
-def _pages(plan: Plan, state: State) -> str | None:
-    huge = state.get("huge_pages_bytes")
-    if huge is None:
-        return None
-    return "in use" if huge >= _IN_USE_BYTES else f"{huge >> 20} MiB"
+def _pages(plan: Plan, huge_bytes: int) -> str:
+    return "in use" if huge_bytes >= _IN_USE_BYTES else f"{huge_bytes >> 20} MiB"
 
 
 MALLOC = Knob(
@@ -92,21 +100,25 @@ MALLOC = Knob(
     summary="what glibc's malloc does with freed memory: as it is, kept, or in huge pages",
     today=DEFAULT,
     parse=one_of("malloc", (DEFAULT, KEPT, HUGE)),
+    keeps="numbers",
     choices=_choices,
     put=_put,
     in_settings=True,
     variables=_variables,
-    asked_for="what it is worth beside other mallocs was not read on a quiet machine yet",
     shown=(
         Shown(
             what="memory of tensors",
+            key="mapped_blocks",
             expected=lambda plan, local_rank: None if _value(plan) == DEFAULT else "kept",
-            seen=_maps,
+            read=_maps,
+            unknown="this libc does not tell its blocks: mallinfo2 is in glibc 2.33 and later",
         ),
         Shown(
             what="huge pages",
+            key="huge_pages_bytes",
             expected=lambda plan, local_rank: "in use" if _value(plan) == HUGE else None,
-            seen=_pages,
+            read=_pages,
+            unknown="/proc/self/smaps_rollup does not tell them",
         ),
     ),
     words=lambda plan: {KEPT: "memory kept", HUGE: "huge pages"}.get(_value(plan)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cputune.knobs.record import (
     Argument,
@@ -14,12 +14,13 @@ from cputune.knobs.record import (
     LeftOut,
     Shown,
     State,
+    TrainerArgument,
     one_of,
 )
 from cputune.stack import Versions, default_optimizer, optimizers, versions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from types import EllipsisType
 
     from cputune.facts import HostFacts
     from cputune.plan import Plan
@@ -87,16 +88,18 @@ def _value(plan: Plan) -> str:
     return str(plan.setting("optimizer"))
 
 
-def _arguments(plan: Plan) -> Mapping[str, Argument]:
+def _argument(plan: Plan) -> Argument | EllipsisType:
     value = _value(plan)
-    return {} if value == DEFAULT else {"optim": value}
+    return ... if value == DEFAULT else value
 
 
 def optimizer_of(state: State) -> str | None:
     """How a rank steps, in words; None where it does not show it."""
     seen = state.get("optimizer")
-    if seen is None:
-        return None
+    return None if seen is None else _stepping(seen)
+
+
+def _stepping(seen: Any) -> str:
     way = next((f", {name}" for name in ("fused", "foreach") if seen[name]), " as a loop")
     return f"{seen['class']}{way}"
 
@@ -106,15 +109,17 @@ OPTIMIZER = Knob(
     summary="the script's own optimizer, or fused AdamW in the place of AdamW as a loop",
     today=DEFAULT,
     parse=one_of("optimizer", (DEFAULT, LOOP, FUSED)),
+    keeps="mathematics",
     choices=_choices,
     put=_put,
     in_settings=True,
-    arguments=_arguments,
+    argument=TrainerArgument(name="optim", value=_argument),
     shown=(
         Shown(
             what="optimizer",
+            key="optimizer",
             expected=lambda plan, local_rank: _SHOWN.get(_value(plan)),
-            seen=lambda plan, state: optimizer_of(state),
+            read=lambda plan, seen: _stepping(seen),
         ),
     ),
     words=lambda plan: None if _value(plan) == DEFAULT else _value(plan),

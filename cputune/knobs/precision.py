@@ -1,4 +1,4 @@
-"""The knob ``precision``: the type that the forward and backward pass multiply in."""
+"""The knobs ``precision``, in which type the passes multiply, and ``products``, of fp32 alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from cputune.knobs.record import (
-    Argument,
     Ask,
     Choices,
     Effect,
@@ -15,9 +14,10 @@ from cputune.knobs.record import (
     LeftOut,
     Shown,
     State,
+    TrainerArgument,
     one_of,
 )
-from cputune.stack import versions_of, why_no_bf16
+from cputune.stack import versions_of, why_no_bf16, why_no_bf16_products
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,11 +75,6 @@ def _variables(plan: Plan) -> Mapping[str, str]:
     return {} if plan.precision == "fp32" else {"ACCELERATE_MIXED_PRECISION": plan.precision}
 
 
-def _arguments(plan: Plan) -> Mapping[str, Argument]:
-    """fp16 has no argument: ``--fp16`` trains in fp32 on a CPU, without a word."""
-    return {"bf16": plan.precision == "bf16"}
-
-
 def _as_seen(plan: Plan, state: State) -> Plan:
     found = [name for name in PRECISIONS if DTYPES[name] == state.get("dtype")]
     return replace(plan, precision=found[0]) if found else plan
@@ -96,15 +91,18 @@ PRECISION = Knob(
     summary="fp32, or bf16 autocast where the CPU multiplies bf16 in hardware",
     today="fp32",
     parse=one_of("precision", PRECISIONS),
+    keeps="nothing",
     choices=_choices,
     put=_put,
     variables=_variables,
-    arguments=_arguments,
+    # fp16 has no argument: ``--fp16`` trains in fp32 on a CPU, without a word.
+    argument=TrainerArgument(name="bf16", value=lambda plan: plan.precision == "bf16"),
     shown=(
         Shown(
             what="precision",
+            key="dtype",
             expected=lambda plan, local_rank: DTYPES[plan.precision],
-            seen=lambda plan, state: state.get("dtype"),
+            unknown="no layer that multiplies matrices was seen to be called",
         ),
     ),
     as_seen=_as_seen,
@@ -117,5 +115,61 @@ PRECISION = Knob(
         source="read on two machines of two cores: bf16 takes 0.45 to 0.58 of the time of fp32 "
         "where it is native (log -0.8 to -0.55); emulated it is 3 to 4 times slower (oneDNN's "
         "documentation), of which a wary 2.7 is expected",
+    ),
+)
+
+FP32, BF16 = "fp32", "bf16"
+
+
+def _products(facts: HostFacts, ask: Ask) -> Choices:
+    """fp32; and bf16 where this torch can be told so and the CPU multiplies it in hardware."""
+    why = why_no_bf16_products(versions_of(facts))
+    if why is None and "bf16" not in native_precisions(facts):
+        why = f"this CPU has none of {', '.join(NATIVE_BF16)}"
+    if why is not None:
+        return Choices(values=(FP32,), left_out=(LeftOut(what="products=bf16", why=why),))
+    return Choices(values=(FP32, BF16))
+
+
+def _put_products(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
+    """A plan of bf16 multiplies nothing in fp32 but what autocast keeps there."""
+    if plan.precision != "fp32" and value != FP32:
+        return None
+    return plan.with_setting("products", value)
+
+
+def _in_torch(plan: Plan) -> Mapping[str, str]:
+    value = plan.setting("products")
+    return {} if value == FP32 else {"products": str(value)}
+
+
+PRODUCTS = Knob(
+    name="products",
+    summary="whether oneDNN may round the factors of fp32 matrix products to bf16",
+    today=FP32,
+    parse=one_of("products", (FP32, BF16)),
+    keeps="nothing",
+    choices=_products,
+    put=_put_products,
+    in_settings=True,
+    in_torch=_in_torch,
+    asked_for="who trains in fp32 means its numbers, and precision=bf16 is faster",
+    shown=(
+        Shown(
+            what="products",
+            key="products",
+            expected=lambda plan, local_rank: _in_torch(plan).get("products"),
+        ),
+    ),
+    words=lambda plan: "products in bf16" if _in_torch(plan) else None,
+    effect=Effect(
+        own=0.3,
+        within={"precision": 0.1, "layout": 0.06},
+        label=lambda plan, at: plan.setting("products"),
+        expected=lambda facts, plan: -0.2 if _in_torch(plan) else 0.0,
+        answers=("matrix products", 0.4),
+        source="read side by side on two Zen 5 cores: 1.67 times as fast as fp32 and 0.75 times as "
+        "fast as bf16 (log -0.5); where there is no AMX, oneDNN keeps the factors in fp32 and only "
+        "takes the place of MKL, so a wary part of it is expected",
     ),
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Literal
 
 from cputune.errors import UsageError
 
@@ -75,21 +76,53 @@ class Ask:
         return "trainer" if known in (None, "trainer") else "accelerate"
 
 
+Keeps = Literal["numbers", "mathematics", "distribution", "nothing"]
+"""What of a training stays the same while a knob is varied, the most first.
+
+The same numbers (another allocator); the same mathematics, rounded or added up otherwise (another
+number of ranks); the same distribution, drawn otherwise (other masks, another order of batches);
+or other numbers (a type of fewer bits).
+"""
+
+KEPT: Mapping[Keeps, str] = {
+    "numbers": "the same numbers",
+    "mathematics": "the same mathematics",
+    "distribution": "the same distribution",
+    "nothing": "other numbers",
+}
+"""What people read, the most first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """One thing by which a rank shows that it runs as the plan says.
 
-    ``expected`` is what the plan says for a local rank, None where it says nothing;
-    ``seen`` what the rank's state shows, None where it shows nothing. Both are values
-    for people, and equal where the rank obeys. ``unknown`` is why the rank shows nothing.
-    ``by_cpu_number``: it names CPUs, so it means nothing where a scheduler deals them out.
+    Attributes:
+        what: what it is called, for people.
+        key: where it stands in the state of a rank (``cputune.inside.messages.RankState``).
+        expected: what the plan says for a local rank; None where it says nothing.
+        read: what the value under ``key`` means, in the words of ``expected``; equal where the
+            rank obeys, None where it tells nothing.
+        unknown: why a rank may show nothing of it. Without a reason a rank that shows nothing
+            does not obey. A rank that knows the reason itself says it under ``key_unknown``.
+        by_cpu_number: it names CPUs, so it means nothing where a scheduler deals them out.
     """
 
     what: str
+    key: str
     expected: Callable[[Plan, int], object | None]
-    seen: Callable[[Plan, State], object | None]
-    unknown: Callable[[State], str | None] = lambda state: None
+    read: Callable[[Plan, Any], object | None] = lambda plan, value: value
+    unknown: str | None = None
     by_cpu_number: bool = False
+
+    def seen(self, plan: Plan, state: State) -> object | None:
+        """What the state of a rank shows; None where it shows nothing."""
+        value = state.get(self.key)
+        return None if value is None else self.read(plan, value)
+
+    def why_unseen(self, state: State) -> str | None:
+        """Why the rank may show nothing; None where it has to show it."""
+        return state.get(f"{self.key}_unknown") or self.unknown
 
 
 def variable_shown(
@@ -99,17 +132,26 @@ def variable_shown(
 
     ``variables`` are those of the knob, as the plan has them.
     """
-
-    def seen(plan: Plan, state: State) -> str | None:
-        environment = state.get("environment")
-        return None if environment is None else str(environment.get(name, "not set"))
-
     return Shown(
         what=name,
+        key="environment",
         expected=lambda plan, local_rank: variables(plan).get(name),
-        seen=seen,
+        read=lambda plan, environment: str(environment.get(name, "not set")),
         by_cpu_number=by_cpu_number,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerArgument:
+    """The field of TrainingArguments that carries a knob.
+
+    ``name`` is that of today's transformers, and has a row in ``cputune/stack/stack.toml``, which
+    says how a version spells it. ``value`` is ``...`` where the script's own value stays, and None
+    where the field is left unset, whatever the script has.
+    """
+
+    name: str
+    value: Callable[[Plan], Argument | EllipsisType]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,10 +236,6 @@ def _no_variables(plan: Plan) -> Mapping[str, str]:
     return {}
 
 
-def _no_arguments(plan: Plan) -> Mapping[str, Argument]:
-    return {}
-
-
 def _no_words(plan: Plan) -> str | None:
     return None
 
@@ -211,6 +249,7 @@ class Knob:
         summary: what it is, in one line for people.
         today: the value that it stays at where it is not varied.
         parse: its value from text or from Python. Raises UsageError.
+        keeps: what stays the same of the training while it is varied.
         effect: what the tuner's model believes of it beforehand.
         choices: the values that live on a machine; None for a knob whose values follow
             from the cores (see ``cputune.layout``).
@@ -219,12 +258,12 @@ class Knob:
             plan has.
         in_settings: whether a plan keeps the value in its ``settings``, for want of a field.
         variables: the environment variables that carry it into a rank.
-        arguments: the fields of TrainingArguments that carry it, by their names in
-            today's transformers; how a version spells them is ``cputune.stack``'s part.
+        argument: the field of TrainingArguments that carries it.
         in_torch: what carries it that is set in torch itself (``cputune.inside.in_torch``).
         asked_for: why it is varied only where somebody asks for it (``--knobs +NAME``); None
             for a knob that is varied unless it is left out.
         shown: how a rank shows that it obeys.
+        unseen: why no rank shows it; None for a knob that ranks show.
         as_seen: the plan with the value that a rank shows, for a launch that is run as found.
         words: its part of ``Plan.describe()``; None where there is nothing to say.
     """
@@ -233,17 +272,32 @@ class Knob:
     summary: str
     today: KnobValue
     parse: Callable[[object], KnobValue]
+    keeps: Keeps
     effect: Effect
     choices: Callable[[HostFacts, Ask], Choices] | None = None
     put: Callable[[Plan, KnobValue, HostFacts], Plan | None] | None = None
     in_settings: bool = False
     variables: Callable[[Plan], Mapping[str, str]] = _no_variables
-    arguments: Callable[[Plan], Mapping[str, Argument]] = _no_arguments
+    argument: TrainerArgument | None = None
     in_torch: Callable[[Plan], Mapping[str, str]] = _no_variables
     asked_for: str | None = None
     shown: tuple[Shown, ...] = ()
+    unseen: str | None = None
     as_seen: Callable[[Plan, State], Plan] = _unseen
     words: Callable[[Plan], str | None] = _no_words
+
+    def __post_init__(self) -> None:
+        if bool(self.shown) == bool(self.unseen):
+            raise ValueError(f"{self.name}: ranks show a knob, or it says why none does")
+
+    def arguments(self, plan: Plan) -> Mapping[str, Argument]:
+        """The field of TrainingArguments that this plan sets, and to what; empty for none."""
+        value = ... if self.argument is None else self.argument.value(plan)
+        return (
+            {}
+            if self.argument is None or isinstance(value, EllipsisType)
+            else {self.argument.name: value}
+        )
 
 
 _YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")

@@ -13,11 +13,12 @@ from cputune.knobs.record import (
     KnobValue,
     LeftOut,
     Shown,
+    TrainerArgument,
     whole_number,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from types import EllipsisType
 
     from cputune.facts import HostFacts
     from cputune.plan import Plan
@@ -66,9 +67,9 @@ def _workers(plan: Plan) -> int | None:
     return None if value == DEFAULT else int(value)
 
 
-def _arguments(plan: Plan) -> Mapping[str, Argument]:
+def _argument(plan: Plan) -> Argument | EllipsisType:
     workers = _workers(plan)
-    return {} if workers is None else {"dataloader_num_workers": workers}
+    return ... if workers is None else workers
 
 
 def _words(plan: Plan) -> str | None:
@@ -83,15 +84,16 @@ WORKERS = Knob(
     summary="processes that prepare a rank's batches while it computes",
     today=DEFAULT,
     parse=whole_number("workers", least=0, also=(DEFAULT,)),
+    keeps="numbers",
     choices=_choices,
     put=_put,
     in_settings=True,
-    arguments=_arguments,
+    argument=TrainerArgument(name="dataloader_num_workers", value=_argument),
     shown=(
         Shown(
             what="loader workers",
+            key="loader_workers",
             expected=lambda plan, local_rank: _workers(plan),
-            seen=lambda plan, state: state.get("loader_workers"),
         ),
     ),
     words=_words,

@@ -1,7 +1,87 @@
-"""Look at a machine: ``cputune.probe()`` returns its ``HostFacts``."""
+"""Look at a machine: ``cputune.probe()`` returns its ``HostFacts``, a theme from each file."""
 
 from __future__ import annotations
 
-from cputune.probing._probe import probe
+from dataclasses import replace
 
-__all__ = ["probe"]
+from cputune.facts import HostFacts
+from cputune.host import Host, LiveHost
+from cputune.log import log
+from cputune.probing._look import Look
+from cputune.probing.cpu import read_cpu, read_cpuinfo
+from cputune.probing.environment import read_environment
+from cputune.probing.installed import (
+    dead_preloads,
+    read_cxx,
+    read_launchers,
+    read_libraries,
+    read_packages,
+)
+from cputune.probing.limits import read_limits
+from cputune.probing.load import bound_processes, busiest, read_load
+from cputune.probing.network import read_network
+from cputune.probing.scrub import Scrubber
+from cputune.probing.settings import (
+    CAP_SYS_NICE,
+    CAP_SYS_RESOURCE,
+    read_accelerators,
+    read_capability,
+    read_settings,
+)
+from cputune.probing.topology import read_memory, read_topology
+
+_LOG = log.getChild("probing")
+
+
+def probe(host: Host | None = None) -> HostFacts:
+    """Look at a machine: the live one, or the ``host`` that is given.
+
+    Never raises for what a machine does not tell: such facts are None, and
+    ``HostFacts.unknown`` holds the reasons. Starts one child at most, for the version
+    of mpirun. Imports no package that it looks at.
+    """
+    look = Look(LiveHost() if host is None else host)
+    trouble = look.host.trouble()
+    if trouble is not None:
+        look.not_known("record", trouble)
+    # First what the machine does without us; the processes are watched until we are done.
+    load = read_load(look)
+    look.host.processes()
+    info = read_cpuinfo(look)
+    limits = read_limits(look)
+    packages = read_packages(look)
+    locations = dict.fromkeys(package.location for package in packages if package.location)
+    python = look.host.python_version()
+    if python is None:
+        look.not_known("python", "the recording does not name the interpreter")
+    topology = read_topology(look, info, limits.cpuset)
+    libraries = read_libraries(look, tuple(locations))
+    processes = look.host.processes()
+    for fact in ("load.busy", "bound_processes") if processes is None else ():
+        look.not_known(fact, "no process can be seen")
+    facts = HostFacts(
+        cpu=read_cpu(look, info),
+        topology=topology,
+        limits=limits,
+        memory=read_memory(look),
+        settings=read_settings(look, topology.online),
+        load=replace(load, busy=busiest(processes or ())),
+        python=python,
+        packages=packages,
+        libraries=libraries,
+        launchers=read_launchers(look),
+        cxx=read_cxx(look),
+        environment=read_environment(look.host.environment(), Scrubber.of(look.host)),
+        accelerators=read_accelerators(look),
+        sys_nice=read_capability(look, "sys_nice", CAP_SYS_NICE),
+        sys_resource=read_capability(look, "sys_resource", CAP_SYS_RESOURCE),
+        network=read_network(look),
+        bound_processes=bound_processes(processes or (), topology),
+        unknown=look.unknown,
+        recorded=not look.host.live,
+    )
+    _LOG.info("looked at a machine; %d facts are not known", len(facts.unknown))
+    for item in facts.unknown:
+        _LOG.debug("%s is not known: %s", item.fact, item.reason)
+    preload = look.host.environment().get("LD_PRELOAD", "")
+    return replace(facts, preload_missing=dead_preloads(preload, look.host, facts))

@@ -1,4 +1,4 @@
-"""Kernel knobs that change training speed, and the kind of container around us."""
+"""Kernel knobs that change training speed, the container around us, GPUs and capabilities."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cputune.facts import Frequency, LinuxDistribution, Settings
-from cputune.probing._look import CPU_DIR, Look
+from cputune.probing._look import CPU_DIR, Look, whole_number
 
 _CONTAINERS = (
     # what its cgroup, or the overlay of its root, is called
@@ -145,3 +145,35 @@ def _container(look: Look) -> str | None:
     if look.exists("/run/.containerenv"):
         return "podman"
     return environment.get("container") or look.text("/run/systemd/container") or None
+
+
+CAP_SYS_NICE, CAP_SYS_RESOURCE = 23, 24
+"""Their bits in the capability masks (include/uapi/linux/capability.h)."""
+
+_DRIVERS = (
+    # a driver that is loaded makes a GPU usable; a card without one is none
+    ("nvidia", "/proc/driver/nvidia"),
+    ("nvidia", "/dev/nvidiactl"),
+    ("amd", "/dev/kfd"),
+    ("directx", "/dev/dxg"),
+)
+STATUS = "/proc/self/status"
+
+
+def read_accelerators(look: Look) -> tuple[str, ...] | None:
+    """Which GPU drivers are there; None where a recording cannot tell."""
+    found = tuple(dict.fromkeys(name for name, path in _DRIVERS if look.exists(path)))
+    if not found and not all(look.host.knows(path) for _, path in _DRIVERS):
+        look.not_known("accelerators", "the recording does not hold the device files")
+        return None
+    return found
+
+
+def read_capability(look: Look, fact: str, bit: int) -> bool | None:
+    """Whether the process holds a capability, by its effective ones."""
+    mask = re.search(r"^CapEff:\s*([0-9a-f]+)$", look.text(STATUS) or "", re.M)
+    number = whole_number(mask[1], base=16) if mask else None
+    if number is None:
+        look.not_known(fact, look.why(STATUS))
+        return None
+    return bool(number >> bit & 1)

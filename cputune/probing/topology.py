@@ -1,4 +1,4 @@
-"""Sockets, cores, SMT siblings and NUMA nodes, from sysfs.
+"""Sockets, cores, SMT siblings, NUMA nodes and their memory, from sysfs.
 
 Sockets and cores are the distinct sibling sets among the online CPUs, as lscpu counts
 them (util-linux, sys-utils/lscpu-topology.c): ids repeat between sockets, are -1 on
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 
-from cputune.facts import Core, NumaNode, Topology
-from cputune.probing._cpuinfo import CpuInfo, cores_told, packages_told
-from cputune.probing._look import CPU_DIR, Look, fields
-from cputune.probing.numa import read_numa_nodes
+from cputune.facts import Core, Memory, NumaNode, Topology
+from cputune.probing._look import CPU_DIR, NODE_DIR, Look, fields, kibibytes
+from cputune.probing.cpu import CpuInfo, cores_told, packages_told
 
 CORE_SETS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
 SOCKET_SETS = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
@@ -227,3 +226,61 @@ def _capacity(look: Look, cpu: int) -> int | None:
     if capacity is None:
         return look.number(f"{CPU_DIR}/cpu{cpu}/acpi_cppc/nominal_perf")
     return capacity
+
+
+def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
+    """Every node that has a directory, those without CPUs or without memory too."""
+    ids = look.numbered(NODE_DIR, "node")
+    listed = look.cpu_list(f"{NODE_DIR}/online")
+    if listed:
+        ids = tuple(node for node in ids if node in listed)
+    nodes = []
+    for node in ids:
+        directory = f"{NODE_DIR}/node{node}"
+        cpus = look.cpu_list(f"{directory}/cpulist")
+        if cpus is None:
+            cpus = look.cpu_mask(f"{directory}/cpumap")
+        if cpus is None:
+            cpus = frozenset(look.numbered(directory, "cpu")) or None
+        if cpus is None:
+            look.not_known(f"topology.numa_nodes.{node}.cpus", look.why(f"{directory}/cpulist"))
+        memory = {
+            key.split()[-1]: value
+            for key, value in fields(look.text(f"{directory}/meminfo")).items()
+            if key
+        }
+        total, free = kibibytes(memory.get("MemTotal")), kibibytes(memory.get("MemFree"))
+        for fact, bytes_ in (("memory_bytes", total), ("free_bytes", free)):
+            if bytes_ is None:
+                reason = look.why(f"{directory}/meminfo")
+                look.not_known(f"topology.numa_nodes.{node}.{fact}", reason)
+        nodes.append(
+            NumaNode(
+                id=node,
+                cpus=None if cpus is None else tuple(sorted(cpus & online)),
+                memory_bytes=total,
+                free_bytes=free,
+            )
+        )
+    if not nodes:
+        look.not_known("topology.numa_nodes", f"no node is shown below {NODE_DIR}")
+    return tuple(nodes)
+
+
+MEMINFO = "/proc/meminfo"
+
+
+def read_memory(look: Look) -> Memory:
+    """Read /proc/meminfo. ``MemAvailable`` exists since Linux 3.14."""
+    told = fields(look.text(MEMINFO))
+    memory = Memory(
+        total_bytes=kibibytes(told.get("MemTotal")),
+        available_bytes=kibibytes(told.get("MemAvailable")),
+        swap_total_bytes=kibibytes(told.get("SwapTotal")),
+        swap_free_bytes=kibibytes(told.get("SwapFree")),
+    )
+    for fact in ("total_bytes", "available_bytes", "swap_total_bytes", "swap_free_bytes"):
+        if getattr(memory, fact) is None:
+            reason = f"{MEMINFO} has no such line" if told else look.why(MEMINFO)
+            look.not_known(f"memory.{fact}", reason)
+    return memory

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from importlib import util
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from cputune import cpulist
 from cputune.carrier.environment import rank_numbers
 from cputune.facts import HostFacts
+from cputune.host.interpreter import training_interpreter, training_python
 from cputune.inside import (
     CPUS_VARIABLE,
     FORCE_VARIABLE,
@@ -26,7 +26,7 @@ from cputune.inside import (
 from cputune.inside.carry import Force
 from cputune.plan import Plan
 from cputune.ranks.messages import RankCommand
-from cputune.ranks.process_here import bootstrap
+from cputune.ranks.supervisor import bootstrap
 from cputune.stack import load
 from cputune.steps import Infeasible
 
@@ -38,7 +38,6 @@ def trial_variables(
     post: str,
     scratch: str | Path,
     force: Force | None,
-    cpus: Sequence[Sequence[int]] | None = None,
     *,
     in_turns: bool = False,
     profiled: int = 0,
@@ -46,7 +45,6 @@ def trial_variables(
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
-    ``cpus``: those of each local rank, for a launcher that cannot bind them exactly.
     ``in_turns``: after each step it waits until it is let take another. ``profiled``: so many
     steps are profiled. ``kernels``: where torch.compile keeps what it has compiled, for the trials
     after this one; without it that goes with the rest. It is never the user's own, so that what
@@ -55,8 +53,8 @@ def trial_variables(
     return {
         SOCKET_VARIABLE: post,
         SCRATCH_VARIABLE: str(scratch),
+        CPUS_VARIABLE: "",
         FORCE_VARIABLE: "" if force is None else force.to_json(),
-        CPUS_VARIABLE: "" if cpus is None else json.dumps(cpus),
         TURNS_VARIABLE: "1" if in_turns else "",
         PROFILE_VARIABLE: str(profiled or ""),
         KERNELS_VARIABLE: str(kernels or f"{scratch}/kernels"),
@@ -71,43 +69,36 @@ def local_ranks(
     *,
     fork: bool = False,
     port: int,
-    node: int = 0,
-    address: str = "127.0.0.1",
 ) -> list[RankCommand]:
-    """One message per rank of a node; each is bound before anything of it is loaded.
+    """One message per rank; each is bound before anything of it is loaded.
 
-    ``command``: of a fork, the script and its arguments; else what is started. ``address`` is
-    that of the first node.
+    ``command``: of a fork, the script and its arguments; else what is started.
     """
-    cpus = plan.cpus_on(node)
     return [
         {
             "argv": list(command),
             "env": {
                 **base,
-                **rank_numbers(plan, rank, port, node=node, address=address),
+                **rank_numbers(plan, rank, port),
                 **variables,
             },
             "cwd": os.getcwd(),
-            "cpus": None if plan.as_found else list(cpus[rank]),
+            "cpus": None if plan.as_found else list(plan.cpus[rank]),
             "fork": fork,
         }
         for rank in range(plan.processes_per_node)
     ]
 
 
-def python_command(argv: Sequence[str], root: str | None = None) -> list[str]:
-    """``python SCRIPT ARGS``, measured: with the hooks set before.
-
-    ``root`` is where this copy of cputune lies, where that is another machine.
-    """
-    code = bootstrap("cputune.inside.run", "sys.exit(run_script(sys.argv[1:]))", root)
-    return [sys.executable, "-c", code, *argv]
+def python_command(argv: Sequence[str]) -> list[str]:
+    """``python SCRIPT ARGS``, measured: with the hooks set before."""
+    code = bootstrap("cputune.inside.hooks", "sys.exit(run_script(sys.argv[1:]))")
+    return [training_python(), "-c", code, *argv]
 
 
 def as_activated(words: Sequence[str], environment: Mapping[str, str]) -> RankCommand:
     """A command as it was typed, where the environment of this very Python is activated."""
-    beside = os.path.dirname(sys.executable)
+    beside = os.path.join(training_interpreter().prefix, "bin")
     path = f"{beside}:{environment.get('PATH', os.defpath)}"
     return {
         "argv": list(words),
@@ -163,6 +154,7 @@ def mpi_ranks(
         I_MPI_PIN_DOMAIN=f"[{masks}]",
         I_MPI_HYDRA_BOOTSTRAP="fork",
     )
+    environment[CPUS_VARIABLE] = json.dumps(plan.cpus)  # it cannot bind them exactly
     ranks = str(plan.processes_per_node)
     return [
         {

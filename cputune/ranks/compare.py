@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from cputune import cpulist
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
 from cputune.plan import Plan
+from cputune.steps import Infeasible
+from cputune.workload import Recipe, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """One thing that a rank shows, beside what the plan says of it.
 
-    ``rank`` is the global one. ``seen`` is None where the rank does not show it;
-    ``unknown`` then says why, where that is known. ``by_cpu_number``: see ``Shown``.
+    ``rank`` is the global one. ``seen`` is None where the rank does not show it, and
+    ``unknown`` then says why it may not. ``by_cpu_number``: see ``Shown``.
     """
 
     what: str
@@ -27,8 +31,10 @@ class Comparison:
 
     @property
     def differs(self) -> bool:
-        """Whether the rank shows another value than the plan's."""
-        return self.seen is not None and self.seen != self.expected
+        """Whether the rank shows another value than the plan's, or nothing without a reason."""
+        if self.seen is None:
+            return self.unknown is None
+        return self.seen != self.expected
 
 
 def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Comparison, ...]:
@@ -45,7 +51,7 @@ def compare(plan: Plan, states: Sequence[tuple[int, RankState]]) -> tuple[Compar
             rank=rank,
             expected=str(expected),
             seen=None if (seen := shown.seen(plan, state)) is None else str(seen) or "none",
-            unknown=shown.unknown(state),
+            unknown=shown.why_unseen(state),
             by_cpu_number=shown.by_cpu_number,
         )
         for knob in KNOBS
@@ -67,11 +73,90 @@ def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
     for row in wrong:
         ranks.setdefault((row.what, row.expected, row.seen), []).append(row.rank)
     return tuple(
-        f"{what}{_of(numbers, len(states))}: {seen}, the plan says {expected}"
+        f"{what}{_of(numbers, len(states))}: {seen or 'not shown'}, the plan says {expected}"
         for (what, expected, seen), numbers in ranks.items()
     )
+
+
+def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
+    """What of a plan its ranks cannot show, each once, with the reason."""
+    rows = compare(plan, tuple(enumerate(states)))
+    said = (
+        f"{row.what}: {row.expected} by the plan, not seen: {row.unknown}"
+        for row in rows
+        if row.seen is None and row.unknown is not None
+    )
+    return tuple(dict.fromkeys(said))
 
 
 def _of(ranks: Sequence[int], world: int) -> str:
     """Which ranks are meant; nothing where it is all of them."""
     return "" if len(ranks) == world else f" of rank {', '.join(map(str, ranks))}"
+
+
+def global_batch(states: Sequence[RankState]) -> int:
+    """Samples of one optimizer step of all ranks."""
+    return sum(
+        int(state["batch"]) * int(state["accumulation"])
+        if state.get("batch") and state.get("accumulation")
+        else int(state["samples"])
+        for state in states
+    )
+
+
+def fed_with(recipe: Recipe | None, states: Sequence[RankState]) -> str | None:
+    """What a trial was fed with, as a sentence; None where no rank has said it."""
+    if recipe is None:
+        return "the script's own data"
+    if not states:
+        return None
+    if states[0].get("dataset") != "SyntheticSamples":
+        return f"the data set {recipe.dataset}"
+    kind = "images" if recipe.task == "image-classification" else "tokens"
+    if recipe.dataset is None:
+        return f"synthetic {kind}: the recipe names no data set"
+    return f"synthetic {kind} of the same shape: {recipe.dataset} could not be reached"
+
+
+_KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
+    "environment",
+    "mapped",
+} | {
+    "rank", "local_rank", "preload", "framework", "parses_arguments", "batch", "samples",
+    "learning_rate", "dataset", "products_rounded", "python", "pid", "peak_bytes",
+}  # fmt: skip
+"""What of a rank's state a result keeps: all that shows a knob, but for the long lists of paths
+and variables, and what says who the rank is and what it trains."""
+
+
+def for_people(state: RankState) -> dict[str, Any]:
+    """A rank's state as it stands in a result: plain values, CPUs as a list's text."""
+    record: dict[str, Any] = {name: value for name, value in state.items() if name in _KEPT}
+    record["affinity"] = cpulist.render(state["affinity"])
+    record.update(state.get("versions", {}))
+    return record
+
+
+def refuse_impossible(workload: Workload, states: Sequence[RankState]) -> None:
+    """Raise Infeasible where no plan can have the batch: there is too little data, or another
+    one was asked for of a loop over torch alone, in which nothing of ours sets it.
+    """
+    there, wanted = states[0].get("dataset_samples"), global_batch(states)
+    if there is not None and there < wanted:
+        raise Infeasible(
+            f"{workload.name} has {there} samples to train on, and a step takes {wanted}: "
+            "give it more data, or a smaller batch",
+            hopeless=True,
+        )
+    if states[0].get("framework") != "pytorch":
+        return
+    for option, asked, own in (
+        ("--batch-per-rank", workload.batch_per_rank, wanted // len(states)),
+        ("--global-batch-size", workload.global_batch_size, wanted),
+    ):
+        if asked not in (None, own):
+            raise Infeasible(
+                f"{workload.name} trains by a loop of its own, and a step takes {own} samples: "
+                f"{option} {asked} cannot be set in it, so change the script's own batch",
+                hopeless=True,
+            )

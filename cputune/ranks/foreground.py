@@ -23,11 +23,11 @@ from cputune.carrier.environment import base_environment
 from cputune.cpulist import render
 from cputune.facts import HostFacts
 from cputune.host.children import below, end
+from cputune.host.interpreter import training_python
 from cputune.plan import Plan
 from cputune.ranks import commands
 from cputune.ranks.messages import RankCommand
-from cputune.ranks.ports import held_port
-from cputune.ranks.rank_process import PR_SET_PDEATHSIG
+from cputune.ranks.supervisor_main import PR_SET_PDEATHSIG, held_port
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(workload: Workload, plan: Plan, facts: HostFacts, *, rank_script: Path) 
     if plan.as_found and workload.launch:
         become(commands.as_activated(workload.filled(workload.launch, os.environ), base))
     words = workload.filled(launch_command(workload, way), os.environ)
-    command = [sys.executable, *words]
+    command = [training_python(), *words]
     with held_port() as holder:
         port = holder.getsockname()[1]
         if plan.backend == "ccl" and plan.world_size > 1:
@@ -65,7 +65,7 @@ def run(workload: Workload, plan: Plan, facts: HostFacts, *, rank_script: Path) 
             rank = [str(rank_script), "--launcher", "mpi", "--cpus", shares, "--", *words]
             return supervise(
                 commands.mpi_ranks(
-                    plan, [sys.executable, *rank], base, way.variables, facts, port=port
+                    plan, [training_python(), *rank], base, way.variables, facts, port=port
                 )
             )
         ranks = commands.local_ranks(plan, command, base, way.variables, port=port)

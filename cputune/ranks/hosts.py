@@ -1,120 +1,122 @@
-"""The hosts of one study, in the order in which its plans count their nodes."""
+"""The hosts of one study, in the order in which its plans count their nodes.
+
+They are looked over before the first trial. What would make every trial fail on one of them is said
+at once, with the host and what differs: no such Python, other versions, another script or data, no
+network that carries what ranks send.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import ast
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from cputune.carrier.interface import interface_variables
-from cputune.errors import CputuneError
+from cputune.carrier.interface import choose_interface, is_usable, plain_address
+from cputune.doctor.hosts.network import Asked, ask_ports, judge_ports
+from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
 from cputune.facts import HostFacts
-from cputune.knobs.interface import interface_of
-from cputune.nodes.far_host import FarHost
-from cputune.nodes.line import Line
-from cputune.nodes.many import AT_ONCE
+from cputune.host.interpreter import training_python
+from cputune.knobs.backend import interface_of
 from cputune.plan import Plan
-from cputune.probing.quiet import look_around
+from cputune.probing.load import LOOK_SECONDS
+from cputune.remote.named import Node, parse_distinct_hosts
+from cputune.remote.probed import Probed, probe_each
+from cputune.remote.reach import Reach, Ssh, find_reach
+from cputune.script import script_file
 from cputune.steps import HostLost, Infeasible
+from cputune.workload import Workload
+
+SAME_VERSIONS = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
+"""What the ranks of one job must have in the same version on all hosts."""
+
+LEAST_MEMORY_SHARE = 0.5
+"""A host with less free memory than this share of the first one's is named."""
+
+MOST_IMPORTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHost:
-    """A host on which ranks run.
+    """A host on which ranks run."""
 
-    ``root`` is the folder there that has what was sent of cputune (``there.send_modules``), ``own``
-    are the variables that the host itself has.
+    node: Node
+    facts: HostFacts
+
+    @property
+    def name(self) -> str:
+        """As it was asked for."""
+        return self.node.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankHosts:
+    """The hosts of a study, and how they are reached; one that is lost can be left out.
+
+    ``interfaces`` are the network interfaces that ranks may talk on, the best one first; none for
+    one host.
     """
 
-    name: str
-    facts: HostFacts
-    line: Line
-    root: str
-    own: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """A network interface by which hosts reach each other, and the address of each on it."""
-
-    interface: str
-    addresses: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
-    """How the ranks of a job find each other: the address of the first, and variables of all."""
-
-    address: str
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
-AT_HOME = Meeting(address="127.0.0.1")
-"""Of ranks on one machine."""
-
-
-class RankHosts:
-    """Hosts that are open; one that is lost can be left out."""
-
-    def __init__(self, hosts: Sequence[RankHost], ways: Sequence[Way]) -> None:
-        """``ways`` are those that ranks may talk on, the best one first; none for one host."""
-        self._hosts = list(hosts)
-        self._ways = tuple(ways)
+    hosts: list[RankHost]
+    interfaces: tuple[str, ...] = ()
+    reach: Reach = field(default_factory=Ssh)
+    lost: dict[str, HostLost] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of those that are left."""
-        return tuple(host.name for host in self._hosts)
+        return tuple(host.name for host in self.hosts)
 
     @property
     def facts(self) -> tuple[tuple[str, HostFacts], ...]:
         """Each by its name."""
-        return tuple((host.name, host.facts) for host in self._hosts)
+        return tuple((host.name, host.facts) for host in self.hosts)
 
     @property
-    def interfaces(self) -> tuple[str, ...]:
-        """The network interfaces between them, the one that is chosen first."""
-        return tuple(way.interface for way in self._ways)
-
-    @property
-    def lost(self) -> tuple[HostLost, ...]:
-        """Those that are not reached any more, and were not left out yet."""
-        return tuple(
-            HostLost(host.name, host.line.lost)
-            for host in self._hosts
-            if host.line.lost is not None
+    def addresses(self) -> tuple[str, ...]:
+        """Where they are reached: by their names, where those are known here, else on a link."""
+        links = (
+            plain_address(link)
+            for host in self.hosts
+            for link in host.facts.network.links or ()
+            if is_usable(link)
         )
+        return (*self.names, *links)
 
     def of(self, plan: Plan) -> tuple[RankHost, ...]:
         """Those that a plan runs on.
 
         Raises HostLost where one is gone, Infeasible where there are too few.
         """
-        if plan.nodes > len(self._hosts):
-            raise Infeasible(
-                f"the plan is for {plan.nodes} nodes, and there are {len(self._hosts)}"
-            )
-        for lost in self.lost:
-            if lost.name in self.names[: plan.nodes]:
-                raise lost
-        return tuple(self._hosts[: plan.nodes])
+        if plan.nodes > len(self.hosts):
+            raise Infeasible(f"the plan is for {plan.nodes} nodes, and there are {len(self.hosts)}")
+        for host in self.hosts[: plan.nodes]:
+            if host.name in self.lost:
+                raise self.lost[host.name]
+        return tuple(self.hosts[: plan.nodes])
 
-    def meeting(self, plan: Plan) -> Meeting:
-        """How the ranks of a plan find each other."""
-        if plan.nodes == 1:
-            return AT_HOME
+    def interface(self, plan: Plan) -> str | None:
+        """The interface that the ranks of a plan are told."""
         asked = interface_of(plan)
-        way = next((way for way in self._ways if way.interface == asked), self._ways[0])
-        return Meeting(
-            address=way.addresses[self._hosts[0].name],
-            variables=interface_variables(way.interface, backend=plan.backend),
-        )
+        return asked if asked in self.interfaces else next(iter(self.interfaces), None)
 
     def neighbours(self) -> tuple[str, ...]:
-        """Who computes on them beside us just now, in words; nothing of ours may be running."""
-        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-            found = tuple(pool.map(_neighbours_on, self._hosts))
-        return tuple(who for of_host in found for who in of_host)
+        """Who computes on them beside us just now, in words; nothing of ours may be running.
+
+        Nobody is named of a host that does not answer: the next trial will show it.
+        """
+        nodes = [host.node for host in self.hosts]
+        with contextlib.suppress(CputuneError):
+            told = probe_each(nodes, self.reach, look_seconds=LOOK_SECONDS)
+            return tuple(
+                f"{who} on {one.node.name}"
+                for one in told
+                if isinstance(one, Probed)
+                for who in one.around.neighbours()
+            )
+        return ()
 
     def leave_out(self, name: str) -> None:
         """Go on without a host.
@@ -123,16 +125,160 @@ class RankHosts:
         those before it are left.
         """
         place = self.names.index(name)
-        gone, *behind = self._hosts[place:]
+        gone, *behind = self.hosts[place:]
         cores = gone.facts.topology.allowed_cores
         alike = all(host.facts.topology.allowed_cores == cores for host in behind)
-        self._hosts = self._hosts[:place] + (behind if alike else [])
+        self.hosts[place:] = behind if alike else []
 
 
-def _neighbours_on(host: RankHost) -> tuple[str, ...]:
-    """Those of one host; none of one that does not answer, which the next trial will show."""
-    try:
-        found = look_around(FarHost(host.line)).neighbours()
-    except (OSError, CputuneError):
+@contextlib.contextmanager
+def open_hosts(
+    nodes: Sequence[Node], reach: Reach, workload: Workload, *, seconds: float = 30.0
+) -> Iterator[RankHosts]:
+    """Look the hosts over; nothing of ours stays on them.
+
+    Raises UsageError where one is named twice, Unreachable where one does not answer within
+    ``seconds``, and CannotError where one cannot take part.
+    """
+    names = [node.name for node in nodes]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is named twice", hint="name each host once")
+    paths = tuple(dict.fromkeys(needed_paths(workload)))
+    told = probe_each(nodes, reach, seconds, content=paths)
+    found = []
+    for one in told:
+        if not isinstance(one, Probed):
+            raise one.unreachable or Unreachable(one.node.name, "it gave no answer")
+        found.append(one)
+    refuse_differences(found, paths)
+    hosts = [RankHost(node=one.node, facts=one.facts) for one in found]
+    yield RankHosts(hosts=hosts, interfaces=interfaces_between(hosts, reach), reach=reach)
+
+
+def open_named(
+    hosts: str | Sequence[str], workload: Workload
+) -> contextlib.AbstractContextManager[RankHosts]:
+    """The same for hosts that are given by name, reached as ``cputune tune --hosts`` does."""
+    named = hosts if isinstance(hosts, str) else ",".join(hosts)
+    reach = find_reach(None, ssh=None, allocated=False, mpi=None)
+    return open_hosts(parse_distinct_hosts(named), reach, workload)
+
+
+def needed_paths(workload: Workload) -> Iterator[str]:
+    """What a trial needs to find alike on every host: the script, what it imports, its data."""
+    yield os.getcwd()
+    script = script_file(workload.argv) if workload.recipe is None else None
+    if script is not None:
+        yield from map(os.path.abspath, own_modules(script))
+    for word in workload.argv if workload.recipe is None else ():
+        path = word.partition("=")[2] or word
+        if os.path.exists(path) and not path.startswith("-"):
+            yield os.path.abspath(path)
+
+
+def own_modules(script: Path) -> Iterator[str]:
+    """A script and the modules beside it that it imports, and those that these import."""
+    folder, found, new = script.parent, dict[Path, None](), [script]
+    while new and len(found) < MOST_IMPORTS:
+        path = new.pop()
+        found[path] = None
+        with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="replace"))):
+                names = [alias.name for alias in getattr(node, "names", ())]
+                if isinstance(node, ast.ImportFrom):
+                    names = [node.module or "", *(f"{node.module}.{name}" for name in names)]
+                elif not isinstance(node, ast.Import):
+                    continue
+                for name in names:
+                    place = folder.joinpath(*name.split("."))
+                    both = (place.with_name(f"{place.name}.py"), place / "__init__.py")
+                    new += [one for one in both if one not in found and one.is_file()]
+    yield from map(str, found)
+
+
+def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str]) -> None:
+    """Raise CannotError where ranks of these hosts cannot be one job."""
+    first = hosts[0]
+    for one in hosts:
+        if one.python != training_python():
+            raise CannotError(
+                f"there is no {training_python()} on {one.node.name}",
+                hint="install the same environment at the same path there, or share its folder",
+            )
+        for path in paths:
+            if one.content.get(path) is None:
+                raise CannotError(
+                    f"there is no {path} on {one.node.name}",
+                    hint="the script, its data, and the folder that it is started in, are at the "
+                    "same path on all hosts: copy them, or share the folder",
+                )
+    for other in hosts[1:]:
+        for path in paths:
+            if other.content[path] != first.content[path]:
+                raise CannotError(
+                    f"{path} on {other.node.name} is another one than on {first.node.name}",
+                    hint=f"copy it there: rsync -a {path} {other.node.name}:{path}",
+                )
+        pairs = [
+            ("processor", first.facts.cpu.architecture, other.facts.cpu.architecture),
+            ("Python", _python(first), _python(other)),
+            *((name, _version(first, name), _version(other, name)) for name in SAME_VERSIONS),
+        ]
+        for what, ours, theirs in pairs:
+            if ours == theirs:
+                continue
+            cure = f"on {other.node.name}: pip install {what}=={ours}"
+            if ours is None or what in ("processor", "Python"):
+                cure = "tune on hosts that are alike; `cputune doctor --hosts` lists what differs"
+            raise CannotError(
+                f"{what} is {ours or 'not there'} on {first.node.name}, and "
+                f"{theirs or 'not there'} on {other.node.name}",
+                hint=cure,
+            )
+        ours_free, free = first.facts.memory.available_bytes, other.facts.memory.available_bytes
+        if ours_free and free is not None and free < LEAST_MEMORY_SHARE * ours_free:
+            raise CannotError(
+                f"{other.node.name} has {free / 2**30:.1f} GiB of free memory, and "
+                f"{first.node.name} {ours_free / 2**30:.1f} GiB: no plan fits both",
+                hint="end what holds it there, or leave that host out",
+            )
+
+
+def _python(host: Probed) -> str | None:
+    return ".".join((host.facts.python or "").split(".")[:2]) or None
+
+
+def _version(host: Probed, name: str) -> str | None:
+    package = host.facts.package(name)
+    return None if package is None else package.version
+
+
+def interfaces_between(hosts: Sequence[RankHost], reach: Reach) -> tuple[str, ...]:
+    """The network interfaces that carry what ranks send from host to host, the best one first.
+
+    Raises CannotError where none does.
+    """
+    if len(hosts) < 2:
         return ()
-    return tuple(f"{who} on {host.name}" for who in found)
+    chosen = choose_interface([(host.name, host.facts.network) for host in hosts])
+    if chosen.name is None:
+        raise CannotError(
+            f"no network interface leads from host to host: {chosen.why}",
+            hint="`cputune doctor --hosts` says what each of them has",
+        )
+    ways = ((chosen.name, chosen.addresses), *chosen.others)
+    names = [host.name for host in hosts]
+    addresses = {name: dict(zip(names, on, strict=True)) for name, on in ways}
+    asked = [Asked(node=host.node, facts=host.facts) for host in hosts]
+    reached, silent = ask_ports(asked, reach, addresses)
+    carrying = tuple(name for name in addresses if reached.carries(name))
+    if carrying and not silent:
+        return carrying
+    said = [*silent, *judge_ports(reached)]
+    raise CannotError(
+        f"no network interface carries what ranks send: {said[0].evidence}"
+        if said
+        else "no network interface carries what ranks send from host to host",
+        hint="`cputune doctor --hosts` says what is wrong between them",
+    )

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
-from cputune.inside.messages import Ended, Profiled, Raised, RankMessage, RankState
+from cputune.inside.messages import Ended, Profiled, Raised, RankMessage, RankState, StepTaken
 from cputune.ranks.failure import early_end, failure
-from cputune.ranks.gather import Gather, of_rank
-from cputune.ranks.idle import IdleWatch, Patience
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import Exit, RankCommand
-from cputune.ranks.supervisor import Supervisor, end_all
+from cputune.ranks.supervisor import Supervisor, kernel_kills
 from cputune.steps import (
     BEFORE_ITS_FIRST_STEP,
     Crashed,
+    HostLost,
     Infeasible,
     Step,
     TimedOut,
@@ -40,6 +40,9 @@ alone makes it 9 times as long."""
 class Job:
     """The processes of one launch, on one machine or on several.
 
+    Of one over hosts the processes here are those by which it begins. What its ranks use and who
+    ends them there is not seen from here, and they stand still by waiting for their turn.
+
     Attributes:
         states: what each rank really runs with, as it said at its first step.
         ranks: the steps of each rank.
@@ -49,27 +52,30 @@ class Job:
         ends: scripts that came to their own end.
         waits: the share of each step of each rank that it waited for its data.
         profiles: where the time of each rank went, where that was asked for.
+        on_end: called once all of it has ended.
+        say_why: what its engine knows of how its processes ended; None: nothing.
     """
 
     def __init__(
         self,
-        supervisors: Supervisor | Sequence[Supervisor],
+        supervisor: Supervisor,
         post: Post,
         *,
         ranks: int,
         grace_seconds: float,
         in_turns: bool = False,
+        hosts: Sequence[str] = (),
         on_note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``supervisors`` start the ranks: one for each machine, in the order of the ranks."""
-        self._supervisors = (
-            (supervisors,) if isinstance(supervisors, Supervisor) else tuple(supervisors)
-        )
-        self._each = 0
+        """``hosts`` are the others on which the ranks run, in their order; none: this machine."""
+        self._supervisor = supervisor
+        self._hosts = tuple(hosts)
         self._post = post
         self._world = ranks
         self._grace_seconds = grace_seconds
         self._on_note = on_note
+        self.on_end: Callable[[], None] = lambda: None
+        self.say_why: Callable[[Sequence[Exit]], TrialError | None] = lambda exits: None
         self._gather = Gather(ranks)
         self._started = 0
         self._ended = False
@@ -93,21 +99,15 @@ class Job:
         commands: Sequence[RankCommand],
         *,
         mark: tuple[str, str] | None = None,
-        scratch: Sequence[str] = (),
+        scratch: str | None = None,
     ) -> None:
-        """Start the ranks, or the launchers that start them: as many on each machine.
+        """Start the ranks, or the launchers that start them.
 
-        ``scratch`` is a folder of each machine that is empty for them (see ``messages.Start``).
+        ``scratch`` is a folder that is empty for them (see ``messages.Start``).
         """
         self._post.drop_ranks()
         self._started = len(commands)
-        self._each = each = len(commands) // len(self._supervisors)
-        for place, supervisor in enumerate(self._supervisors):
-            supervisor.start(
-                commands[place * each : (place + 1) * each],
-                mark=mark,
-                scratch=scratch[place] if scratch else None,
-            )
+        self._supervisor.start(commands, mark=mark, scratch=scratch)
 
     def turn(self, steps: int) -> None:
         """Of a job in turns: so many steps are about to be read, then it is let take none.
@@ -117,14 +117,13 @@ class Job:
         self._wanted = steps
 
     def stand_still(self) -> None:
-        """Stop every process of the launch, until ``go_on`` (see ``SupervisorProcess``)."""
-        for supervisor in self._supervisors:
-            supervisor.stop_ranks()
+        """Stop every process of the launch, until ``go_on`` (see ``Supervisor.stop_ranks``)."""
+        if not self._hosts:
+            self._supervisor.stop_ranks()
 
     def go_on(self) -> None:
         """Let the processes run again."""
-        for supervisor in self._supervisors:
-            supervisor.continue_ranks()
+        self._supervisor.continue_ranks()
 
     def hear(self, seconds: float) -> list[Step]:
         """Wait for ``seconds`` at most until somebody speaks; the steps of the job that came of it.
@@ -217,13 +216,10 @@ class Job:
         if self._ended:
             return {}
         self._ended = True
-        tails = end_all(self._supervisors, self._grace_seconds)
+        tails = self._supervisor.end(self._grace_seconds)
         self._post.drop_ranks()
-        return {
-            str(place * self._each + int(number)): tail
-            for place, of_machine in enumerate(tails)
-            for number, tail in of_machine.items()
-        }
+        self.on_end()
+        return tails
 
     def _take(self, heard: Sequence[tuple[object, object]]) -> list[Step]:
         steps = []
@@ -236,24 +232,26 @@ class Job:
                 except (KeyError, TypeError, ValueError) as error:
                     raise Crashed(f"rank {source} says what cannot be understood") from error
                 steps += [] if step is None else [step]
+        for rank, why in self._post.lost.items():
+            if self._hosts:
+                each = max(1, self._world // len(self._hosts))
+                raise HostLost(self._hosts[min(rank // each, len(self._hosts) - 1)], why)
         return steps
 
     def _hear_supervisor(self, supervisor: Supervisor, message: object) -> None:
-        if supervisor not in self._supervisors:
+        if supervisor is not self._supervisor:
             return  # it is kept for another plan
         if message is None:
             raise supervisor.died()
         answer = cast(Exit, message)
         if answer["event"] == "exit":
-            answer["rank"] += self._supervisors.index(supervisor) * self._each
             self.exits.append(answer)
 
     def _cpu_seconds(self) -> float | None:
-        return _sum(supervisor.process.cpu_seconds() for supervisor in self._supervisors)
+        return None if self._hosts else self._supervisor.cpu_seconds()
 
     def _kernel_kills(self) -> int | None:
-        total = _sum(supervisor.process.memory_kills() for supervisor in self._supervisors)
-        return None if total is None else int(total)
+        return None if self._hosts else kernel_kills()
 
     def _hear_rank(self, rank: int, message: RankMessage) -> Step | None:
         if message["event"] == "step":
@@ -300,6 +298,9 @@ class Job:
         return TimedOut(reason, details=next((t for t in tails.values() if t.strip()), None))
 
     def _over(self, script: str) -> TrialError:
+        known = self.say_why(self.exits)
+        if known is not None:
+            return known
         failed = self.errors or any(exit_["status"] != 0 for exit_ in self.exits)
         if self.ends and not failed:
             seen = sorted({name for end in self.ends for name in end["seen"]})
@@ -314,11 +315,112 @@ class Job:
         )
 
 
-def _sum(numbers: Iterable[float | None]) -> float | None:
-    """Their sum; None where one of them is not known."""
-    total = 0.0
-    for number in numbers:
-        if number is None:
+class Gather:
+    """Puts the steps of all ranks together, in order.
+
+    A step of the job is complete when its last rank has told it. The last batch of an
+    epoch may be a short one, and is passed over: its time says nothing about the others.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._open: dict[int, dict[int, Step]] = {}
+        self._full = 0
+        self._skipped_last = False
+        self.count = 0
+
+    def add(self, rank: int, number: int, step: Step) -> Step | None:
+        """One rank's step; the job's, where this was the last rank that it lacked."""
+        told = self._open.setdefault(number, {})
+        told[rank] = step
+        if len(told) < self._ranks:
             return None
-        total += number
-    return total
+        del self._open[number]
+        whole = _whole(told.values())
+        self.count += 1
+        short = whole.samples < self._full
+        self._full = max(self._full, whole.samples)
+        self._skipped_last = short and not self._skipped_last
+        return None if self._skipped_last else whole
+
+
+def of_rank(message: StepTaken) -> Step:
+    """One step as one rank saw it."""
+    loss = message.get("loss")
+    return Step(
+        seconds=float(message["seconds"]),
+        samples=int(message["samples"]),
+        loss=None if loss is None else float(loss),
+        delayed_seconds=float(message.get("delayed") or 0.0),
+        compile_seconds=float(message.get("compiled") or 0.0),
+    )
+
+
+def _whole(steps: Iterable[Step]) -> Step:
+    """A step of the job lasts as long as in its slowest rank; its samples are those of all."""
+    ranks = tuple(steps)
+    losses = [step.loss for step in ranks if step.loss is not None]
+    return Step(
+        seconds=max(step.seconds for step in ranks),
+        samples=sum(step.samples for step in ranks),
+        loss=sum(losses) / len(losses) if losses else None,
+        delayed_seconds=max(step.delayed_seconds for step in ranks),
+        compile_seconds=max(step.compile_seconds for step in ranks),
+    )
+
+
+LOOK_EVERY_SECONDS = 20.0
+IDLE_SHARE = 0.002
+"""A process that uses less than this share of one CPU waits for nothing to come; a download
+of half a megabyte per second uses several times as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long is waited for the steps of a job, in seconds.
+
+    Attributes:
+        startup: for the first step; a script may download and tokenize before it trains.
+        idle: for the first step while nothing is computed.
+        step: for each later step; None adapts it to the slowest so far.
+    """
+
+    startup: float = 1800.0
+    idle: float = 180.0
+    step: float | None = None
+
+
+class IdleWatch:
+    """Watches processes by the CPU time that they use.
+
+    ``cpu_seconds`` tells it; None where it is not known, and then nothing is taken for idle.
+    """
+
+    def __init__(self, cpu_seconds: Callable[[], float | None], patience_seconds: float) -> None:
+        self._cpu_seconds = cpu_seconds
+        self._patience = patience_seconds
+        self._seconds = cpu_seconds()
+        self._looked = self._busy_until = time.monotonic()
+
+    def idle_seconds(self) -> float:
+        """For how long nothing was computed, as far as the last looks could tell."""
+        now = time.monotonic()
+        if now - self._looked >= min(LOOK_EVERY_SECONDS, self._patience / 2):
+            seconds, before = self._cpu_seconds(), self._seconds
+            least = IDLE_SHARE * (now - self._looked)
+            if seconds is None or before is None or seconds - before > least:
+                self._busy_until = now
+            self._looked, self._seconds = now, seconds
+        return self._looked - self._busy_until
+
+    @property
+    def next_look_seconds(self) -> float:
+        """How long to wait before looking again."""
+        return max(
+            0.0, self._looked + min(LOOK_EVERY_SECONDS, self._patience / 2) - time.monotonic()
+        )
+
+    @property
+    def hangs(self) -> bool:
+        """Whether patience is at an end."""
+        return self.idle_seconds() >= self._patience

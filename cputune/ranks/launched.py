@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +59,12 @@ class Launched:
     output: str
 
 
+Begin = Sequence[Command] | Callable[[Mapping[str, str]], Sequence[RankCommand]]
+"""The commands of a launch; or what makes them, of the variables by which ranks report."""
+
+
 def observe(
-    commands: Sequence[Command],
+    commands: Begin,
     *,
     ranks: int,
     steps: int,
@@ -91,8 +95,13 @@ def observe(
         started = time.monotonic()
         deadline = started + timeout_seconds
         job = Job(supervisor, post, ranks=ranks, grace_seconds=GRACE_SECONDS)
+        told = {
+            SOCKET_VARIABLE: post.address,
+            SCRATCH_VARIABLE: str(scratch),
+            SHOW_VARIABLE: ",".join(show),
+        }
         job.start(
-            [_reporting(command, post.address, str(scratch), show) for command in commands],
+            commands(told) if callable(commands) else [_command(one, told) for one in commands],
             # slurmd starts the ranks of a batch script, not whoever has submitted it.
             mark=(SOCKET_VARIABLE, post.address),
         )
@@ -118,16 +127,10 @@ def observe(
         )
 
 
-def reporting(environment: Mapping[str, str], path: str, scratch: str) -> dict[str, str]:
-    """An environment in which every Python process that trains reports to the socket."""
-    return on_python_path({**environment, SOCKET_VARIABLE: path, SCRATCH_VARIABLE: scratch})
-
-
-def _reporting(command: Command, path: str, scratch: str, show: Iterable[str]) -> RankCommand:
-    environment = reporting(command.environment or os.environ, path, scratch)
+def _command(command: Command, told: Mapping[str, str]) -> RankCommand:
     return {
         "argv": list(command.argv),
-        "env": {**environment, SHOW_VARIABLE: ",".join(show)},
+        "env": on_python_path({**(command.environment or os.environ), **told}),
         "cwd": command.cwd or os.getcwd(),
         "cpus": None,
         "fork": False,

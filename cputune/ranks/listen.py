@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import json
 import os
@@ -12,8 +13,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from cputune.inside.messages import Turn, is_message
-from cputune.inside.speak import TCP
+from cputune.inside.messages import TCP, Turn, is_message, keep_alive
 
 LONGEST_LINE = 4 << 20
 
@@ -25,10 +25,12 @@ class Post:
         path: of the Unix socket, for ranks of this machine.
         address: what ranks are told to connect to: the path, or where an address of this
             machine is given ``tcp:TOKEN:PORT:HOST``, for ranks of other hosts too.
+        lost: ranks of other hosts whose connection the kernel has given up, and why.
     """
 
     def __init__(self, folder: Path, *, host: str | None = None) -> None:
         self._selector = selectors.DefaultSelector()
+        self.lost: dict[int, str] = {}
         self.path = str(folder / "socket")
         self.address = self.path
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -72,6 +74,8 @@ class Post:
                 self._selector.unregister(connection)
                 if line.is_rank:
                     connection.close()
+                    if isinstance(line.source, int) and line.trouble is not None:
+                        self.lost[line.source] = line.trouble
                 heard.append((line.source, None))
         return heard
 
@@ -81,6 +85,8 @@ class Post:
             connection, _ = server.accept()
             connection.setblocking(False)
             token = None if server.family == socket.AF_UNIX else self._token
+            if token is not None:
+                keep_alive(connection)
             line = _Line(None, token)
             self._selector.register(connection, selectors.EVENT_READ, line)
 
@@ -94,6 +100,7 @@ class Post:
 
     def drop_ranks(self) -> None:
         """Forget every rank, those in the queue too: the next trial starts with a clean line."""
+        self.lost.clear()
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Line) and key.data.is_rank:
                 self._selector.unregister(key.fileobj)
@@ -113,6 +120,9 @@ class Post:
             os.unlink(self.path)
 
 
+_CUT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+
+
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
@@ -127,6 +137,7 @@ class _Line:
         self.source = source
         self._token = token
         self.is_rank = source is None
+        self.trouble: str | None = None
         self._rest = b""
         self._messages: list[dict[str, Any]] = []
 
@@ -136,7 +147,9 @@ class _Line:
             data = connection.recv(1 << 16)
         except BlockingIOError:
             return False
-        except OSError:
+        except OSError as error:
+            if error.errno in _CUT:
+                self.trouble = "the connection was cut"
             return True
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LONGEST_LINE:

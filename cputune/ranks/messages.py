@@ -8,8 +8,14 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 
-class RankCommand(TypedDict):
+class _Given(TypedDict, total=False):
+    input: str
+
+
+class RankCommand(_Given):
     """How one rank, or one launcher, is started.
+
+    ``input`` is written to its standard input, which stays open until it is to end.
 
     ``cpus`` are those that it is bound to, None leaves it unbound. With ``fork`` it is a
     fork of the supervisor, which has imported the training stack; ``argv`` is then the

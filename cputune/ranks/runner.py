@@ -1,4 +1,7 @@
-"""The real runner: a plan becomes training processes on this machine.
+"""The real runner: a plan becomes training processes, on this machine or over hosts.
+
+On this machine its ranks are started directly; over hosts a trial is the emitted launch, started by
+the engine that leads there (``engines``).
 
 The parent never imports torch. Ranks are forks of a process that has imported the
 training stack once (``cputune.ranks.supervisor_main``), or plain new processes where that
@@ -12,31 +15,29 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from statistics import median
 from typing import Any
 
 from cputune.carrier import environment
-from cputune.carrier.command import carried, trial_command
+from cputune.carrier.command import Carried, carried, trial_command
+from cputune.emitters.format import EmittedFile
 from cputune.facts import HostFacts
+from cputune.host.interpreter import training_python
+from cputune.inside.carry import Force
 from cputune.inside.messages import RankState
 from cputune.inside.where_time_goes import SETTLED
 from cputune.knobs.optimizer import optimizer_of
 from cputune.plan import Plan
-from cputune.ranks import batch, commands, compare
-from cputune.ranks.hosts import AT_HOME, Meeting, RankHosts
-from cputune.ranks.idle import Patience
-from cputune.ranks.job import Job
+from cputune.ranks import commands, compare, engines
+from cputune.ranks.compare import fed_with, for_people, global_batch
+from cputune.ranks.hosts import RankHosts
+from cputune.ranks.job import Job, Patience
 from cputune.ranks.listen import Post
-from cputune.ranks.living import LivingPlan
-from cputune.ranks.messages import RankCommand
-from cputune.ranks.place import Here, Place
-from cputune.ranks.shown import fed_with, for_people, global_batch
-from cputune.ranks.supervisors import Supervisors, modules_of
-from cputune.ranks.there import There
+from cputune.ranks.supervisor import Supervisor, Supervisors, modules_of
 from cputune.ranks.work_folder import WorkFolder
 from cputune.script import require_trainable, script_text
-from cputune.steps import Infeasible, Step, TimeUp, TrialError
+from cputune.steps import HostLost, Infeasible, Step, TimeUp, TrialError
 from cputune.workload import Workload
 
 PROFILED_STEPS = 4
@@ -62,6 +63,7 @@ class ProcessRunner:
         within: the folder of the runner that this one is a part of.
         patience: how long is waited for steps.
         on_note: told what is going on, in words.
+        offline: whether the model hub is out of reach; None finds out.
 
     Raises UsageError where the script is none, or cannot be run by python.
     """
@@ -79,6 +81,7 @@ class ProcessRunner:
         within: WorkFolder | None = None,
         patience: Patience | None = None,
         on_note: Callable[[str], None] | None = None,
+        offline: bool | None = None,
     ) -> None:
         self.workload = workload
         self._facts = facts
@@ -95,12 +98,13 @@ class ProcessRunner:
         self._source = _script_text(workload)
         self._work = WorkFolder(work_dir, within=within)
         self._kernels = (within or self._work).path / "kernels"
-        self._post = Post(self._work.socket_folder)
-        self._here = Here(self._post.path, self._work.path, self._kernels)
-        self._there: dict[str, There] = {}
+        home = None if hosts is None else engines.own_address(hosts.addresses)
+        self._post = Post(self._work.socket_folder, host=home)
+        self._numbers = count(1)
         self._supervisors = Supervisors(self._post, self._work, self._on_note)
         self._observed: tuple[RankState, ...] = ()
-        self._offline: bool | None = None
+        self._unseen: set[str] = set()
+        self._offline = offline
         self._job: Job | None = None
         self._seconds_left: Callable[[], float] = lambda: math.inf
 
@@ -126,6 +130,8 @@ class ProcessRunner:
                 self._seconds_left,
             )
         except TrialError as error:  # a script may print its arguments as it fails
+            if isinstance(error, HostLost) and self._hosts is not None:
+                self._hosts.lost[error.name] = error
             error.cleaned(lambda text: self.workload.hide(text, os.environ))
             raise
         finally:
@@ -160,8 +166,8 @@ class ProcessRunner:
             within=self._work,
             patience=self._patience,
             on_note=self._on_note,
+            offline=self._hub_offline(),
         )
-        own._offline = self._hub_offline()
         own.keep_to(lambda: self._seconds_left())
         return LivingPlan(own, plan)
 
@@ -224,100 +230,114 @@ class ProcessRunner:
         self.close()
 
     def _start(self, plan: Plan) -> Job:
-        places, meeting = self._places(plan)
+        if self._hosts is not None:
+            return self._launch(plan, self._hosts)
+        if plan.nodes > 1:
+            raise Infeasible("trials run on this machine alone, the plan is for several nodes")
         if plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
         with_mpi = plan.backend == "ccl" and plan.world_size > 1
         if with_mpi and not self._allow_mpi:
             raise Infeasible("oneCCL needs an MPI launcher, and none may be used")
-        if with_mpi and self._hosts is not None:
-            raise Infeasible("trials over several hosts add up gradients over gloo, not oneCCL")
-        try:
-            ways = [
-                carried(self.workload, plan.of_node(node), self._versions)
-                for node in range(plan.nodes)
-            ]
-        except ValueError as error:
-            raise Infeasible(str(error)) from error
+        way = self._carried(plan)
         offline = self._hub_offline()
-        bases = [
-            place.environment(
-                environment.base_environment(os.environ, plan, way.variables, offline=offline)
-            )
-            for place, way in zip(places, ways, strict=True)
-        ]
+        base = environment.base_environment(os.environ, plan, way.variables, offline=offline)
         typed = self.workload.filled(self.workload.launch, os.environ) if plan.as_found else []
         plain = self._fresh or with_mpi or bool(typed)
         modules = () if plain else modules_of(plan, self.workload, self._source)
-        wanted = tuple(zip(places, bases, strict=True))
-        supervisors = self._supervisors.ready(wanted, modules, self._seconds_left())
-        fork = all(supervisor.fork for supervisor in supervisors)
+        supervisor = self._supervisors.ready(base, modules, self._seconds_left())
+        job = self._job_below(supervisor, plan)
+        port = supervisor.free_port()
+        scratch = str(self._work.path / "scratch")
+        variables = {
+            **way.variables,
+            **self._reporting(scratch, str(self._kernels), way.force),
+        }
+        command = self.workload.filled(trial_command(self.workload, way), os.environ)
+        if not supervisor.fork:
+            command = commands.python_command(command)
+        if typed:
+            ranks = commands.typed_launch(typed, base, variables)
+        elif with_mpi:
+            ranks = commands.mpi_ranks(plan, command, base, variables, self._facts, port=port)
+        else:
+            ranks = commands.local_ranks(
+                plan, command, base, variables, fork=supervisor.fork, port=port
+            )
+        job.start(ranks, scratch=scratch)
+        return job
+
+    def _launch(self, plan: Plan, hosts: RankHosts) -> Job:
+        """The emitted launch of a plan on its hosts, started by their engine.
+
+        Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
+        """
+        there = hosts.of(plan)
+        way = self._carried(plan)
+        folder = f"launch-{next(self._numbers)}"
+        offline = environment.OFFLINE if self._hub_offline() else {}
+        told = self._reporting(f"{engines.HERE}/scratch", f"{engines.HERE}/kernels", None)
+        nodes = tuple(host.node for host in there)
+        files: tuple[EmittedFile, ...] = ()
+        argv: list[str] = []
+        if plan.as_found:
+            argv = self.workload.filled(self.workload.launch, os.environ) or [
+                training_python(),
+                *self.workload.filled(trial_command(self.workload, way), os.environ),
+            ]
+        else:
+            files = engines.render_for(
+                hosts.reach, plan, self.workload, there[0].facts, nodes, hosts.interface(plan)
+            )
+        launch = engines.Launch(
+            plan=plan,
+            nodes=nodes,
+            files=files,
+            argv=tuple(argv),
+            variables={**offline, **told},
+            environment=commands.as_activated((), os.environ)["env"] if argv else os.environ,
+            home=self._post.address,
+            folder=self._work.path / folder,
+        )
+        supervisor = self._supervisors.ready(dict(os.environ), (), self._seconds_left())
+        job = self._job_below(supervisor, plan, hosts=[node.name for node in nodes])
+        job.on_end = lambda: engines.tidy(hosts.reach, launch)
+        job.say_why = lambda exits: engines.lost_host(hosts.reach, launch, exits)
+        job.start(engines.commands_of(hosts.reach, launch))
+        return job
+
+    def _job_below(self, supervisor: Supervisor, plan: Plan, hosts: Sequence[str] = ()) -> Job:
         job = Job(
-            supervisors,
+            supervisor,
             self._post,
             ranks=plan.world_size,
-            grace_seconds=0.0 if fork else GRACE_SECONDS,
+            grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
             in_turns=self._in_turns,
+            hosts=hosts,
             on_note=self._on_note,
         )
         job.turn(self._turn)
-        port = supervisors[0].free_port()
-        ranks: list[RankCommand] = []
-        for node, (place, base, way) in enumerate(zip(places, bases, ways, strict=True)):
-            variables = {
-                **way.variables,
-                **commands.trial_variables(
-                    place.post,
-                    place.scratch,
-                    way.force,
-                    plan.cpus if with_mpi else None,
-                    in_turns=self._in_turns,
-                    profiled=self._profiled,
-                    kernels=place.kernels,
-                ),
-                **meeting.variables,
-            }
-            command = self.workload.filled(trial_command(self.workload, way), os.environ)
-            if not fork:
-                command = commands.python_command(command, place.root)
-            started = (
-                commands.typed_launch(typed, base, variables)
-                if typed
-                else commands.mpi_ranks(plan, command, base, variables, self._facts, port=port)
-                if with_mpi
-                else commands.local_ranks(
-                    plan,
-                    command,
-                    base,
-                    variables,
-                    fork=fork,
-                    port=port,
-                    node=node,
-                    address=meeting.address,
-                )
-            )
-            ranks += [place.command(rank) for rank in started]
-        job.start(ranks, scratch=[place.scratch for place in places])
         return job
 
-    def _places(self, plan: Plan) -> tuple[tuple[Place, ...], Meeting]:
-        """Where the ranks of each node run, and how they find each other.
+    def _carried(self, plan: Plan) -> Carried:
+        try:
+            return carried(self.workload, plan, self._versions)
+        except ValueError as error:
+            raise Infeasible(str(error)) from error
 
-        Raises Infeasible where there are too few hosts, HostLost where one is gone.
-        """
-        if self._hosts is None:
-            if plan.nodes > 1:
-                raise Infeasible("trials run on this machine alone, the plan is for several nodes")
-            return (self._here,), AT_HOME
-        hosts = self._hosts.of(plan)
-        for host in hosts:
-            if host.name not in self._there:
-                self._there[host.name] = There(host, self._post)
-        return tuple(self._there[host.name] for host in hosts), self._hosts.meeting(plan)
+    def _reporting(self, scratch: str, kernels: str, force: Force | None) -> dict[str, str]:
+        return commands.trial_variables(
+            self._post.address,
+            scratch,
+            force,
+            in_turns=self._in_turns,
+            profiled=self._profiled,
+            kernels=kernels,
+        )
 
     def _check(self, plan: Plan, states: Sequence[RankState]) -> None:
         self._observed = tuple(states)
-        batch.refuse_impossible(self.workload, states)
+        compare.refuse_impossible(self.workload, states)
         different = list(compare.differences(plan, states))
         samples = global_batch(states)
         wanted = self.workload.global_batch_size
@@ -326,6 +346,10 @@ class ProcessRunner:
             different.append(f"samples of a step: {samples}, all plans are compared at {wanted}")
         if different:
             raise Infeasible("; ".join(different))
+        for text in compare.unseen(plan, states):
+            if text not in self._unseen:
+                self._unseen.add(text)
+                self._on_note(text)
         first, own = states[0], plan.as_found or plan.world_size == 1
         self.workload = self.workload.observed(
             framework=first.get("framework"),
@@ -333,6 +357,7 @@ class ProcessRunner:
             parses_arguments=first.get("parses_arguments"),
             accumulation=first.get("accumulation") if own else None,
             optimizer=optimizer_of(first) if plan.as_found else None,
+            mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
         )
 
     def _hub_offline(self) -> bool:
@@ -354,3 +379,36 @@ def _script_text(workload: Workload) -> str:
         return ""
     require_trainable(workload.argv)
     return script_text(workload.argv)
+
+
+class LivingPlan:
+    """The processes of one plan; they start at once, and stand still after each turn.
+
+    They live beside those of other plans and take steps in turn. Whatever the machine does then
+    hits all plans alike, and a ratio within one round of turns says what of it is the plans'. A
+    stopped process costs its memory alone: OpenMP's threads do not spin, oneCCL's workers do not
+    poll.
+    """
+
+    def __init__(self, runner: ProcessRunner, plan: Plan) -> None:
+        self._runner = runner
+        self._closed = False
+        runner.begin(plan)
+        self._steps = runner.steps(plan)
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        """Let the plan take so many steps, then stop it; the first turn waits for its start.
+
+        The ranks wait between two steps when they are stopped. Raises TrialError where the
+        plan fails; nothing of it is left then.
+        """
+        self._runner.turn(steps)
+        taken = tuple([next(self._steps) for _ in range(steps)])
+        self._runner.stand_still()
+        return taken
+
+    def close(self) -> None:
+        """End every process of it, and remove their files; a second time does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._runner.close()

@@ -1,22 +1,35 @@
-"""Our end of a supervisor (``cputune.ranks.supervisor_main``), here or on another host."""
+"""The process that starts ranks, seen from here: held, kept for other plans, and ended.
+
+What runs over there is ``cputune.ranks.supervisor_main``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+import os
+import re
+import signal
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from cputune.host.children import below, end, tell
+from cputune.host.interpreter import training_python
+from cputune.inside import root_directory
 from cputune.log import log
+from cputune.plan import Plan
+from cputune.ranks.listen import Post
 from cputune.ranks.messages import Gone, RankCommand, Ready, Request
-from cputune.ranks.process_here import ProcessHere, SupervisorProcess
-from cputune.steps import BEFORE_ITS_FIRST_STEP, TimedOut, TimeUp, TrialError
+from cputune.ranks.work_folder import WorkFolder
+from cputune.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp, TrialError
+from cputune.workload import Workload
 
 if TYPE_CHECKING:
-    from cputune.ranks.listen import Post
-    from cputune.ranks.work_folder import WorkFolder
+    import psutil
 
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
 """Threads that know what a fork is: jemalloc stops and restarts its own around it."""
@@ -25,32 +38,66 @@ READY_SECONDS = 600.0
 """A cold import of torch and transformers from a network disk takes minutes."""
 
 GONE_SECONDS = 30.0
+
 GOODBYE_SECONDS = 10.0
 
-Start = Callable[[Mapping[str, str], Sequence[str], "WorkFolder"], SupervisorProcess]
-"""Starts a supervisor's process, with these variables and these modules to import."""
+LOOKS = 5
+"""So often is looked for processes that were started while others were being stopped."""
+
+MOST = 6
+"""So many are kept on each machine, those used last; one that has imported torch takes about
+300 MB."""
 
 
 class Supervisor:
-    """One supervisor; ``fork`` is whether its ranks can be forks of it."""
+    """A process of ours that starts ranks, in a session of its own.
+
+    ``fork`` is whether its ranks can be forks of it.
+    """
 
     def __init__(
-        self,
-        environment: Mapping[str, str],
-        modules: Sequence[str],
-        work: WorkFolder,
-        start: Start = ProcessHere,
+        self, environment: Mapping[str, str], modules: Sequence[str], work: WorkFolder
     ) -> None:
         self.post: Post | None = None
         self.modules = tuple(modules)
         self.fork = False
         self.unsafe_threads: tuple[str, ...] = ()
-        self.process = start(environment, modules, work)
-        self.socket = self.process.socket
+        self._stopped: set[psutil.Process] = set()
+        self.socket, theirs = socket.socketpair()
+        self._log = work.path / f"supervisor-{self.socket.fileno()}-{time.monotonic_ns()}.log"
+        doomed = [str(folder) for folder in work.doomed]
+        code = bootstrap("cputune.ranks.supervisor_main", "main()")
+        argv = [training_python(), "-c", code, str(theirs.fileno()), json.dumps(doomed), *modules]
+        # What loads OpenBLAS before it forks must not start threads.
+        own = {**environment, "OPENBLAS_NUM_THREADS": "1"} if modules else dict(environment)
+        with theirs, self._log.open("wb") as written:
+            self._process = subprocess.Popen(
+                argv,
+                env=own,
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
 
     def join(self, post: Post, most_seconds: float = math.inf) -> None:
-        """Wait until it is ready, as ``join_all`` does."""
-        join_all((self,), post, most_seconds)
+        """Wait until it is ready.
+
+        Raises Crashed where the training stack cannot be loaded, TimeUp after ``most_seconds``.
+        """
+        self.post = post
+        post.add(self.socket, self)
+        try:
+            told = self._await("ready", min(READY_SECONDS, most_seconds))
+        except TimedOut:
+            if most_seconds < READY_SECONDS:
+                during = f"while importing {names_of(self.modules)}"
+                raise TimeUp(during if self.modules else BEFORE_ITS_FIRST_STEP) from None
+            raise
+        threads = cast(Ready, told)["threads"]
+        self.unsafe_threads = tuple(set(threads) - HARMLESS_THREADS)
+        self.fork = bool(self.modules) and not self.unsafe_threads
 
     def start(
         self,
@@ -64,33 +111,60 @@ class Supervisor:
         self.send({"do": "start", "commands": list(commands), "mark": mark, "scratch": scratch})
 
     def free_port(self) -> int:
-        """A free port of its machine, which it holds until it has started the next ranks.
+        """A free port, which it holds until it has started the next ranks.
 
         Raises TrialError where it has died.
         """
         self.send({"do": "port"})
-        return int(await_all((self,), "port", GONE_SECONDS)[self]["port"])
+        return int(self._await("port", GONE_SECONDS)["port"])
 
     def end(self, grace_seconds: float) -> dict[str, str]:
-        """End its ranks, as ``end_all`` does; the tail of what each wrote, by its number."""
-        return end_all((self,), grace_seconds)[0]
+        """End its ranks and everything they started, and wait until they are gone.
+
+        Gives the tail of what each wrote, by its number. Where it has died, or does not answer, it
+        is killed, and tells nothing.
+        """
+        self.continue_ranks()
+        try:
+            self.send({"do": "end", "grace_seconds": grace_seconds})
+            told = self._await("gone", GONE_SECONDS + 2 * grace_seconds)
+        except (OSError, TrialError):
+            self.kill()
+            return {}
+        return cast(Gone, told)["tails"]
 
     def stop_ranks(self) -> None:
-        """Stop all that it has started (see ``SupervisorProcess``)."""
-        self.process.stop_below()
+        """Stop all that it has started (SIGSTOP): the ranks with every thread, their workers.
+
+        Nothing stays behind stopped, however this ends. It is continued before it is ended;
+        where this process is killed, the supervisor kills what is below it, and
+        SIGKILL needs nobody to be awake; where the supervisor is killed, so are the ranks
+        (PR_SET_PDEATHSIG), and ``kill`` ends what those have started.
+        """
+        for _ in range(LOOKS):
+            running = [one for one in below(self._process.pid) if one not in self._stopped]
+            if not running:
+                return
+            self._stopped.update(running)
+            tell(running, signal.SIGSTOP)
 
     def continue_ranks(self) -> None:
         """Let what was stopped run again."""
-        self.process.continue_below()
+        tell(self._stopped, signal.SIGCONT)
+        self._stopped.clear()
 
     @property
     def alive(self) -> bool:
         """Whether it can start another plan."""
-        return self.process.alive
+        return self._process.poll() is None
 
     def kill(self) -> None:
         """The last resort, where it does not answer: end it, and what is below it."""
-        self.process.kill()
+        ranks = below(self._process.pid)
+        self._process.kill()
+        self._process.wait()
+        end(lambda: [rank for rank in ranks if rank.is_running()], grace_seconds=0)
+        self._kill_stopped()
 
     def close(self) -> None:
         """Say goodbye; it ends whatever still runs."""
@@ -100,18 +174,36 @@ class Supervisor:
             self.send({"do": "goodbye"})
         self.socket.close()
         self.continue_ranks()
-        if not self.process.wait(GOODBYE_SECONDS):
+        try:
+            self._process.wait(timeout=GOODBYE_SECONDS)
+        except subprocess.TimeoutExpired:
             self.kill()
-            self.process.wait(0)
-
-    def said(self) -> str:
-        """The tail of what it wrote to its log."""
-        return self.process.said()
+        with contextlib.suppress(OSError):
+            self._log.unlink()
 
     def died(self) -> TrialError:
         """The error to raise where its line has been closed; nothing stays stopped."""
-        self.process.kill_stopped()
-        return self.process.died()
+        self._kill_stopped()
+        return Crashed("the process that starts the ranks died", details=self.said() or None)
+
+    def said(self) -> str:
+        """The tail of what it wrote to its log."""
+        with contextlib.suppress(OSError), self._log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 4096))
+            return file.read().decode(errors="replace")
+        return ""
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all living processes below it."""
+        import psutil
+
+        total = 0.0
+        for process in below(self._process.pid):
+            with contextlib.suppress(psutil.Error):
+                used = process.cpu_times()
+                total += used.user + used.system
+        return total
 
     def send(self, request: Request) -> None:
         """Say something to it. Raises OSError where it is gone."""
@@ -121,93 +213,128 @@ class Supervisor:
         finally:
             self.socket.setblocking(False)
 
+    def _kill_stopped(self) -> None:
+        tell(self._stopped, signal.SIGKILL)
+        self._stopped.clear()
 
-def join_all(supervisors: Sequence[Supervisor], post: Post, most_seconds: float = math.inf) -> None:
-    """Wait until all are ready, which they become side by side.
+    def _await(self, event: str, seconds: float) -> dict[str, Any]:
+        """What it says of this event. Raises Crashed where it has died, TimedOut."""
+        assert self.post is not None, "it was joined"
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            for source, message in self.post.wait(left):
+                if source is self and message is None:
+                    raise self.died()
+                if source is self and message is not None and message["event"] == event:
+                    return message
+        raise TimedOut(f"the process that starts the ranks was not {event} in {seconds:.0f} s")
 
-    Raises Crashed where the training stack cannot be loaded, TimeUp after ``most_seconds``.
+
+def bootstrap(module: str, call: str) -> str:
+    """Python code for ``python -c`` that finds this very copy of cputune, and last of all.
+
+    ``-m`` would put the working directory first on the path, where a file of the user's
+    may have the name of a module of the standard library.
     """
-    for supervisor in supervisors:
-        supervisor.post = post
-        post.add(supervisor.socket, supervisor)
-    try:
-        told = await_all(supervisors, "ready", min(READY_SECONDS, most_seconds))
-    except TimedOut:
-        if most_seconds < READY_SECONDS:
-            modules = supervisors[0].modules
-            during = f"while importing {names_of(modules)}"
-            raise TimeUp(during if modules else BEFORE_ITS_FIRST_STEP) from None
-        raise
-    for supervisor, ready in told.items():
-        threads = cast(Ready, ready)["threads"]
-        supervisor.unsafe_threads = tuple(set(threads) - HARMLESS_THREADS)
-        supervisor.fork = bool(supervisor.modules) and not supervisor.unsafe_threads
+    here = str(root_directory())
+    found = f"{here!r} in sys.path or sys.path.append({here!r})"
+    return (
+        "import sys; sys.path[:] = [p for p in sys.path if p]; "
+        f"{found}; from {module} import *; {call}"
+    )
 
 
-def end_all(supervisors: Sequence[Supervisor], grace_seconds: float) -> list[dict[str, str]]:
-    """End all ranks of all and everything they started, and wait until they are gone.
-
-    Gives the tails of what the ranks of each wrote, by their numbers there. One that has died,
-    or does not answer, is killed, and tells nothing.
-    """
-    asked = []
-    for supervisor in supervisors:
-        supervisor.continue_ranks()
-        try:
-            supervisor.send({"do": "end", "grace_seconds": grace_seconds})
-            asked.append(supervisor)
-        except OSError:
-            supervisor.kill()
-    tails: dict[Supervisor, dict[str, str]] = {}
-    seconds = GONE_SECONDS + 2 * grace_seconds
-    for supervisor, answer in await_each(asked, "gone", seconds).items():
-        if isinstance(answer, TrialError):
-            supervisor.kill()
-        else:
-            tails[supervisor] = cast(Gone, answer)["tails"]
-    return [tails.get(supervisor, {}) for supervisor in supervisors]
-
-
-def await_all(
-    supervisors: Sequence[Supervisor], event: str, seconds: float
-) -> dict[Supervisor, dict[str, Any]]:
-    """What each says of this event. Raises what the first of them fails by."""
-    told = await_each(supervisors, event, seconds, first_failure=True)
-    for answer in told.values():
-        if isinstance(answer, TrialError):
-            raise answer
-    return cast("dict[Supervisor, dict[str, Any]]", told)
-
-
-def await_each(
-    supervisors: Sequence[Supervisor], event: str, seconds: float, *, first_failure: bool = False
-) -> dict[Supervisor, dict[str, Any] | TrialError]:
-    """What each says of this event; the error where it died, or did not say it in time.
-
-    ``first_failure``: nobody is waited for where one has failed.
-    """
-    deadline = time.monotonic() + seconds
-    told: dict[Supervisor, dict[str, Any] | TrialError] = {}
-    while len(told) < len(supervisors) and (left := deadline - time.monotonic()) > 0:
-        post = supervisors[0].post
-        assert post is not None, "it was joined"
-        for source, message in post.wait(left):
-            if source not in supervisors or source in told:
-                continue
-            if message is None:
-                told[source] = source.died()
-                if first_failure:
-                    return told
-            elif message["event"] == event:
-                told[source] = message
-    for supervisor in supervisors:
-        if supervisor not in told:
-            told[supervisor] = TimedOut(
-                f"the process that starts the ranks was not {event} in {seconds:.0f} s"
-            )
-    return told
+def kernel_kills() -> int | None:
+    """How often the kernel has killed for memory since it booted; control groups included."""
+    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
+        for line in file:
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.strip().isdigit():
+                return int(count)
+    return None
 
 
 def names_of(modules: Sequence[str]) -> str:
     """The packages of these modules, each once."""
     return ", ".join(dict.fromkeys(m.split(".")[0] for m in modules))
+
+
+class Supervisors:
+    """Those of one runner that are ready for another plan: one for each environment of libraries.
+
+    Not more than MOST are kept, those used last.
+    """
+
+    def __init__(self, post: Post, work: WorkFolder, on_note: Callable[[str], None]) -> None:
+        self._post = post
+        self._work = work
+        self._on_note = on_note
+        self._kept: dict[frozenset[tuple[str, ...]], Supervisor] = {}
+
+    def ready(
+        self,
+        environment: Mapping[str, str],
+        modules: Sequence[str],
+        most_seconds: float = math.inf,
+    ) -> Supervisor:
+        """One with this environment that has imported these modules.
+
+        Raises Crashed or TimedOut where it does not come up, TimeUp where it takes longer than
+        ``most_seconds``.
+        """
+        key = frozenset({*environment.items(), ("modules", *modules)})
+        supervisor = self._kept.pop(key, None)
+        if supervisor is not None and supervisor.alive:
+            self._kept[key] = supervisor  # it is the last to go now
+            return supervisor
+        if supervisor is not None:
+            supervisor.close()
+        while len(self._kept) >= MOST:
+            self._kept.pop(next(iter(self._kept))).close()
+        supervisor = Supervisor(environment, modules, self._work)
+        try:
+            if modules:
+                self._on_note(f"importing {names_of(modules)}")
+            supervisor.join(self._post, most_seconds)
+        except BaseException:
+            supervisor.kill()  # it would not listen before all is imported
+            supervisor.close()
+            raise
+        if modules and supervisor.unsafe_threads:
+            self._on_note(
+                "ranks are started as new processes: importing the training stack starts "
+                "threads (" + ", ".join(sorted(supervisor.unsafe_threads)) + ")"
+            )
+        self._kept[key] = supervisor
+        return supervisor
+
+    def close(self) -> None:
+        """End all of them."""
+        while self._kept:
+            self._kept.popitem()[1].close()
+
+
+def modules_of(plan: Plan, workload: Workload, source: str) -> tuple[str, ...]:
+    """What the parent of forks imports; nothing where ranks must be new processes.
+
+    A script (its text is ``source``) that sets variables itself may mean some that are
+    read at import. libgomp counts the CPUs that it may use when it is loaded, and waits
+    differently with more threads than that (gomp_init_num_threads), so such plans are not
+    forked either.
+    """
+    if plan.oversubscribed:
+        return ()
+    ipex = ("intel_extension_for_pytorch",) if plan.ipex else ()
+    recipe = workload.recipe
+    if recipe is not None:
+        kind = recipe.model["model_type"].replace("-", "_")
+        family = f"transformers.models.{kind}.modeling_{kind}"
+        return ("torch", *ipex, "transformers.trainer", "transformers.hf_argparser", family)
+    if re.search(r"\benviron\b|\bputenv\b", source):
+        return ()
+    found = ["torch", *ipex]
+    found += ["transformers.trainer"] if "Trainer" in source else []
+    for name in ("accelerate", "transformers", "datasets", "evaluate"):
+        if re.search(rf"\b{name}\b", source):
+            found.append(name)
+    return tuple(found)

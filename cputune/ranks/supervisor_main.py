@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import importlib
 import json
 import os
@@ -25,17 +26,23 @@ import selectors
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from select import POLLHUP, POLLIN, POLLRDHUP, poll
 
 from cputune.ranks.messages import Answer, RankCommand, Request
-from cputune.ranks.ports import held_port
-from cputune.ranks.rank_process import fork, spawn
-from cputune.ranks.tuner_watch import ended_with_the_tuner, is_gone, leave
 
 TAIL_BYTES = 16 << 10
+HELD_SECONDS = 5.0
+"""So long what is held on another host has to end, before the way to it is ended."""
+
+MOST_INPUT_BYTES = 1 << 20
+"""What a pipe holds at most without privilege (pipe(7)): nobody waits while it is written."""
+
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -51,6 +58,7 @@ class Children:
         self._mark: tuple[str, str] | None = None
         self._scratch: str | None = None
         self._held: socket.socket | None = None
+        self._inputs: dict[int, int] = {}
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -79,6 +87,7 @@ class Children:
         from cputune.host.children import below, end, marked
 
         mark = self._mark
+        self._end_inputs()
         end(
             lambda: below(os.getpid()) + (marked(*mark) if mark else []),
             grace_seconds=grace_seconds,
@@ -93,6 +102,15 @@ class Children:
                 pass
             if pipe in self._pipes:
                 self._let_go(pipe)
+
+    def _end_inputs(self) -> None:
+        """What is held on another host ends by itself, once nothing more comes from us."""
+        held = set(self._inputs)
+        while self._inputs:
+            os.close(self._inputs.popitem()[1])
+        until = time.monotonic() + HELD_SECONDS
+        while held & set(self._numbers) and time.monotonic() < until:
+            self._wait(0.02)
 
     def _obey(self, request: Request) -> bool:
         """Do what the tuner asks. False where it says goodbye."""
@@ -132,7 +150,9 @@ class Children:
             if command["fork"]:
                 pid = fork(command, write_end, self._forget)
             else:
-                pid = spawn(command, write_end)
+                pid, held = spawn(command, write_end)
+                if held is not None:
+                    self._inputs[pid] = held
         except OSError as error:
             os.close(read_end)
             self.say({"event": "exit", "rank": number, "status": 127, "tail": str(error)})
@@ -152,7 +172,7 @@ class Children:
         self._selector.close()
         self._control.close()
         self._hold(None)
-        for descriptor in (self._wake, self._wake_write, *self._pipes):
+        for descriptor in (self._wake, self._wake_write, *self._pipes, *self._inputs.values()):
             os.close(descriptor)
 
     def _wait(self, seconds: float) -> None:
@@ -249,3 +269,151 @@ def _other_threads() -> Iterator[str]:
             with open(name, encoding="utf-8", errors="replace") as file:
                 comm = file.read().strip()
             yield comm
+
+
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def _prepare(cpus: list[int] | None, parent: int) -> None:
+    """What a rank does first: own session, end with its parent, bound to its CPUs."""
+    os.setsid()
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
+
+
+def spawn(command: RankCommand, output: int) -> tuple[int, int | None]:
+    """Start a rank as a new process that writes to ``output``.
+
+    Its process id, and the descriptor that holds its standard input open, where it has one.
+    """
+    parent = os.getpid()
+    given, held = subprocess.DEVNULL, None
+    if "input" in command:
+        given, held = os.pipe2(os.O_CLOEXEC)
+        fcntl.fcntl(held, fcntl.F_SETPIPE_SZ, MOST_INPUT_BYTES)
+        os.set_blocking(held, False)
+        os.write(held, command["input"].encode())
+    try:
+        child = subprocess.Popen(
+            command["argv"],
+            env=command["env"],
+            cwd=command["cwd"],
+            stdin=given,
+            stdout=output,
+            stderr=output,
+            preexec_fn=lambda: _prepare(command["cpus"], parent),
+        )
+    except OSError:
+        if held is not None:
+            os.close(held)
+        raise
+    finally:
+        if held is not None:
+            os.close(given)
+    child.returncode = 0  # reaped by us, not by subprocess
+    return child.pid, held
+
+
+def fork(command: RankCommand, output: int, forget: Callable[[], None]) -> int:
+    """Start a rank as a fork of this process; its process id.
+
+    ``forget`` lets go, in the rank, of what belongs to this process.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        forget()
+        _be_rank(command, output, parent)
+    return pid
+
+
+def _be_rank(command: RankCommand, output: int, parent: int) -> None:
+    """The life of a forked rank; never returns."""
+    status = 70
+    try:
+        _prepare(command["cpus"], parent)
+        with open(os.devnull, "rb") as null:
+            os.dup2(null.fileno(), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        os.chdir(command["cwd"])
+        for name in set(os.environ) - set(command["env"]):
+            del os.environ[name]
+        os.environ.update(command["env"])
+        threads = command["env"].get("OMP_NUM_THREADS", "").split(",")[0]
+        if threads.isdigit() and "torch" in sys.modules:
+            # libgomp has read the variable when it was loaded, before it was set.
+            sys.modules["torch"].set_num_threads(int(threads))
+        from cputune.inside.hooks import run_script
+
+        status = run_script(command["argv"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+@contextlib.contextmanager
+def ended_with_the_tuner(control: socket.socket, work: Sequence[str]) -> Iterator[None]:
+    """While modules are imported, a thread ends this process where the tuner goes away.
+
+    The thread is gone when the block is over: ranks can only be forked without threads.
+    """
+    stop_read, stop_write = os.pipe2(os.O_CLOEXEC)
+
+    def watch() -> None:
+        waiting = poll()
+        waiting.register(control, POLLRDHUP | POLLHUP)
+        waiting.register(stop_read, POLLIN)
+        if any(descriptor == control.fileno() for descriptor, _ in waiting.poll()):
+            leave(work, goodbye=_said_goodbye(control))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    yield
+    os.write(stop_write, b"x")
+    watcher.join()
+    os.close(stop_read)
+    os.close(stop_write)
+
+
+def _said_goodbye(control: socket.socket) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    return False
+
+
+def is_gone(control: socket.socket) -> bool:
+    """Whether the tuner has closed its end."""
+    look = poll()
+    look.register(control, POLLRDHUP | POLLHUP)
+    return bool(look.poll(0))
+
+
+def leave(work: Sequence[str], *, goodbye: bool) -> None:
+    """End this process; a tuner that has not said goodbye was killed, so its files go too."""
+    if not goodbye:
+        for directory in work:
+            shutil.rmtree(directory, ignore_errors=True)
+    os._exit(0)
+
+
+def held_port() -> socket.socket:
+    """A socket bound to a free port, and not listening: nobody else is given that port.
+
+    Rank 0 can still listen on it, since both set SO_REUSEADDR (socket(7)).
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("", 0))
+    return holder

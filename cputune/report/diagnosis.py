@@ -1,24 +1,38 @@
-"""A diagnosis as text for the terminal, as a JSON document, as Markdown for an issue."""
+"""A diagnosis, of one machine or of several: for the terminal, as JSON, as Markdown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
 
+from cputune import cpulist
+from cputune.carrier.interface import Chosen, choose_interface
 from cputune.doctor import Diagnosis, Finding, Severity
-from cputune.doctor.bound import bound_parties
 from cputune.doctor.finding import Check, FoundOn, Looked
-from cputune.report.looked import HEADING, looked_line, looked_rows
-from cputune.report.machine import machine_lines
+from cputune.doctor.hosts import HostsDiagnosis, SeenHost
+from cputune.doctor.variables import bound_parties
+from cputune.facts import HostFacts
+from cputune.probing.installed import MPI_PROGRAMS
+from cputune.report.machine import gib, host_document, machine_lines
 from cputune.report.topology import picture
-from cputune.report.writing import fenced, markdown_text, print_hanging
+from cputune.report.writing import (
+    Rows,
+    fenced,
+    markdown_table,
+    markdown_text,
+    print_hanging,
+    rich_table,
+)
 from cputune.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cputune.facts import HostFacts
+    from cputune.doctor.finding import Looked
+    from cputune.doctor.variables import bound_parties
 
 SCHEMA = "cputune.doctor/1"
 
@@ -34,7 +48,7 @@ _SECTIONS = (
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
     """The ``cputune.doctor/1`` document; ``checks`` where all of them are asked for."""
-    from cputune.report.host import host_document
+    from cputune.report.machine import host_document
 
     said = {
         "schema": SCHEMA,
@@ -249,3 +263,175 @@ def links(source: str) -> str:
 def _url(part: str) -> str:
     thread = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", part)
     return f"https://github.com/{thread[1]}/issues/{thread[2]}" if thread else part
+
+
+HEADING = "What was looked at"
+
+Sign = Literal["✓", "!", "–"]
+
+
+def looked_rows(looked: tuple[Looked, ...], *, unfold: bool = False) -> list[tuple[Sign, str, str]]:
+    """(sign, theme, what came of its checks) of each theme; unfolded, a row for each check."""
+    if unfold:
+        return [
+            (_sign([row]), row.check.code, f"{_word(row)}: {row.check.title}{_reasons(row)}")
+            for row in looked
+        ]
+    themes = [(theme, list(rows)) for theme, rows in groupby(looked, key=lambda row: row.theme)]
+    return [(_sign(rows), theme, _states(rows)) for theme, rows in themes]
+
+
+def looked_line(looked: tuple[Looked, ...]) -> str:
+    """How many checks there are of each state."""
+    counted = [
+        (sum(row.state == state for row in looked), text)
+        for state, text in (
+            ("fine", "fine"),
+            ("found", "found something"),
+            ("unknown", "asked what is not known"),
+        )
+    ]
+    counts = ", ".join(f"{count} {text}" for count, text in counted if count)
+    return f"{len(looked)} checks: {counts}"
+
+
+def _sign(rows: list[Looked]) -> Sign:
+    states = {row.state for row in rows}
+    return "!" if "found" in states else "–" if "unknown" in states else "✓"
+
+
+def _states(rows: list[Looked]) -> str:
+    parts = []
+    for state, text in (("found", "found"), ("unknown", "not known"), ("fine", "fine")):
+        codes = [row.check.code for row in rows if row.state == state]
+        if codes:
+            parts.append(f"{text}: {', '.join(codes)}")
+    return "; ".join(parts)
+
+
+def _word(row: Looked) -> str:
+    return {"found": "found", "fine": "not so", "unknown": "not known"}[row.state]
+
+
+def _reasons(row: Looked) -> str:
+    told = "; ".join(f"{item.fact}: {item.reason}" for item in row.unknown)
+    return f" ({told})" if told else ""
+
+
+HOSTS_SCHEMA = "cputune.hosts/1"
+
+
+def hosts_document(diagnosis: HostsDiagnosis) -> dict[str, Any]:
+    """The ``cputune.hosts/1`` document: each host as it was seen, then the findings.
+
+    ``host`` and what is told of it is null where it was not reached, ``reason`` where it was.
+    """
+    return {
+        "schema": HOSTS_SCHEMA,
+        "hosts": [_host(host) for host in diagnosis.hosts],
+        "interface": asdict(interface_of(diagnosis)),
+        "findings": [finding.to_json() for finding in diagnosis.findings],
+        "summary": diagnosis.summary,
+    }
+
+
+def interface_of(diagnosis: HostsDiagnosis) -> Chosen:
+    """The interface that a job over the hosts that were reached would be told."""
+    seen = [(host.name, host.facts.network) for host in diagnosis.hosts if host.facts is not None]
+    return choose_interface(seen)
+
+
+def _interface_line(diagnosis: HostsDiagnosis) -> str:
+    chosen = interface_of(diagnosis)
+    return f"interface between the hosts: {chosen.name or 'none'} ({chosen.why})"
+
+
+def _host(host: SeenHost) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "slots": host.node.slots,
+        "reached": host.facts is not None,
+        "reason": host.reason,
+        "cure": host.cure,
+        "seconds": round(host.seconds, 3),
+        "clock_offset_seconds": host.clock_offset_seconds,
+        "clock_uncertainty_seconds": host.clock_uncertainty_seconds,
+        "python_path": host.python,
+        "launch": dict(host.launch),
+        "host": None if host.facts is None else host_document(host.facts),
+        "findings": [finding.to_json() for finding in host.findings],
+    }
+
+
+def rows(diagnosis: HostsDiagnosis) -> Rows:
+    """One row for each host: what people compare first."""
+    headings = ("host", "CPU", "cores", "allowed", "memory", "Python", "torch", "MPI", "clock")
+    return Rows(
+        headings=headings,
+        rows=tuple(_row(host, len(headings)) for host in diagnosis.hosts),
+        right=frozenset({"memory", "clock"}),
+    )
+
+
+def _row(host: SeenHost, columns: int) -> tuple[str, ...]:
+    facts = host.facts
+    if facts is None:
+        return (host.name, f"not reached: {host.reason}", *[""] * (columns - 2))
+    memory = facts.memory.total_bytes
+    torch = facts.package("torch")
+    return (
+        host.name,
+        facts.cpu.codename or facts.cpu.model_name or "?",
+        _cores(facts),
+        cpulist.render(facts.topology.allowed) or "?",
+        "?" if memory is None else gib(memory),
+        facts.python or "?",
+        "none" if torch is None else torch.version or "?",
+        _mpi(facts),
+        _clock(host.clock_offset_seconds),
+    )
+
+
+def _clock(offset_seconds: float | None) -> str:
+    """How far a clock is from ours; tenths of a second are enough for anybody."""
+    if offset_seconds is None:
+        return "?"
+    return "ours" if abs(offset_seconds) < 0.05 else f"{offset_seconds:+.1f} s"
+
+
+def _cores(facts: HostFacts) -> str:
+    topology = facts.topology
+    if not (topology.cores_known and topology.sockets_known):
+        return f"{len(topology.online)} CPUs"
+    each = "/".join(map(str, sorted(set(topology.cores_per_socket))))
+    return f"{topology.sockets} × {each}"
+
+
+def _mpi(facts: HostFacts) -> str:
+    found = next((one for one in facts.launchers if one.name in MPI_PROGRAMS), None)
+    return "none" if found is None else f"{found.dialect or '?'} {found.version or ''}".strip()
+
+
+def print_hosts(diagnosis: HostsDiagnosis, console: Console, *, stories: bool) -> None:
+    """How many findings, a row for each host, then the findings."""
+    from rich.text import Text
+
+    console.print(Text(verdict(diagnosis), style="bold"))
+    console.print()
+    console.print(rich_table(rows(diagnosis)))
+    console.print()
+    console.print(Text(_interface_line(diagnosis)))
+    print_findings(diagnosis.findings, console, stories=stories)
+    if diagnosis.findings and not stories:
+        code = diagnosis.findings[0].code
+        console.print()
+        console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
+
+
+def hosts_markdown(diagnosis: HostsDiagnosis) -> str:
+    """The same for pasting into an issue."""
+    count = len(diagnosis.hosts)
+    lines = [f"## cputune doctor, {count} host{'s' * (count != 1)}", ""]
+    lines += [verdict(diagnosis).capitalize() + ".", "", *markdown_table(rows(diagnosis)), ""]
+    lines += [f"{_interface_line(diagnosis).capitalize()}.", ""]
+    return "\n".join([*lines, *markdown_findings(diagnosis.findings)])

@@ -12,6 +12,16 @@ from typing import TYPE_CHECKING
 
 from cputune.figures import figure
 from cputune.result import COMPLETED, Result, Trial
+from cputune.tuner.changes import changes
+from cputune.tuner.confirmation import (
+    LEAST_ROUNDS,
+    MOST_RIVALS,
+    MOST_SECONDS,
+    PROFILE_STEPS,
+    SITTINGS,
+    Pace,
+    end_seconds,
+)
 from cputune.tuner.events import (
     ConfirmStarted,
     Disturbed,
@@ -25,10 +35,7 @@ from cputune.tuner.events import (
     TrialStarted,
     Waiting,
 )
-from cputune.tuner.final import MOST_RIVALS
 from cputune.tuner.measuring import STUDY_SHARE
-from cputune.tuner.timing import Pace, end_seconds
-from cputune.tuner.worth import changes
 from cputune.visible import visible
 
 if TYPE_CHECKING:
@@ -230,3 +237,22 @@ def most_trials(space: SearchSpace, budget: int) -> int:
 def _rate(trial: Trial) -> float:
     assert trial.samples_per_second is not None, "a completed trial has a throughput"
     return trial.samples_per_second.median
+
+
+def time_lines(space: SearchSpace, budget: int, most_seconds: float | None) -> tuple[str, ...]:
+    """What a study is made of, before it is known how long a start and a step take."""
+    trials = most_trials(space, budget)
+    whole = "" if most_seconds is None else f", all within {duration(most_seconds)} (--max-time)"
+    lines = [
+        f"what takes the time{whole}:",
+        f"  search: {trials} trials, each a start and some steps",
+    ]
+    if trials > 1:
+        rivals = min(MOST_RIVALS, trials - 1)
+        lines += [
+            f"  confirmation: {1 + rivals} plans side by side, then today's launch, the best and "
+            f"those between them; up to {sum(MOST_SECONDS):.0f} s of their steps, or "
+            f"{SITTINGS * LEAST_ROUNDS} turns of each",
+            f"  profile: the best plan once more, {PROFILE_STEPS} steps",
+        ]
+    return (*lines, "  how long a start and a step take here, the first trials show")

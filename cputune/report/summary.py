@@ -6,17 +6,21 @@ outside, so a page cleans it (``cputune.visible`` for a terminal).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cputune import cpulist
 from cputune.emitters.header import machine, section
+from cputune.figures import figure
+from cputune.knobs import KEPT, Keeps, knob_named, least_kept
 from cputune.plan import Plan
 from cputune.report.machine import gib
 from cputune.report.tuning import sentence, value_words
-from cputune.result import Measured, Result, Speedup
-from cputune.tuner.worth import LAYOUT, layout_words, separate_knobs, shape
+from cputune.report.words import factor
+from cputune.result import Measured, Profile, Result, Speedup
+from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 from cputune.workload import Workload
 
 
@@ -24,14 +28,16 @@ from cputune.workload import Workload
 class Change:
     """One thing to change on the way from today's launch to the best plan.
 
-    Several knobs stand together, with commas, where they were measured together. ``worth`` is
-    how many times faster this change makes the plan before it; None where nobody knows: it was
+    Several knobs stand together, with commas, where they were measured together. ``keeps`` is what
+    of the training stays the same, in words. ``worth`` is
+    how many times as fast this change makes the plan before it; None where nobody knows: it was
     not measured by itself, or others disturbed the machine.
     """
 
     knob: str
     today: str
     best: str
+    keeps: str
     worth: Speedup | None = None
 
 
@@ -88,22 +94,28 @@ def summary_of(result: Result) -> Summary:
 
 def changes_of(result: Result) -> tuple[Change, ...]:
     """What differs between today's launch and the best plan, and what each is worth."""
-    left = dict(_differences(result.baseline.plan, result.best.plan))
+    today, best = result.baseline.plan, result.best.plan
+    left = dict(_differences(today, best))
+    ranks = knob_named("ranks").keeps if today.world_size != best.world_size else "numbers"
     found = []
     for worth in result.worth:
         names = [name for name in worth.knob.split(", ") if name in left]
         if names:
             values = [left.pop(name) for name in names]
             known = worth.speedup.narrow and not result.disturbed
-            found.append(_change(names, values, worth.speedup if known else None))
-    return (*found, *(_change([name], [values], None) for name, values in left.items()))
+            found.append(_change(names, values, ranks, worth.speedup if known else None))
+    return (*found, *(_change([name], [values], ranks, None) for name, values in left.items()))
 
 
-def _change(names: list[str], values: list[tuple[str, str]], worth: Speedup | None) -> Change:
+def _change(
+    names: list[str], values: list[tuple[str, str]], ranks: Keeps, worth: Speedup | None
+) -> Change:
+    kept = (ranks if name == LAYOUT else knob_named(name).keeps for name in names)
     return Change(
         knob=", ".join(names),
         today=", ".join(today for today, _ in values),
         best=", ".join(best for _, best in values),
+        keeps=KEPT[least_kept(kept)],
         worth=worth,
     )
 
@@ -137,8 +149,8 @@ def worth_words(change: Change) -> str:
     """``×2.10 (2.02–2.18)``, and whether that is sure."""
     if change.worth is None:
         return "not known"
-    factor = f"×{change.worth.ratio:.2f} ({change.worth.low:.2f}–{change.worth.high:.2f})"
-    return factor if change.worth.significant or change.worth.high < 1 else f"{factor}, not sure"
+    sure = change.worth.significant or change.worth.high < 1
+    return factor(change.worth) + ("" if sure else ", not sure")
 
 
 def allowed_cpus(result: Result) -> frozenset[int] | None:
@@ -215,3 +227,100 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:
+    """Train with the best plan of a result file: at once, and by files that launch it."""
+    words = shlex.quote(file)
+    now = f"cputune run {words}"
+    if nodes > 1:
+        now = f"cputune emit --format mpirun -o launch {words} && sh launch/mpirun.sh"
+    return now, f"cputune emit --format torchrun -o launch {words}"
+
+
+def tune_command(result: Result) -> str:
+    """The command of the study, as far as its result knows: it does not say what was varied."""
+    job = result.workload
+    words = ["cputune", "tune"]
+    for option, value in (
+        ("--budget", result.budget),
+        ("--seed", result.seed),
+        ("--batch-per-rank", job.batch_per_rank),
+        ("--hosts", ",".join(result.hosts) or None),
+    ):
+        words += [] if value is None else [option, str(value)]
+    if job.recipe is None:
+        return f"{shlex.join(words)} -- {for_shell(job, job.launch or job.argv)}"
+    if job.global_batch_size not in (None, job.recipe.global_batch_size):
+        words += ["--global-batch-size", str(job.global_batch_size)]
+    return shlex.join([*words, "--recipe", job.recipe.name])
+
+
+_CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
+
+
+def install_command(versions: Mapping[str, str]) -> str | None:
+    """What installs these versions of the training stack; None where none is known.
+
+    A version of torch that ends in ``+cpu`` is on PyTorch's own page alone.
+    """
+    pins = [f"{n}=={v}" for n, v in sorted(versions.items()) if n not in ("python", "cputune")]
+    page = ["--extra-index-url", _CPU_WHEELS] if any(p.endswith("+cpu") for p in pins) else []
+    return shlex.join(["pip", "install", *pins, *page]) if pins else None
+
+
+def for_shell(workload: Workload, words: Sequence[str]) -> str:
+    """Words of a command for bash: secrets as the variables that hold them."""
+    found = []
+    for word in words:
+        secret = workload.secret_of(word)
+        found.append(
+            shlex.quote(word)
+            if secret is None
+            else (shlex.quote(secret[0]) if secret[0] else "") + f'"${secret[1]}"'
+        )
+    return " ".join(found)
+
+
+LEAST_SHARE = 0.005
+"""A kind that takes less is not worth a word."""
+
+WORTH_A_HINT = 0.05
+
+HINTS = {"dropout masks": ("dropout", "draws the masks on all threads")}
+"""By what the time is spent on: the knob that is for it, and what that does."""
+
+WORDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+def profile_lines(result: Result) -> tuple[str, ...]:
+    """What its time is spent on, how far its products are from the limit, and what would help."""
+    profile = result.profile
+    if profile is None:
+        return ()
+    shares = ", ".join(
+        f"{kind} {100 * share:.0f} %"
+        for kind, share in profile.shares.items()
+        if share >= LEAST_SHARE
+    )
+    return (f"where its time goes: {shares}", *_limit(profile), *_hints(result, profile))
+
+
+def _limit(profile: Profile) -> Iterator[str]:
+    if profile.gflops is None:
+        yield "how far its matrix products are from the limit is not known: IPEX tells none"
+    elif profile.limit_gflops:
+        yield (
+            f"its matrix products: {figure(profile.gflops)} GFLOP/s over the whole step, "
+            f"{100 * profile.gflops / profile.limit_gflops:.0f} % of the "
+            f"{figure(profile.limit_gflops)} that its cores reach in "
+            f"{WORDS.get(profile.dtype or '', profile.dtype)}"
+        )
+
+
+def _hints(result: Result, profile: Profile) -> Iterator[str]:
+    """The knobs that nobody has asked for, where they could matter."""
+    could_be = {out.what for out in result.left_out}
+    for kind, (knob, does) in HINTS.items():
+        if profile.shares.get(kind, 0.0) >= WORTH_A_HINT and knob in could_be:
+            yield f"--knobs +{knob} {does} (docs/knobs.md)"

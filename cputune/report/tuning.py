@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cputune.figures import figure
-from cputune.knobs import TODAY
+from cputune.knobs import KEPT, TODAY, kept_between
 from cputune.plan import Plan
+from cputune.report.words import between, factor, times_as_fast
 from cputune.report.writing import Rows, rich_table
 from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
@@ -99,19 +100,19 @@ def outcome(trial: Trial) -> str:
 def sentence(result: Result) -> str:
     """The outcome of a whole study in one sentence; a factor only where it is known well."""
     speedup = result.speedup
-    between = f"95 % interval {speedup.low:.2f}–{speedup.high:.2f}"
-    today = "what you have today" if result.baseline.plan.as_found else "the plan compared with"
+    sure = between(speedup)
+    today = "today's launch" if result.baseline.plan.as_found else "the plan compared with"
     if result.disturbed:
         return "The machine was not quiet, so nothing is said of how much faster a plan is."
     if result.best.plan == result.baseline.plan:
         if not result.confirmation and (few := _few(result)):
             return few
         if speedup.narrow:
-            return "What you have today is as fast as anything that was tried."
-        return f"Nothing was surely faster than {today}, and the speeds are not sure ({between})."
+            return "Today's launch is as fast as anything that was tried."
+        return f"Nothing was surely faster than {today}, and the speeds are not sure ({sure})."
     if not speedup.narrow:
-        return f"Faster than {today}, but by how much could not be measured ({between})."
-    return f"{speedup.ratio:.2f} times faster than {today} ({between})."
+        return f"Faster than {today}, but by how much could not be measured ({sure})."
+    return f"{times_as_fast(speedup)} as {today} ({sure})."
 
 
 def _few(result: Result) -> str | None:
@@ -195,19 +196,21 @@ def measured_lines(result: Result) -> tuple[str, ...]:
         lines.append(
             f"best   {_interval(result.best.samples_per_second)}  {_plan(result.best.plan)}"
         )
+        kept = KEPT[kept_between(result.baseline.plan, result.best.plan)]
+        lines.append(f"keeps  {kept} as today's launch")
     worth = worth_line(result)
     return tuple(lines) if worth is None else (*lines, worth)
 
 
 def worth_line(result: Result) -> str | None:
-    """``precision bf16 ×2.10 (2.02–2.18), allocator tcmalloc ×1.12 (1.08–1.15)``."""
+    """``precision bf16 ×2.10 (2.02–2.18), other numbers; allocator tcmalloc ×1.12 (…), …``."""
     parts = [
-        f"{change.knob} {change.value} ×{change.speedup.ratio:.2f} "
-        f"({change.speedup.low:.2f}–{change.speedup.high:.2f})"
+        f"{change.knob} {change.value} {factor(change.speedup)}"
+        f"{'' if change.keeps is None else ', ' + KEPT[change.keeps]}"
         for change in result.worth
         if change.speedup.narrow
     ]
-    return f"worth  {', '.join(parts)}" if parts and not result.disturbed else None
+    return f"worth  {'; '.join(parts)}" if parts and not result.disturbed else None
 
 
 def _interval(rate: Throughput) -> str:

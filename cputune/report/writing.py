@@ -101,6 +101,22 @@ def _csv_cell(cell: object) -> object:
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
+def junit(suite: str, cases: Iterable[tuple[str, str | None]]) -> str:
+    """JUnit's XML, as CI systems read it: (name, why it failed or None) of each case."""
+    from xml.etree import ElementTree
+
+    found = list(cases)
+    failures = sum(why is not None for _, why in found)
+    root = ElementTree.Element(
+        "testsuite", name=suite, tests=str(len(found)), failures=str(failures)
+    )
+    for name, why in found:
+        case = ElementTree.SubElement(root, "testcase", name=visible(name), classname=suite)
+        if why is not None:
+            ElementTree.SubElement(case, "failure", message=visible(why))
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
 def print_hanging(console: Console, label: Text, body: Text) -> None:
     """Print ``body`` beside ``label``, its further lines indented as far."""
     from rich.text import Text

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from packaging.version import Version
 
-from cputune.stack.tables import Stack, load, minor, satisfies, tag_of
-from cputune.stack.versions import Versions
+from cputune.stack.pairs import tried
+from cputune.stack.tables import Stack, Versions, load, minor, satisfies, tag_of
 
 Rule = Callable[[Stack, Versions], "str | None"]
 """What is wrong, in words with both versions; None where it fits, or cannot be told."""
@@ -70,6 +70,19 @@ def trainer_arguments(stack: Stack, v: Versions) -> str | None:
     if row is None or not satisfies(v.accelerate, row.accelerate):
         return None
     return f"transformers {v.transformers} beside accelerate {v.accelerate}: {row.claim}"
+
+
+def trained(stack: Stack, v: Versions) -> str | None:
+    """What was tried, and did not train; a declared minimum or a known error says it better."""
+    found = tried(v)
+    if found is None or found.error is None:
+        return None
+    if transformers_accelerate(stack, v) or trainer_arguments(stack, v):
+        return None
+    return (
+        f"transformers {v.transformers} does not train beside accelerate {v.accelerate}: "
+        f"{found.error} ({found.describe()})"
+    )
 
 
 def accelerate_torch(stack: Stack, v: Versions) -> str | None:
@@ -142,6 +155,7 @@ RULES: tuple[Rule, ...] = (
     accelerate_torch,
     transformers_accelerate,
     trainer_arguments,
+    trained,
 )
 
 

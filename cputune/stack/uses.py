@@ -1,4 +1,4 @@
-"""Whether a training run with these versions uses IPEX and oneCCL, who calls them, and why not.
+"""What a stack uses, accepts, refuses and ignores: IPEX, oneCCL, flags, keys and variables.
 
 A script trains with the Trainer of transformers, or with an Accelerator of its own; what
 one of them uses the other may leave alone.
@@ -7,11 +7,11 @@ one of them uses the other may leave alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Literal
 
 from cputune.stack.fit import ipex_torch, oneccl_torch
-from cputune.stack.tables import load
-from cputune.stack.versions import Versions
+from cputune.stack.tables import Feature, Versions, load
 
 Framework = Literal["trainer", "accelerate"]
 IpexState = Literal["used unasked", "used when asked", "ignored", "unfit", "absent", "unknown"]
@@ -192,3 +192,250 @@ def oneccl_module(versions: Versions) -> str:
     rows = load().oneccl
     at = [row.module for row in rows if versions.oneccl is None or row.version <= versions.oneccl]
     return at[-1] if at else rows[0].module
+
+
+def takes(versions: Versions, argument: str) -> bool:
+    """Whether TrainingArguments of this transformers has the argument (``use_ipex``).
+
+    Raises KeyError for an argument that the tables do not hold.
+    """
+    return load().transformers.argument(argument).covers(versions.transformers)
+
+
+def cpu_flag(versions: Versions) -> str:
+    """The flag that keeps a Trainer on the CPU."""
+    return "--use_cpu" if takes(versions, "use_cpu") else "--no_cuda"
+
+
+def why_no_bf16(versions: Versions) -> str | None:
+    """Why this Trainer cannot train in bf16 on a CPU; None where it can."""
+    if load().transformers.does("bf16-on-cpu", versions.transformers):
+        return None
+    return f"transformers {versions.transformers} takes --bf16 for GPUs only"
+
+
+def why_no_bf16_products(versions: Versions) -> str | None:
+    """Why this torch cannot be told to multiply fp32 matrices in bf16; None where it can."""
+    if versions.torch is None:
+        return "the version of torch is not known"
+    if load().torch_does("fp32-products-in-bf16", versions.torch):
+        return None
+    return f"torch {versions.torch} has no torch.backends.mkldnn.matmul.fp32_precision"
+
+
+def why_no_masks(versions: Versions) -> str | None:
+    """Why masks of ours cannot take the place of this torch's; None where they can."""
+    if versions.torch is None:
+        return "the version of torch is not known"
+    if load().torch_does("kernels-in-python", versions.torch):
+        return None
+    return f"torch {versions.torch} lets no kernel take the place of its own"
+
+
+def why_no_compile(versions: Versions) -> str | None:
+    """Why this torch cannot compile a model that trains; None where it can."""
+    if versions.torch is None:
+        return "the version of torch is not known"
+    if load().torch_does("compiles", versions.torch):
+        return None
+    return f"torch {versions.torch} compiles no model whose compiling can be told from its steps"
+
+
+def backend_flags(versions: Versions, backend: str) -> tuple[str, ...]:
+    """``--ddp_backend gloo`` as two words; none where this backend cannot be named.
+
+    From transformers 4.29 on accelerate starts the process group, and must know ccl.
+    """
+    transformers = load().transformers
+    if backend not in transformers.backends_of(versions.transformers):
+        return ()
+    if takes(versions, "ddp_backend"):
+        if backend == "ccl" and load().accelerate.does("no-ccl", versions.accelerate):
+            return ()
+        return ("--ddp_backend", backend)
+    return ("--xpu_backend", backend)
+
+
+def optimizers(versions: Versions) -> tuple[str, ...]:
+    """The spellings of AdamW that ``--optim`` takes and that can step on a CPU."""
+    spans = load().transformers.optimizers
+    return tuple(
+        span.name
+        for span in spans
+        if span.covers(versions.transformers) and span.beside(versions.torch)
+    )
+
+
+def default_optimizer(versions: Versions) -> str | None:
+    """What ``--optim`` is where nobody says it; None for a transformers that has no ``--optim``."""
+    rows = load().transformers.default_optimizers
+    found = (
+        row.name for row in rows if row.covers(versions.transformers) and row.beside(versions.torch)
+    )
+    return next(found, None)
+
+
+class State(str, Enum):
+    """What becomes of a word."""
+
+    ACCEPTED = "accepted"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """One spelling and what becomes of it. ``reader`` is the package that reads it."""
+
+    spelling: str
+    state: State
+    reader: str
+    why: str | None = None
+    instead: str | None = None
+    source: str = ""
+
+    def describe(self) -> str:
+        """``--no_cuda (write --use_cpu)``."""
+        notes = [self.why] if self.why else []
+        if self.instead:
+            notes.append(f"instead: {self.instead}")
+        return self.spelling + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def vocabulary(versions: Versions) -> tuple[Word, ...]:
+    """Every word whose fate differs between versions, as this stack takes it."""
+    found = [*_arguments(versions), *_keys(versions), *_variables(versions)]
+    return tuple(sorted(found, key=lambda word: tuple(State).index(word.state)))
+
+
+def word(spelling: str, versions: Versions) -> Word | None:
+    """What becomes of this spelling; None where it is no word of ours, or nobody reads it."""
+    return next((found for found in vocabulary(versions) if found.spelling == spelling), None)
+
+
+def _arguments(v: Versions) -> list[Word]:
+    library, version = load().transformers, v.transformers
+    if version is None:
+        return []
+    reader = f"transformers {version}"
+    found = []
+    for argument in library.arguments:
+        there = argument.covers(version)
+        found.append(
+            Word(
+                spelling=f"--{argument.name}",
+                state=State.ACCEPTED if there else State.REFUSED,
+                reader=reader,
+                instead=None if there else _flag(argument.instead(version)),
+                source=argument.source,
+            )
+        )
+        if argument.name == "use_ipex" and there:
+            found[-1] = _use_ipex(v, argument, reader)
+    option = "--ddp_backend" if takes(v, "ddp_backend") else "--xpu_backend"
+    for backend in library.backends:
+        found.append(
+            Word(
+                spelling=f"{option} {backend.name}",
+                state=State.ACCEPTED if backend.covers(version) else State.REFUSED,
+                reader=reader,
+                source=backend.source,
+            )
+        )
+        if backend.name == "ccl":
+            found[-1] = _ccl(v, found[-1])
+    fp16 = library.does("fp16-trains-in-fp32", version)
+    if fp16 is not None:
+        found.append(
+            Word(
+                spelling="--fp16",
+                state=State.IGNORED,
+                reader=reader,
+                why="on a CPU it trains in fp32",
+                instead="--bf16",
+                source=fp16.source,
+            )
+        )
+    return found
+
+
+def _use_ipex(v: Versions, argument: Feature, reader: str) -> Word:
+    use = ipex_use(v)
+    state, why = {
+        "absent": (State.REFUSED, "IPEX is not there"),
+        "unfit": (State.REFUSED, "IPEX does not fit torch"),
+        "ignored": (State.IGNORED, "neither Trainer nor accelerate calls IPEX"),
+        "unknown": (State.ACCEPTED, use.reason),
+    }.get(use.state, (State.ACCEPTED, f"{use.caller} calls ipex.optimize"))
+    return Word(spelling="--use_ipex", state=state, reader=reader, why=why, source=argument.source)
+
+
+def _ccl(v: Versions, plain: Word) -> Word:
+    """``--ddp_backend ccl``, which accelerate has its own say about."""
+    state, why = plain.state, "the word is gone" if plain.state is State.REFUSED else None
+    if v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate):
+        state, why = State.REFUSED, f"accelerate {v.accelerate} has no ccl"
+    elif state is State.ACCEPTED:
+        least = f"CCL_WORKER_COUNT of {LEAST_CCL_WORKERS} or more"
+        why = f"with the bindings of this torch and {least}"
+    return Word(
+        spelling=plain.spelling,
+        state=state,
+        reader=plain.reader,
+        why=why,
+        instead=plain.spelling.replace("ccl", "gloo") if state is State.REFUSED else None,
+        source="huggingface/accelerate#3883",
+    )
+
+
+def _keys(v: Versions) -> list[Word]:
+    library, version = load().accelerate, v.accelerate
+    if version is None:
+        return []
+    reader = f"accelerate {version}"
+    found = [
+        Word(
+            spelling=f"{span.name}:",
+            state=State.ACCEPTED if span.covers(version) else State.REFUSED,
+            reader=reader,
+            source=span.source,
+        )
+        for span in library.keys
+        # What every release has known is no news.
+        if span.first is not None and span.first >= (0, 19)
+    ]
+    if "mpirun_config" in library.keys_of(version):
+        reads = library.does("reads-mpirun-ccl", version)
+        found.append(
+            Word(
+                spelling="mpirun_config.mpirun_ccl:",
+                state=State.ACCEPTED if reads else State.IGNORED,
+                reader=reader,
+                source="PyPI wheels, accelerate/utils/launch.py",
+            )
+        )
+    return found
+
+
+def _variables(v: Versions) -> list[Word]:
+    library, version = load().accelerate, v.accelerate
+    if version is None:
+        return []
+    found = []
+    for name, behaviour in (("ACCELERATE_USE_IPEX", "no-ipex"), ("CCL_WORKER_COUNT", "no-ccl")):
+        gone = library.does(behaviour, version)
+        found.append(
+            Word(
+                spelling=name,
+                state=State.IGNORED if gone else State.ACCEPTED,
+                reader=f"accelerate {version}",
+                source=gone.source if gone else "PyPI wheels, accelerate/state.py",
+            )
+        )
+    return found
+
+
+def _flag(instead: str | None) -> str | None:
+    if instead is None or " " in instead or instead == "nothing":
+        return instead
+    return f"--{instead}"

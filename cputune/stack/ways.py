@@ -9,9 +9,9 @@ from itertools import combinations
 from packaging.version import Version
 
 from cputune.stack.fit import misfits
-from cputune.stack.tables import Stack, load, minor, satisfies
+from cputune.stack.pairs import was_seen_training
+from cputune.stack.tables import DISTRIBUTIONS, Stack, Versions, load, minor, satisfies
 from cputune.stack.uses import Framework, ipex_use
-from cputune.stack.versions import DISTRIBUTIONS, Versions
 
 # What is changed first where one change is as small as another: a small download first.
 ORDER = ("ipex", "oneccl", "accelerate", "transformers", "numpy", "torch")
@@ -45,7 +45,8 @@ def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | No
     """The smallest change to a stack of this era in which everything fits.
 
     Only packages that are there are changed or removed; with ``complete`` torch,
-    transformers, accelerate and (for its era) IPEX are added where they are missing.
+    transformers, accelerate and (for its era) IPEX are added where they are missing. A change of
+    transformers or accelerate leads to a pair alone that was seen training.
     None where this Python has no such stack.
     """
     stack = load()
@@ -58,7 +59,9 @@ def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | No
         for names in combinations(present, count):
             if not must.issubset(names):
                 continue
-            found = next(_solutions(stack, era, start, names), None)
+            solutions = _solutions(stack, era, start, names)
+            seen = (v for v in solutions if _same_pair(v, versions) or was_seen_training(v))
+            found = next(seen, None)
             if found is not None:
                 changed = [n for n in ORDER if versions.get(n) != found.get(n)]
                 return Way(
@@ -155,6 +158,13 @@ def _has_a_caller(v: Versions) -> bool:
     """Whether scripts of some framework use IPEX; without accelerate nobody can tell."""
     framework: Framework = "accelerate" if v.transformers is None else "trainer"
     return v.accelerate is None or ipex_use(v, framework=framework).possible
+
+
+def _same_pair(one: Versions, other: Versions) -> bool:
+    """Whether a change leaves transformers and accelerate alone, or one of them is missing."""
+    if one.transformers is None or one.accelerate is None:
+        return True
+    return (one.transformers, one.accelerate) == (other.transformers, other.accelerate)
 
 
 def _requirement(name: str, version: Version) -> str:

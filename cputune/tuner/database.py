@@ -1,4 +1,4 @@
-"""A database server's address: how a study's storage is opened there, and what went wrong in words.
+"""A database that tuners share: how it is opened, waited for, and told that a trial is alive.
 
 Optuna keeps studies in PostgreSQL, MySQL and SQLite. An address may hold a password: nothing
 that is said, raised or written here has it.
@@ -7,14 +7,16 @@ that is said, raised or written here has it.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
+import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import RDBStorage
@@ -24,6 +26,7 @@ from sqlalchemy.pool import NullPool
 
 from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.hidden import HIDDEN, without_password
+from cputune.tuner.storage import LostDatabase
 
 KINDS = ("postgresql", "mysql", "sqlite")
 
@@ -201,3 +204,102 @@ def _other_optuna(address: str, error: RuntimeError) -> CannotError:
         if newer
         else "optuna storage upgrade --storage ADDRESS, when no tuner uses it",
     )
+
+
+PATIENCE_SECONDS = 60
+"""How long a server that went away is asked again, before the search ends without it."""
+
+AGAIN_SECONDS = 1.0
+
+Answer = TypeVar("Answer")
+
+
+class Patience:
+    """Asks a database until it answers, or the patience or the time given is at its end.
+
+    ``say`` tells once what is waited for, ``missed`` hears of every answer that did not come.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        say: Callable[[str], None],
+        missed: Callable[[], None],
+        out_of_time: Callable[[], bool],
+    ) -> None:
+        self._address = address
+        self._say = say
+        self._missed = missed
+        self._out_of_time = out_of_time
+
+    def __call__(self, ask: Callable[[], Answer]) -> Answer:
+        """What the database answers. Raises LostDatabase."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        said = False
+        while True:
+            try:
+                return ask()
+            except FAILURES as error:
+                self._missed()
+                if time.monotonic() > until or self._out_of_time():
+                    raise LostDatabase(
+                        self.gone(error), hint="the same command goes on when it does"
+                    ) from None
+                if not said:
+                    self._say(f"{self.gone(error)}; it is asked again for {PATIENCE_SECONDS} s")
+                said = True
+                time.sleep(AGAIN_SECONDS)
+
+    def gone(self, error: Exception) -> str:
+        """That it does not answer, in words and without a password."""
+        where = without_password(self._address)
+        return f"{where} does not answer ({reason(error, self._address)})"
+
+
+class Heartbeat:
+    """Beats for each trial in ``trials`` (Optuna's ids), from a thread of its own, until stopped.
+
+    Optuna's own thread runs only inside ``Study.optimize``, which would call us.
+    """
+
+    def __init__(self, storage: RDBStorage) -> None:
+        self._storage = storage
+        self._stop = threading.Event()
+        self._missed_at = -math.inf
+        self.trials: set[int] = set()
+        self._thread = threading.Thread(target=self._beat, name="cputune-heartbeat", daemon=True)
+        self._thread.start()
+
+    def begin(self, trial: int) -> None:
+        """The first beat of a trial; those that follow come by themselves."""
+        self.trials.add(trial)
+        self._storage.record_heartbeat(trial)
+
+    def end(self, trial: int) -> None:
+        """It has ended; nothing more is to be said of it."""
+        self.trials.discard(trial)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether others' silence means something: where we were not heard, they were not."""
+        return time.monotonic() - self._missed_at > 2 * BEAT_SECONDS
+
+    def missed(self) -> None:
+        """The server did not answer just now."""
+        self._missed_at = time.monotonic()
+
+    def stop(self) -> None:
+        """End the thread; it may wait for a server that does not answer."""
+        self._stop.set()
+        self._thread.join(timeout=1)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            for trial in tuple(self.trials):
+                try:
+                    self._storage.record_heartbeat(trial)
+                except FAILURES:
+                    self.missed()
+        with suppress(*FAILURES):
+            self._storage.remove_session()  # of this thread

@@ -11,12 +11,11 @@ from cputune import cpulist
 from cputune.cores import paid_cores, placements
 from cputune.facts import Core, HostFacts, Unknown
 from cputune.knobs import Ask, KnobValue, LeftOut
+from cputune.knobs.affinity import ALL, SPREAD, node_counts
 from cputune.knobs.backend import Backend
-from cputune.knobs.nodes import node_counts
-from cputune.knobs.placement import SPREAD
-from cputune.knobs.threads import ALL
-from cputune.layout import make_plan, most_ranks, rank_slices, thread_counts, why_not_ranks
+from cputune.layout import make_plan, most_ranks, thread_counts, why_not_ranks
 from cputune.memory import needed_bytes, room_bytes
+from cputune.placing import rank_slices
 from cputune.plan import Plan
 from cputune.stack import LEAST_CCL_WORKERS, why_too_few_ccl_workers
 from cputune.workload import Workload

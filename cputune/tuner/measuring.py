@@ -1,4 +1,9 @@
-"""Runs the plans of one study: again where other processes delayed them, and within the time."""
+"""Runs the plans of a study, and writes down what came of each.
+
+A run that other processes delayed is made again, and none lasts beyond the time that was given;
+the trial that the end of the time has cut short is kept with what is known of it (``CutOff``).
+``Findings`` hold what a study has found so far, and whether others have disturbed it.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,132 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
+from cputune.figures import figure
 from cputune.plan import Plan
-from cputune.result import ConfirmRun, Throughput
+from cputune.result import (
+    COMPLETED,
+    FAILED,
+    PRUNED,
+    TIME_UP,
+    ConfirmRun,
+    Origin,
+    Throughput,
+    Trial,
+    Worth,
+)
 from cputune.steps import Contended, ObservingRunner, PunctualRunner, Runner, Step
-from cputune.tuner.confirm import Contender
 from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
-from cputune.tuner.findings import Findings
-from cputune.tuner.race import Race, Verdict
-from cputune.tuner.reading import Rules, Run, read_run, turn_of
-from cputune.tuner.statistics import Estimate
+from cputune.tuner.gains import Contender
+from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
+from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
+
+_WORTHWHILE = 6
+"""A study that compares anything takes about as long as so many trials of today's launch."""
+
+_STEPS = 8
+"""Steps of a trial that is read to its end, warm-up among them, about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOff:
+    """The trial that was running when the time was up.
+
+    ``when`` says during what: "after 2 steps", "while importing torch". ``startup_seconds``
+    went by before its first step began, as far as it began.
+    """
+
+    number: int
+    plan: Plan
+    when: str
+    run: Run
+    startup_seconds: float
+
+    def note(self) -> str:
+        """For a result: what became of the trial."""
+        return f"Trial {self.number} ({self.plan.describe()}) was cut short: {self._known()}."
+
+    def error(self) -> NoValidTrialError:
+        """For a study of which this was the first trial, and which has no number."""
+        return NoValidTrialError(
+            f"{TIME_UP} {self.when} of today's launch, before it had a speed to compare with"
+            if self.run.steps
+            else f"{TIME_UP} before today's launch made a step: {self._known()}",
+            details=self._known() if self.run.steps else None,
+            hint=f"give it more: --max-time {self._enough()}",
+        )
+
+    def _known(self) -> str:
+        start = f"it started for {self.startup_seconds:.0f} s"
+        if not self.run.steps:
+            return f"{start}, and the time was up {self.when}"
+        each = self.run.step_seconds / self.run.steps
+        samples = f" of {self.run.samples} samples" if self.run.samples else ""
+        return (
+            f"{start}, then made {count_of_steps(self.run.steps)}{samples} in "
+            f"{figure(each)} s each, and the first steps of a run are slower than the rest"
+        )
+
+    def _enough(self) -> str:
+        """A time in which a study can compare something, in whole minutes."""
+        each = self.run.step_seconds / self.run.steps if self.run.steps else 0.0
+        trial = self.startup_seconds + _STEPS * each
+        return f"{max(1, math.ceil(_WORTHWHILE * trial / 60))}m"
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """What a study has found so far.
+
+    ``turns`` are those of the confirmation, ``delayed_turns`` those that others delayed.
+    ``believed``: the confirmation has counted steps that others delayed, since it was asked to.
+    ``cut_off`` is the trial that the end of the time has cut short. ``stand_in`` is the plan
+    that is compared with where the baseline did not run; ``fallen`` are candidates that failed
+    in the confirmation. ``compile_seconds`` is the longest that torch.compile has taken.
+    """
+
+    trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    exhausted: bool = False
+    never_quiet: bool = False
+    saw_quiet: bool = False
+    contended_runs: int = 0
+    turns: int = 0
+    delayed_turns: int = 0
+    believed: bool = False
+    samples_per_step: int | None = None
+    compile_seconds: float = 0.0
+    data: str | None = None
+    cut_off: CutOff | None = None
+    stand_in: Plan | None = None
+    baseline: Contender | None = None
+    rivals: list[Contender] = field(default_factory=list)
+    fallen: list[Contender] = field(default_factory=list)
+    confirm_runs: list[ConfirmRun] = field(default_factory=list)
+    worth: tuple[Worth, ...] = ()
+
+
+def is_disturbed(findings: Findings) -> bool:
+    """Whether others delayed most of what a claim would rest on."""
+    if findings.turns:
+        return 2 * findings.delayed_turns > findings.turns
+    if findings.confirm_runs:
+        contended = [run for run in findings.confirm_runs if _is_contended(run.reason)]
+        return findings.believed or 2 * len(contended) > len(findings.confirm_runs)
+    return findings.never_quiet
+
+
+def how_disturbed(findings: Findings) -> str:
+    """The same in words."""
+    if findings.turns:
+        return f"other processes delayed {findings.delayed_turns} of {findings.turns} turns"
+    return "other processes delayed most steps, again and again"
+
+
+def _is_contended(reason: str | None) -> bool:
+    return (reason or "").startswith(Contended.kind)
+
 
 ATTEMPTS = 3
 """How often a trial is run that other processes delay, before it is given up."""
@@ -208,3 +329,87 @@ def delays_itself(plan: Plan, facts: HostFacts) -> bool:
 def observed(runner: Runner) -> tuple[Mapping[str, Any], ...]:
     """What the ranks of the last run saw, where the runner knows."""
     return tuple(runner.observed()) if isinstance(runner, ObservingRunner) else ()
+
+
+MOST_CHARACTERS = 16_384
+"""Of a reason: its first line and the last lines of a stderr; a result is read by people."""
+
+
+def shortened(text: str, most: int) -> str:
+    """The beginning and the end of a text that is too long."""
+    if len(text) <= most:
+        return text
+    half = most // 2 - 10
+    return f"{text[:half]}\n[…]\n{text[-half:]}"
+
+
+def trial_of(
+    run: Run,
+    race: Race,
+    *,
+    number: int,
+    plan: Plan,
+    origin: Origin,
+    step_seconds: float,
+    observed: tuple[Mapping[str, Any], ...],
+) -> Trial:
+    """How a run ended: with a number, with a bound on it, or with the reason why it has none.
+
+    ``step_seconds`` are those of all tries, ``observed`` is what the ranks of the last saw.
+    A run that the end of the time has cut short has one step that counts at least.
+    """
+    trial = Trial(
+        number=number,
+        plan=plan,
+        state=COMPLETED,
+        steps=run.steps,
+        delayed_steps=run.delayed,
+        step_seconds=step_seconds,
+        compile_seconds=run.compile_seconds,
+        origin=origin,
+        observed=observed,
+    )
+    if run.failure is not None:
+        details = run.failure.details
+        reason = str(run.failure) + (f"\n{details}" if details else "")
+        return replace(
+            trial, state=FAILED, kind=run.failure.kind, reason=shortened(reason, MOST_CHARACTERS)
+        )
+    now = race.estimate(run.logs)
+    trial = replace(trial, samples_per_second=speed(now), warmup_steps=now.warmup)
+    if run.ended:
+        return replace(trial, reason=f"the job ended after {run.steps} steps")
+    if run.verdict == "enough":
+        return trial
+    cut = None if run.cut is None else f"{TIME_UP} {run.cut}"
+    if cut and now.level and len(run.logs) >= race.warmup + LEAST_KEPT:
+        return replace(trial, reason=cut)
+    guess = race.lost(run.logs)
+    return replace(
+        trial,
+        state=PRUNED,
+        samples_per_second=speed(guess),
+        at_most_samples_per_second=at_most(guess, race.fastest),
+        reason=cut or _lost(run.steps, race),
+    )
+
+
+def at_most(guess: Estimate, fastest: Estimate | None) -> float | None:
+    """Samples per second that a plan has at most of which only the first steps were seen.
+
+    Beside what the steps scatter, the machine may just have been slower than usual. None
+    where the bound says nothing: it lies above the fastest plan so far.
+    """
+    bound = math.exp(-guess.center + Z95 * math.hypot(guess.error, WANDER))
+    return bound if fastest is None or bound < math.exp(-fastest.center) else None
+
+
+def was_disturbed(trial: Trial) -> bool:
+    """Whether other processes delayed most of its steps."""
+    return trial.kind == Contended.kind or trial.delayed_steps * 2 > trial.steps
+
+
+def _lost(steps: int, race: Race) -> str:
+    fastest = race.fastest
+    rate = "" if fastest is None else f", {figure(math.exp(-fastest.center))} samples/s"
+    return f"stopped after {count_of_steps(steps)}: most likely slower than the fastest{rate}"

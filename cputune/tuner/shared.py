@@ -1,4 +1,4 @@
-"""The book of a study that several tuners share: who measures what, and what all have found.
+"""A study that several tuners share: who measures what, and what all have found.
 
 A trial that runs is a claim to its plan. It is written whole, plan and all, and only then looked
 whether an earlier one holds the same plan or the last place of the budget; Optuna numbers trials
@@ -7,15 +7,24 @@ no heartbeat any more: it is told as failed, and its plan is free.
 
 Every tuner measures today's launch on its own machine first. What another one has measured is
 taken as a ratio to the launch of today there.
+
+What another machine of the same kind has measured, as it would be here.
+
+Machines of one kind still differ by some percent, and stay so: their place in the rack, their
+memory, their neighbours. So a speed is taken as a ratio to that of today's launch on the same
+machine. What a machine wanders by between two trials is left in, as in one's own trials; the
+confirmation, which every tuner makes on its own machine, decides.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -29,28 +38,65 @@ from cputune.hidden import without_password
 from cputune.log import log
 from cputune.plan import Plan
 from cputune.result import Throughput, Trial
-from cputune.tuner.book import (
-    Book,
-    Heard,
+from cputune.tuner.database import (
+    AGAIN_SECONDS,
+    FAILURES,
+    GRACE_SECONDS,
+    Heartbeat,
+    Patience,
+    cannot_use,
+    opened,
+)
+from cputune.tuner.race import WANDER, Z95
+from cputune.tuner.reading import Run
+from cputune.tuner.sampler import PlanSampler, distributions
+from cputune.tuner.space import SearchSpace
+from cputune.tuner.storage import (
+    OtherTrial,
+    StudyStorage,
     attributes,
     intermediate,
     is_on_record,
     outcome,
 )
-from cputune.tuner.database import FAILURES, GRACE_SECONDS, cannot_use, opened
-from cputune.tuner.heartbeat import Heartbeat
-from cputune.tuner.offset import as_here
-from cputune.tuner.patience import AGAIN_SECONDS, Patience
-from cputune.tuner.reading import Run
-from cputune.tuner.sampler import PlanSampler, distributions
-from cputune.tuner.space import SearchSpace
+
+
+def as_here(
+    trial: Trial, run: Run, *, there: Throughput | None, here: Throughput | None
+) -> OtherTrial:
+    """A trial of another machine, scaled by the speed of today's launch ``there`` and ``here``.
+
+    Where one of the two is not known it is taken as it is, as far from sure as a machine wanders.
+    """
+    if there is None or here is None:
+        return OtherTrial(trial=replace(trial, elsewhere=True), run=run, error=WANDER)
+    factor = here.median / there.median
+    rate, most = trial.samples_per_second, trial.at_most_samples_per_second
+    scaled = replace(
+        trial,
+        elsewhere=True,
+        samples_per_second=None if rate is None else _times(rate, factor),
+        at_most_samples_per_second=None if most is None else most * factor,
+    )
+    shifted = replace(run, logs=[value - math.log(factor) for value in run.logs])
+    return OtherTrial(trial=scaled, run=shifted, error=math.hypot(_error(there), _error(here)))
+
+
+def _times(rate: Throughput, factor: float) -> Throughput:
+    return Throughput(median=rate.median * factor, low=rate.low * factor, high=rate.high * factor)
+
+
+def _error(rate: Throughput) -> float:
+    """Standard error of the logarithm, from the 95 % interval."""
+    return math.log(rate.high / rate.low) / (2 * Z95) if rate.low > 0 else WANDER
+
 
 _OWNER, _PLAN = "cputune.owner", "cputune.plan"
 
 _LOG = log.getChild("shared")
 
 
-class SharedLedger(Book):
+class SharedStorage(StudyStorage):
     """The trials of all tuners, and the one that runs here."""
 
     def __init__(
@@ -208,7 +254,7 @@ class SharedLedger(Book):
 
     # What the others do
 
-    def news(self) -> list[Heard]:
+    def news(self) -> list[OtherTrial]:
         """What others have measured since, as if it had been here; and what they measure now.
 
         Raises LostDatabase where the server does not answer for a minute.

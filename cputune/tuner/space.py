@@ -10,14 +10,17 @@ from cputune.cores import usable_cores
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.knobs import (
+    KEPT,
     KNOBS,
     NAMES,
     TODAY,
     Ask,
     Choices,
+    Keeps,
     Knob,
     KnobValue,
     LeftOut,
+    keeps,
     knob_named,
     varied,
 )
@@ -75,6 +78,7 @@ def build_space(
     *,
     vary: Iterable[str] | None = None,
     fix: Mapping[str, Any] | None = None,
+    keep: Keeps | None = None,
     allow_slow_precision: bool = False,
     baseline: Plan | None = None,
     hosts: Sequence[tuple[str, HostFacts]] = (),
@@ -83,7 +87,8 @@ def build_space(
     """Lay out every plan that fits cores, quota, memory, packages and the global batch.
 
     ``vary`` names the knobs that are varied (see ``cputune.knobs.varied``; the others stay as
-    they are today); ``fix`` holds knobs at a value; ``baseline`` is the launch of today as its
+    they are today), ``keep`` what of the training stays the same with all of them;
+    ``fix`` holds knobs at a value; ``baseline`` is the launch of today as its
     ranks were seen to run, where it has run. ``hosts`` are those that plans may run on, ``facts``
     the first one's, ``interfaces`` the networks between them. Raises UsageError for a knob that
     does not exist and for values that no plan of this machine can have.
@@ -99,7 +104,7 @@ def build_space(
             )
     ask = Ask(
         workload=workload,
-        fixed={**_unvaried(vary, fixed, today), **fixed, **own},
+        fixed={**_unvaried(varied(vary, keep), fixed, today), **fixed, **own},
         own=own,
         hosts=tuple(hosts),
         interfaces=tuple(interfaces),
@@ -107,7 +112,7 @@ def build_space(
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
     values, left_out = _plans(facts, workload, ask)
-    left_out = (*left_out, *_not_asked_for(facts, ask, varied(vary) | set(fixed)))
+    left_out = (*left_out, *_not_asked_for(facts, ask, varied(vary), set(fixed), keep))
     if fixed and not values:
         raise _impossible(facts, workload, ask, fixed, left_out)
     return SearchSpace(
@@ -186,10 +191,17 @@ def _with_libraries(
     return found
 
 
-def _not_asked_for(facts: HostFacts, ask: Ask, free: Set[str]) -> Iterator[LeftOut]:
+def _not_asked_for(
+    facts: HostFacts, ask: Ask, free: Set[str], held: Set[str], keep: Keeps | None
+) -> Iterator[LeftOut]:
     """The knobs that could be varied here, were they asked for; of the others, why they cannot."""
     for knob in KNOBS:
-        if knob.asked_for is None or knob.choices is None or knob.name in free | set(ask.own):
+        if knob.choices is None or knob.name in {*ask.own, *held}:
+            continue
+        if knob.name in free and not keeps(knob, keep):
+            yield LeftOut(what=knob.name, why=f"{KEPT[knob.keeps]}: --keep {keep} leaves it out")
+            continue
+        if knob.asked_for is None or knob.name in free:
             continue
         here = _choices(knob, facts, replace(ask, fixed={}))
         yield from here.left_out
@@ -202,10 +214,10 @@ TOGETHER = {"backend", "ccl_workers"}
 
 
 def _unvaried(
-    vary: Iterable[str] | None, fixed: Mapping[str, KnobValue], today: Plan
+    free: Set[str], fixed: Mapping[str, KnobValue], today: Plan
 ) -> Mapping[str, KnobValue]:
     """The knobs that are not varied, at the values of today: a script may have its own."""
-    free = varied(vary) | set(fixed)
+    free = free | set(fixed)
     if free & TOGETHER:
         free |= TOGETHER
     return {name: getattr(today, name, value) for name, value in TODAY.items() if name not in free}

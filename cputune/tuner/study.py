@@ -1,35 +1,52 @@
-"""A study: baseline, suggestions, then what the sampler proposes; at the end the confirmation."""
+"""A study: baseline, suggestions, then what the sampler proposes; at the end the confirmation.
+
+Beside a busy neighbour even ratios that are measured side by side are false, for plans suffer
+differently: one thread of two ran at 0.62 of both on a quiet machine, and at 1.73 beside one
+neighbour. So there is no claim to make, only a neighbour to name.
+
+Where the time of a plan goes is profiled for today's launch before the search, where that
+chooses what is tried first, and for the best plan at the end. No speed counts it.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cputune.errors import Interrupted, NoValidTrialError
+from cputune.errors import CannotError, Interrupted, NotMeasurableError, NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.knobs import as_seen
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import (
     COMPLETED,
+    FAILED,
+    PRUNED,
     Origin,
+    Profile,
     Result,
+    Trial,
 )
 from cputune.steps import (
+    Contended,
     DataRunner,
     HostLost,
     LearningRunner,
     ProfilingRunner,
+    PunctualRunner,
     Runner,
+    TimeUp,
+    TrialError,
 )
-from cputune.tuner.book import LostDatabase
 from cputune.tuner.conclusion import cannot_work, conclude
-from cputune.tuner.cutoff import CutOff
+from cputune.tuner.confirmation import confirm_best
 from cputune.tuner.events import (
+    Disturbed,
     OnEvent,
     Said,
     StudyEnded,
@@ -37,22 +54,222 @@ from cputune.tuner.events import (
     TrialEnded,
     TrialStarted,
 )
-from cputune.tuner.final import confirm_best
-from cputune.tuner.findings import Findings, how_disturbed, is_disturbed
-from cputune.tuner.kept import identity_of, open_book
-from cputune.tuner.learnt import Learnt
-from cputune.tuner.measuring import STUDY_SHARE, Measuring, Timer, observed
-from cputune.tuner.options import StudyOptions
-from cputune.tuner.profiling import profile_of, time_shares
-from cputune.tuner.quiet import Look, not_measurable
+from cputune.tuner.measuring import (
+    STUDY_SHARE,
+    CutOff,
+    Findings,
+    Measuring,
+    Timer,
+    how_disturbed,
+    is_disturbed,
+    observed,
+    trial_of,
+    was_disturbed,
+)
 from cputune.tuner.race import Race
-from cputune.tuner.sampler import PlanSampler
+from cputune.tuner.reading import Run
+from cputune.tuner.sampler import History, PlanSampler
 from cputune.tuner.space import SearchSpace, build_space
-from cputune.tuner.trials import trial_of
+from cputune.tuner.storage import (
+    Identity,
+    LostDatabase,
+    StudyOptions,
+    StudyStorage,
+    identity_of,
+    open_storage,
+)
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
+
+
+AGAIN_SECONDS = 4.0
+QUIET_LOOKS = 2
+"""So many looks after each other have to find nobody: a neighbour may take a breath."""
+
+Look = Callable[[], Sequence[str]]
+"""Who computes beside us just now, in words; nobody where it is quiet."""
+
+
+def wait_until_quiet(
+    look: Look,
+    on_event: OnEvent,
+    *,
+    most_seconds: float | None,
+    clock: Callable[[], float],
+    pause: Callable[[float], None],
+) -> None:
+    """Say who computes beside us; wait until nobody does, where ``most_seconds`` are given.
+
+    Raises NotMeasurableError where that was in vain.
+    """
+    neighbours = tuple(look())
+    if not neighbours:
+        return
+    on_event(Disturbed(neighbours=neighbours, waiting=most_seconds is not None))
+    if most_seconds is None:
+        return
+    until, quiet = clock() + most_seconds, 0
+    while quiet < QUIET_LOOKS:
+        if clock() >= until:
+            raise not_measurable(f"it was not quiet in {most_seconds:.0f} s", neighbours)
+        pause(AGAIN_SECONDS)
+        seen = tuple(look())
+        quiet = 0 if seen else quiet + 1
+        neighbours = seen or neighbours
+
+
+def not_measurable(why: str, neighbours: Sequence[str]) -> NotMeasurableError:
+    """No factor and no recommendation: why, who computes here, and what to do."""
+    return NotMeasurableError(
+        f"not measurable today: {why}",
+        details="\n".join(f"busy now: {name}" for name in neighbours) or None,
+        hint="end what computes here, or wait for it: --wait-quiet 30m; the trials are kept "
+        "with the study, --resume goes on with those that were quiet",
+    )
+
+
+def profile_of(
+    runner: ProfilingRunner, plan: Plan, seconds_left: Callable[[], float]
+) -> Profile | None:
+    """The profile of a plan; None where the run does not end well."""
+    if isinstance(runner, PunctualRunner):
+        runner.keep_to(seconds_left)
+    try:
+        return of_ranks(plan, runner.profile(plan))
+    except (TrialError, TimeUp):
+        return None  # it has run before: what it shows beside its speed is not worth an error
+
+
+def time_shares(
+    runner: ProfilingRunner, plan: Plan, seconds_left: Callable[[], float]
+) -> dict[str, float]:
+    """The shares of its time by kind; none where the run does not end well."""
+    profile = profile_of(runner, plan, seconds_left)
+    return {} if profile is None else {k: min(1.0, share) for k, share in profile.shares.items()}
+
+
+def of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile | None:
+    """What the ranks tell together: mean shares, and all their products."""
+    if not told:
+        return None
+    kinds = dict.fromkeys(kind for rank in told for kind in rank["shares"])
+    means = {k: sum(rank["shares"].get(k, 0.0) for rank in told) / len(told) for k in kinds}
+    rest = list(told[0]["shares"])[-1]
+    ordered = sorted(means, key=lambda kind: (kind == rest, -means[kind]))
+    limits = [rank["limit_gflops"] for rank in told]
+    products = [rank["gflops"] for rank in told]
+    return Profile(
+        plan=plan,
+        shares={kind: means[kind] for kind in ordered},
+        steps=told[0]["steps"],
+        step_seconds=max(rank["seconds"] / rank["steps"] for rank in told),
+        gflops=None if None in products else sum(products),
+        limit_gflops=None if None in limits else sum(limits),
+        dtype=told[0]["dtype"],
+    )
+
+
+BUSY_ERROR = 0.1
+"""Least standard error (log) of a trial on a machine that is never quiet."""
+
+
+class TrialHistory:
+    """The trials so far, as the sampler, the race and the findings of a study know them.
+
+    Attributes:
+        history: what the sampler learns from.
+    """
+
+    def __init__(self, measuring: Measuring, storage: StudyStorage) -> None:
+        self.history = History()
+        self._measuring = measuring
+        self._storage = storage
+        self._next = 0
+        self._not_for_here = 0
+
+    @property
+    def spent(self) -> int:
+        """Trials of the budget that are over."""
+        return len(self._measuring.findings.trials) + self._not_for_here
+
+    def next_number(self) -> int:
+        """The number of another trial."""
+        self._next += 1
+        return self._next - 1
+
+    def take_up(self, identity: Identity, where: object) -> int:
+        """Go on from the trials on record, which are kept ``where``; says how many.
+
+        Those that others disturbed are run again: it may be quiet now. So are those of which a
+        host was lost, which is there again. Raises CannotError where the record is of a study
+        with another identity.
+        """
+        recorded = self._storage.identity
+        if recorded is None:
+            self._storage.identify(identity)
+            return 0
+        different = [name for name in identity if identity[name] != recorded.get(name)]
+        if different:
+            raise CannotError(
+                f"the study in {where} is of another "
+                + ", ".join(name.replace("_", " ") for name in different),
+                hint="resume it as it was started, or give another file with --study",
+            )
+        all_told = self._storage.past()
+        self._next = max((trial.number + 1 for trial, _ in all_told), default=0)
+        past = [
+            (trial, run)
+            for trial, run in all_told
+            if not was_disturbed(trial) and trial.kind != HostLost.kind
+        ]
+        for trial, run in past:
+            self.add(trial, run)
+        self._measuring.timer.step_seconds = 0.0  # theirs were taken of another command's time
+        return len(past)
+
+    def hear_of_others(self, space: SearchSpace) -> None:
+        """Learn from what other tuners of a shared study have measured, and are measuring."""
+        for heard in self._storage.news():
+            if heard.trial.plan not in space.values:
+                self._not_for_here += 1  # a place of the budget, of which nothing is learnt
+                continue
+            trial = replace(heard.trial, number=self.next_number())
+            self.add(trial, heard.run, doubt=heard.error)
+            self._measuring.on_event(TrialEnded(trial=trial))
+        self.history.claimed = self._storage.claimed
+
+    def add(self, trial: Trial, run: Run, *, doubt: float = 0.0) -> None:
+        """Take a trial into everything that is learnt from.
+
+        ``doubt``: how unsure its speed is (log), beside what its own steps scatter.
+        """
+        past, race, findings = self.history, self._measuring.race, self._measuring.findings
+        findings.trials.append(trial)
+        here = 0.0 if trial.elsewhere else trial.step_seconds
+        self._measuring.timer.step_seconds += here
+        past.tried.add(trial.plan)
+        past.seconds += here
+        findings.compile_seconds = max(findings.compile_seconds, trial.compile_seconds)
+        if trial.plan.as_found:
+            self._measuring.reference = tuple(run.losses)
+        if trial.state != FAILED and not findings.never_quiet:
+            findings.saw_quiet = True
+        if trial.state == FAILED:
+            if trial.kind not in (Contended.kind, HostLost.kind):
+                past.failed.append(trial.plan)
+            return
+        guess = race.lost(run.logs) if trial.state == PRUNED else race.estimate(run.logs)
+        guess = replace(guess, error=math.hypot(guess.error, doubt))
+        race.learn(run.logs, guess, completed=trial.state == COMPLETED)
+        busy = BUSY_ERROR if was_disturbed(trial) else 0.0
+        past.plans.append(trial.plan)
+        past.logs.append(guess.center)
+        past.errors.append(max(guess.error, busy))
+        if not trial.elsewhere:
+            past.when.append(past.seconds - here / 2)
+
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
 """Opens a runner for a workload; true asks for fresh processes, as an emitted launch has."""
@@ -105,27 +322,27 @@ class TuningStudy:
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
         self._identity = identity_of(options, facts, workload, hosts)
-        self._ledger = open_book(
+        self._storage = open_storage(
             options,
             workload,
             self._identity,
             say=lambda text: self._on_event(Said(text=text)),
             out_of_time=partial(self._timer.up, 1.0),
         )
-        self._learnt = Learnt(self._measuring, self._ledger)
+        self._past = TrialHistory(self._measuring, self._storage)
 
     def run(self) -> Result:
         """Tune. Raises NoValidTrialError, and Interrupted (its ``result`` is what there is)."""
         try:
-            with closing(self._ledger):
+            with closing(self._storage):
                 return self._run()
         except (KeyboardInterrupt, Interrupted):  # it may also come when all is measured
             raise self._interrupted() from None
 
     def _run(self) -> Result:
         try:
-            resumed = self._learnt.take_up(self._identity, self._options.study)
-            self._workload = self._ledger.workload or self._workload
+            resumed = self._past.take_up(self._identity, self._options.study)
+            self._workload = self._storage.workload or self._workload
             with self._open_runner(self._workload, False) as runner:
                 try:
                     self._search(runner, resumed)
@@ -141,10 +358,10 @@ class TuningStudy:
             self._on_event(StudyEnded(result=result))
             return result
         except BaseException as error:
-            self._ledger.abandon()
+            self._storage.abandon()
             interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
             if not interrupted and not self._findings.trials:
-                self._ledger.discard()
+                self._storage.discard()
             raise
 
     def _with_profile(self, result: Result) -> Result:
@@ -195,29 +412,29 @@ class TuningStudy:
             ):
                 return
             self._workload = self._observed_workload(runner)
-            self._ledger.remember(self._workload)
+            self._storage.remember(self._workload)
         space = self._open_space(runner, resumed)
         self._measure_all(runner, space)
 
     def _measure_all(self, runner: Runner, space: SearchSpace) -> None:
         """Trial after trial, until the budget, the time or the plans are spent."""
         while True:
-            self._learnt.hear_of_others(space)
-            left = self._options.budget - self._learnt.spent
+            self._past.hear_of_others(space)
+            left = self._options.budget - self._past.spent
             if left <= 0:
                 return
             if self._findings.cut_off is not None or self._timer.up(STUDY_SHARE):
                 self._findings.notes.append("The search ended early: the time given was up.")
                 return
-            following = self._following(space) if left > len(self._learnt.history.claimed) else None
-            if following is None and not self._learnt.history.claimed:
+            following = self._following(space) if left > len(self._past.history.claimed) else None
+            if following is None and not self._past.history.claimed:
                 self._findings.exhausted = True
                 return
             if following is None:
-                self._ledger.wait()  # one of those may die, and its plan be free again
+                self._storage.wait()  # one of those may die, and its plan be free again
                 continue
             origin, plan = following
-            begun = self._ledger.begin(space, plan)
+            begun = self._storage.begin(space, plan)
             if begun is not None:
                 self._trial(runner, begun, origin)
                 self._end_what_cannot_work()
@@ -227,7 +444,7 @@ class TuningStudy:
     def _following(self, space: SearchSpace) -> tuple[Origin, Plan | None] | None:
         """Who proposes the next plan, and which if it is known; None where there is none."""
         assert self._sampler is not None
-        taken = self._learnt.history.tried | self._learnt.history.claimed
+        taken = self._past.history.tried | self._past.history.claimed
         suggested = next((pair for pair in space.suggestions if pair[1] not in taken), None)
         return suggested or (("sampler", None) if self._sampler.left() else None)
 
@@ -236,7 +453,7 @@ class TuningStudy:
         today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
         lost = True
         while lost and self._has_hosts:
-            self._ledger.begin_baseline()
+            self._storage.begin_baseline()
             self._trial(runner, today, "baseline")
             trials = self._findings.trials
             lost = bool(trials) and trials[-1].kind == HostLost.kind
@@ -244,7 +461,7 @@ class TuningStudy:
     def _end_what_cannot_work(self) -> None:
         error = cannot_work(self._findings.trials, hopeless=self._hopeless)
         if error is not None:
-            self._ledger.discard()
+            self._storage.discard()
             raise error
 
     def _open_space(self, runner: Runner, resumed: int) -> SearchSpace:
@@ -255,6 +472,7 @@ class TuningStudy:
             self._workload,
             vary=options.knobs,
             fix=options.fix,
+            keep=options.keep,
             allow_slow_precision=options.allow_slow_precision,
             baseline=next((t.plan for t in self._findings.trials if t.plan.as_found), None),
             hosts=() if self._hosts is None else self._hosts.facts,
@@ -264,8 +482,8 @@ class TuningStudy:
             self._look_where_time_goes(runner)
             space = replace(space, workload=self._workload)
         self._space = space
-        self._sampler = PlanSampler(space, self._learnt.history, seed=options.seed)
-        self._ledger.guide(self._sampler)
+        self._sampler = PlanSampler(space, self._past.history, seed=options.seed)
+        self._storage.guide(self._sampler)
         self._on_event(StudyStarted(space=space, budget=options.budget, resumed=resumed))
         return space
 
@@ -276,7 +494,7 @@ class TuningStudy:
             self._on_event(Said(text="looking where the time of today's launch goes"))
             shares = time_shares(runner, today.plan, partial(self._timer.left, STUDY_SHARE))
             self._workload = replace(self._workload, time_shares=shares)
-            self._ledger.remember(self._workload)
+            self._storage.remember(self._workload)
 
     def _observed_workload(self, runner: Runner) -> Workload:
         workload = runner.workload if isinstance(runner, LearningRunner) else self._workload
@@ -285,7 +503,7 @@ class TuningStudy:
         return workload
 
     def _trial(self, runner: Runner, plan: Plan, origin: Origin) -> None:
-        number = self._learnt.next_number()
+        number = self._past.next_number()
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
         begun = self._timer.used_seconds
@@ -299,7 +517,7 @@ class TuningStudy:
                 startup_seconds=max(0.0, self._timer.used_seconds - begun - run.step_seconds),
             )
             if not run.logs:  # it leaves nothing to write down, and may be tried again
-                self._ledger.abandon()
+                self._storage.abandon()
                 return
         self._hopeless = run.failure is not None and run.failure.hopeless
         seen = observed(runner)
@@ -318,8 +536,8 @@ class TuningStudy:
             self._findings.data = runner.data or self._findings.data
         if run.samples is not None and plan.world_size == 1:
             self._findings.samples_per_step = run.samples
-        self._ledger.end(trial, run)
-        self._learnt.book(trial, run)
+        self._storage.end(trial, run)
+        self._past.add(trial, run)
         self._on_event(TrialEnded(trial=trial))
         if isinstance(run.failure, HostLost):
             self._go_on_without(run.failure)
@@ -336,7 +554,7 @@ class TuningStudy:
         )
         if self._space is not None:
             too_many = (plan for plan in self._space.plans() if plan.nodes > len(left))
-            self._learnt.history.tried.update(too_many)
+            self._past.history.tried.update(too_many)
 
     @property
     def _has_hosts(self) -> bool:

@@ -11,27 +11,29 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from cputune.host import Host, LiveHost
 from cputune.host.locks import measuring_lock
-from cputune.verifier.artefact import expectation, find
-from cputune.verifier.interface import Answer, Artefact, Consumer, Expected
+from cputune.verifier.artefact import consumers_of, expectation, find
 from cputune.verifier.kubernetes import KubernetesConsumer
-from cputune.verifier.launchers import LaunchConsumer
 from cputune.verifier.pods import PodConsumer
 from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
     PASSED,
+    Answer,
+    Artefact,
+    Consumer,
     Evidence,
+    Expected,
     Outcome,
     Ratio,
     Verification,
 )
-from cputune.verifier.shell import ShellConsumer
+from cputune.verifier.scripts import LaunchConsumer, ShellConsumer
 from cputune.verifier.slurm import SlurmConsumer
 
 __all__ = [
@@ -45,14 +47,15 @@ __all__ = [
     "verify",
 ]
 
-CONSUMERS: tuple[Consumer, ...] = (
+CONSUMERS: Mapping[str, Consumer] = {
     # Readers before runners: a script that bash cannot read is not run.
-    ShellConsumer(),
-    KubernetesConsumer(),
-    PodConsumer(),
-    LaunchConsumer(),
-    SlurmConsumer(),
-)
+    "bash": ShellConsumer(),
+    "kubernetes": KubernetesConsumer(),
+    "pods": PodConsumer(),
+    "launcher": LaunchConsumer(),
+    "sbatch": SlurmConsumer(),
+}
+"""By the names that a ``Format`` calls them."""
 
 
 def verify(
@@ -104,12 +107,10 @@ def verify(
 
 def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verification:
     answer = Answer()
-    for consumer in CONSUMERS:
-        if artefact.format not in consumer.formats:
-            continue
+    for name in consumers_of(artefact.format):
         if any(check.name == "syntax" and check.state == FAILED for check in answer.checks):
             break
-        said = consumer.answer(artefact, expected, host)
+        said = CONSUMERS[name].answer(artefact, expected, host)
         answer = Answer(
             checks=(*answer.checks, *said.checks), throughput=said.throughput or answer.throughput
         )

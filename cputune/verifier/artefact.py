@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.documents import parse
+from cputune.emitters import FORMATS
 from cputune.emitters.job import placed_on
 from cputune.errors import ResultError, UsageError
 from cputune.host import read_document
-from cputune.nodes.named import Node
 from cputune.plan import Plan
+from cputune.remote.named import Node
 from cputune.result import Result, Throughput
-from cputune.verifier.interface import Artefact, Expected
+from cputune.verifier.records import Artefact, Expected
 
 PROMISE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
 """The comment by which an artefact says what it was written from; see ``docs/verify.md``."""
@@ -23,19 +24,19 @@ PROMISE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE
 RESULT_NAME = "cputune.json"
 LARGEST_BYTES = 4 << 20
 
-_BY_CONTENT = (
-    # format, what its text holds; the first that fits counts
-    ("pytorchjob", re.compile(r"^kind:\s*[\"']?PyTorchJob\b", re.MULTILINE)),
-    ("trainjob", re.compile(r"^kind:\s*[\"']?TrainJob\b", re.MULTILINE)),
-    ("pvc", re.compile(r"^kind:\s*[\"']?PersistentVolumeClaim\b", re.MULTILINE)),
-    ("kubernetes", re.compile(r"^apiVersion:.*\n(.*\n)*?kind:", re.MULTILINE)),
-    ("slurm", re.compile(r"^#SBATCH\s", re.MULTILINE)),
-)
-_SCRIPTS = (
-    ("accelerate", re.compile(r"\baccelerate[ .]+(commands\.)?launch\b")),
-    ("torchrun", re.compile(r"\btorchrun\b|torch\.distributed\.run\b")),
-    ("mpirun", re.compile(r"\bmpi(run|exec)\b")),
-)
+NOT_EMITTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    # what else is read: a pattern of its text, and its consumers
+    "pvc": (r"^kind:\s*[\"']?PersistentVolumeClaim\b", ("kubernetes",)),
+    "kubernetes": (r"^apiVersion:.*\n(.*\n)*?kind:", ("kubernetes",)),
+    "shell": (r"\A#!.*\b(ba)?sh\b", ("bash",)),
+}
+
+
+def consumers_of(format: str) -> tuple[str, ...]:
+    """Who takes a format, by name; nobody takes one that is not known."""
+    if format in NOT_EMITTED:
+        return NOT_EMITTED[format][1]
+    return FORMATS[format].consumers if format in FORMATS else ()
 
 
 def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
@@ -85,13 +86,20 @@ def format_of(text: str) -> str | None:
     said = promise(text).get("format")
     if isinstance(said, str):
         return said
-    for name, pattern in _BY_CONTENT:
-        if pattern.search(text):
-            return name
-    if not re.match(r"#!.*\b(ba)?sh\b", text):
-        return None
-    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return next((name for name, pattern in _SCRIPTS if pattern.search(code)), "shell")
+    shell, _ = NOT_EMITTED["shell"]
+    is_script = re.search(shell, text) is not None
+    code = "\n".join(
+        line
+        for line in text.splitlines()
+        if not line.lstrip().startswith("#") or line.startswith("#SBATCH")
+    )
+    # A batch script names a launcher too, and accelerate's may speak of mpirun, the first format.
+    for one in reversed(tuple(FORMATS.values())):
+        if one.script <= is_script and one.known_by and re.search(one.known_by, code, re.MULTILINE):
+            return one.name
+    return next(
+        (name for name, (known, _) in NOT_EMITTED.items() if re.search(known, text, re.M)), None
+    )
 
 
 def promise(text: str) -> Mapping[str, object]:

@@ -1,19 +1,34 @@
-"""What the ranks saw, held against the plan. Pure functions from records to checks."""
+"""What the ranks saw, held against the plan and the promises. Pure functions."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cputune import cpulist
+from cputune.carrier.environment import is_cleared
+from cputune.figures import figure
+from cputune.inside.messages import RankState
+from cputune.knobs import KNOBS
 from cputune.plan import Plan
 from cputune.ranks.compare import Comparison, compare
 from cputune.ranks.launched import Launched, Rank
-from cputune.verifier import promises
-from cputune.verifier.interface import Expected
-from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Evidence, Outcome, State
+from cputune.result import Throughput
+from cputune.steps import Step
+from cputune.verifier.records import (
+    FAILED,
+    NOT_CHECKED,
+    PASSED,
+    Evidence,
+    Expected,
+    Outcome,
+    Ratio,
+    State,
+)
 
 REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
 """How an emitted script says what is missing on this machine, before it starts a rank."""
@@ -46,9 +61,9 @@ def outcomes(
     if affinity is not None:
         checks.append(_check("affinity", affinity(plan, ranks), consumer))
     if expected.environment is not None:
-        checks += _held("environment", promises.environment(expected.environment, ranks), consumer)
-    checks += _held("workload", promises.workload(expected, ranks), consumer)
-    checks += _held("interpreter", promises.interpreter(interpreter, ranks), consumer)
+        checks += _held("environment", seen_environment(expected.environment, ranks), consumer)
+    checks += _held("workload", seen_workload(expected, ranks), consumer)
+    checks += _held("interpreter", seen_interpreter(interpreter, ranks), consumer)
     checks.append(loss(ranks, consumer))
     if expected.global_batch_size is not None:
         checks.append(batch(ranks, expected.global_batch_size, consumer))
@@ -244,4 +259,210 @@ def _named(
 ) -> Outcome:
     return Outcome(
         name=name, state=state, summary=summary, consumer=consumer, evidence=tuple(evidence)
+    )
+
+
+SHOWN_BY_KNOBS = frozenset(shown.what for knob in KNOBS for shown in knob.shown) | {"LD_PRELOAD"}
+"""Variables that have checks of their own; of LD_PRELOAD counts what is mapped."""
+
+CHANGES_A_PLAN = re.compile(
+    r"(OMP|GOMP|TCMALLOC)_.*|KMP_(?!DUPLICATE_LIB_OK|INIT_AT_FORK).*|MALLOC_CONF|MKL_NUM_THREADS"
+)
+"""What no launch may add to its plan. scikit-learn sets the two KMP variables itself."""
+
+
+def seen_environment(promised: Mapping[str, str], ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
+    """Every promised variable as promised, and none beside them that would change the plan."""
+    found = []
+    for rank in ranks:
+        seen = _state(rank).get("environment")
+        if seen is None:
+            continue
+        added = {n for n in seen if is_cleared(n) and CHANGES_A_PLAN.fullmatch(n)} - set(promised)
+        for name in sorted((set(promised) - SHOWN_BY_KNOBS) | added):
+            found.append(
+                Evidence(
+                    what=name,
+                    rank=rank.number,
+                    expected=f"{name}={promised[name]}" if name in promised else f"no {name}",
+                    seen=f"{name}={_as_promised(promised.get(name), seen[name])}"
+                    if name in seen
+                    else f"no {name}",
+                )
+            )
+    return tuple(found)
+
+
+def _as_promised(promised: str | None, seen: str) -> str:
+    """Accelerate's launcher writes ``True`` where ``true`` was asked for, and reads both."""
+    if promised in ("true", "false") and seen.lower() == promised:
+        return promised
+    return seen
+
+
+def seen_workload(expected: Expected, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
+    """What each rank trains: the files and words of its command line, the length of a sample."""
+    found: list[Evidence] = []
+    for rank in ranks:
+        state = _state(rank)
+        length = state.get("sequence_length")
+        if expected.sequence_length is not None and length is not None:
+            found.append(
+                Evidence(
+                    what="tokens of a sample",
+                    rank=rank.number,
+                    expected=f"{expected.sequence_length} tokens",
+                    seen=f"{length} tokens",
+                )
+            )
+        if expected.words is not None and "words" in state:
+            found += _words(rank.number, expected.words, state["words"])
+    return tuple(found)
+
+
+def _words(
+    rank: int, promised: Sequence[str | None], seen: Sequence[tuple[str, str | None]]
+) -> Iterator[Evidence]:
+    """One row for the command line as a whole, or one for each word that is another."""
+    wrong = [
+        position
+        for position, word in enumerate(promised[: len(seen)])
+        if word is not None and word != _shown(word, seen[position])
+    ]
+    for position in wrong:
+        file = str(promised[position]).startswith("file:")
+        what = "the file" if file else "the word"
+        yield Evidence(
+            what=f"word {position} of the training command",
+            rank=rank,
+            expected=f"{what} that was emitted as word {position}",
+            seen=f"another {what.removeprefix('the ')}",
+        )
+    counts = [f"{len(words)} words" for words in (promised, seen)]
+    if not wrong:
+        yield Evidence(what="training command", rank=rank, expected=counts[0], seen=counts[1])
+
+
+def _shown(promised: str, seen: tuple[str, str | None]) -> str:
+    return f"file:{seen[1]}" if promised.startswith("file:") else seen[0]
+
+
+def seen_interpreter(wanted: str | None, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
+    """Which interpreter each rank ran in; ``wanted`` is a path, None where any will do."""
+    found = []
+    for rank in ranks:
+        seen = _state(rank).get("executable")
+        if seen is not None:
+            same = wanted is None or _same_environment(wanted, seen)
+            found.append(
+                Evidence(
+                    what="interpreter",
+                    rank=rank.number,
+                    expected=seen if same else wanted,
+                    seen=seen,
+                )
+            )
+    return tuple(found)
+
+
+def _same_environment(one: str, other: str) -> bool:
+    """An environment has its python under several names (torchrun's first line has another)."""
+    return os.path.dirname(one) == os.path.dirname(other) and (
+        os.path.realpath(one) == os.path.realpath(other)
+    )
+
+
+def _state(rank: Rank) -> RankState:
+    return rank.state if rank.state is not None else {}
+
+
+WARMUP_STEPS = 2
+LEAST_QUIET = 5
+"""With fewer steps that did not wait for a CPU, all steps count."""
+
+SLOWEST_RATIO = 0.9
+"""A launch at this share of the tuned throughput reproduces it; one whose whole interval lies
+below it does not. Between them the machine was too noisy to tell."""
+
+
+def step_rates(steps: Sequence[Step]) -> tuple[list[float], int]:
+    """Samples per second of each step of the whole job, and how many steps were delayed.
+
+    Warm-up is left out, and so are steps that waited for a CPU; where nearly every step
+    did, all of them count: a figure of a busy machine is better than none.
+    """
+    timed = [step for step in steps[min(WARMUP_STEPS, len(steps) - 1) :] if step.seconds > 0]
+    quiet = [step for step in timed if not step.delayed]
+    counted = quiet if len(quiet) >= LEAST_QUIET else timed
+    return [step.samples / step.seconds for step in counted], len(timed) - len(quiet)
+
+
+def throughput(steps: Sequence[Step], tuned: Throughput) -> Ratio | None:
+    """The launch's samples per second over the tuned ones, None where there were no steps.
+
+    The interval of a median is that of its order statistics; that of the ratio follows
+    from both intervals (MOVER: Donner and Zou, Statistical Methods in Medical Research
+    2012, 21(4), on logarithms).
+    """
+    rates, delayed = step_rates(steps)
+    rates.sort()
+    if not rates or min(tuned.low, tuned.median) <= 0:
+        return None
+    low, high = median_interval(rates)
+    measured = statistics.median(rates)
+    ratio = measured / tuned.median
+    below = math.hypot(math.log(measured / low), math.log(tuned.high / tuned.median))
+    above = math.hypot(math.log(high / measured), math.log(tuned.median / tuned.low))
+    return Ratio(
+        ratio=ratio,
+        low=ratio * math.exp(-below),
+        high=ratio * math.exp(above),
+        measured=measured,
+        tuned=tuned.median,
+        steps=len(rates),
+        delayed_steps=delayed,
+    )
+
+
+def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
+    """A 95 % interval of the median from order statistics (binomial); below 6 values the range."""
+    count = len(ordered)
+    tail, rank = 0.5**count, 0
+    while tail <= 0.025:
+        rank += 1
+        tail += math.comb(count, rank) * 0.5**count
+    rank = max(rank - 1, 0)
+    return ordered[rank], ordered[count - 1 - rank]
+
+
+def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
+    """Whether the launch is as fast as the tuned trial was.
+
+    A slow one on a machine that was busy meanwhile says nothing of the launch.
+    """
+    name = "throughput"
+    if ratio is None:
+        return Outcome(
+            name=name,
+            state=NOT_CHECKED,
+            consumer=consumer,
+            summary="nothing was measured to compare with",
+            remedy="cputune tune measures; `cputune emit` writes its figure down",
+        )
+    text = (
+        f"{figure(ratio.measured, 4)} samples/s, {ratio.ratio:.2f} × the tuned "
+        f"{ratio.tuned:.4g} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.steps} steps)"
+    )
+    if ratio.ratio >= SLOWEST_RATIO:
+        return Outcome(name=name, state=PASSED, consumer=consumer, summary=text)
+    busy = ratio.delayed_steps >= ratio.steps / 2
+    if ratio.high < SLOWEST_RATIO and not busy:
+        return Outcome(name=name, state=FAILED, consumer=consumer, summary=text)
+    why = f"{ratio.delayed_steps} steps waited for a CPU" if busy else "too noisy to tell"
+    return Outcome(
+        name=name,
+        state=NOT_CHECKED,
+        consumer=consumer,
+        summary=f"{text}; {why}",
+        remedy="verify again when nothing else runs here, with more --steps",
     )

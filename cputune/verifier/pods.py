@@ -2,36 +2,46 @@
 
 Each pod is a group of processes with the container's environment and the variables that
 the operator sets, and with CPUs of its own where this machine has enough of them, as the
-static CPU manager would give it.
+static CPU manager would give it. Paths of the image are led to the files beside the document,
+paths of its volumes into a directory that is given.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from cputune import cpulist
-from cputune.host import Command, Host
+from cputune.host import Command, Host, read_document
+from cputune.placing import pod_shares, seen_cores
 from cputune.plan import Plan
 from cputune.ranks.launched import Rank, observe
 from cputune.ranks.work_folder import WorkFolder
 from cputune.verifier.checks import cpus_of, placed
-from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
-from cputune.verifier.kubelet import Pod, pods_of
-from cputune.verifier.launchers import (
+from cputune.verifier.kubernetes import Document, at, pytorchjob_pods, trainjob_pod
+from cputune.verifier.records import (
+    NOT_CHECKED,
+    Answer,
+    Artefact,
+    Evidence,
+    Expected,
+    Outcome,
+    not_installed,
+)
+from cputune.verifier.scripts import (
     INSTALL_TORCH,
     measured,
     no_plan,
     not_run,
     versions,
 )
-from cputune.verifier.records import NOT_CHECKED, Evidence, Outcome
-from cputune.verifier.rules import Document, at
 
 MOST_THREADS_PER_CPU = 4
 PIN = (
@@ -42,8 +52,6 @@ PIN = (
 
 class PodConsumer:
     """The programs inside the image, as far as they are installed here."""
-
-    formats = ("pytorchjob", "trainjob")
 
     def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
         """Run every job of the file, and compare what its ranks saw with the plan."""
@@ -97,25 +105,24 @@ def _run(
 
 
 def pod_affinity(plan: Plan, ranks: Sequence[Rank], pods: Sequence[Pod]) -> tuple[Evidence, ...]:
-    """A rank has as many CPUs of its pod as it has threads, and shares none with its sisters.
+    """Every rank on the CPUs of its pod that the plan's cut gives it (``pod_shares``).
 
     Where pods share CPUs, nothing may be bound.
     """
     own = len({pod.cpus for pod in pods}) == len(pods)
+    each = plan.processes_per_node
     rows = []
     for rank in ranks:
-        pod = pods[min(rank.number // plan.processes_per_node, len(pods) - 1)]
-        others = {
-            cpu
-            for other in ranks
-            if other is not rank and other.number // plan.processes_per_node == pods.index(pod)
-            for cpu in cpus_of(other)
-        }
-        seen = cpus_of(rank)
+        pod = pods[min(rank.number // each, len(pods) - 1)]
+        seen, shares = cpus_of(rank), None
+        if own:
+            cores = seen_cores(pod.cpus)
+            shares = pod_shares(cores, each, plan.threads_per_process, plan.ccl_workers)
         good = set(seen) <= set(pod.cpus) and len(seen) >= plan.threads_per_process
-        if own and plan.processes_per_node > 1:
-            good = good and not others & set(seen)
         wanted = f"{plan.threads_per_process} of {cpulist.render(pod.cpus)}"
+        if shares is not None:
+            share = shares[rank.number % each][0]
+            good, wanted = set(seen) == set(share), cpulist.render(share)
         rows.append(placed(rank, good=good, wanted=wanted))
     return tuple(rows)
 
@@ -150,3 +157,166 @@ def _cannot_run(
     if why is None:
         return None
     return Outcome(name="launch", state=NOT_CHECKED, consumer=consumer, summary=why, remedy=remedy)
+
+
+INHERITED = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "HF_HOME", "HF_HUB_OFFLINE")
+"""What a pod's processes keep of our environment; a container would have its own of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """What one pod runs: words and variables, as the kubelet would hand them over."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    cpus: tuple[int, ...]
+
+
+def pods_of(
+    job: Document,
+    path: Path,
+    allowed: Sequence[int],
+    volumes: Path,
+    environment: Mapping[str, str],
+) -> tuple[Pod, ...]:
+    """The pods that the operator would start, the master first."""
+    port = _free_port()
+    if job.get("kind") == "TrainJob":
+        nodes = at(job, "spec", "trainer", "numNodes") or 1
+        templates = [trainjob_pod(job)] * int(nodes)
+        processes = str(at(job, "spec", "trainer", "numProcPerNode") or "auto")
+    else:
+        templates = [pod for _, pod in pytorchjob_pods(job)]
+        processes = str(at(job, "spec", "nprocPerNode") or "auto")
+    pods = []
+    for index, template in enumerate(templates):
+        container = at(template, "spec", "containers", 0) or {}
+        asked = str(at(container, "resources", "limits", "cpu"))
+        cpus = share(allowed, index, len(templates), int(asked) if asked.isdigit() else 0)
+        operator = operator_variables(job, index, len(templates), processes, port)
+        here = LedHere(job, container, path, volumes / str(index))
+        variables = _base(environment)
+        for entry in (*(at(container, "env") or ()), *operator.items()):
+            name, value = entry if isinstance(entry, tuple) else (at(entry, "name"), _value(entry))
+            if at(entry, "valueFrom") is not None:  # a Secret: ours stands for the cluster's
+                if name not in environment:
+                    continue
+                value = environment[name].replace("$", "$$")
+            variables[str(name)] = here(expand(value, variables))
+        words = [*(at(container, "command") or ()), *(at(container, "args") or ())]
+        argv = tuple(here(expand(str(word), variables)) for word in words)
+        pods.append(Pod(argv=argv, environment=variables, cpus=cpus))
+    return tuple(pods)
+
+
+def operator_variables(
+    job: Document, node: int, nodes: int, processes: str, port: int
+) -> dict[str, str]:
+    """What the operator adds to the environment of one node's container.
+
+    kubeflow/training-operator 1.9 ``pkg/controller.v1/pytorch/envvar.go``: WORLD_SIZE counts
+    ranks, RANK counts pods; kubeflow/trainer ``plugins/torch/torch.go``: PET_* alone.
+    """
+    variables = {
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": processes,
+        "PET_NODE_RANK": str(node),
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(port),
+    }
+    if job.get("kind") != "PyTorchJob":
+        return variables
+    ranks = nodes * (int(processes) if processes.isdigit() else 1)
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+        "RANK": str(node),
+        **variables,
+    }
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """``$(NAME)`` as the kubelet expands it in env, command and args; ``$$`` is one dollar.
+
+    A name that is not set stays as it is (k8s.io/kubernetes third_party/forked/golang/expansion).
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return variables.get(match[1], match[0])
+
+    return re.sub(r"\$\$|\$\(([^)]*)\)", replace, text)
+
+
+def share(allowed: Sequence[int], index: int, pods: int, asked: int) -> tuple[int, ...]:
+    """The CPUs of a pod: its own where there are enough for all, else those of everybody."""
+    if asked and len(allowed) >= pods * asked:
+        return tuple(allowed[index * asked : (index + 1) * asked])
+    return tuple(allowed)
+
+
+def _base(environment: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: environment[name] for name in INHERITED if name in environment}
+    python = Path(environment["PYTHON"])
+    path = environment.get("PATH", "")
+    kept["PATH"] = f"{python.parent}:{path}" if python.is_absolute() else path
+    return kept
+
+
+def _value(entry: Any) -> str:
+    value = at(entry, "value")
+    return "" if value is None else str(value)
+
+
+class LedHere:
+    """Leads paths of the image and of its volumes to places on this machine."""
+
+    def __init__(self, job: Document, container: Document, path: Path, volumes: Path) -> None:
+        workdir = at(container, "workingDir") or _workdir(path.parent) or "/workspace"
+        self._beside = path.resolve().parent
+        self._workdir = str(workdir).rstrip("/") + "/"
+        mounts = [mount.rstrip("/") for mount in _mount_paths(job)]
+        self._mounts = [mount for mount in mounts if mount not in ("", "/dev/shm")]
+        self._volumes = volumes
+        volumes.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, word: str) -> str:
+        if word.startswith(self._workdir):
+            inside = word.removeprefix(self._workdir)
+            for directory in (self._beside, Path.cwd()):
+                if (directory / inside).exists():
+                    return str(directory / inside)
+        for mount in self._mounts:
+            if word == mount or word.startswith(mount + "/"):
+                return str(self._volumes) + word[len(mount) :]
+        return word
+
+
+def _mount_paths(document: Any) -> Iterator[str]:
+    """Every ``mountPath``, wherever the job says it (a TrainJob has them in its patches)."""
+    if isinstance(document, Mapping):
+        if isinstance(document.get("mountPath"), str):
+            yield document["mountPath"]
+        for value in document.values():
+            yield from _mount_paths(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _mount_paths(value)
+
+
+def _workdir(directory: Path) -> str | None:
+    try:
+        text = read_document(directory / "Dockerfile")
+    except OSError:
+        return None
+    found = re.findall(r"^WORKDIR\s+(\S+)", text, re.MULTILINE)
+    return str(found[-1]) if found else None
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -14,13 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.host import Command, Completed, Host
+from cputune.ranks.engines import own_address
 from cputune.ranks.launched import observe
 from cputune.ranks.work_folder import WorkFolder
 from cputune.verifier.checks import own_affinity
-from cputune.verifier.hosts import own_address
-from cputune.verifier.interface import Answer, Artefact, Expected, not_installed
-from cputune.verifier.launchers import interpreter, measured, no_plan, not_run
-from cputune.verifier.records import FAILED, NOT_CHECKED, PASSED, Evidence, Outcome
+from cputune.verifier.records import (
+    FAILED,
+    NOT_CHECKED,
+    PASSED,
+    Answer,
+    Artefact,
+    Evidence,
+    Expected,
+    Outcome,
+    not_installed,
+)
+from cputune.verifier.scripts import interpreter, measured, no_plan, not_run
 
 INSTALL = "apt-get install slurm-client, or run this on a login node"
 ASK_SECONDS = 60.0
@@ -36,8 +45,6 @@ NO_CONTROLLER = (
 
 class SlurmConsumer:
     """sbatch, and srun inside the job."""
-
-    formats = ("slurm",)
 
     def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
         """``sbatch --test-only``, and the job itself on a cluster that is this machine."""

@@ -4,7 +4,7 @@ from importlib import metadata, util
 
 import pytest
 
-from cputune.carrier.flags import training_flags
+from cputune.carrier.command import training_flags
 from cputune.plan import Plan
 from cputune.workload import Workload
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cputune.carrier.without import lost_without_force
+from cputune.carrier.command import lost_without_force
 from cputune.plan import Plan
 from cputune.workload import Workload
 

@@ -300,7 +300,9 @@ def test_a_recording_replays_to_the_same_document(cputune: Run, busy: str, tmp_p
 def test_a_file_is_judged_by_the_stack_that_is_named(cputune: Run, tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text("python train.py --bf16\n")
-    call = ("doctor", "--json", "--stack", "torch=2.13.0,transformers=5.23.0")
+    machine(tmp_path / "m", like="sapphire-rapids", sockets=2, cores=8)  # multiplies bf16 itself
+    call = ("doctor", "--json", "--root", str(tmp_path / "m"))
+    call += ("--stack", "torch=2.13.0,transformers=5.23.0")
     ended = cputune(*call, "--check-file", str(path))
     assert (ended.code, codes(ended)) == (1, ["file-use-cpu"])
     assert cputune("doctor", "--check-file", str(tmp_path / "none")).code == 3

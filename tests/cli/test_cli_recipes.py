@@ -11,9 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from cputune.cli import main
-from cputune.cli._begun import begun
+from cputune.cli.recipes import begun, recipe_schema
 from cputune.errors import CannotError
-from cputune.report.recipe_schema import recipe_schema
 from cputune.workload import load_recipe, recipe_names
 
 STATE = {

@@ -14,8 +14,7 @@ import pytest
 from hosts.builder import machine
 
 from cputune.cli import cli, main
-from cputune.cli._folder import _MAY_SET
-from cputune.cli._settings import key_of, options_of, variable_of
+from cputune.cli.settings import Setting, options_of, variable_of
 
 
 class Ended(NamedTuple):
@@ -123,7 +122,7 @@ def test_config_shows_every_option_of_every_command(cputune: Run) -> None:
     folder('color = "never"\n[tune]\nfix = ["precision=bf16"]')
     rows = json.loads(cputune("config", "--json").out)["options"]
     known = {
-        (name or None, key_of(option))
+        (name or None, option.key)
         for name, command in commands().items()
         for option in options_of(command)
     }
@@ -196,8 +195,8 @@ def test_a_working_folder_sets_only_what_is_listed(
     cputune: Run, home: Path, name: str, command: click.Command
 ) -> None:
     for option in options_of(command):
-        key = key_of(option)
-        if key in _MAY_SET.get(name, ()):
+        key = option.key
+        if option.folder:
             continue
         folder((f"[{name}]\n" if name else "") + f"{key} = 1")
         ended = cputune(*([name] if name else ["config"]))
@@ -206,9 +205,15 @@ def test_a_working_folder_sets_only_what_is_listed(
         assert ended.code == 2
 
 
-def test_what_a_working_folder_may_set_exists() -> None:
-    for name, keys in _MAY_SET.items():
-        assert set(keys) <= {key_of(option) for option in options_of(commands()[name])}
+def test_every_option_can_be_set_by_a_file_and_a_variable() -> None:
+    for name, command in commands().items():
+        for option in command.params:
+            if isinstance(option, click.Option) and option.name not in (
+                "config",
+                "version",
+                "terms",
+            ):
+                assert isinstance(option, Setting), f"{name}: {option.name}"
 
 
 def test_a_hostile_folder_replaces_and_starts_nothing(cputune: Run) -> None:
@@ -257,13 +262,13 @@ def test_errors_are_told_as_json_where_a_variable_asks_for_json(
 
 @pytest.mark.parametrize("name", sorted(set(commands()) - {""}))
 def test_every_command_has_q_and_v(name: str) -> None:
-    keys = {key_of(option) for option in options_of(commands()[name])}
+    keys = {option.key for option in options_of(commands()[name])}
     assert keys >= {"quiet", "verbose"}
 
 
 def test_every_option_has_a_variable_of_its_own() -> None:
     for name, command in commands().items():
-        names = [variable_of(name, key_of(option)) for option in options_of(command)]
+        names = [variable_of(name, option.key) for option in options_of(command)]
         assert len(set(names)) == len(names)
 
 

@@ -127,7 +127,7 @@ def test_a_signal_that_python_drops_is_not_forgotten() -> None:
     """What is raised in a finalizer is lost; the next event raises it again."""
     code = (
         "import signal\n"
-        "from cputune.cli._signals import interrupted_by_any_signal, stop_if_interrupted\n"
+        "from cputune.cli.signals import interrupted_by_any_signal, stop_if_interrupted\n"
         "class Finalizer:\n"
         "    def __del__(self): signal.raise_signal(signal.SIGTERM)\n"
         "with interrupted_by_any_signal():\n"
@@ -148,7 +148,7 @@ def test_the_exit_code_is_ours_whatever_python_was_doing(number: signal.Signals)
     """Python ends by SIGINT where KeyboardInterrupt was raised in a text that it runs."""
     code = (
         "import signal, sys\n"
-        "from cputune.cli._signals import interrupted_by_any_signal\n"
+        "from cputune.cli.signals import interrupted_by_any_signal\n"
         "try:\n"
         "    with interrupted_by_any_signal():\n"
         f"        exec('signal.raise_signal({int(number)})')\n"

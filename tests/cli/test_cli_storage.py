@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cputune.cli import cli, main
-from cputune.cli._commands import again
+from cputune.cli.tune import _again as again
 from cputune.workload import Workload
 
 ADDRESS = "postgresql://tuner:geheim@db/studies?sslmode=require&password=geheim"

@@ -23,7 +23,7 @@ from cputune.facts import BusyProcess, Launcher
 from cputune.history import kept_results, result_path
 from cputune.host import locks
 from cputune.plan import Plan
-from cputune.probing.quiet import Surroundings
+from cputune.probing.load import Surroundings
 from cputune.result import Result
 from cputune.steps import Crashed, Step
 from cputune.workload import Workload
@@ -67,7 +67,7 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
-    import cputune.probing.quiet
+    import cputune.probing.load
     import cputune.ranks.runner
 
     class Runner(FakeProcessRunner):
@@ -77,7 +77,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
     monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
     monkeypatch.setattr(cputune.probing, "probe", lambda host=None: SMALL.facts)
-    monkeypatch.setattr(cputune.probing.quiet, "look_around", lambda host: Surroundings())
+    monkeypatch.setattr(cputune.probing.load, "look_around", lambda host: Surroundings())
     return Runner
 
 
@@ -142,7 +142,7 @@ class TestGoodRun:
         assert ended.code == 0
         result = Result.load(Path("cputune.json"))
         assert result.best.plan.precision == "bf16"
-        assert "times faster than what you have today (95 % interval" in ended.out
+        assert "times as fast as today's launch (95 % interval" in ended.out
         assert "cputune emit --format torchrun cputune.json" in ended.out
         assert len([line for line in ended.err.splitlines() if line.startswith("trial ")]) == 7
         assert Path("cputune.db").is_file()
@@ -165,8 +165,8 @@ class TestGoodRun:
     ) -> None:
         busy = BusyProcess(pid=4711, name="make", cpu_share=0.98)
         seen = Surroundings(busy=(busy,))
-        monkeypatch.setattr("cputune.probing.quiet.look_around", lambda host: seen)
-        monkeypatch.setattr("cputune.tuner.quiet.AGAIN_SECONDS", 0.6)
+        monkeypatch.setattr("cputune.probing.load.look_around", lambda host: seen)
+        monkeypatch.setattr("cputune.tuner.study.AGAIN_SECONDS", 0.6)
         told = cputune("tune", "--budget", "2")
         assert "warning: the machine is not quiet" in told.err
         assert "make (process 4711) 98 % of a CPU" in told.err

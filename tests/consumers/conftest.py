@@ -23,14 +23,6 @@ from launches import HOSTILE, TINY, result_of  # noqa: E402
 Write = Callable[..., Path]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Launches that are like others are left to ``make test-consumers``."""
-    if "consumer" not in config.option.markexpr:
-        for item in items:
-            if item.get_closest_marker("thorough"):
-                item.add_marker(pytest.mark.skip(reason="`make test-consumers` runs each"))
-
-
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     """Write the files of a format; returns their directory."""

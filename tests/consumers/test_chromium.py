@@ -19,8 +19,7 @@ from cputune.report.page import page
 from cputune.result import Result
 
 pytestmark = [pytest.mark.consumer, pytest.mark.slow]
-pytest.importorskip("plotly", reason="the extra `report` is not installed")
-pytest.importorskip("optuna.importance")  # scikit-learn sets variables when it is imported
+pytest.importorskip("jinja2", reason="the extra `report` is not installed")
 
 DESKTOP, PHONE = 1280, 390
 
@@ -75,8 +74,7 @@ def is_well(told: dict[str, Any]) -> None:
     assert told["asked_for"] == []
     assert told["nameless"] == []
     assert told["pale"] == []
-    assert all(chart["marks"] > 0 and chart["name"] for chart in told["charts"].values())
-    assert told["drawn"] == str(len(told["charts"]))
+    assert told["small"] == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -86,7 +84,7 @@ def test_it_is_drawn_and_can_be_read(
 ) -> None:
     told = seen(chromium, tmp_path, page(tuned()), width=width, dark=dark)
     is_well(told)
-    assert set(told["charts"]) == {"worth", "plans", "steps", "importance"}
+    assert told["bars"] > 8
     assert told["ground"] == ("rgb(20, 23, 28)" if dark else "rgb(255, 255, 255)")
 
 

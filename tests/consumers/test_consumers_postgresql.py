@@ -16,7 +16,7 @@ from tuner.sharing import MACHINE, said, start, succeed, until
 import cputune
 from cputune.errors import CannotError
 from cputune.result import Result
-from cputune.tuner import patience
+from cputune.tuner import database
 from cputune.tuner.database import opened
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'cputune[sql]'")
@@ -121,7 +121,7 @@ def test_without_its_server_a_study_ends_with_what_it_has(postgres: Server, tmp_
             postgres.stop()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patience, "PATIENCE_SECONDS", 2)
+        patch.setattr(database, "PATIENCE_SECONDS", 2)
         patch.setenv("PGPASSWORD", PASSWORD)
         try:
             result = cputune.tune(

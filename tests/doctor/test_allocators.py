@@ -12,7 +12,7 @@ from hosts.builder import machine
 
 import cputune
 from cputune.doctor import Finding, diagnose
-from cputune.doctor.checks.allocators import allocator_default, allocator_missing
+from cputune.doctor.checks.libraries import allocator_default, allocator_missing
 from cputune.facts import Library, LinuxDistribution
 
 UBUNTU_24 = LinuxDistribution(id="ubuntu", like=("debian",), version="24.04")

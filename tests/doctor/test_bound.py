@@ -9,21 +9,19 @@ import pytest
 from clean_machine import CLEAN, IPEX_ERA, changed, topology
 
 from cputune import cpulist
-from cputune.doctor.advised import advised_ranks, advised_threads, cores_of_a_rank, workers
-from cputune.doctor.bound import (
+from cputune.doctor.advised import advised
+from cputune.doctor.variables import (
     bound_parties,
     ccl_worker_cpus,
     gomp_cpus,
-    listed_cpus,
-    omp_binds,
-    pin_domains,
-)
-from cputune.doctor.variables import (
     is_true,
     job_nodes,
     lacks_torch,
+    listed_cpus,
     loads_intel_openmp,
     number,
+    omp_binds,
+    pin_domains,
     preloaded,
     under_mpi,
     under_torchrun,
@@ -233,8 +231,8 @@ def test_condas_torch_runs_on_intels_openmp() -> None:
 )
 def test_a_rank_for_each_socket_of_two_cores_and_more(shape: Any, ranks: int, threads: int) -> None:
     facts = changed(topology=shape)
-    assert (advised_ranks(facts), advised_threads(facts)) == (ranks, threads)
-    assert cores_of_a_rank(facts) == threads
+    assert (advised(facts).ranks, advised(facts).threads) == (ranks, threads)
+    assert len(advised(facts).cores[0]) == threads
 
 
 def test_where_sockets_have_one_core_nodes_count() -> None:
@@ -242,17 +240,17 @@ def test_where_sockets_have_one_core_nodes_count() -> None:
         replace(core, numa_node=core.socket // 2) for core in topology(sockets=4, cores=1).cores
     )
     facts = changed(topology=replace(topology(sockets=4, cores=1), cores=cores))
-    assert (advised_ranks(facts), advised_threads(facts)) == (2, 2)
+    assert (advised(facts).ranks, advised(facts).threads) == (2, 2)
 
 
 def test_where_no_core_is_known_there_is_one_rank() -> None:
     facts = changed(topology={"cores": (), "online": (), "allowed": ()})
-    assert (advised_ranks(facts), advised_threads(facts)) == (1, 1)
+    assert (advised(facts).ranks, advised(facts).threads) == (1, 1)
 
 
 def test_ranks_that_were_started_have_a_core_each_at_least() -> None:
     facts = changed(environment={"LOCAL_WORLD_SIZE": "100"})
-    assert (advised_ranks(facts), cores_of_a_rank(facts)) == (100, 1)
+    assert (advised(facts).ranks, len(advised(facts).cores[0])) == (100, 1)
 
 
 @pytest.mark.parametrize(
@@ -271,10 +269,10 @@ def test_workers_leave_a_thread(
     asked: str, packages: dict[str, Any], fitting: int, threads: int
 ) -> None:
     facts = changed(packages=packages, environment={"CCL_WORKER_COUNT": asked})
-    assert (workers(facts), advised_threads(facts)) == (fitting, threads)
+    assert (advised(facts).ccl_workers, advised(facts).threads) == (fitting, threads)
 
 
 def test_on_one_core_there_is_no_worker() -> None:
     shape = topology(sockets=1, cores=1)
     facts = changed(topology=shape, packages=IPEX_ERA, environment={"CCL_WORKER_COUNT": "1"})
-    assert (workers(facts), advised_threads(facts)) == (0, 1)
+    assert (advised(facts).ccl_workers, advised(facts).threads) == (0, 1)

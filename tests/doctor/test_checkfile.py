@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from stacks import IPEX_ERA, TODAY, machine
 
 from cputune.doctor.checkfile import FILE_CHECKS, check_file
+from cputune.doctor.files.shell import LETTERS_AT_MOST, read_launches
 from cputune.doctor.finding import Severity
 from cputune.errors import UsageError
 from cputune.facts import Launcher
@@ -731,3 +733,51 @@ def test_the_variables_of_a_pod_are_judged_wherever_it_runs(name, value, code):
     both = variable if name == "OMP_NUM_THREADS" else threads + variable
     found = codes(PYTORCHJOB.replace(threads, both), "job.yaml")
     assert found == ({code} if code else set())
+
+
+class TestReading:
+    """The reader of scripts on its own: what it makes of quotes, and how long it takes."""
+
+    @pytest.mark.parametrize(
+        ("text", "arguments"),
+        [
+            ('python t.py "$(dirname "$0")/x" y', ("$?/x", "y")),
+            ("python t.py 'a b'\"c d\" e\\ f ''", ("a bc d", "e f", "")),
+            (
+                "x=1 y=(a 'b c')\npython t.py $x ${x} ${z:-2} \"${y[@]}\"",
+                ("1", "1", "2", "a", "b c"),
+            ),
+            ("python t.py a#b # c", ("a#b",)),
+            ("cat <<A <<'B'\npython no.py\nA\npython no.py\nB\npython t.py", ()),
+            ("n=$(python -c '\nprint(1)\n')\npython t.py $n", ("$?",)),
+        ],
+    )
+    def test_words(self, text, arguments):
+        (launch,) = read_launches(text, "run.sh")
+        assert launch.arguments == arguments
+        assert launch.line == 1 + text[: text.rindex("python t.py")].count("\n")
+
+    def test_every_letter_is_passed_once(self):
+        """Counted, not timed: what the regular expressions are started at never goes back."""
+        begun = []
+
+        class Counting(str):
+            def count(self, *arguments):
+                begun.append(arguments[1:])
+                return super().count(*arguments)
+
+        text = Counting(
+            "python t.py '" + "x" * 500_000 + "'\n" + "echo \"a$(b)c\" 'd' \\\n e\n" * 2000
+        )
+        (launch,) = read_launches(text, "run.sh")
+        assert launch.arguments == ("x" * 500_000,)
+        assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(begun))
+
+    def test_a_variable_that_doubles_with_every_line_stays_small(self):
+        text = "x=ab\n" + "x=$x$x\ny+=(${y[@]} a)\n" * 60 + "python t.py $x"
+        (launch,) = read_launches(text, "run.sh")
+        assert len(launch.arguments[0]) <= LETTERS_AT_MOST
+
+    def test_a_file_of_millions_of_letters_is_refused(self):
+        with pytest.raises(UsageError, match="characters"):
+            check_file("python t.py\n" + "#" * (1 << 20), "run.sh", machine(TODAY))

@@ -8,35 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from clean_machine import CLEAN, IPEX_ERA, TCMALLOC, changed, topology
-from hosts.builder import Cgroup, machine
+from clean_machine import CLEAN, IPEX_ERA, TCMALLOC, changed
+from doctor_machines import INTEL_MPI, MACHINES, OPEN_MPI, RECORDED
+from hosts.builder import machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stacks import TODAY
 
 from cputune.doctor import diagnose
-from cputune.doctor.advised import advised_ranks, advised_threads
+from cputune.doctor.advised import advised
 from cputune.doctor.checkfile import check_file
-from cputune.facts import HostFacts, Launcher
+from cputune.facts import HostFacts
 from cputune.probing import probe
 from cputune.report.fixes import fix_script
 
-INTEL_MPI = Launcher(name="mpirun", path="/opt/mpirun", dialect="intelmpi", version="2021.18")
-OPEN_MPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi5", version="5.0.8")
-MACHINES: dict[str, dict[str, Any]] = {
-    "two sockets": {},
-    "two sockets, SMT side by side": {"topology": topology(together=True)},
-    "eight sockets": {"topology": topology(sockets=8, cores=18)},
-    "one socket": {"topology": topology(sockets=1, cores=8)},
-    "four nodes in a socket": {"topology": topology(nodes_per_socket=4)},
-    "sockets of one core": {"topology": topology(sockets=8, cores=1, smt=1)},
-    "one core": {"topology": topology(sockets=1, cores=1)},
-    "two cores": {"topology": topology(sockets=1, cores=2, smt=1)},
-    "a quota of 40": {"limits": {"cpu_quota": 40.0}},
-    "a quota of 1.5": {"limits": {"cpu_quota": 1.5}},
-    "a few allowed CPUs": {"topology": topology(allowed=(1, 3, 5))},
-    "little memory": {"limits": {"memory_bytes": 4 << 30}},
-}
 STACKS: dict[str, dict[str, Any]] = {
     "today": {},
     "IPEX era": {"packages": IPEX_ERA, "launchers": (INTEL_MPI,)},
@@ -152,7 +137,7 @@ def bare(machine: str, stack: str) -> HostFacts:
 def test_our_check_of_files_takes_the_launch_that_was_advised(machine: str, stack: str) -> None:
     """threads-one exported all 112 cores beside advice for two ranks."""
     after = sourced(bare(machine, stack))
-    launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised_ranks(after)} python train.py --use_cpu"
+    launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised(after).ranks} python train.py --use_cpu"
     codes = {finding.code for finding in check_file(launch, "run.sh", after)}
     assert not codes & {"file-oversubscribed", "file-threads-unset", "file-use-cpu"}
 
@@ -161,23 +146,7 @@ def test_our_check_of_files_takes_the_launch_that_was_advised(machine: str, stac
 def test_threads_are_those_of_a_rank(machine: str, threads: str) -> None:
     facts = bare(machine, "today")
     assert settings_of(fix_script(diagnose(facts)))["OMP_NUM_THREADS"] == threads
-    assert advised_ranks(facts) * advised_threads(facts) <= facts.topology.physical_cores
-
-
-RECORDED: tuple[dict[str, Any], ...] = (
-    {"sockets": 2, "cores": 28, "smt": 2},
-    {"sockets": 2, "cores": 32, "smt": 2, "siblings": "together", "nodes": 8},
-    {"sockets": 8, "cores": 18, "smt": 2},
-    {"sockets": 4, "cores": [2, 2, 2, 1]},
-    {"sockets": 16, "cores": 1, "nodes": 1},
-    {"cores": 14, "smt": 2, "e_cores": 8},
-    {"sockets": 2, "cores": 28, "offline": "0-5"},
-    {"sockets": 2, "cores": 28, "memoryless_nodes": (1,), "memory_only_nodes": 1},
-    {"sockets": 2, "cores": 28, "smt": 2, "cgroup": Cgroup(quota=40)},
-    {"sockets": 2, "cores": 28, "cgroup": Cgroup(cpuset="28-55", quota=2.5)},
-    {"sockets": 2, "cores": 20, "kernel": "old", "like": "broadwell"},
-    {"cores": 1},
-)
+    assert advised(facts).ranks * advised(facts).threads <= facts.topology.physical_cores
 
 
 @pytest.mark.parametrize("packages", [TODAY, IPEX_ERA, {}], ids=["today", "IPEX era", "none"])
@@ -186,7 +155,7 @@ def test_recorded_machines_end_clean(shape: dict[str, Any], packages: dict[str, 
     facts = probe(machine(None, **shape, record={"packages": packages}))
     after = sourced(facts)
     assert settings_of(fix_script(diagnose(after))) == {}
-    launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised_ranks(after)} python train.py --use_cpu"
+    launch = f"MASTER_ADDR=10.0.0.7 mpirun -n {advised(after).ranks} python train.py --use_cpu"
     condemned = {finding.code for finding in check_file(launch, "run.sh", after)}
     assert "file-oversubscribed" not in condemned
 

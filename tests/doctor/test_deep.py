@@ -8,7 +8,7 @@ from importlib import util
 import pytest
 from stacks import IPEX_ERA, TODAY, machine
 
-from cputune.doctor.checks import children
+from cputune.doctor import deep
 from cputune.doctor.deep import deep_findings
 from cputune.doctor.finding import Severity
 from cputune.host import Command, Completed, Host, LiveHost
@@ -236,7 +236,7 @@ def test_children_have_a_timeout_and_onednn_is_asked_to_speak():
 
 
 def test_every_deep_check_tells_its_story():
-    assert all(check.story and check.source for check in children.CHECKS)
+    assert all(check.story and check.source for check in deep.CHECKS)
 
 
 @pytest.mark.torch

@@ -986,8 +986,7 @@ def test_an_mpirun_of_an_unknown_maker_is_an_mpirun() -> None:
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        (topology(), "2 sockets ask for several ranks"),
-        (topology(sockets=1, nodes_per_socket=2), "2 NUMA nodes of 1 socket ask for"),
+        (topology(), "advised are 2 ranks: a rank for each of 2 sockets"),
         (topology(sockets=1), ""),
     ],
 )

@@ -13,12 +13,10 @@ from nodes.fakes import FakeReach
 
 from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.hosts import SeenHost, look, look_at_hosts
-from cputune.doctor.hosts.look import own_findings
-from cputune.doctor.hosts.registry import CHECKS
-from cputune.errors import Unreachable, UsageError
+from cputune.doctor.hosts.look import CHECKS, own_findings
+from cputune.errors import UsageError
 from cputune.facts import Launcher
-from cputune.nodes.line import Line
-from cputune.nodes.named import Node
+from cputune.remote.named import Node
 
 BY_CODE = {check.code: check for check in CHECKS}
 OPEN_MPI = Launcher(name="mpirun", path="/usr/bin/mpirun", dialect="openmpi4", version="4.1.4")
@@ -164,7 +162,7 @@ def test_what_several_hosts_have_by_themselves_is_told_once() -> None:
     assert [one.evidence for one in told] == ["a: too slow (also on b, c)"]
 
 
-def test_hosts_are_looked_at_through_their_lines(tmp_path: Path) -> None:
+def test_hosts_are_looked_at_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("echo\n")
     refusing = ("sh", "-c", "echo no >&2; exit 255")
     reach = FakeReach(instead={"c": refusing})
@@ -178,25 +176,13 @@ def test_hosts_are_looked_at_through_their_lines(tmp_path: Path) -> None:
 
 def test_a_python_that_is_not_there_is_a_finding() -> None:
     seen = look_at_hosts([Node(name="a")], FakeReach(), python="/no/python")
-    assert "/no/python is no Python that can be asked on a" in _reason(seen.hosts)
+    assert "there is no /no/python" in _reason(seen.hosts)
     with pytest.raises(UsageError, match="there is nothing at"):
         look_at_hosts([Node(name="a")], FakeReach(), launch="/no/launch")
 
 
 def _reason(hosts: Sequence[SeenHost]) -> str:
     return hosts[0].reason or ""
-
-
-def test_a_host_that_is_lost_while_all_are_asked_is_a_finding(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def lost(pairs: Sequence[tuple[SeenHost, Line]]) -> tuple[Finding, ...]:
-        raise Unreachable(pairs[1][0].name, "the connection was cut")
-
-    monkeypatch.setattr(look, "LIVE", (lost,))
-    seen = look_at_hosts([Node(name="a"), Node(name="b")], FakeReach())
-    (finding,) = [one for one in seen.findings if one.code == "hosts-unreachable"]
-    assert finding.evidence.startswith("b: the connection was cut")
 
 
 def test_a_launch_that_is_a_whole_disk_is_refused_at_once(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 from hosts.builder import machine
 
 from cputune.doctor import diagnose
-from cputune.doctor.looked import looked_at
-from cputune.doctor.registry import CHECKS, THEMES
+from cputune.doctor.registry import CHECKS, THEMES, looked_at
 from cputune.facts import HostFacts, Unknown
 from cputune.probing import probe
 

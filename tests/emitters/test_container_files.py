@@ -28,14 +28,17 @@ def test_the_image_has_the_versions_that_were_measured() -> None:
     assert "https://download.pytorch.org/whl/cpu 'torch==2.13.0'\n" in text
     assert "'transformers==5.23.0' 'accelerate==1.15.0' datasets\n" in text
     assert "libtcmalloc-minimal4" in text
-    assert "COPY --chown=1000:1000 --from=launch rank.py train.py recipe.json /workspace/\n" in text
+    assert (
+        "COPY --chown=1000:1000 --from=launch rank.py train.py recipe.json place.py /workspace/\n"
+        in text
+    )
 
 
 def test_a_script_of_the_user_comes_with_its_directory() -> None:
     case = one_socket()
     text = named(emit(case.result, "trainjob", workload=script_workload()), "Dockerfile")
     assert "WORKDIR /workspace/project\nCOPY --chown=1000:1000 . .\n" in text
-    assert "COPY --chown=1000:1000 --from=launch rank.py carry.py /workspace/\n" in text
+    assert "COPY --chown=1000:1000 --from=launch rank.py carry.py place.py /workspace/\n" in text
     assert " datasets\n" in text
 
 
@@ -130,3 +133,9 @@ def test_a_placeholder_is_refused_when_it_is_used(tmp_path: Path) -> None:
     assert answer.returncode == 3
     assert "error: the image is still a placeholder: <your-registry>/" in answer.stderr
     assert "hint: cputune emit --format pytorchjob --image" in answer.stderr
+
+
+def test_what_lies_beside_the_script_by_chance_stays_out_of_the_image() -> None:
+    files = emit(one_socket().result, "pytorchjob", workload=script_workload())
+    ignored = named(files, "Dockerfile.dockerignore").split("\n")
+    assert {"**/.git", "**/.env*", "**/*.db*", "**/*.pem", "**/.netrc", "**/.venv"} <= set(ignored)

@@ -9,8 +9,7 @@ import pytest
 from emit_machines import one_socket
 from test_emit_contract import SHELL_FORMATS, Launch, files_for
 
-from cputune.carrier.cleared import CLEARED, is_cleared
-from cputune.carrier.environment import base_environment
+from cputune.carrier.environment import CLEARED, base_environment, is_cleared
 from cputune.emitters import shell
 
 LISTED = [name.replace("*", "NAME") for group in CLEARED for name in group.names]

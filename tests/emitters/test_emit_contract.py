@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from scripts import shellcheck
 
 from cputune.cores import usable_cores
-from cputune.emitters import FORMATS, Cluster, EmittedFile, emit, parse_hosts
+from cputune.emitters import FORMATS, Cluster, Emission, EmittedFile, emit, parse_hosts
 from cputune.emitters.job import make_job
 from cputune.errors import CputuneError, UsageError
 from cputune.inside.carry import Force
@@ -668,7 +668,7 @@ class TestOneCcl:
     def test_its_mpi_is_intel_mpi_whatever_was_found(self) -> None:
         case = two_sockets_smt()
         facts = machine("x", sockets=2, cores=28, smt=True, mpi="openmpi4")
-        assert make_job(case.result, facts=facts, nodes=1).mpi == "intelmpi"
+        assert make_job(case.result, Emission(facts=facts, nodes=1)).mpi == "intelmpi"
 
     def test_bindings_that_are_not_there(self, launch: Launch) -> None:
         fake = launch.bin / "python3"
@@ -679,7 +679,7 @@ class TestOneCcl:
 
 class TestHeader:
     def test_it_says_what_was_measured(self) -> None:
-        job = make_job(one_socket().result)
+        job = make_job(one_socket().result, Emission())
         said = " ".join(job.header)
         assert "31.4 samples/s (95 % interval 31.1 to 31.8)" in said
         assert "1.57 (1.51 to 1.62)" in said
@@ -689,7 +689,7 @@ class TestHeader:
     def test_it_repeats_what_the_result_has_to_say(self) -> None:
         case = one_socket()
         result = replace(case.result, notes=("the machine was never quiet",))
-        assert "Note: the machine was never quiet" in make_job(result).header
+        assert "Note: the machine was never quiet" in make_job(result, Emission()).header
 
     def test_it_names_what_the_plan_was_compared_with(self) -> None:
         case = one_socket()
@@ -697,7 +697,7 @@ class TestHeader:
             case.result.baseline,
             plan=replace(case.result.best.plan, allocator="default", preload=()),
         )
-        said = " ".join(make_job(replace(case.result, baseline=other)).header)
+        said = " ".join(make_job(replace(case.result, baseline=other), Emission()).header)
         assert "2 × 4 threads, bf16, gloo ran at 20 samples/s" in said
         assert "as found" not in said
 

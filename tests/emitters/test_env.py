@@ -9,7 +9,7 @@ import sys
 import pytest
 from emit_machines import Case, one_socket, script_workload, two_sockets_smt
 
-from cputune.emitters import PRINTED_FORMATS, emit
+from cputune.emitters import PRINTED_FORMATS, Emission, emit
 from cputune.emitters.job import make_job
 
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -35,7 +35,9 @@ def test_a_shell_evaluates_it(shell: str, case: Case) -> None:
     text = "\n".join(line for line in file.text.splitlines() if "LD_PRELOAD=" not in line)
     seen = evaluated(shell, text, RANK="1")
     plan = case.result.best.plan
-    for name, value in make_job(case.result, facts=case.facts, nodes=1).environment.items():
+    for name, value in make_job(
+        case.result, Emission(facts=case.facts, nodes=1)
+    ).environment.items():
         assert name == "LD_PRELOAD" or seen[name] == value
     assert "MKL_NUM_THREADS" not in seen
     assert (seen["RANK"], seen["WORLD_SIZE"]) == ("1", str(plan.processes_per_node))

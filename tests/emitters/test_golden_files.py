@@ -14,14 +14,14 @@ from scripts import shellcheck
 
 import cputune.emitters.header
 from cputune.emitters import FORMATS, EmittedFile, emit
-from cputune.emitters.command import CARRY_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
-from cputune.emitters.job import RANK_SCRIPT
+from cputune.emitters.command import CARRY_SCRIPT, RANK_SCRIPT, RECIPE_FILE, TRAIN_SCRIPT
+from cputune.emitters.container import PLACE_SCRIPT
 from cputune.emitters.shell import MEET_SCRIPT
 from cputune.verifier import CONSUMERS
 from cputune.verifier.artefact import format_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-COMPANIONS = (RANK_SCRIPT, MEET_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
+COMPANIONS = (RANK_SCRIPT, MEET_SCRIPT, PLACE_SCRIPT, CARRY_SCRIPT, TRAIN_SCRIPT, RECIPE_FILE)
 SCRIPTS = sorted(GOLDEN.glob("*/*/*.sh"))
 
 
@@ -96,4 +96,4 @@ def _mappings(node: object) -> list[dict[str, object]]:
 @pytest.mark.parametrize("format", FORMATS)
 def test_who_verifies_knows_the_format_again(format: str) -> None:
     assert format_of(emitted("one-socket", format)[0].text) == format
-    assert any(format in consumer.formats for consumer in CONSUMERS)
+    assert set(FORMATS[format].consumers) <= set(CONSUMERS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import io
 import json
 import os
 import runpy
@@ -17,18 +16,27 @@ from types import ModuleType
 import pytest
 
 import cputune.emitters
+from cputune import placing
 
 RANK = Path(cputune.emitters.__file__).with_name("_rank.py")
 SHOW = """import json, os, sys
 print(json.dumps([sys.argv[1:], sorted(os.sched_getaffinity(0)), dict(os.environ)]))"""
+BESIDE: dict[str, str] = {}
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 ALLOWED = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture(autouse=True)
+def _beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rank.py finds place.py beside itself; here by PYTHONPATH."""
+    (tmp_path / "place.py").symlink_to(placing.__file__)
+    monkeypatch.setitem(BESIDE, "PYTHONPATH", str(tmp_path))
 
 
 def start(
     *words: str, prefix: tuple[str, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    variables = {"PATH": os.environ["PATH"], **environment}
+    variables = {"PATH": os.environ["PATH"], **BESIDE, **environment}
     return subprocess.run(
         [*prefix, sys.executable, str(RANK), *words],
         env=variables,
@@ -313,49 +321,3 @@ def test_numbers_have_six_digits_at_most(rank: ModuleType) -> None:
     assert rank.number("999999", "it") == 999_999
     with pytest.raises(rank.RankError):
         rank.number("1000000", "it")
-
-
-def test_siblings_that_are_not_told_are_none(
-    rank: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert rank.siblings(999_999) == {999_999}
-    monkeypatch.setattr(rank, "open", lambda *a, **k: io.StringIO("rubbish"), raising=False)
-    assert rank.siblings(0) == {0}
-    monkeypatch.setattr(rank, "open", lambda *a, **k: io.StringIO("0,4-5\n"), raising=False)
-    assert rank.siblings(0) == {0, 4, 5}
-
-
-@pytest.mark.parametrize(
-    ("ranks", "threads", "workers", "asked", "bound", "affinity"),
-    [
-        (2, 1, 0, 4, [[0], [2]], None),  # a core each
-        (2, 2, 0, 4, [[0, 1], [2, 3]], None),  # more threads than cores: siblings too
-        (1, 2, 0, 4, [[0, 2]], None),
-        (2, 1, 1, 4, [[1], [3]], "0,2"),  # a worker on the first CPU of each share
-        (2, 1, 0, 3, [], None),  # more CPUs than it asked for are not its own
-        (3, 2, 0, 4, [], None),  # fewer than its ranks need
-    ],
-)
-def test_a_pod_with_siblings_is_cut_by_cores(
-    rank: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    ranks: int,
-    threads: int,
-    workers: int,
-    asked: int,
-    bound: list[list[int]],
-    affinity: str | None,
-) -> None:
-    taken: list[list[int]] = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: taken.append(cpus))
-    monkeypatch.setattr(rank, "siblings", lambda cpu: {cpu // 2 * 2, cpu // 2 * 2 + 1})
-    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
-    monkeypatch.setenv("CCL_WORKER_COUNT", str(workers))
-    monkeypatch.setenv("CCL_WORKER_AFFINITY", "")
-    for local_rank in range(ranks):
-        rank.share_pod(ranks, local_rank, asked)
-    assert taken == bound
-    assert os.environ["CCL_WORKER_AFFINITY"] == (affinity or "")
-    assert capsys.readouterr().err.count("note: ") == (not bound)

@@ -18,7 +18,7 @@ import sys
 import time
 
 from cputune.inside import state
-from cputune.inside.speak import Speaker
+from cputune.inside.messages import Speaker
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 THREADS = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))

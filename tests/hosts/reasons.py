@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cputune.host import Host
 from cputune.probing import probe
-from cputune.report.host import host_document
+from cputune.report.machine import host_document
 
 
 def nulls(value: object, path: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from cputune.inside.oneccl import workers
+from cputune.inside.state import ccl_workers
 
 OWN = os.getpid()
 
@@ -27,28 +27,28 @@ MAIN, POOL, AUTOGRAD = ("python", "1-2"), ("python", "1-2"), ("pt_autograd_0", "
 
 
 def test_a_worker_is_bound_to_one_cpu_and_has_no_name(process):
-    assert workers({}, process(MAIN, POOL, ("python", "3"), ("python", "0"), AUTOGRAD)) == (
+    assert ccl_workers({}, process(MAIN, POOL, ("python", "3"), ("python", "0"), AUTOGRAD)) == (
         [0, 3],
         "",
     )
 
 
 def test_oneccl_that_has_switched_its_workers_off_has_none(process):
-    assert workers({}, process(MAIN, POOL, AUTOGRAD)) == ([], "")
+    assert ccl_workers({}, process(MAIN, POOL, AUTOGRAD)) == ([], "")
 
 
 def test_on_one_cpu_a_worker_of_that_cpu_is_not_known(process):
-    found, why = workers({}, process(("python", "1"), ("python", "1")))
+    found, why = ccl_workers({}, process(("python", "1"), ("python", "1")))
     assert found is None
     assert "one CPU" in why
 
 
 def test_a_worker_elsewhere_is_known_though_the_rank_has_one_cpu(process):
-    assert workers({}, process(("python", "1"), ("python", "0"))) == ([0], "")
+    assert ccl_workers({}, process(("python", "1"), ("python", "0"))) == ([0], "")
 
 
 def test_threads_that_openmp_binds_are_not_taken_for_workers(process):
     bound = process(MAIN, ("python", "1"), ("python", "2"))
-    found, why = workers({"OMP_PROC_BIND": "close"}, bound)
+    found, why = ccl_workers({"OMP_PROC_BIND": "close"}, bound)
     assert found is None
     assert "OMP_PROC_BIND" in why

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from cputune.inside import clock
+from cputune.inside import meter as clock
 
 
 class FakeProc:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cputune.inside.messages import RANK_NAMES, Speaker
 from cputune.inside.meter import Meter, samples_in
-from cputune.inside.speak import RANK_NAMES, Speaker
 from cputune.ranks.listen import Post
 from cputune.ranks.work_folder import WorkFolder
 

@@ -12,8 +12,7 @@ import pytest
 from machines import TODAY, machine
 
 import cputune
-from cputune.carrier.command import carried
-from cputune.carrier.flags import batch_flags
+from cputune.carrier.command import batch_flags, carried
 from cputune.errors import UsageError
 from cputune.knobs import knob_named
 from cputune.plan import Plan

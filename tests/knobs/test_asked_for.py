@@ -1,4 +1,4 @@
-"""Knobs that are varied only where somebody asks: dropout masks of bytes, products in bf16."""
+"""What is set in torch itself: dropout masks of bytes, and, where asked for, products in bf16."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from machines import TODAY, machine
 
 import cputune
 from cputune.carrier.command import carried, launch_command
-from cputune.emitters.interface import Job
+from cputune.emitters import Emission
+from cputune.emitters.format import LaunchJob
 from cputune.emitters.job import make_job
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
@@ -54,9 +55,9 @@ def why(facts: HostFacts, what: str, *knobs: str) -> str:
 
 class TestAskingForAKnob:
     def test_nobody_asks_and_it_stays_as_it_is_today_with_the_reason(self) -> None:
-        assert values_of(amd(), "dropout") == {"torch"}
-        assert "others than torch's" in why(amd(), "dropout")
+        assert values_of(amd(), "products") == {"fp32"}
         assert why(amd(), "products").endswith("(--knobs +products)")
+        assert values_of(amd(), "dropout") == {"torch", "bytes"}
 
     def test_a_plus_varies_it_beside_the_usual_ones(self) -> None:
         assert values_of(amd(), "dropout", "+dropout") == {"torch", "bytes"}
@@ -67,13 +68,14 @@ class TestAskingForAKnob:
         assert values_of(amd(), "precision", "dropout") == {"fp32"}
         assert values_of(amd(), "precision", "ranks", "+dropout") == {"fp32"}
         assert values_of(amd(), "dropout", "ranks", "+dropout") == {"torch", "bytes"}
+        assert values_of(amd(), "dropout", "ranks") == {"torch"}
 
     def test_a_value_that_it_is_held_at_is_asking_too(self) -> None:
         assert values_of(amd(), "dropout", dropout="bytes") == {"bytes"}
 
     def test_the_usual_ones_are_all_the_others(self) -> None:
         assert varied(None) == {knob.name for knob in KNOBS if knob.asked_for is None}
-        assert varied(["+dropout"]) == varied(None) | {"dropout"}
+        assert varied(["+products"]) == varied(None) | {"products"}
         with pytest.raises(UsageError, match="'colour'"):
             varied(["+colour"])
 
@@ -189,7 +191,7 @@ class TestTheWayIntoAScript:
         assert "others than torch's for the same seed" in done.stderr
 
 
-def launch(plan: Plan, *, carrier: bool = True) -> Job:
+def launch(plan: Plan, *, carrier: bool = True) -> LaunchJob:
     facts = amd()
     measured = Measured(plan=plan, samples_per_second=Throughput(median=2.0, low=1.9, high=2.1))
     result = Result(
@@ -201,4 +203,4 @@ def launch(plan: Plan, *, carrier: bool = True) -> Job:
         speedup=Speedup(ratio=1.0, low=0.9, high=1.1),
         trials=(),
     )
-    return make_job(result, facts=facts, carrier=carrier)
+    return make_job(result, Emission(facts=facts, carrier=carrier))

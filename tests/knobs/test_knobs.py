@@ -8,13 +8,28 @@ from dataclasses import replace
 import pytest
 from machines import machine
 
+from cputune.carrier.environment import is_cleared
 from cputune.errors import UsageError
+from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Knob, knob_named
+from cputune.knobs.record import KEPT
 from cputune.layout import guide_plan
 from cputune.plan import Plan
+from cputune.stack import Versions, takes
 
 PLAN = guide_plan(machine(sockets=2, cores_per_socket=4))
 FACTS = machine(libraries=("tcmalloc", "jemalloc", "libiomp5"))
+
+RICH = replace(
+    PLAN,
+    backend="ccl",
+    ccl_workers=1,
+    ccl_cpus=((0,), (4,)),
+    ipex=True,
+    allocator="jemalloc",
+    openmp="libiomp5",
+)
+"""A plan that sets what many knobs can."""
 
 every_knob = pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
 
@@ -53,22 +68,34 @@ class TestEveryKnob:
         ]
         assert all(one not in carried[:index] for index, one in enumerate(carried))
 
-    def test_nothing_is_held_against_a_rank_that_shows_nothing(self, knob: Knob) -> None:
-        if knob.name != "ipex":  # hooks that saw no IPEX say so
-            assert all(shown.seen(PLAN, {}) is None for shown in knob.shown)
+    def test_what_shows_it_is_in_the_state_of_a_rank(self, knob: Knob) -> None:
+        assert {shown.key for shown in knob.shown} <= RankState.__annotations__.keys()
+        assert all(shown.seen(PLAN, {}) is None for shown in knob.shown)
+
+    def test_its_argument_has_a_row_in_the_stack(self, knob: Knob) -> None:
+        if knob.argument is not None:
+            takes(Versions.from_names({}), knob.argument.name)
+
+    def test_its_variables_are_cleared_before_they_are_set(self, knob: Knob) -> None:
+        plans = [PLAN, RICH]
+        if knob.choices is not None and knob.put is not None:
+            there = knob.choices(FACTS, Ask()).values
+            plans += [p for value in there if (p := knob.put(PLAN, value, FACTS)) is not None]
+        named = {name for plan in plans for name in knob.variables(plan)}
+        assert all(is_cleared(name) for name in named)
+
+    def test_says_what_it_keeps_of_the_training(self, knob: Knob) -> None:
+        assert knob.keeps in KEPT
+
+
+def test_a_knob_that_no_rank_shows_says_why() -> None:
+    smt = knob_named("smt")
+    with pytest.raises(ValueError, match="smt: ranks show a knob, or it says why"):
+        replace(smt, unseen=None)
 
 
 def test_no_two_knobs_share_a_name_a_variable_or_an_argument() -> None:
-    plan = replace(
-        PLAN,
-        backend="ccl",
-        ccl_workers=1,
-        ccl_cpus=((0,), (4,)),
-        ipex=True,
-        allocator="jemalloc",
-        openmp="libiomp5",
-    )
-    carried = [n for knob in KNOBS for n in (*knob.variables(plan), *knob.arguments(plan))]
+    carried = [n for knob in KNOBS for n in (*knob.variables(RICH), *knob.arguments(RICH))]
     assert len(set(carried)) == len(carried)
     assert len(set(NAMES)) == len(NAMES) == len(TODAY)
 
@@ -89,6 +116,7 @@ def test_an_unknown_knob_is_named_with_those_that_there_are() -> None:
         ("allocator", {"allocator": "jemalloc"}, "default", "jemalloc"),
         ("openmp", {"openmp": "libgomp"}, None, "libgomp"),
         ("ipex", {"ipex": True}, "off", "on"),
+        ("ipex", {"ipex": False}, "off", "off"),
     ],
 )
 def test_what_a_rank_shows_is_held_against_the_plan(

@@ -12,14 +12,13 @@ import pytest
 from machines import machine
 
 import cputune
-from cputune.carrier.cleared import is_cleared
-from cputune.carrier.environment import LOADED_ONCE
+from cputune.carrier.environment import LOADED_ONCE, is_cleared
 from cputune.facts import HostFacts
 from cputune.knobs import knob_named
 from cputune.plan import Plan
 from cputune.workload import Workload
 
-JOB = Workload.from_recipe("bert-mini")
+JOB = replace(Workload.from_recipe("bert-mini"), mapped_blocks=40)
 KNOB = knob_named("malloc")
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 KEPT, HUGE = (PLAN.with_setting("malloc", value) for value in ("kept", "huge_pages"))
@@ -53,9 +52,15 @@ def test_huge_pages_are_left_out_where_the_kernel_gives_none(
     assert reason in next(out.why for out in left_out if out.what == "malloc=huge_pages")
 
 
-def test_is_asked_for() -> None:
-    space = cputune.search_space(with_pages("madvise"), JOB)
-    assert {plan.setting("malloc") for plan in space.plans()} == {"default"}
+@pytest.mark.parametrize(
+    ("blocks", "values"),
+    [(None, {"default"}), (0, {"default"}), (40, {"default", "kept", "huge_pages"})],
+)
+def test_is_varied_where_the_launch_of_today_gives_memory_back(
+    blocks: int | None, values: set[str]
+) -> None:
+    space = cputune.search_space(with_pages("madvise"), replace(JOB, mapped_blocks=blocks))
+    assert {plan.setting("malloc") for plan in space.plans()} == values
 
 
 def test_its_variables_are_read_as_a_process_starts_and_others_are_cleared() -> None:

@@ -13,7 +13,7 @@ import pytest
 from machines import machine
 
 import cputune
-from cputune.carrier.flags import training_flags
+from cputune.carrier.command import training_flags
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
 from cputune.knobs import knob_named

@@ -12,8 +12,7 @@ import pytest
 from machines import TODAY, machine
 
 import cputune
-from cputune.carrier.command import carried
-from cputune.carrier.flags import training_flags
+from cputune.carrier.command import carried, training_flags
 from cputune.knobs import knob_named
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cputune.nodes.named import Node
-from cputune.nodes.reach import Explained
+from cputune.remote.named import Node
+from cputune.remote.reach import Explained, Ssh
 
 
 @dataclass(frozen=True, kw_only=True)
 class FakeReach:
-    """Starts the program here; ``instead`` maps names of hosts to other commands."""
+    """Starts the program here; ``instead`` maps names of hosts to other commands.
+
+    ``started`` is put before the program on all hosts.
+    """
 
     name: str = "a fake"
     variables: Mapping[str, str] = field(default_factory=dict)
     instead: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    started: Sequence[str] = ()
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self.instead.get(node.name, program))
+        return (*self.started, *self.instead.get(node.name, program))
 
     def explain(self, node: Node, code: int | None, said: str) -> Explained:
-        return f"it ended with {code}: {said.strip()[-200:]}", None
+        return Ssh().explain(node, code, said)

@@ -15,8 +15,8 @@ from nodes.launches import tiny
 from nodes.namespaces import Odd
 
 from cputune.doctor.hosts import HostsDiagnosis, look_at_hosts
-from cputune.nodes.named import parse_hosts
-from cputune.nodes.reach import find_reach
+from cputune.remote.named import parse_hosts
+from cputune.remote.reach import find_reach
 
 pytestmark = pytest.mark.nodes
 

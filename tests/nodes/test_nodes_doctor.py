@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,17 +15,6 @@ from nodes.namespaces import Odd, until
 pytestmark = pytest.mark.nodes
 
 DOCTOR = (sys.executable, "-m", "cputune", "doctor", "--json", "--fail-on", "never")
-LINE = """
-import sys
-sys.path.append({tests!r})
-from cputune.nodes.line import Line
-from cputune.nodes.named import Node
-from cputune.nodes.reach import find_reach
-line = Line.open(find_reach(ssh={ssh!r}), Node(name="beta"))
-line.spawn(["sh", "-c", "setsid sleep 300 & sleep 300"])
-print("begun", flush=True)
-sys.stdin.readline()
-"""
 
 
 def doctor(
@@ -112,28 +99,6 @@ def test_a_host_that_is_cut_off_is_a_finding(hosts: Cluster) -> None:
     assert [host["reached"] for host in seen["hosts"]] == [True, False]
     assert set(evidence(seen)) == {"hosts-unreachable"}
     assert evidence(doctor(hosts)) == {}
-
-
-@pytest.mark.parametrize("way", ["killed", "cut off"])
-def test_what_runs_there_ends_when_we_are_gone(hosts: Cluster, way: str) -> None:
-    text = LINE.format(ssh=" ".join(hosts.ssh), tests=str(Path(__file__).parents[1]))
-    near = subprocess.Popen(
-        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with near:
-        assert near.stdout is not None
-        assert near.stdout.readline() == b"begun\n"
-        assert any("sleep 300" in words for words in hosts.left("beta"))
-        if way == "killed":
-            os.kill(near.pid, signal.SIGKILL)
-        else:
-            hosts.cut("beta")
-        try:
-            until(lambda: not any("sleep" in words for words in hosts.left("beta")))
-        finally:
-            hosts.mend("beta")
-            near.kill()
-    nothing_stays(hosts)
 
 
 def _with_key(hosts: Cluster, key: Path, folder: Path) -> str:

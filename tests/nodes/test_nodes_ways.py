@@ -8,8 +8,8 @@ import pytest
 
 from cputune.errors import CannotError, UsageError
 from cputune.host import Completed, Host
-from cputune.nodes.named import Node, allocated_nodes, parse_distinct_hosts
-from cputune.nodes.reach import Mpirun, Reach, Srun, Ssh, find_reach
+from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts
+from cputune.remote.reach import Mpirun, Reach, Srun, Ssh, find_reach
 
 NODE = Node(name="n2")
 

@@ -52,7 +52,7 @@ def result_of(tuner: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
     return json.loads((folder / "cputune.json").read_text())
 
 
-def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
+def until(is_so: Callable[[], object], seconds: float = 150.0) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, "it has not come to that"

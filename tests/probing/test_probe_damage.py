@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cputune.errors import HostError
 from cputune.host import RecordedHost
 from cputune.probing import probe
-from cputune.report.host import host_document
+from cputune.report.machine import host_document
 
 GARBAGE = [
     b"",

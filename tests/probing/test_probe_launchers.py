@@ -13,7 +13,7 @@ from hosts.builder import machine
 from cputune.facts import HostFacts
 from cputune.host import LiveHost
 from cputune.probing import probe
-from cputune.probing.launchers import parse_version
+from cputune.probing.installed import parse_version
 
 SPOKEN = {
     # what the packages of PyPI and Debian print
@@ -94,7 +94,7 @@ def test_programs_on_path_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_launcher_that_hangs_is_ended_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cputune.probing.launchers.VERSION_TIMEOUT_SECONDS", 1.5)
+    monkeypatch.setattr("cputune.probing.installed.VERSION_TIMEOUT_SECONDS", 1.5)
     script = f"#!/bin/sh\ntrap '' INT\nsleep 60 & echo $! > {tmp_path}/child\nwait\nsleep 60\n"
 
     facts = probed_with(monkeypatch, tmp_path, mpirun=script)

@@ -40,12 +40,18 @@ def test_names_and_versions_come_from_the_directories(tmp_path: Path) -> None:
     install(tmp_path, "torch", "2.13.0+cpu", requires=("sympy", "pytest; extra == 'test'"))
     (tmp_path / "six-1.16.0-py3.11.egg-info").mkdir()
     (tmp_path / "~orch-2.6.0.dist-info").mkdir()  # pip's left-over of a broken upgrade
+    (tmp_path / "~orch").mkdir()
     (tmp_path / "notes.txt").write_text("")
 
     found = read_distributions([str(tmp_path), str(tmp_path), str(tmp_path / "none")], None)
 
-    assert named(found) == {"click": "8.1.7", "six": "1.16.0", "torch": "2.13.0+cpu"}
-    torch = found[-1]
+    assert named(found) == {
+        "click": "8.1.7",
+        "six": "1.16.0",
+        "torch": "2.13.0+cpu",
+        "~orch": "2.6.0",
+    }
+    torch = found[-2]
     assert torch.requires == ("sympy",)
     assert (torch.location, torch.installer) == (str(tmp_path), "pip")
 

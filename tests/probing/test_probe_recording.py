@@ -19,7 +19,7 @@ from cputune.host import Completed, LiveHost, RecordedHost
 from cputune.probing import probe
 from cputune.probing.recording import record
 from cputune.probing.scrub import Scrubber
-from cputune.report.host import host_document
+from cputune.report.machine import host_document
 
 POD = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7f3a_91c2.slice"
 UNTOUCHED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cputune.inside.messages import RankState
-from cputune.ranks.batch import refuse_impossible
+from cputune.ranks.compare import refuse_impossible
 from cputune.steps import Infeasible
 from cputune.workload import Workload
 

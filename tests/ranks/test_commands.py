@@ -17,7 +17,7 @@ from cputune.facts import HostFacts
 from cputune.inside import CPUS_VARIABLE
 from cputune.plan import Plan
 from cputune.ranks import commands
-from cputune.ranks.ports import held_port
+from cputune.ranks.supervisor_main import held_port
 from cputune.steps import Infeasible
 from cputune.workload import Workload
 
@@ -159,7 +159,7 @@ def test_oneccl_ranks_are_started_by_the_mpirun_of_its_setvars(
     base = base_environment({"PATH": os.environ["PATH"]}, CCL, way.variables, offline=False)
     variables = {
         **way.variables,
-        **commands.trial_variables("/s", Path("/scratch"), way.force, CCL.cpus),
+        **commands.trial_variables("/s", Path("/scratch"), way.force),
     }
     (job,) = commands.mpi_ranks(CCL, ["t.py", "--x"], base, variables, hostless, port=4321)
     assert job["argv"][:5] == [str(oneccl / "bin" / "mpirun"), "-n", "2", "-ppn", "2"]

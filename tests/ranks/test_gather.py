@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune.ranks.gather import Gather
+from cputune.ranks.job import Gather
 from cputune.steps import Step
 
 

@@ -1,32 +1,43 @@
-"""One job on two hosts: started, observed, stopped and ended on both."""
+"""A plan over two hosts is one job: its trial is the emitted launch, and nothing of it stays."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from ranks.fake_hosts import fake_hosts
+from nodes.fakes import FakeReach
 
 import cputune
-from cputune.facts import HostFacts
+from cputune.emitters.format import Emission
+from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
+from cputune.facts import HostFacts, Link, Network
+from cputune.options import Cluster
 from cputune.plan import Plan
-from cputune.probing.quiet import Surroundings
-from cputune.ranks.hosts import RankHosts
+from cputune.ranks import engines, hosts
+from cputune.ranks.hosts import RankHost, RankHosts, interfaces_between, open_hosts
 from cputune.ranks.runner import ProcessRunner
+from cputune.remote.named import Node
+from cputune.remote.probed import Probed, probe_each
+from cputune.remote.reach import Mpirun, Reach, Srun
 from cputune.steps import HostLost, Infeasible
 from cputune.workload import Workload
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
 CPUS = sorted(os.sched_getaffinity(0))
 TWO = Plan(nodes=2, processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
-FOUR = Plan(nodes=2, processes_per_node=2, threads_per_process=1, cpus=((CPUS[0],), (CPUS[-1],)))
 FIRST_ALONE = Plan(processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
+NAMES = ("127.0.0.1", "localhost")
+RECIPE = Workload.from_recipe("bert-mini")
+JOB = Workload.script([str(LIGHT), "0.002"])
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +45,15 @@ def facts() -> HostFacts:
     return cputune.probe()
 
 
-@pytest.fixture
-def hosts(facts: HostFacts) -> Iterator[RankHosts]:
-    with fake_hosts(facts, "alpha", "beta") as hosts:
-        yield hosts
+def two(facts: HostFacts, reach: Reach | None = None) -> RankHosts:
+    """Two names of this machine."""
+    found = [RankHost(node=Node(name=name), facts=facts) for name in NAMES]
+    return RankHosts(hosts=found, reach=reach or FakeReach())
 
 
 @pytest.fixture
-def runner(facts: HostFacts, hosts: RankHosts) -> Iterator[ProcessRunner]:
-    job = Workload.script([str(LIGHT), "0.002"])
-    with ProcessRunner(job, facts, hosts=hosts, fresh=True) as runner:
-        runner._offline = True
+def runner(facts: HostFacts) -> Iterator[ProcessRunner]:
+    with ProcessRunner(JOB, facts, hosts=two(facts), offline=True) as runner:
         yield runner
     assert not training()
 
@@ -54,47 +63,48 @@ def training() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if str(LIGHT) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+            words = process.cmdline()
+            if words[-2:-1] == [str(LIGHT)] and "torch.distributed.run" not in words:
                 found.append(process)
         except psutil.Error:
             continue
     return found
 
 
-def agents() -> list[psutil.Process]:
-    """Those that the ranks are below, in the order of the hosts."""
-    return sorted({rank.parents()[1] for rank in training()}, key=lambda agent: agent.pid)
-
-
-def test_the_ranks_of_all_hosts_are_one_job(runner: ProcessRunner) -> None:
-    with closing(runner.steps(FOUR)) as steps:
-        first = next(steps)
-        assert len(training()) == 4
-        assert len(agents()) == 2
-    assert [state["world_size"] for state in runner.observed()] == [4] * 4
-    assert first.samples == 8
-    assert not training()
-
-
-def test_a_plan_for_one_node_runs_on_the_first_host_alone(runner: ProcessRunner) -> None:
-    with closing(runner.steps(FIRST_ALONE)) as steps:
-        next(steps)
-        assert len(agents()) == 1
-
-
-def test_a_rank_with_other_cpus_than_its_node_has_is_seen(runner: ProcessRunner) -> None:
-    there = ((CPUS[-1],),)
-    differ = TWO.on_nodes([TWO.cpus, there])
-    with closing(runner.steps(differ)) as steps:
-        next(steps)
-    assert [state["affinity"] for state in runner.observed()] == [str(CPUS[0]), str(CPUS[-1])]
-
-
-def test_who_computes_on_a_host_is_named_with_it(
-    hosts: RankHosts, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.torch
+def test_the_ranks_of_all_hosts_are_one_job_and_a_lost_host_ends_it(
+    runner: ProcessRunner, facts: HostFacts
 ) -> None:
-    monkeypatch.setattr("cputune.ranks.hosts.look_around", lambda host: Surroundings(steal_share=1))
-    assert [who.partition(" on ")[2].split()[-1] for who in hosts.neighbours()] == ["alpha", "beta"]
+    with closing(runner.steps(TWO)) as steps:
+        assert next(steps).samples == 8
+        assert [state["world_size"] for state in runner.observed()] == [2, 2]
+        assert [state["affinity"] for state in runner.observed()] == [str(CPUS[0])] * 2
+        away = max(psutil.Process().children(recursive=True), key=_is_way)
+        away.send_signal(19)
+        away.kill()
+        with pytest.raises(HostLost, match="was lost: "):
+            list(islice(steps, 100_000))
+    assert not training()
+    with pytest.raises(HostLost):
+        next(runner.steps(TWO))
+
+
+def _is_way(process: psutil.Process) -> tuple[bool, int]:
+    """Of those that lead to a host the one to the second."""
+    words = process.cmdline()
+    return len(words) > 2 and words[1] == "-c" and "zlib" in words[2], process.pid
+
+
+@pytest.mark.torch
+def test_side_by_side_the_ranks_of_hosts_wait_for_their_turn(runner: ProcessRunner) -> None:
+    with closing(runner.living(FIRST_ALONE)) as living:
+        assert len(living.turn(3)) == 3
+        (rank,) = training()
+        before = rank.cpu_times().user
+        time.sleep(0.5)
+        assert rank.cpu_times().user - before < 0.2  # it waits, and computes nothing
+        assert len(living.turn(3)) == 3
+    assert not training()
 
 
 def test_a_plan_for_more_hosts_than_there_are_is_infeasible(runner: ProcessRunner) -> None:
@@ -103,31 +113,172 @@ def test_a_plan_for_more_hosts_than_there_are_is_infeasible(runner: ProcessRunne
         next(runner.steps(three))
 
 
-def test_a_host_that_is_lost_ends_the_trial_and_is_named(
-    runner: ProcessRunner, hosts: RankHosts
+@pytest.mark.parametrize(
+    ("reach", "format"),
+    [
+        (FakeReach(), "torchrun"),
+        (Srun(), "slurm"),
+        (Mpirun(dialect="mpich"), "mpirun"),
+        (Mpirun(dialect="openmpi4"), "mpirun"),
+    ],
+)
+def test_a_trial_is_the_emitted_launch_with_variables_that_report(
+    reach: Any, format: str, facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(runner.steps(TWO)) as steps:
-        next(steps)
-        agents()[1].kill()
-        with pytest.raises(HostLost, match=r"^beta was lost: ") as caught:
-            list(islice(steps, 100_000))
-    assert caught.value.name == "beta"
-    assert not training()
-    with pytest.raises(HostLost):
-        next(runner.steps(TWO))
-    hosts.leave_out("beta")
-    with closing(runner.steps(FIRST_ALONE)) as steps:
-        next(steps)
+    monkeypatch.setattr(engines, "_place", lambda reach, launch: None)
+    job = RECIPE.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
+    nodes = tuple(Node(name=name) for name in ("alpha", "beta"))
+    files = engines.render_for(reach, TWO, job, facts, nodes, "eth0")
+    mpi = reach.dialect if format == "mpirun" else None
+    asked = Emission(
+        facts=facts, hosts=nodes, python=sys.executable, cluster=Cluster(interface="eth0"), mpi=mpi
+    )
+    assert files == cputune.emitters.render(TWO, job, format, asked)
+    report = {"CPUTUNE_TRIAL_SOCKET": "tcp:TOKEN:4711:10.0.0.9", "CPUTUNE_TRIAL_TURNS": "1"}
+    environment = {"PATH": "/usr/bin", "HF_HOME": "/data", "HOME": "/home/me"}
+    launch = engines.Launch(
+        plan=TWO,
+        nodes=nodes,
+        files=files,
+        variables=report,
+        environment=environment,
+        home=report["CPUTUNE_TRIAL_SOCKET"],
+        folder=tmp_path / "launch-1",
+    )
+    held = format == "torchrun"
+    for number, command in enumerate(engines.commands_of(reach, launch)):
+        if held:
+            script, question = engines_question(command["input"])
+            assert "tempfile.mkdtemp" in script
+            argv, told = question["argv"], question["env"]
+            written = {
+                name.removeprefix("launch/"): text
+                for name, text in question["files"].items()
+                if name.startswith("launch/")
+            }
+            folder, own = "{folder}", {"NODE_RANK": str(number), "PORT": told["PORT"]}
+            kept = {n: v for n, v in environment.items() if n != "HOME"}
+        else:
+            argv, told = command["argv"], command["env"]
+            folder = str(tmp_path / "launch-1")
+            written = {p.name: p.read_text() for p in (tmp_path / "launch-1/launch").iterdir()}
+            own = {"LAUNCH_DIR": f"{folder}/launch"} if format == "slurm" else {}
+            kept = dict(environment)
+            if format == "mpirun":
+                kept["PATH"] = f"{folder}/bin:/usr/bin"  # an ssh that hands variables on
+        assert argv == ["bash", f"{folder}/launch/{files[0].name}"]
+        assert written == {file.name: file.text for file in files}
+        site = {"PYTHONPATH": f"{folder}/lib/cputune/inside/site"}
+        assert told == {**kept, **report, **site, **own}
 
 
-def test_side_by_side_the_ranks_of_both_hosts_stand_still(runner: ProcessRunner) -> None:
-    with closing(runner.living(TWO)) as living:
-        living.turn(3)
-        until = time.monotonic() + 20
-        while time.monotonic() < until and not all(
-            rank.status() == psutil.STATUS_STOPPED for rank in training()
+def engines_question(text: str) -> tuple[str, dict[str, Any]]:
+    import base64
+    import json
+    import zlib
+
+    script, question = (
+        zlib.decompress(base64.b64decode(line)).decode() for line in text.splitlines()
+    )
+    return script, json.loads(question)
+
+
+def test_a_far_rank_is_one_with_the_token_alone_and_speaks_once(facts: HostFacts) -> None:
+    import socket
+
+    with ProcessRunner(JOB, facts, hosts=two(facts), offline=True) as runner:
+        _, port, address = runner._post.address[4:].split(":", 2)
+        hello = b'{"event": "hello", "rank": 0, "local_rank": 0, "pid": 1}\n'
+        with socket.create_connection((address, int(port))) as wrong:
+            wrong.sendall(b"no token\n" + hello)
+            heard = [told for _ in range(3) for told in runner._post.wait(1)]
+            assert all(message is None for _, message in heard)
+            assert not any(isinstance(source, int) for source, _ in heard)
+
+
+def nodes(*names: str) -> list[Node]:
+    return [Node(name=name) for name in names]
+
+
+def refused(reach: FakeReach, *names: str, job: Workload = RECIPE) -> CputuneError:
+    with pytest.raises(CputuneError) as caught, open_hosts(nodes(*names), reach, job):
+        pass
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.fixture(scope="module")
+def probed() -> Probed:
+    (told,) = probe_each(nodes("alpha"), FakeReach())
+    assert isinstance(told, Probed)
+    return told
+
+
+class TestOpening:
+    def test_a_host_twice(self) -> None:
+        error = refused(FakeReach(), "alpha", "alpha")
+        assert isinstance(error, UsageError)
+        assert "alpha is named twice" in str(error)
+
+    def test_a_host_that_is_not_reached(self) -> None:
+        reach = FakeReach(instead={"beta": ("sh", "-c", "echo no such host >&2; exit 255")})
+        with (
+            pytest.raises(Unreachable, match="no such host"),
+            open_hosts(nodes("alpha", "beta"), reach, RECIPE),
         ):
-            time.sleep(0.01)
-        assert [rank.status() for rank in training()] == [psutil.STATUS_STOPPED] * 2
-        assert len(living.turn(3)) == 3
-    assert not training()
+            pass
+
+    def test_the_python_that_trains_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "executable", "/opt/training/bin/python")
+        error = refused(FakeReach(), "alpha")
+        assert str(error) == "there is no /opt/training/bin/python on alpha"
+        assert "same path" in (error.hint or "")
+
+    def test_what_the_script_imports_and_reads_is_compared(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script, module, data = (tmp_path / name for name in ("train.py", "model.py", "rows.csv"))
+        script.write_text("import torch\nfrom model import Net\n")
+        module.write_text("class Net: pass\n")
+        data.write_text("1\n")
+        job = Workload.script([str(script), "--train_file", str(data)])
+        assert set(hosts.needed_paths(job)) >= set(map(str, (script, module, data)))
+        monkeypatch.chdir(tmp_path)
+        for path, lies in ((script, None), (module, "17 abc"), (data, "2 other")):
+            reach = FakeReach()
+            real = probe_each(nodes("alpha"), reach, content=tuple(hosts.needed_paths(job)))[0]
+            assert isinstance(real, Probed)
+            other = replace(real, node=Node(name="beta"), content={**real.content, str(path): lies})
+            with pytest.raises(CannotError) as caught:
+                hosts.refuse_differences([real, other], tuple(hosts.needed_paths(job)))
+            assert str(path) in str(caught.value)
+            assert "beta" in str(caught.value)
+
+    def test_another_torch_is_there(self, probed: Probed) -> None:
+        older = tuple(
+            replace(package, version="2.8.0") if package.name == "torch" else package
+            for package in probed.facts.packages
+        )
+        other = replace(probed, node=Node(name="beta"), facts=replace(probed.facts, packages=older))
+        with pytest.raises(CannotError, match=r"torch is 2\..* on alpha, and 2.8.0.* on beta"):
+            hosts.refuse_differences([probed, other], ())
+
+    def test_a_host_without_memory_is_named(self, probed: Probed) -> None:
+        memory = replace(probed.facts.memory, available_bytes=1 << 20)
+        other = replace(probed, node=Node(name="beta"), facts=replace(probed.facts, memory=memory))
+        with pytest.raises(CannotError, match=r"beta has 0\.0 GiB of free memory"):
+            hosts.refuse_differences([probed, other], ())
+
+    def test_hosts_without_a_network_between_them(self, facts: HostFacts) -> None:
+        lo = Network(
+            interfaces=("lo",), links=(Link(name="lo", up=True, addresses=("127.0.0.1/8",)),)
+        )
+        alone = [RankHost(node=Node(name=name), facts=replace(facts, network=lo)) for name in NAMES]
+        with pytest.raises(CannotError, match="no network interface leads from host to host"):
+            interfaces_between(alone, FakeReach())
+
+
+def test_without_a_host_those_behind_it_move_up_where_they_are_alike(facts: HostFacts) -> None:
+    of = two(facts)
+    of.leave_out(NAMES[0])
+    assert of.names == NAMES[1:]

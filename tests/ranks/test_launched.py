@@ -14,7 +14,7 @@ from cputune.ranks.launched import observe
 
 SPEAK = """
 import os, sys, time
-from cputune.inside.speak import Speaker
+from cputune.inside.messages import Speaker
 speaker = Speaker()
 rank = int(os.environ["RANK"])
 speaker.say({"event": "state", "rank": rank, "world_size": 2, "threads": 1})
@@ -72,7 +72,7 @@ def test_a_launch_that_ends_early_tells_how(script):
 def test_what_a_rank_said_last_is_its_trouble(script):
     path = script(
         """
-        from cputune.inside.speak import Speaker
+        from cputune.inside.messages import Speaker
         Speaker().say({"event": "error", "kind": "ValueError", "text": "no such model"})
         """
     )

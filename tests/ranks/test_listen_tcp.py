@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cputune.inside import SOCKET_VARIABLE
-from cputune.inside.speak import connected
+from cputune.inside.messages import connected
 from cputune.ranks.listen import Post
 
 HELLO = b'{"event": "hello", "rank": 3}\n{"event": "note", "text": "x"}\n'
@@ -44,7 +44,9 @@ def test_a_rank_with_the_token_is_heard_as_one_of_this_machine_is(post: Post) ->
 
 
 def test_a_rank_says_it_with_the_address_alone(post: Post) -> None:
-    code = "from cputune.inside.speak import Speaker; Speaker().say({'event': 'note', 'text': 'x'})"
+    code = (
+        "from cputune.inside.messages import Speaker; Speaker().say({'event': 'note', 'text': 'x'})"
+    )
     there = {**os.environ, SOCKET_VARIABLE: post.address, "RANK": "7"}
     subprocess.run([sys.executable, "-c", code], env=there, check=True, timeout=60)
     assert [source for source, _ in heard(post)] == [7, 7, 7]

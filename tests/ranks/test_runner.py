@@ -18,7 +18,7 @@ import cputune
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.plan import Plan
-from cputune.ranks.idle import Patience
+from cputune.ranks.job import Patience
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import (
     Crashed,

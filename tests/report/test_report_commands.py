@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from report.result_cases import tuned
 
-from cputune.report.commands import install_command, launch_commands, tune_command
+from cputune.report.summary import install_command, launch_commands, tune_command
 from cputune.workload import Workload
 
 

@@ -15,8 +15,17 @@ from rich.console import Console
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.report.compare import document, markdown, print_comparison, rows_csv
-from cputune.report.comparison import NO_DIFFERENCE, Compared, Ratio, compare, ratio
+from cputune.report.compare import (
+    NO_DIFFERENCE,
+    Compared,
+    Ratio,
+    compare,
+    document,
+    markdown,
+    print_comparison,
+    ratio,
+    rows_csv,
+)
 from cputune.result import Measured, Result, Throughput
 from cputune.workload import Workload
 

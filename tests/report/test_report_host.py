@@ -8,7 +8,7 @@ from pathlib import Path
 from hosts.builder import Cgroup, machine
 
 from cputune.probing import probe
-from cputune.report.host import host_document
+from cputune.report.machine import host_document
 
 GIB = 1 << 30
 

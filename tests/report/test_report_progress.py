@@ -9,6 +9,7 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.report.progress import Standing, block, duration, figure
+from cputune.tuner.confirmation import MOST_SECONDS
 from cputune.tuner.events import (
     Disturbed,
     Event,
@@ -19,7 +20,6 @@ from cputune.tuner.events import (
     TrialStarted,
     Waiting,
 )
-from cputune.tuner.sidebyside import MOST_SECONDS
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,8 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.portrait import Found, Place
-from cputune.report.show import print_result
-from cputune.report.shown import Shown, csv_of_trials, document, markdown
-from cputune.result import Result
-from cputune.trialtable import COLUMNS
+from cputune.report.show import Shown, csv_of_trials, document, markdown, print_result
+from cputune.result import COLUMNS, Result
 from cputune.workload import Workload
 
 EVIL = "<script>alert(1)</script>\x1b[2J\n=cmd|' /C calc'!A0\u202e[red]|`*_"
@@ -43,7 +41,7 @@ def every_form(result: Result) -> tuple[str, ...]:
 
 def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
     text = in_terminal(Shown(result=result, file="my results.json", facts=SMALL.facts))
-    assert text.startswith("2.56 times faster than what you have today")
+    assert text.startswith("2.56 times as fast as today's launch")
     assert "cputune run 'my results.json'" in text
     assert "OMP_NUM_THREADS=2" in text
     for heading in ("What to change", "The launch", "The plans", "What it rests on"):

@@ -10,7 +10,7 @@ from rich.console import Console
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.report.length import time_lines
+from cputune.report.progress import time_lines
 from cputune.report.tuning import (
     LEGEND,
     line_of,
@@ -115,7 +115,9 @@ def test_the_table_has_the_fastest_first_and_failures_last(result: Result) -> No
     )
     trials = (*result.trials[:2], failed, *result.trials[3:])
     lines = shown(result_table(replace(result, trials=trials), width=120)).splitlines()[1:]
-    assert "best" in lines[0]
+    assert sum(line.rstrip().endswith("best") for line in lines) == 1
+    speeds = [float(line.split()[1]) for line in lines if line.split()[1][0].isdigit()]
+    assert speeds == sorted(speeds, reverse=True)
     assert lines[-1].split()[:2] == ["2", "–"]
     assert "out of memory: killed" in lines[-1]
     assert "at 3 GB" not in lines[-1]
@@ -140,19 +142,20 @@ def test_a_narrow_terminal_has_room_for_the_plans(result: Result) -> None:
 def test_the_sentence(result: Result) -> None:
     gain = result.speedup
     assert sentence(result) == (
-        f"{gain.ratio:.2f} times faster than what you have today "
+        f"{gain.ratio:.2f} times as fast as today's launch "
         f"(95 % interval {gain.low:.2f}–{gain.high:.2f})."
     )
-    assert len(measured_lines(result)) == 2
+    assert len(measured_lines(result)) == 3
+    assert "other numbers" in measured_lines(result)[2], "bf16"
     same = replace(result, best=result.baseline)
-    assert sentence(same) == "What you have today is as fast as anything that was tried."
+    assert sentence(same) == "Today's launch is as fast as anything that was tried."
     assert len(measured_lines(same)) == 1
 
 
 def test_a_factor_is_said_only_where_it_is_known_well(result: Result) -> None:
     wide = replace(result, speedup=Speedup(ratio=14.15, low=3.65, high=54.78, pairs=3))
     assert sentence(wide) == (
-        "Faster than what you have today, but by how much could not be measured "
+        "Faster than today's launch, but by how much could not be measured "
         "(95 % interval 3.65–54.78)."
     )
     unsure = replace(wide, best=wide.baseline, speedup=Speedup(ratio=1.1, low=0.7, high=1.7))

@@ -1,4 +1,4 @@
-"""Data for the scripts; the whole matrix takes half an hour: only ``make test-scripts`` runs it."""
+"""Data for the scripts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "matrix" not in config.option.markexpr:
-        for item in items:
-            if item.get_closest_marker("matrix"):
-                item.add_marker(pytest.mark.skip(reason="`make test-scripts` runs the matrix"))
 
 
 @pytest.fixture(scope="session")

@@ -71,11 +71,10 @@ def test_and_leaves_the_rest_alone(line: str) -> None:
     assert list(version_literals(line)) == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in sorted(HOUSE.rglob("*.py")) if p.relative_to(HOUSE).parts[0] != "stack"],
-    ids=lambda path: path.relative_to(HOUSE).as_posix(),
-)
-def test_no_version_is_compared(path: Path) -> None:
-    found = set(version_literals(path.read_text(encoding="utf-8")))
-    assert found == ALLOWED.get(path.relative_to(HOUSE).as_posix(), set())
+def test_no_version_is_compared() -> None:
+    rest = [path for path in HOUSE.rglob("*.py") if path.relative_to(HOUSE).parts[0] != "stack"]
+    found = {
+        path.relative_to(HOUSE).as_posix(): set(version_literals(path.read_text(encoding="utf-8")))
+        for path in rest
+    }
+    assert {name: literals for name, literals in found.items() if literals} == ALLOWED

@@ -5,7 +5,7 @@ from packaging.version import Version
 from stacks import machine
 
 from cputune.stack import Versions, versions_of
-from cputune.stack.versions import short_name
+from cputune.stack.tables import short_name
 
 
 @pytest.mark.parametrize(

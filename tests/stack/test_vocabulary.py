@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cputune.stack import Versions
-from cputune.stack.vocabulary import State, vocabulary, word
+from cputune.stack.uses import State, vocabulary, word
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
 PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}

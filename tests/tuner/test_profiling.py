@@ -16,12 +16,12 @@ from cputune.inside import where_time_goes
 from cputune.knobs import KNOBS, LeftOut
 from cputune.layout import guide_plan
 from cputune.plan import Plan
-from cputune.report.profile import profile_lines
+from cputune.report.summary import profile_lines
 from cputune.result import Measured, Profile, Result, Speedup, Throughput, host_fingerprint
 from cputune.steps import Crashed, Step
 from cputune.tuner.events import Said
 from cputune.tuner.model import SpeedModel
-from cputune.tuner.profiling import of_ranks, profile_of
+from cputune.tuner.study import of_ranks, profile_of
 from cputune.workload import Workload
 
 PLAN = guide_plan(machine(cores_per_socket=2))
@@ -193,7 +193,7 @@ def test_what_a_knob_is_believed_to_gain_follows_from_what_it_takes_away() -> No
 
 def test_nobody_looks_where_no_knob_hangs_on_it() -> None:
     runner = FakeLooked(masks=0.4)
-    first_proposal(runner)
+    cputune.tune(SMALL.workload, facts=AMD, runner=runner, knobs=["precision"], budget=4)
     assert not any(plan.as_found for plan in runner.looked)
 
 

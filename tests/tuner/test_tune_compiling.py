@@ -19,7 +19,7 @@ from cputune.knobs.compile import compiled
 from cputune.plan import Plan
 from cputune.result import Result, Speedup, Worth
 from cputune.steps import Step
-from cputune.tuner.compiling import compile_notes
+from cputune.tuner.conclusion import compile_notes
 from cputune.tuner.reading import Rules, Run, take
 
 FACTS: HostFacts = replace(machine(cores_per_socket=2, packages=TODAY), cxx="/usr/bin/g++")

@@ -25,10 +25,8 @@ from cputune.result import (
     host_fingerprint,
 )
 from cputune.tuner.conclusion import cannot_work, conclude
-from cputune.tuner.confirm import SLOWER, Contender
-from cputune.tuner.cutoff import CutOff
-from cputune.tuner.findings import Findings
-from cputune.tuner.paired import gain_of_rounds, gain_side_by_side
+from cputune.tuner.gains import SLOWER, Contender, gain_of_rounds, gain_side_by_side
+from cputune.tuner.measuring import CutOff, Findings
 from cputune.tuner.reading import Run
 from cputune.tuner.space import SearchSpace
 

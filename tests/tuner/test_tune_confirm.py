@@ -10,16 +10,17 @@ import pytest
 from tuner.fakes import PLANS
 
 from cputune.steps import Contended, Crashed
-from cputune.tuner.confirm import (
+from cputune.tuner.confirmation import confirm, settled
+from cputune.tuner.gains import (
     SLOWER,
     Contender,
-    confirm,
+    Gain,
     doubt_each,
     gain_of,
-    settled,
+    gain_of_rounds,
+    gain_side_by_side,
     throughput_of,
 )
-from cputune.tuner.paired import Gain, gain_of_rounds, gain_side_by_side
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Run
 

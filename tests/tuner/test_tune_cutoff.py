@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tuner.fakes import PLANS
 
-from cputune.tuner.cutoff import CutOff
+from cputune.tuner.measuring import CutOff
 from cputune.tuner.reading import Run
 
 

@@ -15,10 +15,9 @@ from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, State, Trial
 from cputune.steps import Crashed, NoMeasurement, Step
+from cputune.tuner.confirmation import confirm_best, may_be_the_best
 from cputune.tuner.events import ConfirmStarted
-from cputune.tuner.final import confirm_best, may_be_the_best
-from cputune.tuner.findings import Findings
-from cputune.tuner.measuring import Measuring, Timer
+from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)

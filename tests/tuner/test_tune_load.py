@@ -19,9 +19,8 @@ import cputune
 from cputune.plan import Plan
 from cputune.result import Result
 from cputune.tuner.model import MOST_POINTS, OWN, Belief, SpeedModel
-from cputune.tuner.race import _lower_median
+from cputune.tuner.race import USUAL_NOISE, Noise, _lower_median
 from cputune.tuner.sampler import History, PlanSampler
-from cputune.tuner.statistics import USUAL_NOISE, Noise
 
 LOGS = st.lists(st.floats(-9, 9), max_size=30)
 

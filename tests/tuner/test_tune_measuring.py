@@ -13,13 +13,19 @@ from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import ConfirmRun
 from cputune.steps import Contended, Crashed, Step
-from cputune.tuner.confirm import Contender
 from cputune.tuner.events import StepTaken, TrialRepeated
-from cputune.tuner.findings import Findings
-from cputune.tuner.measuring import Measuring, Timer, delays_itself, observed, share_of, speed
-from cputune.tuner.race import Race, Verdict
+from cputune.tuner.gains import Contender
+from cputune.tuner.measuring import (
+    Findings,
+    Measuring,
+    Timer,
+    delays_itself,
+    observed,
+    share_of,
+    speed,
+)
+from cputune.tuner.race import Estimate, Race, Verdict
 from cputune.tuner.reading import Run
-from cputune.tuner.statistics import Estimate
 
 TODAY = baseline_plan(SMALL.facts)
 

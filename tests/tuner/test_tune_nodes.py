@@ -12,9 +12,10 @@ from tuner.fakes import SMALL, FakeRunner
 import cputune
 from cputune.errors import NoValidTrialError, UsageError
 from cputune.facts import HostFacts
-from cputune.knobs.nodes import node_counts
+from cputune.knobs.affinity import node_counts
 from cputune.plan import Plan
-from cputune.ranks.hosts import RankHost, RankHosts, Way
+from cputune.ranks.hosts import RankHost, RankHosts
+from cputune.remote.named import Node
 from cputune.result import COMPLETED, Result
 from cputune.steps import HostLost, Step
 from cputune.tuner.space import SearchSpace, build_space
@@ -91,10 +92,10 @@ def four_hosts(*facts: HostFacts) -> RankHosts:
     """Hosts that nobody speaks to."""
     names = ("alpha", "beta", "gamma", "delta")
     hosts = [
-        RankHost(name=name, facts=one, line=None, root="", own={})  # type: ignore[arg-type]
+        RankHost(node=Node(name=name), facts=one)
         for name, one in zip(names, facts or (SMALL.facts,) * 4, strict=True)
     ]
-    return RankHosts(hosts, tuple(Way(interface=name, addresses={}) for name in ("ib0", "eth0")))
+    return RankHosts(hosts=hosts, interfaces=("ib0", "eth0"))
 
 
 def seconds(plan: Plan) -> float:

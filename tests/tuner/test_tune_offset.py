@@ -8,9 +8,9 @@ import pytest
 from tuner.fakes import PLANS
 
 from cputune.result import Throughput, Trial
-from cputune.tuner.offset import as_here
 from cputune.tuner.race import WANDER
 from cputune.tuner.reading import Run
+from cputune.tuner.shared import as_here
 
 TRIAL = Trial(
     number=3,

@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import pytest
 
-from cputune.tuner.paired import (
+from cputune.tuner.gains import (
     Gain,
     _quantile,
     _ranks_outside,

@@ -11,8 +11,8 @@ from cputune.errors import NotMeasurableError
 from cputune.layout import baseline_plan
 from cputune.result import ConfirmRun
 from cputune.tuner.events import Disturbed
-from cputune.tuner.findings import Findings, how_disturbed, is_disturbed
-from cputune.tuner.quiet import wait_until_quiet
+from cputune.tuner.measuring import Findings, how_disturbed, is_disturbed
+from cputune.tuner.study import wait_until_quiet
 
 STRESS = "stress (process 7) 98 % of a CPU"
 

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from cputune.tuner.race import Race
-from cputune.tuner.statistics import Estimate
+from cputune.tuner.race import Estimate, Race
 
 WARMING = (1.0, 1.0, 0.66, 0.62, 0.57, 0.49, 0.49, 0.5, 0.49)
 """The first steps of BERT on two cores, in seconds."""

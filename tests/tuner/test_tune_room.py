@@ -9,7 +9,7 @@ from tuner.fakes import SMALL
 
 from cputune.layout import baseline_plan
 from cputune.result import COMPLETED, FAILED, State, Trial
-from cputune.tuner.room import room_for
+from cputune.tuner.confirmation import room_for
 
 GIB = 1 << 30
 

@@ -16,11 +16,11 @@ from tuner.sharing import MACHINE, said, start, succeed, until
 import cputune
 from cputune.plan import Plan
 from cputune.result import Result, Throughput, Trial
-from cputune.tuner import database, heartbeat, patience, shared
-from cputune.tuner.book import LostDatabase
+from cputune.tuner import database, shared
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import History, PlanSampler
-from cputune.tuner.shared import SharedLedger
+from cputune.tuner.shared import SharedStorage
+from cputune.tuner.storage import LostDatabase
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 
@@ -71,7 +71,7 @@ def address(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def two(address: str) -> Iterator[tuple[SharedLedger, SharedLedger]]:
+def two(address: str) -> Iterator[tuple[SharedStorage, SharedStorage]]:
     """Two tuners of one study with a budget of four."""
     both = [ledger(address) for _ in range(2)]
     yield both[0], both[1]
@@ -79,15 +79,15 @@ def two(address: str) -> Iterator[tuple[SharedLedger, SharedLedger]]:
         one.close()
 
 
-def ledger(address: str, name: str = "study") -> SharedLedger:
-    found = SharedLedger(
+def ledger(address: str, name: str = "study") -> SharedStorage:
+    found = SharedStorage(
         address, name, budget=4, private=False, say=lambda text: None, out_of_time=lambda: False
     )
     found.guide(PlanSampler(SPACE, History(), seed=0))
     return found
 
 
-Two = tuple[SharedLedger, SharedLedger]
+Two = tuple[SharedStorage, SharedStorage]
 
 
 class TestClaims:
@@ -114,7 +114,7 @@ class TestClaims:
         third.close()
 
 
-def measured_here(tuner: SharedLedger, plan: Plan, *, number: int = 1) -> None:
+def measured_here(tuner: SharedStorage, plan: Plan, *, number: int = 1) -> None:
     """End the trial that runs, with its plan's true speed."""
     seconds = SMALL.seconds(plan)
     rate = Throughput(median=1 / seconds, low=1 / seconds, high=1 / seconds)
@@ -128,11 +128,11 @@ class TestTheDead:
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(database, "BEAT_SECONDS", 1)
-        monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 1)
+        monkeypatch.setattr(database, "BEAT_SECONDS", 1)
         monkeypatch.setattr(database, "GRACE_SECONDS", 1)
         monkeypatch.setattr(shared, "GRACE_SECONDS", 1)
 
-    def nobody_claims(self, tuner: SharedLedger) -> bool:
+    def nobody_claims(self, tuner: SharedStorage) -> bool:
         tuner.news()
         return not tuner.claimed
 
@@ -169,7 +169,7 @@ class TestTheDead:
 class TestTakenForDead:
     """A tuner that was stopped for a while, and goes on."""
 
-    def freed(self, one: SharedLedger) -> None:
+    def freed(self, one: SharedStorage) -> None:
         assert one._running is not None
         one._storage.set_trial_state_values(one._running, TrialState.FAIL)
 
@@ -213,7 +213,7 @@ class TestAServerThatIsAway:
 
     def test_is_not_waited_for_for_ever(self, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
         one, _ = two
-        monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0)
+        monkeypatch.setattr(database, "PATIENCE_SECONDS", 0)
         with monkeypatch.context() as patch:
             patch.setattr(one._storage, "create_new_trial", self.away)
             with pytest.raises(LostDatabase, match="does not answer") as caught:

@@ -14,15 +14,12 @@ import cputune
 from cputune.plan import Plan
 from cputune.result import ConfirmRun
 from cputune.steps import Crashed, NoMeasurement, Step
-from cputune.tuner.confirm import SLOWER, Contender, doubt_each, gain_of
-from cputune.tuner.findings import Findings
-from cputune.tuner.measuring import Measuring, Timer
-from cputune.tuner.paired import Gain
+from cputune.tuner.blocks import GIVEN_UP, MOST_ROUNDS, TooShort
+from cputune.tuner.changes import Change
+from cputune.tuner.confirmation import Way, says_enough, side_by_side
+from cputune.tuner.gains import SLOWER, Contender, Gain, doubt_each, gain_of
+from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
-from cputune.tuner.seat import TooShort
-from cputune.tuner.sidebyside import Way, says_enough, side_by_side
-from cputune.tuner.turns import GIVEN_UP, MOST_ROUNDS
-from cputune.tuner.worth import Change
 
 
 def steady(*seconds: float, noise: float = 0.0) -> FakeLivingRunner:

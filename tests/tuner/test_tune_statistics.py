@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune.tuner.statistics import USUAL_NOISE, Noise, estimate, median, spread
+from cputune.tuner.race import USUAL_NOISE, Noise, estimate, median, spread
 
 
 def logs(*seconds: float) -> list[float]:

@@ -29,9 +29,9 @@ from cputune.errors import (
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
-from cputune.tuner import ledger
+from cputune.tuner import storage
 from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded, TrialRepeated
-from cputune.tuner.ledger import Ledger
+from cputune.tuner.storage import OwnStorage
 
 
 def tune(of: Machine, runner: object, **options: object) -> Result:
@@ -429,9 +429,9 @@ def test_an_interrupt_while_the_file_is_closed_shows_no_traceback(
             super().close()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ledger, "connect", lambda path: sqlite3.connect(path, factory=Interrupted))
+    monkeypatch.setattr(storage, "connect", lambda path: sqlite3.connect(path, factory=Interrupted))
     with pytest.raises(KeyboardInterrupt):
-        ledger.Ledger(tmp_path / "s.db", resume=False)
+        storage.OwnStorage(tmp_path / "s.db", resume=False)
     assert caplog.records == []
 
 
@@ -467,10 +467,10 @@ class TestInterrupt:
             ]
 
     def test_while_all_is_put_away_loses_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def closed(self: Ledger) -> None:
+        def closed(self: OwnStorage) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(Ledger, "close", closed)
+        monkeypatch.setattr(OwnStorage, "close", closed)
         with pytest.raises(Interrupted) as caught:
             tune(SMALL, FakeRunner(truthful()))
         found = caught.value.result
@@ -515,9 +515,9 @@ class TestInterrupt:
         with monkeypatch.context() as patch:
             patch.setattr(optuna, "create_study", killed)
             with pytest.raises(KeyboardInterrupt):
-                Ledger(tmp_path / "s.db", resume=False)
+                OwnStorage(tmp_path / "s.db", resume=False)
         assert list(tmp_path.iterdir()) == []
-        Ledger(tmp_path / "s.db", resume=False, private=True).close()
+        OwnStorage(tmp_path / "s.db", resume=False, private=True).close()
         assert (tmp_path / "s.db").stat().st_mode & 0o777 == 0o600
 
     def test_a_file_that_is_no_study_is_refused(self, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from cputune.report.tuning import trial_line
 from cputune.result import COMPLETED, PRUNED, Result
 from cputune.steps import Step, TimeUp
 from cputune.tuner.events import TrialEnded
-from cputune.tuner.options import StudyOptions
+from cputune.tuner.storage import StudyOptions
 from cputune.tuner.study import TuningStudy
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cputune.tuner.sidebyside import LEAST_ROUNDS, MOST_SECONDS
-from cputune.tuner.timing import Pace, end_seconds
+from cputune.tuner.confirmation import LEAST_ROUNDS, MOST_SECONDS, Pace, end_seconds
 
 
 def test_short_steps_take_what_a_sitting_has_at_most() -> None:

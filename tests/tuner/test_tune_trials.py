@@ -10,10 +10,9 @@ from tuner.fakes import PLANS
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial
 from cputune.steps import Crashed
-from cputune.tuner.race import Race
+from cputune.tuner.measuring import at_most, shortened, trial_of, was_disturbed
+from cputune.tuner.race import Estimate, Race
 from cputune.tuner.reading import Run
-from cputune.tuner.statistics import Estimate
-from cputune.tuner.trials import at_most, shortened, trial_of, was_disturbed
 
 LEVEL = [math.log(0.5)] * 8
 

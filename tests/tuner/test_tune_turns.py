@@ -12,13 +12,11 @@ from tuner.fakes import PLANS, SMALL, FakeLivingRunner
 
 from cputune.plan import Plan
 from cputune.steps import Crashed, NoMeasurement, Step, TimeUp
-from cputune.tuner.confirm import Contender
-from cputune.tuner.findings import Findings
-from cputune.tuner.measuring import Measuring, Timer
+from cputune.tuner.blocks import Seat, TooShort, seated, seconds_of, take_turns
+from cputune.tuner.gains import Contender
+from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules
-from cputune.tuner.seat import Seat, TooShort, seconds_of
-from cputune.tuner.turns import seated, take_turns
 
 
 @dataclass

@@ -9,8 +9,8 @@ from machines import MACHINES, SEEN_WARMUP, Machine, Model, machine, simulated
 
 import cputune
 from cputune.result import Result
-from cputune.tuner.final import on_the_way
-from cputune.tuner.worth import LAYOUT, changes
+from cputune.tuner.changes import LAYOUT, changes
+from cputune.tuner.confirmation import on_the_way
 
 SMALL = simulated(
     "small, with tcmalloc",

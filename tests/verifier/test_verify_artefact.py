@@ -7,7 +7,7 @@ import pytest
 from cputune.errors import ResultError, UsageError
 from cputune.plan import Plan
 from cputune.verifier.artefact import expectation, find, format_of, promise
-from cputune.verifier.interface import Artefact, Expected
+from cputune.verifier.records import Artefact, Expected
 
 PLAN = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")
 SPEED = {"median": 10.0, "low": 9.0, "high": 11.0}

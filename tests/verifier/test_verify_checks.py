@@ -5,14 +5,19 @@ import statistics
 import pytest
 
 from cputune.plan import Plan
-from cputune.ranks.gather import Gather
+from cputune.ranks.job import Gather
 from cputune.ranks.launched import Launched, Rank
 from cputune.result import Throughput
 from cputune.steps import Step
-from cputune.verifier.checks import outcomes
-from cputune.verifier.interface import Expected
-from cputune.verifier.launchers import measured
-from cputune.verifier.speed import median_interval, step_rates, throughput, throughput_check
+from cputune.verifier.checks import (
+    median_interval,
+    outcomes,
+    step_rates,
+    throughput,
+    throughput_check,
+)
+from cputune.verifier.records import Expected
+from cputune.verifier.scripts import measured
 
 PLAN = Plan(processes_per_node=2, threads_per_process=1, precision="bf16", cpus=((0,), (1,)))
 

@@ -1,25 +1,27 @@
 """Launches on several hosts: who is here, how ranks over there are told to report, what is said."""
 
+import base64
+import json
 import os
 import shlex
 import socket
 import subprocess
+import zlib
 
 import pytest
 from test_verify_checks import PLAN, launched, rank, states
 
-from cputune.inside import SOCKET_VARIABLE
+from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
+from cputune.ranks.engines import is_here, own_address
 from cputune.verifier.checks import outcomes
 from cputune.verifier.hosts import (
     cannot_run,
-    is_here,
     on_every_host,
-    own_address,
     scratch_everywhere,
     through_ssh,
 )
-from cputune.verifier.interface import Artefact, Expected
-from cputune.verifier.launchers import over_hosts
+from cputune.verifier.records import Artefact, Expected
+from cputune.verifier.scripts import over_hosts
 
 TWO = PLAN.on_nodes([((0,), (1,)), ((4,), (5,))])
 NOWHERE = "nowhere.invalid"
@@ -97,16 +99,26 @@ def test_what_a_launcher_starts_over_there_reports(tmp_path, command):
         assert there == []
 
 
-def test_torchrun_is_started_on_each_host_with_its_number(tmp_path):
-    here, there = on_every_host(
-        tmp_path / "torchrun.sh", {"PYTHON": "/opt/python"}, ["127.0.0.1", "beta"], ["ssh", "-4"]
+def test_torchrun_is_held_on_each_host_with_its_number(tmp_path):
+    begin = on_every_host(
+        tmp_path / "torchrun.sh",
+        TWO,
+        {"PYTHON": "/opt/python"},
+        ["127.0.0.1", "beta"],
+        ["ssh", "-4"],
     )
-    assert here.argv == ("bash", str(tmp_path / "torchrun.sh"))
-    assert [one.environment["NODE_RANK"] for one in (here, there)] == ["0", "1"]
-    assert here.environment["PORT"] == there.environment["PORT"]
-    ssh, host, names, *command = there.argv[3:]
-    assert (ssh, host, command) == ("ssh -4", "beta", ["bash", str(tmp_path / "torchrun.sh")])
-    assert {"PYTHONPATH", "NODE_RANK", "PORT", "PYTHON", SOCKET_VARIABLE} <= set(names.split(","))
+    told = {SOCKET_VARIABLE: "tcp:TOKEN:4711:10.0.0.9", SCRATCH_VARIABLE: "/scratch"}
+    questions = []
+    for command in begin(told):
+        text = command["input"].splitlines()[1]
+        questions.append(json.loads(zlib.decompress(base64.b64decode(text))))
+    here, there = (question["env"] for question in questions)
+    assert [one["NODE_RANK"] for one in (here, there)] == ["0", "1"]
+    assert here["PORT"] == there["PORT"]
+    assert there[SCRATCH_VARIABLE] == "{folder}/scratch"
+    assert questions[1]["argv"] == ["bash", str(tmp_path / "torchrun.sh")]
+    assert questions[1]["home"] == ["10.0.0.9", 4711, "TOKEN"]
+    assert begin(told)[1]["argv"][:2] == ["ssh", "-4"]
 
 
 def test_a_host_that_is_not_reached_is_not_checked_with_its_cure():

@@ -5,8 +5,7 @@ from test_verify_rules import pytorchjob, trainjob
 
 from cputune.plan import Plan
 from cputune.ranks.launched import Rank
-from cputune.verifier.kubelet import LedHere, expand, operator_variables, pods_of, share
-from cputune.verifier.pods import pod_affinity
+from cputune.verifier.pods import LedHere, expand, operator_variables, pod_affinity, pods_of, share
 
 
 @pytest.mark.parametrize(

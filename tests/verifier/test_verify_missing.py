@@ -10,10 +10,9 @@ from test_verify_rules import pytorchjob, trainjob
 from cputune.host import Host
 from cputune.plan import Plan
 from cputune.verifier import verify
-from cputune.verifier.interface import Artefact, Expected
 from cputune.verifier.kubernetes import KubernetesConsumer
-from cputune.verifier.launchers import LaunchConsumer
-from cputune.verifier.shell import ShellConsumer
+from cputune.verifier.records import Artefact, Expected
+from cputune.verifier.scripts import LaunchConsumer, ShellConsumer
 from cputune.verifier.slurm import SlurmConsumer
 
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))

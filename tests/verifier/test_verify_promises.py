@@ -7,8 +7,8 @@ from test_verify_checks import PLAN, launched, rank
 
 from cputune.host import Host
 from cputune.verifier.checks import outcomes
-from cputune.verifier.interface import Artefact, Expected
-from cputune.verifier.launchers import interpreter
+from cputune.verifier.records import Artefact, Expected
+from cputune.verifier.scripts import interpreter
 
 SHOWN = {
     "OMP_NUM_THREADS": "1",

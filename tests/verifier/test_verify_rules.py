@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from cputune.verifier.rules import (
+from cputune.verifier.kubernetes import (
     environment_complaints,
     pytorchjob_complaints,
     resource_complaints,

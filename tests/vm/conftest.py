@@ -9,13 +9,6 @@ from vm import image
 from vm.guest import Guest
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "vm" not in config.option.markexpr:
-        for item in items:
-            if item.get_closest_marker("vm"):
-                item.add_marker(pytest.mark.skip(reason="`make test-vm` boots a guest for this"))
-
-
 @pytest.fixture(scope="session")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     """One guest for all tests; each leaves it as it was."""

@@ -18,7 +18,7 @@ from vm.guest import Guest
 from cputune import cpulist
 from cputune.host import RecordedHost
 from cputune.probing import probe
-from cputune.report.host import host_document
+from cputune.report.machine import host_document
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(3600)]
 

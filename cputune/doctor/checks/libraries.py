@@ -16,6 +16,7 @@ from cputune.doctor.variables import (
     value,
 )
 from cputune.facts import HostFacts, Library
+from cputune.stack.system_packages import tcmalloc_package
 
 _PRELOADS = {
     "tcmalloc": r"libtcmalloc",
@@ -27,19 +28,19 @@ _KMP_SETTINGS = ("KMP_BLOCKTIME", "KMP_TPAUSE", "KMP_SETTINGS", "KMP_HW_SUBSET")
 _LONG_BLOCKTIME_MS = 1000
 
 
-@check(
-    "preload-dead",
-    Severity.WARNING,
-    title="LD_PRELOAD names what cannot be loaded",
-    remedy="Name the file that is there; ld.so goes on without what it does not find.",
-    source="intel/intel-extension-for-pytorch#279, pytorch/pytorch#180983",
-)
+@check("preload-dead", Severity.WARNING)
 def preload_dead(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "object … from LD_PRELOAD cannot be preloaded: ignored", or no gain at all.
+    """LD_PRELOAD names what cannot be loaded
+
+    Symptom: "object … from LD_PRELOAD cannot be preloaded: ignored", or no gain at all.
 
     Cause: the path is another machine's, a directory, or holds a variable that nobody has
     expanded; or a bare name lies where ld.so does not search. Debian and Ubuntu name the
     files with their version (libtcmalloc.so.4), and scripts look for libtcmalloc.so.
+
+    Remedy: Name the file that is there; ld.so goes on without what it does not find.
+
+    Source: intel/intel-extension-for-pytorch#279, pytorch/pytorch#180983
     """
     dead = facts.preload_missing
     found = {path: _library_for(path, facts) for path in dead}
@@ -59,18 +60,18 @@ def _library_for(path: str, facts: HostFacts) -> Library | None:
     return facts.library(name) if name else None
 
 
-@check(
-    "openmp-two",
-    Severity.WARNING,
-    title="Two OpenMP runtimes in one process",
-    remedy="Keep one: preload libiomp5 alone, or none and let torch use the libgomp it brings.",
-    source="pytorch/pytorch#98836, pytorch/pytorch#13806",
-)
+@check("openmp-two", Severity.WARNING)
 def openmp_two(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "OMP: Error #15", wrong results, or threads of two teams on the same cores.
+    """Two OpenMP runtimes in one process
+
+    Symptom: "OMP: Error #15", wrong results, or threads of two teams on the same cores.
 
     Cause: each runtime has a thread pool of its own. KMP_DUPLICATE_LIB_OK only silences
     the message. ``doctor --deep`` counts the runtimes that ``import torch`` loads.
+
+    Remedy: Keep one: preload libiomp5 alone, or none and let torch use the libgomp it brings.
+
+    Source: pytorch/pytorch#98836, pytorch/pytorch#13806
     """
     loaded = preloaded(facts)
     intel = [path for path in loaded if re.search(_PRELOADS["libiomp5"], path)]
@@ -85,18 +86,18 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "setting-without-library",
-    Severity.ADVICE,
-    title="A variable is set for a library that is not loaded",
-    remedy="Preload the library, or unset the variable.",
-    source="pytorch/pytorch#149422",
-)
+@check("setting-without-library", Severity.ADVICE)
 def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: a variable out of a tuning guide changes nothing.
+    """A variable is set for a library that is not loaded
+
+    Symptom: a variable out of a tuning guide changes nothing.
 
     Cause: KMP_* are read by Intel's and LLVM's OpenMP (pip's torch brings GNU's),
     MALLOC_CONF by jemalloc.
+
+    Remedy: Preload the library, or unset the variable.
+
+    Source: pytorch/pytorch#149422
     """
     loaded = preloaded(facts)
     for name in _KMP_SETTINGS:
@@ -111,18 +112,18 @@ def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "blocktime-long",
-    Severity.ADVICE,
-    title="Idle OpenMP threads spin for long",
-    remedy="Set KMP_BLOCKTIME=1 where several ranks or oneCCL workers share the machine.",
-    source="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-)
+@check("blocktime-long", Severity.ADVICE)
 def blocktime_long(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: ranks slow each other down although each has its own cores.
+    """Idle OpenMP threads spin for long
+
+    Symptom: ranks slow each other down although each has its own cores.
 
     Cause: after a parallel region libiomp5's threads spin for KMP_BLOCKTIME
     milliseconds and keep the core from oneCCL's workers and the DataLoader's.
+
+    Remedy: Set KMP_BLOCKTIME=1 where several ranks or oneCCL workers share the machine.
+
+    Source: https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
     text = (value(facts, "KMP_BLOCKTIME") or "").lower()
     spin = number(facts, "KMP_BLOCKTIME")
@@ -130,35 +131,35 @@ def blocktime_long(facts: HostFacts) -> Iterator[Finding]:
         yield blocktime_long.finding(f"KMP_BLOCKTIME={text}", command="export KMP_BLOCKTIME=1")
 
 
-@check(
-    "schedule-dynamic",
-    Severity.ADVICE,
-    title="OpenMP loops are scheduled dynamically",
-    remedy="Unset OMP_SCHEDULE: the static default suits loops over tensors.",
-    source="https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-)
+@check("schedule-dynamic", Severity.ADVICE)
 def schedule_dynamic(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: poor locality, more remote memory on machines with several sockets.
+    """OpenMP loops are scheduled dynamically
+
+    Symptom: poor locality, more remote memory on machines with several sockets.
 
     Cause: a dynamic or guided schedule hands the same rows to another core every time.
+
+    Remedy: Unset OMP_SCHEDULE: the static default suits loops over tensors.
+
+    Source: https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
     """
     text = value(facts, "OMP_SCHEDULE")
     if text is not None and re.search(r"dynamic|guided", text, re.IGNORECASE):
         yield schedule_dynamic.finding(f"OMP_SCHEDULE={text}", command="unset OMP_SCHEDULE")
 
 
-@check(
-    "conda-pip-mixed",
-    Severity.ADVICE,
-    title="conda and pip both brought parts of the stack",
-    remedy="Install the whole stack with one of them, in a fresh environment.",
-    source="pytorch/pytorch#98836",
-)
+@check("conda-pip-mixed", Severity.ADVICE)
 def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: two OpenMP runtimes, "undefined symbol", a package that comes back after removal.
+    """conda and pip both brought parts of the stack
+
+    Symptom: two OpenMP runtimes, "undefined symbol", a package that comes back after removal.
 
     Cause: neither tool sees the libraries that the other brought; conda's numpy loads
     MKL and libiomp5, pip's torch loads its own libgomp.
+
+    Remedy: Install the whole stack with one of them, in a fresh environment.
+
+    Source: pytorch/pytorch#98836
     """
     names = ("torch", "numpy", "mkl", "intel-openmp", "scipy", "scikit-learn", "transformers")
     found = [p for p in map(facts.package, names) if p is not None and p.installer]
@@ -171,18 +172,18 @@ def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "intel-only",
-    Severity.ADVICE,
-    title="Intel's extensions on a processor that is not Intel's",
-    remedy="Measure without them: upstream torch uses oneDNN on AMD and Arm as well.",
-    source="https://github.com/intel/intel-extension-for-pytorch#system-requirements",
-)
+@check("intel-only", Severity.ADVICE)
 def intel_only(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: IPEX or oneCCL is slower than plain torch, or cannot be imported.
+    """Intel's extensions on a processor that is not Intel's
+
+    Symptom: IPEX or oneCCL is slower than plain torch, or cannot be imported.
 
     Cause: they are built for x86-64 with AVX2 or more and tested on Intel's processors.
     On AMD they run, untested by their makers; on Arm there is no build of them.
+
+    Remedy: Measure without them: upstream torch uses oneDNN on AMD and Arm as well.
+
+    Source: https://github.com/intel/intel-extension-for-pytorch#system-requirements
     """
     vendor, machine = facts.cpu.vendor, facts.cpu.architecture
     names = ("intel_extension_for_pytorch", "oneccl_bind_pt")
@@ -194,6 +195,117 @@ def intel_only(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+_FASTER = re.compile(r"lib(?:tc|je|mi)malloc")
+
+_GUIDE = "https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator"
+
+
+@check("allocator-default", Severity.ADVICE)
+def allocator_default(facts: HostFacts) -> Iterator[Finding]:
+    """A faster allocator is here and not used
+
+    Symptom: much time in page faults; every step frees and maps large tensors again.
+
+    Cause: glibc's malloc returns large blocks to the kernel at once. tcmalloc and
+    jemalloc keep them. What is gained depends on the model and on the machine.
+
+    Remedy: Preload it; the tuner measures whether it helps.
+
+    Source:
+    https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
+    """
+    if facts.preload_missing or _is_preloaded(facts):
+        return
+    library = facts.library("tcmalloc") or facts.library("jemalloc")
+    if library is not None and facts.package("torch"):
+        wanted = ":".join([*preloaded(facts), library.path])
+        yield allocator_default.finding(
+            f"{library.path} is installed, LD_PRELOAD is {value(facts, 'LD_PRELOAD') or 'unset'}",
+            command=f"export LD_PRELOAD={shlex.quote(wanted)}",
+        )
+
+
+@check("allocator-missing", Severity.ADVICE)
+def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
+    """tcmalloc is not installed, and it often pays
+
+    Symptom: none shows; the tuner cannot try what is not there.
+
+    Cause: glibc's malloc returns large blocks to the kernel at once, and tcmalloc, which keeps
+    them, is a package of its own. Measured on virtual machines of two cores, with a 4-layer BERT
+    in bf16: 1.12 times as fast (± 0.05) with live processes side by side, and up to 1.3 times as
+    fast as plain python in whole launches; jemalloc 0.89 times (± 0.05). Your model may gain
+    more or nothing: tune again.
+
+    Without root, conda-forge has it (gperftools); or take Debian's package apart:
+    `apt-get download libtcmalloc-minimal4`, `dpkg -x libtcmalloc-minimal4*.deb there`, and
+    copy `there/usr/lib/*/libtcmalloc_minimal.so.4*` to `$VIRTUAL_ENV/lib`, where it is found.
+
+    Remedy: Install it and tune again: it was worth 12 to 30 % where it was measured.
+
+    Source:
+    https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
+    """
+    if facts.library("tcmalloc") or not facts.package("torch") or _is_preloaded(facts):
+        return
+    here = [name for name in ("jemalloc",) if facts.library(name)]
+    seen = "no libtcmalloc in the environment's and the system's library folders"
+    yield allocator_missing.finding(
+        seen + ("; jemalloc is here, which was slower than none" if here else ""),
+        command=_installation(facts),
+        remedy=_remedy(facts),
+    )
+
+
+def _is_preloaded(facts: HostFacts) -> bool:
+    return any(_FASTER.search(path) for path in preloaded(facts))
+
+
+def _installation(facts: HostFacts) -> str | None:
+    """The command for this environment, or this distribution; None where neither is known."""
+    if value(facts, "CONDA_PREFIX"):
+        return "conda install -c conda-forge gperftools"
+    found = tcmalloc_package(facts.settings.distribution)
+    if found is None:
+        return None
+    install, package = found
+    if not facts.settings.container:
+        return f"sudo {install} {package}"
+    update = "apt-get update && " if install.startswith("apt-get") else ""
+    return f"{update}{install} {package}"
+
+
+def _remedy(facts: HostFacts) -> str | None:
+    """What to do beside the command: in a container, and where no command is known."""
+    pays = allocator_missing.remedy
+    if value(facts, "CONDA_PREFIX"):
+        return None
+    system = facts.settings.distribution
+    found = tcmalloc_package(system)
+    if system is None or found is None:
+        return f"{pays} Its package is called gperftools, or libtcmalloc-minimal4 on Debian's kin."
+    install, package = found
+    if install.startswith("dnf") and system.id != "fedora":
+        pays += " On RHEL and its kin it is in EPEL."
+    if not facts.settings.container:
+        return pays
+    line = (
+        f"apt-get update && apt-get install -y --no-install-recommends {package} "
+        "&& rm -rf /var/lib/apt/lists/*"
+        if install.startswith("apt-get")
+        else f"{_WITHOUT_QUESTIONS.get(install, install)} {package}"
+    )
+    return f"{pays} It lasts with a line in the Dockerfile: RUN {line}"
+
+
+_WITHOUT_QUESTIONS = {
+    "dnf install": "dnf install -y",
+    "zypper install": "zypper --non-interactive install",
+    "pacman -S": "pacman -S --noconfirm",
+}
+"""A build of an image cannot answer."""
+
+
 CHECKS: tuple[Check, ...] = (
     intel_only,
     preload_dead,
@@ -202,4 +314,6 @@ CHECKS: tuple[Check, ...] = (
     blocktime_long,
     schedule_dynamic,
     conda_pip_mixed,
+    allocator_default,
+    allocator_missing,
 )

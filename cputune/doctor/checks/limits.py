@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.cores import usable_cores
-from cputune.doctor.advised import advised_ranks, advised_threads
+from cputune.doctor.advised import advised
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import local_ranks, number, under_mpi, value
 from cputune.facts import HostFacts, Unknown
@@ -22,19 +22,19 @@ CACHE_ENTRIES = 1024
 """What oneDNN keeps unless ONEDNN_PRIMITIVE_CACHE_CAPACITY says otherwise."""
 
 
-@check(
-    "quota-threads",
-    Severity.WARNING,
-    title="More threads than the container has CPU time for",
-    remedy="Start as many threads as the quota has whole CPUs.",
-    source="onyx-dot-app/onyx#12351, springfall2008/batpred#4771, vllm-project/vllm#34462",
-)
+@check("quota-threads", Severity.WARNING)
 def quota_threads(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: training in a container is many times slower than its CPU limit explains.
+    """More threads than the container has CPU time for
+
+    Symptom: training in a container is many times slower than its CPU limit explains.
 
     Cause: the limit is a cgroup quota of CPU time, which no library looks at. torch
     starts one thread per core that it sees; together they use up the quota early in
     every period of 100 ms, and then all of them stand still until the next.
+
+    Remedy: Start as many threads as the quota has whole CPUs.
+
+    Source: onyx-dot-app/onyx#12351, springfall2008/batpred#4771, vllm-project/vllm#34462
     """
     quota, threads = facts.limits.cpu_quota, default_threads(facts)
     if quota is None or threads <= max(1, math.floor(quota)):
@@ -44,22 +44,22 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
     yield quota_threads.finding(
         f"the cgroup gives {quota:g} CPUs of time, a training process starts "
         f"{threads} threads ({why})",
-        command=f"export OMP_NUM_THREADS={advised_threads(facts)}",
+        command=f"export OMP_NUM_THREADS={advised(facts).threads}",
     )
 
 
-@check(
-    "quota-throttled",
-    Severity.WARNING,
-    title="This cgroup is being throttled",
-    remedy="Start fewer threads, or ask for a higher CPU limit.",
-    source="onyx-dot-app/onyx#12351, https://docs.kernel.org/scheduler/sched-bwc.html",
-)
+@check("quota-throttled", Severity.WARNING)
 def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: steps take much longer than the CPU time they use, again and again.
+    """This cgroup is being throttled
+
+    Symptom: steps take much longer than the CPU time they use, again and again.
 
     Cause: the kernel stopped the cgroup because its quota was used up. ``cpu.stat``
     counts the periods in which that happened, over the whole life of the container.
+
+    Remedy: Start fewer threads, or ask for a higher CPU limit.
+
+    Source: onyx-dot-app/onyx#12351, https://docs.kernel.org/scheduler/sched-bwc.html
     """
     periods, throttled = facts.limits.periods, facts.limits.throttled_periods
     quota = facts.limits.cpu_quota
@@ -73,46 +73,45 @@ def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "ranks-auto",
-    Severity.WARNING,
-    title="The number of ranks is left to torchrun's guess",
-    remedy="Give the number of ranks of each node yourself: one per socket or NUMA node.",
-    source="kubeflow/trainer#2407",
-)
+@check("ranks-auto", Severity.WARNING)
 def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: a pod runs out of memory or hangs right after its start.
+    """The number of ranks is left to torchrun's guess
+
+    Symptom: a pod runs out of memory or hangs right after its start.
 
     Cause: nproc_per_node=auto means one process per CPU of the host, whatever the
     container may use, and each of them holds the whole model and as many threads as
     the pod has CPUs. In a PyTorchJob, leaving spec.nprocPerNode out means auto too.
+
+    Remedy: Give the number of ranks of each node yourself: one per socket or NUMA node.
+
+    Source: kubeflow/trainer#2407
     """
     asked = value(facts, "PET_NPROC_PER_NODE")
     if asked is None or asked.lower() not in ("auto", "cpu"):
         return
     cores = usable_cores(facts)
-    ranks = advised_ranks(facts)
     online = len(facts.topology.online)
     yield ranks_auto.finding(
         f"PET_NPROC_PER_NODE={asked} starts {online} ranks, one per CPU of the host; "
         f"{len(cores)} core{'s' if len(cores) > 1 else ''} may be used",
         severity=Severity.ERROR if len(cores) < online else None,
-        command=f"export PET_NPROC_PER_NODE={ranks}",
+        command=f"export PET_NPROC_PER_NODE={advised(facts).ranks}",
     )
 
 
-@check(
-    "ranks-oversubscribed",
-    Severity.WARNING,
-    title="Ranks and threads exceed the CPUs",
-    remedy="Divide the cores by the ranks: that is OMP_NUM_THREADS.",
-    source="kubeflow/trainer#2407, pytorch/pytorch#22260",
-)
+@check("ranks-oversubscribed", Severity.WARNING)
 def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: more ranks make training slower, not faster.
+    """Ranks and threads exceed the CPUs
+
+    Symptom: more ranks make training slower, not faster.
 
     Cause: every rank starts its own team of OpenMP threads. When ranks × threads exceed
     the CPUs, threads wait for CPUs while their team spins at a barrier for them.
+
+    Remedy: Divide the cores by the ranks: that is OMP_NUM_THREADS.
+
+    Source: kubeflow/trainer#2407, pytorch/pytorch#22260
     """
     ranks, threads = local_ranks(facts), number(facts, "OMP_NUM_THREADS")
     cpus, quota = len(facts.limits.cpuset or facts.topology.online), facts.limits.cpu_quota
@@ -123,21 +122,21 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
     yield ranks_oversubscribed.finding(
         f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads on {limit}",
         remedy=None if threads > 1 else "Start fewer ranks: one thread each is too much already.",
-        command=f"export OMP_NUM_THREADS={advised_threads(facts)}" if threads > 1 else None,
+        command=f"export OMP_NUM_THREADS={advised(facts).threads}" if threads > 1 else None,
     )
 
 
-@check(
-    "one-core",
-    Severity.WARNING,
-    title="One core of this machine may be used",
-    remedy="Give the container or the shell more CPUs, where that was not meant.",
-    source="https://docs.kernel.org/admin-guide/cgroup-v2.html#cpuset-interface-files",
-)
+@check("one-core", Severity.WARNING)
 def one_core(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: training runs on one core, whatever is set, and all others are idle.
+    """One core of this machine may be used
+
+    Symptom: training runs on one core, whatever is set, and all others are idle.
 
     Cause: a cpuset, a scheduler or taskset leaves one CPU (or the siblings of one core).
+
+    Remedy: Give the container or the shell more CPUs, where that was not meant.
+
+    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#cpuset-interface-files
     """
     topology = facts.topology
     if under_mpi(facts) or number(facts, "LOCAL_WORLD_SIZE"):
@@ -153,20 +152,20 @@ GUIDES = ("bert-mini", "distilbert-squad", "bert-base-squad", "bert-large-squad"
 """The default recipe, and what the Hugging Face CPU guides train."""
 
 
-@check(
-    "memory-limit",
-    Severity.ADVICE,
-    title="The memory limit is too small for some workloads",
-    remedy="Raise the limit, or train a smaller model; each rank has its own weights and moments.",
-    source="kubeflow/trainer#2407, https://huggingface.co/docs/transformers/perf_train_cpu",
-)
+@check("memory-limit", Severity.ADVICE)
 def memory_limit(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: the process is killed (exit code 137) in its first steps.
+    """The memory limit is too small for some workloads
+
+    Symptom: the process is killed (exit code 137) in its first steps.
 
     Cause: weights, gradients and the two moments of AdamW take 16 bytes per parameter in
     each rank; the activations of a step come on top. The limit is the container's, else
     the machine's. The tuner counts by the same rule, and leaves such plans out. The models
     of the Hugging Face CPU guides are looked at here.
+
+    Remedy: Raise the limit, or train a smaller model; each rank has its own weights and moments.
+
+    Source: kubeflow/trainer#2407, https://huggingface.co/docs/transformers/perf_train_cpu
     """
     room = room_bytes(facts)
     if room is None:
@@ -184,21 +183,19 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
         yield memory_limit.finding("; ".join((said, *unknown)))
 
 
-@check(
-    "primitive-cache",
-    Severity.ADVICE,
-    title="Memory grows with every new shape",
-    remedy=(
-        "Pad to a fixed length, or keep fewer compiled kernels by the capacity variables; "
-        "for inference on single shapes LRU_CACHE_CAPACITY=1."
-    ),
-    source="pytorch/pytorch#98688, pytorch/pytorch#29893",
-)
+@check("primitive-cache", Severity.ADVICE)
 def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: resident memory grows for hours when batches vary in length.
+    """Memory grows with every new shape
+
+    Symptom: resident memory grows for hours when batches vary in length.
 
     Cause: oneDNN compiles a kernel for every shape and keeps 1024 of them, buffers
     included. With little memory that is what a job dies of.
+
+    Remedy: Pad to a fixed length, or keep fewer compiled kernels by the capacity variables; for
+    inference on single shapes LRU_CACHE_CAPACITY=1.
+
+    Source: pytorch/pytorch#98688, pytorch/pytorch#29893
     """
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
     capacity = number(facts, *names)
@@ -219,6 +216,176 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+MIB, GIB = 1 << 20, 1 << 30
+SHM_NEEDED_BYTES = GIB
+SHM_SMALL_BYTES = GIB // 4
+FEWEST_OPEN_FILES = 1024
+THREADS_PER_CPU = 3
+"""OpenMP's team, torch's pool between operations, and the tokenizers' pool have one each."""
+OTHER_THREADS = 32
+"""Of the interpreter, autograd, gloo or oneCCL, and a few DataLoader workers."""
+
+
+@check("shm-small", Severity.WARNING)
+def shm_small(facts: HostFacts) -> Iterator[Finding]:
+    """/dev/shm is too small for DataLoader workers
+
+    Symptom: "Bus error" or "unable to write to file </torch_…>" in a DataLoader worker.
+
+    Cause: workers hand batches over through /dev/shm, and so do oneCCL and Open MPI
+    between ranks. Docker gives 64 MiB unless told otherwise, and a write beyond the
+    end of it kills the process.
+
+    Remedy: Give the container more shared memory: docker run --shm-size=1g, or in Kubernetes an
+    emptyDir of medium Memory at /dev/shm; or train with --dataloader_num_workers 0.
+
+    Source: pytorch/pytorch#16979
+    """
+    size = facts.limits.shm_bytes
+    if size is not None and size < SHM_SMALL_BYTES:
+        yield shm_small.finding(
+            f"/dev/shm holds {size / MIB:.0f} MiB, {SHM_NEEDED_BYTES / MIB:.0f} MiB are needed"
+        )
+
+
+@check("shm-full", Severity.WARNING)
+def shm_full(facts: HostFacts) -> Iterator[Finding]:
+    """/dev/shm is full
+
+    Symptom: "Bus error" in a DataLoader worker, although /dev/shm is large.
+
+    Cause: killed jobs leave their segments behind (torch_…, vader_segment…, psm_…), and
+    they count as memory until somebody removes them.
+
+    Remedy: Remove what ended jobs have left there, or give it more memory.
+
+    Source: pytorch/pytorch#16979
+    """
+    size, free = facts.limits.shm_bytes, facts.limits.shm_free_bytes
+    if size is None or free is None or size < SHM_SMALL_BYTES or free >= SHM_SMALL_BYTES:
+        return
+    yield shm_full.finding(
+        f"{free / MIB:.0f} of {size / MIB:.0f} MiB of /dev/shm are free, "
+        f"{SHM_NEEDED_BYTES / MIB:.0f} MiB are needed",
+        command="ls -lhS /dev/shm | head",
+    )
+
+
+@check("shm-read-only", Severity.WARNING)
+def shm_read_only(facts: HostFacts) -> Iterator[Finding]:
+    """/dev/shm may not be written to
+
+    Symptom: "unable to open shared memory object … Read-only file system".
+
+    Cause: a container with a read-only root and no tmpfs of its own at /dev/shm.
+
+    Remedy: Mount a tmpfs there, or train with --dataloader_num_workers 0 and without oneCCL.
+
+    Source: https://docs.pytorch.org/docs/stable/multiprocessing.html
+    """
+    if facts.limits.shm_read_only:
+        yield shm_read_only.finding("/dev/shm is mounted read-only")
+
+
+@check("open-files", Severity.ADVICE)
+def open_files(facts: HostFacts) -> Iterator[Finding]:
+    """Few open files are allowed
+
+    Symptom: "Too many open files" or "received 0 items of ancdata" in a DataLoader.
+
+    Cause: each tensor that a worker hands over holds a file descriptor.
+
+    Remedy: Raise the soft limit in the shell that trains.
+
+    Source: pytorch/pytorch#11201
+    """
+    limit, most = facts.limits.open_files, facts.limits.open_files_hard
+    if limit is None or limit >= FEWEST_OPEN_FILES:
+        return
+    can_be_raised = most is None or most > limit
+    yield open_files.finding(
+        f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least"
+        + ("" if can_be_raised else "; the hard limit is no higher"),
+        remedy=None
+        if can_be_raised
+        else "Raise the hard limit: limits.conf, docker --ulimit nofile.",
+        command='ulimit -Sn "$(ulimit -Hn)"' if can_be_raised else None,
+    )
+
+
+@check("processes-few", Severity.WARNING)
+def processes_few(facts: HostFacts) -> Iterator[Finding]:
+    """Fewer threads may be started than training needs
+
+    Symptom: "Resource temporarily unavailable" or "can't start new thread".
+
+    Cause: for the kernel a thread is a process. The limit of a container (pids.max) and of
+    a user (ulimit -u) count each of them, and a rank starts several for each CPU.
+
+    Remedy: Raise the limit (ulimit -u, docker run --pids-limit, podPidsLimit of the kubelet), or
+    train with fewer threads.
+
+    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#pid
+    """
+    limits = facts.limits
+    needed = THREADS_PER_CPU * len(facts.topology.allowed) + OTHER_THREADS
+    if limits.pids is not None and limits.pids - (limits.pids_used or 0) < needed:
+        yield processes_few.finding(
+            f"pids.max is {limits.pids}, of which {limits.pids_used or 0} exist; ranks on "
+            f"{len(facts.topology.allowed)} CPUs start about {needed}"
+        )
+    # Root and whoever holds CAP_SYS_RESOURCE are not held to the user's limit.
+    if limits.processes is not None and limits.processes < needed and facts.sys_resource is False:
+        yield processes_few.finding(
+            f"ulimit -u is {limits.processes}; ranks on {len(facts.topology.allowed)} CPUs start "
+            f"about {needed}"
+        )
+
+
+@check("niced", Severity.ADVICE)
+def niced(facts: HostFacts) -> Iterator[Finding]:
+    """Everything else goes first
+
+    Symptom: training is slow as soon as anything else runs.
+
+    Cause: children inherit the nice value. At 19 a thread gets a seventieth of the CPU
+    time of a neighbour at 0, and the whole team waits for it at each barrier.
+
+    Remedy: Start training from a shell that was not started with nice.
+
+    Source: https://man7.org/linux/man-pages/man7/sched.7.html
+    """
+    nice = facts.limits.nice
+    if nice is not None and nice > 0:
+        yield niced.finding(
+            f"this shell runs at nice {nice}",
+            severity=Severity.WARNING if facts.load.busy else None,
+            command="sudo renice -n 0 -p $$",
+        )
+
+
+@check("memlock-small", Severity.WARNING)
+def memlock_small(facts: HostFacts) -> Iterator[Finding]:
+    """The limit of locked memory is too small for the chosen network provider
+
+    Symptom: MPI or oneCCL fails to register memory, or falls back to TCP.
+
+    Cause: RDMA providers pin the buffers that they send from.
+
+    Remedy: Raise the limit (ulimit -l unlimited, or LimitMEMLOCK), or choose FI_PROVIDER=tcp.
+
+    Source: https://ofiwg.github.io/libfabric/main/man/fi_verbs.7.html
+    """
+    provider = (value(facts, "FI_PROVIDER") or "").lower()
+    limit = facts.limits.memlock_bytes
+    if limit is None or limit >= GIB:
+        return
+    if any(name in provider for name in ("verbs", "psm", "mlx", "efa")):
+        yield memlock_small.finding(
+            f"FI_PROVIDER={provider} with {limit / MIB:g} MiB of lockable memory"
+        )
+
+
 CHECKS: tuple[Check, ...] = (
     ranks_auto,
     quota_threads,
@@ -227,4 +394,11 @@ CHECKS: tuple[Check, ...] = (
     one_core,
     memory_limit,
     primitive_cache,
+    shm_small,
+    shm_full,
+    shm_read_only,
+    processes_few,
+    memlock_small,
+    open_files,
+    niced,
 )

@@ -57,18 +57,18 @@ _CAPS = (
 )
 
 
-@check(
-    "isa-capped",
-    Severity.WARNING,
-    title="A variable keeps the fast instructions from being used",
-    remedy="Unset it, unless it works around a crash.",
-    source="https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html",
-)
+@check("isa-capped", Severity.WARNING)
 def isa_capped(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: a fast machine trains like an old one; bf16 is slower than fp32.
+    """A variable keeps the fast instructions from being used
+
+    Symptom: a fast machine trains like an old one; bf16 is slower than fp32.
 
     Cause: ONEDNN_MAX_CPU_ISA (once DNNL_MAX_CPU_ISA), ATEN_CPU_CAPABILITY or
     MKL_ENABLE_INSTRUCTIONS caps what the libraries may use below what the CPU has.
+
+    Remedy: Unset it, unless it works around a crash.
+
+    Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
     """
     for name, prefix in _CAPS:
         cap = value(facts, name)
@@ -86,21 +86,19 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "bf16-slow",
-    Severity.ADVICE,
-    title="This CPU has no bf16 instructions",
-    remedy="Train in fp32: without --bf16, and with mixed_precision no.",
-    source=(
-        "pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456, "
-        "intel/intel-extension-for-pytorch#178, intel/intel-extension-for-pytorch#305"
-    ),
-)
+@check("bf16-slow", Severity.ADVICE)
 def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: bf16 is three to four times slower than fp32.
+    """This CPU has no bf16 instructions
+
+    Symptom: bf16 is three to four times slower than fp32.
 
     Cause: without avx512_bf16, AMX or Arm's bf16 every product is computed in fp32 after
     a conversion, so that bf16 costs time instead of saving it.
+
+    Remedy: Train in fp32: without --bf16, and with mixed_precision no.
+
+    Source: pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456,
+    intel/intel-extension-for-pytorch#178, intel/intel-extension-for-pytorch#305
     """
     if not _isa_known(facts) or "bf16" in native_precisions(facts):
         return
@@ -120,21 +118,20 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
         yield bf16_slow.finding(evidence)
 
 
-@check(
-    "bf16-native",
-    Severity.ADVICE,
-    title="This CPU computes bf16 natively",
-    remedy=(
-        'Train with --bf16 --use_cpu; --bf16 alone is refused without a GPU ("Your setup '
-        "doesn't support bf16/gpu\"), whatever ACCELERATE_USE_CPU says."
-    ),
-    source="huggingface/transformers#20445, https://huggingface.co/docs/transformers/perf_train_cpu",
-)
+@check("bf16-native", Severity.ADVICE)
 def bf16_native(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: training runs in fp32 at a fraction of what the machine can do.
+    """This CPU computes bf16 natively
+
+    Symptom: training runs in fp32 at a fraction of what the machine can do.
 
     Cause: nothing turns bf16 on by itself. AMX and avx512_bf16 multiply it several times
     as fast as fp32.
+
+    Remedy: Train with --bf16 --use_cpu; --bf16 alone is refused without a GPU ("Your setup
+    doesn't support bf16/gpu"), whatever ACCELERATE_USE_CPU says.
+
+    Source: huggingface/transformers#20445,
+    https://huggingface.co/docs/transformers/perf_train_cpu
     """
     if "bf16" not in native_precisions(facts) or value(facts, "ACCELERATE_MIXED_PRECISION"):
         return
@@ -144,18 +141,18 @@ def bf16_native(facts: HostFacts) -> Iterator[Finding]:
     yield bf16_native.finding(f"the CPU has {', '.join(units)}; training defaults to fp32")
 
 
-@check(
-    "fp16-ignored",
-    Severity.WARNING,
-    title="fp16 on a CPU trains in fp32, without a message",
-    remedy="Use bf16 if the CPU has it, otherwise no mixed precision.",
-    source="https://github.com/huggingface/accelerate/blob/main/src/accelerate/accelerator.py",
-)
+@check("fp16-ignored", Severity.WARNING)
 def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: fp16 is exactly as fast as fp32.
+    """fp16 on a CPU trains in fp32, without a message
+
+    Symptom: fp16 is exactly as fast as fp32.
 
     Cause: accelerate turns fp16 autocast on for accelerators only; on a CPU the flag is
     skipped without a message.
+
+    Remedy: Use bf16 if the CPU has it, otherwise no mixed precision.
+
+    Source: https://github.com/huggingface/accelerate/blob/main/src/accelerate/accelerator.py
     """
     asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "fp16"
     if asked and without_gpu(facts):
@@ -166,22 +163,20 @@ def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "amx-doubtful",
-    Severity.WARNING,
-    title="The machine shows AMX, but may not give it",
-    remedy=(
-        "Run doctor --deep; if it reports a crash, set the variable, which keeps oneDNN from "
-        "using AMX."
-    ),
-    source="uxlfoundation/oneDNN#5689",
-)
+@check("amx-doubtful", Severity.WARNING)
 def amx_doubtful(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "Illegal instruction" in the first bf16 product on a virtual machine.
+    """The machine shows AMX, but may not give it
+
+    Symptom: "Illegal instruction" in the first bf16 product on a virtual machine.
 
     Cause: hypervisor or kernel passes the CPUID bits of AMX on, but not the tiles
     themselves. Linux gives them from 5.16 on; a VM that shows amx_tile alone, or AMX
     without AVX-512, was put together by hand.
+
+    Remedy: Run doctor --deep; if it reports a crash, set the variable, which keeps oneDNN from
+    using AMX.
+
+    Source: uxlfoundation/oneDNN#5689
     """
     cpu = facts.cpu
     if not any(cpu.has(flag) for flag in _AMX):
@@ -205,19 +200,19 @@ def amx_doubtful(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "denormals",
-    Severity.ADVICE,
-    title="Denormal numbers are computed slowly in fp32",
-    remedy="Call torch.set_flush_denormal(True) at the start of the training script.",
-    source="pytorch/pytorch#23862, pytorch/pytorch#19651",
-)
+@check("denormals", Severity.ADVICE)
 def denormals(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: single steps, or all after some epochs, take 5 to 50 times as long.
+    """Denormal numbers are computed slowly in fp32
+
+    Symptom: single steps, or all after some epochs, take 5 to 50 times as long.
 
     Cause: numbers below 1e-38 (fading activations, gradients, Adam's moments) take a
     slow path in the CPU, and torch does not flush them to zero by itself. Products of
     avx512_bf16 and AMX flush them in hardware.
+
+    Remedy: Call torch.set_flush_denormal(True) at the start of the training script.
+
+    Source: pytorch/pytorch#23862, pytorch/pytorch#19651
     """
     cpu = facts.cpu
     x86 = any(cpu.has(flag) for flag in ("avx", "avx2", "avx512f"))
@@ -227,17 +222,18 @@ def denormals(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check(
-    "isa-old",
-    Severity.WARNING,
-    title="This x86 CPU has no AVX2",
-    remedy="Train on another machine; IPEX refuses this one.",
-    source="https://github.com/intel/intel-extension-for-pytorch/blob/main/docs/tutorials/installation.md",
-)
+@check("isa-old", Severity.WARNING)
 def isa_old(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: everything is slow, or IPEX says that the CPU is not supported.
+    """This x86 CPU has no AVX2
+
+    Symptom: everything is slow, or IPEX says that the CPU is not supported.
 
     Cause: the CPU (or the CPU model chosen for the virtual machine) stops at SSE or AVX.
+
+    Remedy: Train on another machine; IPEX refuses this one.
+
+    Source:
+    https://github.com/intel/intel-extension-for-pytorch/blob/main/docs/tutorials/installation.md
     """
     cpu = facts.cpu
     if cpu.architecture == "x86_64" and _isa_known(facts) and not cpu.has("avx2"):

@@ -7,15 +7,25 @@ not declare torch.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
-from cputune.doctor.checks import eras, installed
 from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.variables import is_true, lacks_torch, value
 from cputune.facts import HostFacts
 from cputune.stack import fit
-from cputune.stack.tables import load, satisfies
-from cputune.stack.versions import Versions, versions_of
-from cputune.stack.ways import both_ways
+from cputune.stack.requirements import unmet
+from cputune.stack.tables import (
+    DISTRIBUTIONS,
+    Versions,
+    load,
+    parse,
+    satisfies,
+    short_name,
+    versions_of,
+)
+from cputune.stack.uses import ccl_refusals, ccl_use, ipex_use, oneccl_module
+from cputune.stack.ways import both_ways, way_out
 
 IPEX_SOURCES = (
     "intel/intel-extension-for-pytorch#811, intel/intel-extension-for-pytorch#313, "
@@ -23,20 +33,21 @@ IPEX_SOURCES = (
 )
 
 
-@check(
-    "ipex-torch-mismatch",
-    Severity.ERROR,
-    title="IPEX was built for another torch",
-    remedy="Install the pair that fits.",
-    source=IPEX_SOURCES,
-)
+@check("ipex-torch-mismatch", Severity.ERROR)
 def ipex_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: ``undefined symbol: …autograd4Node4name…``, or the interpreter just ends.
+    """IPEX was built for another torch
+
+    Symptom: ``undefined symbol: …autograd4Node4name…``, or the interpreter just ends.
 
     Cause: intel_extension_for_pytorch x.y works with torch x.y alone. Its wheels do not
     declare torch, so that ``pip install -U torch`` swaps torch without a message. Importing
     the pair prints an ERROR and then exits with 127 (1.12 to 2.5) or fails with an
     AttributeError (2.6 to 2.8).
+
+    Remedy: Install the pair that fits.
+
+    Source: intel/intel-extension-for-pytorch#811, intel/intel-extension-for-pytorch#313,
+    intel/intel-extension-for-pytorch#317, intel/intel-extension-for-pytorch#778
     """
     versions = versions_of(facts)
     said = fit.ipex_torch(load(), versions)
@@ -46,19 +57,19 @@ def ipex_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
     yield ipex_torch_mismatch.finding(said + _on_import(versions), remedy=remedy, command=command)
 
 
-@check(
-    "ipex-ended",
-    Severity.ERROR,
-    title="There is no IPEX for this torch",
-    remedy="Remove IPEX: torch itself runs bf16 and AMX through oneDNN.",
-    source="intel/intel-extension-for-pytorch#867, intel/intel-extension-for-pytorch#871",
-)
+@check("ipex-ended", Severity.ERROR)
 def ipex_ended(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "No matching distribution found for intel_extension_for_pytorch".
+    """There is no IPEX for this torch
+
+    Symptom: "No matching distribution found for intel_extension_for_pytorch".
 
     Cause: IPEX 2.8.0 is the last release for CPUs; the project was archived on
     2026-03-30. From torch 2.9 on stock torch is the successor, with nothing to install.
     An older IPEX beside it fails at import.
+
+    Remedy: Remove IPEX: torch itself runs bf16 and AMX through oneDNN.
+
+    Source: intel/intel-extension-for-pytorch#867, intel/intel-extension-for-pytorch#871
     """
     versions = versions_of(facts)
     if versions.ipex is None or versions.torch is None or load().ipex_for(versions.torch):
@@ -82,19 +93,19 @@ def _on_import(versions: Versions) -> str:
     return f"; importing it prints an ERROR and {end}"
 
 
-@check(
-    "oneccl-torch-mismatch",
-    Severity.ERROR,
-    title="The oneCCL bindings were built for another torch",
-    remedy="Install the bindings of this torch, or remove them and use gloo.",
-    source="intel/torch-ccl#59, intel/torch-ccl#53, intel/torch-ccl#16",
-)
+@check("oneccl-torch-mismatch", Severity.ERROR)
 def oneccl_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: an abort or an undefined symbol at ``import oneccl_bindings_for_pytorch``.
+    """The oneCCL bindings were built for another torch
+
+    Symptom: an abort or an undefined symbol at ``import oneccl_bindings_for_pytorch``.
 
     Cause: oneccl_bind_pt carries the version of the one torch it was linked against.
     1.12.0 works with torch 1.12.0 alone, torch 1.12.1 needs 1.12.100. The module is
     called ``torch_ccl`` before 1.12.0 and ``oneccl_bindings_for_pytorch`` after.
+
+    Remedy: Install the bindings of this torch, or remove them and use gloo.
+
+    Source: intel/torch-ccl#59, intel/torch-ccl#53, intel/torch-ccl#16
     """
     versions = versions_of(facts)
     said = fit.oneccl_torch(load(), versions)
@@ -106,19 +117,19 @@ def oneccl_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
     yield oneccl_torch_mismatch.finding(said + fits, remedy=remedy, command=command)
 
 
-@check(
-    "transformers-torch",
-    Severity.ERROR,
-    title="transformers needs another torch",
-    remedy="Install versions that fit each other.",
-    source="https://pypi.org/project/transformers/",
-)
+@check("transformers-torch", Severity.ERROR)
 def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "Disabling PyTorch because PyTorch >= … is required", then "requires PyTorch".
+    """transformers needs another torch
+
+    Symptom: "Disabling PyTorch because PyTorch >= … is required", then "requires PyTorch".
 
     Cause: transformers looks at the version of torch when it is imported (from 4.52 on)
     and behaves as if there were none when it is too old. Earlier releases declare a
     minimum for ``transformers[torch]`` only, and fail later.
+
+    Remedy: Install versions that fit each other.
+
+    Source: https://pypi.org/project/transformers/
     """
     versions = versions_of(facts)
     said = fit.transformers_torch(load(), versions)
@@ -135,18 +146,18 @@ def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
     )
 
 
-@check(
-    "transformers-accelerate",
-    Severity.ERROR,
-    title="Trainer needs another accelerate",
-    remedy="Install an accelerate that this Trainer takes.",
-    source="https://pypi.org/project/transformers/",
-)
+@check("transformers-accelerate", Severity.ERROR)
 def transformers_accelerate(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
+    """Trainer needs another accelerate
+
+    Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
 
     Cause: since 4.29 Trainer stands on accelerate, and refuses one that is older than its
     minimum, which rises with almost every release.
+
+    Remedy: Install an accelerate that this Trainer takes.
+
+    Source: https://pypi.org/project/transformers/
     """
     versions = versions_of(facts)
     said = fit.transformers_accelerate(load(), versions)
@@ -155,19 +166,19 @@ def transformers_accelerate(facts: HostFacts) -> Iterator[Finding]:
         yield transformers_accelerate.finding(said, remedy=remedy, command=command)
 
 
-@check(
-    "trainer-arguments",
-    Severity.WARNING,
-    title="Scripts cannot parse TrainingArguments with this pair",
-    remedy="Take another transformers or accelerate.",
-    source="huggingface/transformers#40818, huggingface/trl#4098",
-)
+@check("trainer-arguments", Severity.WARNING)
 def trainer_arguments(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "NameError: name 'ParallelismConfig' is not defined" and "Type resolution
+    """Scripts cannot parse TrainingArguments with this pair
+
+    Symptom: "NameError: name 'ParallelismConfig' is not defined" and "Type resolution
     failed for TrainingArguments" from run_qa.py and every other script with HfArgumentParser.
 
     Cause: transformers 4.56 annotates a field with a type of accelerate 1.10.1, and does
     without it only where TrainingArguments is built directly.
+
+    Remedy: Take another transformers or accelerate.
+
+    Source: huggingface/transformers#40818, huggingface/trl#4098
     """
     versions = versions_of(facts)
     said = fit.trainer_arguments(load(), versions)
@@ -176,18 +187,84 @@ def trainer_arguments(facts: HostFacts) -> Iterator[Finding]:
         yield trainer_arguments.finding(said, remedy=remedy, command=command)
 
 
-@check(
-    "accelerate-torch",
-    Severity.ERROR,
-    title="accelerate needs a newer torch",
-    remedy="Install versions that fit each other.",
-    source="https://pypi.org/project/accelerate/",
-)
+@check("pair-does-not-train", Severity.ERROR)
+def pair_does_not_train(facts: HostFacts) -> Iterator[Finding]:
+    """transformers and accelerate were tried together, and did not train
+
+    Symptom: a TypeError or an ImportError as training begins, evaluates or saves:
+    "unwrap_model() got an unexpected keyword argument 'keep_torch_compile'",
+    "unexpected keyword argument 'dispatch_batches'".
+
+    Cause: Trainer calls accelerate in ways that the metadata of both allow and that this
+    accelerate does not know, or no longer. Every pair of their minor releases that could be
+    installed was trained for three steps; of a pair that was not tried nothing is said.
+
+    Remedy: Take a pair that was seen training.
+
+    Source: cputune/stack/pairs.json, made by benchmarks/pairs.py; huggingface/transformers#34699
+    """
+    versions = versions_of(facts)
+    said = fit.trained(load(), versions)
+    if said is not None:
+        remedy, command = both_ways(versions)
+        yield pair_does_not_train.finding(said, remedy=remedy, command=command)
+
+
+@check("requirement-unmet", Severity.ERROR)
+def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
+    """An installed package requires another version of a package
+
+    Symptom: "ImportError: tokenizers>=… is required for a normal functioning of this module",
+    "undefined symbol" out of torchvision, or an AttributeError deep inside a library.
+
+    Cause: ``pip install`` of one package, ``--no-deps`` or a second package manager changed a
+    package that others declare a range for (``Requires-Dist``). transformers looks at
+    tokenizers, huggingface_hub, safetensors and numpy itself when it is imported.
+
+    Remedy: Install a version that all of them take.
+
+    Source: https://packaging.python.org/en/latest/specifications/core-metadata/#requires-dist
+    """
+    for broken in unmet(facts):
+        yield requirement_unmet.finding(
+            broken.describe(), command=f"pip install {shlex.quote(broken.wanted)}"
+        )
+
+
+@check("package-leftover", Severity.WARNING)
+def package_leftover(facts: HostFacts) -> Iterator[Finding]:
+    """pip left a package half removed
+
+    Symptom: "WARNING: Ignoring invalid distribution ~orch", and two copies on the disk.
+
+    Cause: pip renames what it replaces to a name that begins with ``~``, and was ended before
+    it removed that. What lies beside it may be damaged too.
+
+    Remedy: Remove what is left, then install the package again.
+
+    Source: pypa/pip#10422
+    """
+    for package in facts.packages:
+        if package.name.startswith("~"):
+            place = f"{package.location or '.'}/{package.name}"
+            yield package_leftover.finding(
+                f"{place}*, version {package.version or 'unknown'}",
+                command=f"rm -r -- {shlex.quote(place)}*",
+            )
+
+
+@check("accelerate-torch", Severity.ERROR)
 def accelerate_torch(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: an ImportError or AttributeError out of accelerate or torch at import.
+    """accelerate needs a newer torch
+
+    Symptom: an ImportError or AttributeError out of accelerate or torch at import.
 
     Cause: accelerate declares a minimum of torch (2.0 from 1.3 on); an installation with
     ``--no-deps``, or by two package managers, gets around it.
+
+    Remedy: Install versions that fit each other.
+
+    Source: https://pypi.org/project/accelerate/
     """
     versions = versions_of(facts)
     said = fit.accelerate_torch(load(), versions)
@@ -196,19 +273,19 @@ def accelerate_torch(facts: HostFacts) -> Iterator[Finding]:
         yield accelerate_torch.finding(said, remedy=remedy, command=command)
 
 
-@check(
-    "numpy-too-new",
-    Severity.ERROR,
-    title="numpy 2 beside a package that needs numpy 1",
-    remedy="Hold numpy below 2, or take torch 2.3 or later.",
-    source="pytorch/pytorch#107302",
-)
+@check("numpy-too-new", Severity.ERROR)
 def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "A module that was compiled using NumPy 1.x cannot be run in NumPy 2", and
+    """numpy 2 beside a package that needs numpy 1
+
+    Symptom: "A module that was compiled using NumPy 1.x cannot be run in NumPy 2", and
     then "RuntimeError: Numpy is not available".
 
     Cause: torch before 2.3 was compiled against the binary interface of numpy 1.
     transformers 4.42 and accelerate 0.32 to 0.33 declare numpy below 2 as well.
+
+    Remedy: Hold numpy below 2, or take torch 2.3 or later.
+
+    Source: pytorch/pytorch#107302
     """
     versions = versions_of(facts)
     said = fit.numpy_torch(load(), versions)
@@ -218,18 +295,18 @@ def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
         yield numpy_too_new.finding(said, severity=severity, command="pip install 'numpy<2'")
 
 
-@check(
-    "python-without-wheel",
-    Severity.WARNING,
-    title="A package has no wheel for this Python",
-    remedy="Use a Python that has one.",
-    source="https://pypi.org/project/torch/",
-)
+@check("python-without-wheel", Severity.WARNING)
 def python_without_wheel(facts: HostFacts) -> Iterator[Finding]:
-    """Symptom: "No matching distribution found", or a build from source nobody asked for.
+    """A package has no wheel for this Python
+
+    Symptom: "No matching distribution found", or a build from source nobody asked for.
 
     Cause: torch, IPEX and the oneCCL bindings are compiled for certain Pythons, and pip
     passes over releases without a wheel for the one it runs in.
+
+    Remedy: Use a Python that has one.
+
+    Source: https://pypi.org/project/torch/
     """
     versions = versions_of(facts)
     said = fit.python_wheels(load(), versions) or fit.python_libraries(load(), versions)
@@ -241,22 +318,332 @@ def python_without_wheel(facts: HostFacts) -> Iterator[Finding]:
     yield python_without_wheel.finding(said, remedy=remedy, command=command)
 
 
+@check("package-version-unknown", Severity.WARNING)
+def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
+    """A package of the training stack is installed without a version
+
+    Symptom: ``importlib.metadata.version`` gives None, and programs that compare it fail.
+
+    Cause: an installation that was interrupted, or a METADATA file without a version.
+    Nothing can be said about what this package fits.
+
+    Remedy: Install it again: its metadata is damaged.
+
+    Source: https://packaging.python.org/en/latest/specifications/core-metadata/
+    """
+    for package in facts.packages:
+        name = short_name(package.name)
+        if name is None or parse(package.version) is not None:
+            continue
+        shown = "no version" if package.version is None else f"the version {package.version!r}"
+        yield package_version_unknown.finding(
+            f"{package.name} in {package.location or 'an unknown place'} has {shown}",
+            command=f"pip install --force-reinstall --no-deps {DISTRIBUTIONS[name]}",
+        )
+
+
+@check("package-twice", Severity.WARNING)
+def package_twice(facts: HostFacts) -> Iterator[Finding]:
+    """The metadata of several versions lies in one environment
+
+    Symptom: pip shows one version, the import is another, and nothing fits.
+
+    Cause: an installation that was interrupted, or two package managers in one folder.
+    What the doctor says about versions is then about the first that was found.
+
+    Remedy: Remove the package until nothing is left of it, then install it once.
+
+    Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
+    """
+    for package in facts.packages:
+        name = short_name(package.name)
+        if name is None or not package.others:
+            continue
+        distribution = DISTRIBUTIONS[name]
+        again = f"{distribution}=={package.version}" if package.version else distribution
+        remove = " && ".join([f"pip uninstall -y {distribution}"] * (1 + len(package.others)))
+        yield package_twice.finding(
+            f"{package.name} {package.version} and {', '.join(package.others)} "
+            f"in {package.location or 'an unknown place'}",
+            command=f"{remove} && pip install {again}",
+        )
+
+
+@check("torch-missing", Severity.WARNING)
+def torch_missing(facts: HostFacts) -> Iterator[Finding]:
+    """There is no torch
+
+    Symptom: "None of PyTorch, TensorFlow >= 2.0, or Flax have been found".
+
+    Cause: transformers, accelerate, IPEX and the oneCCL bindings install without torch. Or
+    the doctor stands in another environment than the one that trains (pipx, conda).
+
+    Remedy: Install torch; from this page it comes without the CUDA libraries.
+
+    Source: https://pytorch.org/get-started/locally/
+    """
+    if not lacks_torch(facts):
+        return
+    stack = [p.name for p in facts.packages if short_name(p.name) not in (None, "numpy")]
+    elsewhere = "Install torch here, or name the Python that trains: cputune doctor --python PATH"
+    yield torch_missing.finding(
+        f"{', '.join(stack)} without torch" if stack else f"Python {facts.python} has no torch",
+        remedy=None if stack else elsewhere,
+        command=f"pip install torch --index-url {load().wheels['torch_cpu']}" if stack else None,
+    )
+
+
+@check("accelerate-missing", Severity.WARNING)
+def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
+    """Trainer needs accelerate, and there is none
+
+    Symptom: "Using the `Trainer` with `PyTorch` requires `accelerate>=…`".
+
+    Cause: Trainer stands on accelerate since transformers 4.29, and ``pip install
+    transformers`` alone does not bring it.
+
+    Remedy: Install it; pip install 'transformers[torch]' would have brought it.
+
+    Source: https://pypi.org/project/transformers/
+    """
+    version = versions_of(facts).transformers
+    transformers = load().transformers
+    if version is None or facts.package("accelerate") is not None:
+        return
+    needs = transformers.needs_of(version)
+    if needs is None or not transformers.does("accelerate-starts-ranks", version):
+        return
+    yield accelerate_missing.finding(
+        f"transformers {version} needs accelerate {needs.accelerate}",
+        command=f"pip install 'accelerate{needs.accelerate}'",
+    )
+
+
+@check("torch-cuda-build", Severity.ADVICE)
+def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
+    """A CUDA build of torch on a machine without a GPU
+
+    Symptom: an image of seven gigabytes and a slow first import.
+
+    Cause: on Linux x86-64 PyPI's torch is the CUDA build and brings the NVIDIA libraries.
+
+    Remedy: Install the CPU build: several gigabytes less to store and to load.
+
+    Source: https://pytorch.org/get-started/locally/
+    """
+    torch = facts.package("torch")
+    if torch is None or facts.accelerators is None or facts.accelerators:
+        return
+    brought = [p.name for p in facts.packages if _is_cuda_only(p.name)]
+    version = parse(torch.version)
+    if version is None:
+        return
+    if not (brought or "cu" in (version.local or "") or (torch.build or "").startswith("cuda")):
+        return
+    also = f" ({torch.build})" if torch.build else ""
+    also += f" and {len(brought)} packages for CUDA" if brought else ""
+    page = load().wheels["torch_cpu"]
+    remove = f"pip uninstall -y torch {' '.join(brought)}".strip()
+    yield torch_cuda_build.finding(
+        f"torch {torch.version}{also}, no GPU",
+        command=f"{remove} && pip install torch=={version.public} --index-url {page}",
+    )
+
+
+@check("oneccl-setvars", Severity.WARNING)
+def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
+    """The environment of the oneCCL bindings was not sourced
+
+    Symptom: ``libccl.so.1: cannot open shared object file``.
+
+    Cause: the bindings bring oneCCL and Intel MPI inside their wheel; their
+    ``env/setvars.sh`` puts both on LD_LIBRARY_PATH and PATH and sets CCL_ROOT.
+
+    Remedy: Source setvars.sh of the bindings in every shell that starts ranks.
+
+    Source: intel/torch-ccl#43
+    """
+    package = facts.package("oneccl_bind_pt")
+    version = versions_of(facts).oneccl
+    if package is None or version is None or facts.recorded:
+        return
+    searched = (value(facts, "LD_LIBRARY_PATH") or "").split(":")
+    root = value(facts, "CCL_ROOT")
+    found = [lib.path for lib in facts.libraries if lib.name == "libccl"]
+    if any(path.rpartition("/")[0] in searched for path in found):
+        return
+    brought = f"{package.location or '.'}/{oneccl_module(versions_of(facts))}"
+    own = any(path.startswith(f"{brought}/") for path in found)
+    said = f"CCL_ROOT={root}" if root else "CCL_ROOT is not set"
+    yield oneccl_setvars.finding(
+        f"{said}, and no directory of LD_LIBRARY_PATH holds libccl.so",
+        remedy=None
+        if own
+        else "These bindings bring no oneCCL: install it, and source its setvars.sh.",
+        command=f". '{brought}/env/setvars.sh'" if own else None,
+    )
+
+
+def _is_cuda_only(distribution: str) -> bool:
+    return distribution.lower().startswith("nvidia-") or distribution == "triton"
+
+
+@check("ipex-ignored", Severity.WARNING)
+def ipex_ignored(facts: HostFacts) -> Iterator[Finding]:
+    """IPEX is installed, and nothing calls it
+
+    Symptom: IPEX is installed and fits, and training is as fast as without it.
+
+    Cause: Trainer called ``ipex.optimize`` itself in transformers 4.20 to 4.52; after
+    that only accelerate could, and 1.8 to 1.12 do it with torch below 2.7 only, 1.13
+    and later never.
+
+    Remedy: Take the accelerate of the IPEX era, or remove IPEX.
+
+    Source: huggingface/transformers#40784, huggingface/accelerate#3883
+    """
+    versions = versions_of(facts)
+    trainer, own = ipex_use(versions), ipex_use(versions, framework="accelerate")
+    if own.state != "ignored" or trainer.possible:
+        return
+    said = trainer.reason if trainer.state == "ignored" else own.reason
+    remedy, command = _without("ipex", versions)
+    yield ipex_ignored.finding(said, remedy=remedy, command=command)
+
+
+def _without(name: str, versions: Versions) -> tuple[str, str]:
+    """Removing what is not used, which changes nothing that is; the other way in words."""
+    way = way_out("ipex", versions)
+    stay = way.command() if way else None
+    said = f" Or, to use it, take the versions of the IPEX era: {stay}." if stay else ""
+    remedy = f"Remove it: training stays as it is.{said}"
+    return remedy, f"pip uninstall -y {DISTRIBUTIONS[name]}"
+
+
+@check("ipex-unasked", Severity.ADVICE)
+def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
+    """accelerate uses IPEX whether it is asked to or not
+
+    Symptom: the run uses IPEX although ``use_ipex=False``.
+
+    Cause: accelerate 0.20 to 1.7 (1.8 to 1.12 with torch below 2.7) takes
+    ``ACCELERATE_USE_IPEX`` for true where it is not set, and calls ``ipex.optimize``
+    wherever IPEX can be imported. In a YAML: ``ipex_config: {ipex: false}``. Trainer stands
+    on accelerate from transformers 4.30 on; in 4.32 to 4.57 TrainingArguments sets the
+    variable to false, so that only scripts with an Accelerator of their own are left.
+
+    Remedy: Switch it off where a run without IPEX is wanted, in the environment or the YAML.
+
+    Source: huggingface/transformers#24871
+    """
+    versions = versions_of(facts)
+    if ipex_use(versions, framework="accelerate").state != "used unasked":
+        return
+    if value(facts, "ACCELERATE_USE_IPEX"):
+        return
+    every = ipex_use(versions).state in ("used unasked", "unknown")
+    whose = "in every script" if every else "in scripts with an Accelerator, not in Trainer's"
+    yield ipex_unasked.finding(
+        f"accelerate {versions.accelerate}, intel_extension_for_pytorch {versions.ipex}, "
+        f"ACCELERATE_USE_IPEX is not set: {whose}",
+        command="export ACCELERATE_USE_IPEX=false",
+    )
+
+
+@check("oneccl-unused", Severity.WARNING)
+def oneccl_unused(facts: HostFacts) -> Iterator[Finding]:
+    """The oneCCL bindings are installed, and Trainer cannot use them
+
+    Symptom: ``--ddp_backend ccl`` is refused, or the ranks speak gloo.
+
+    Cause: accelerate 1.13 dropped the ccl backend, transformers 5.1 the word. The
+    bindings were deprecated in November 2025; their last release is 2.8.0.
+
+    Remedy: Use gloo, or take the versions that know ccl: transformers 4.22 to 5.0, accelerate up
+    to 1.12.
+
+    Source: huggingface/accelerate#3883
+    """
+    versions = versions_of(facts)
+    said = ccl_refusals(versions)
+    if versions.oneccl is None or not said:
+        return
+    evidence = "; ".join(said)
+    if ccl_use(versions, framework="accelerate") is None:
+        evidence += "; scripts with an Accelerator of their own can"
+    remedy, command = _without("oneccl", versions)
+    yield oneccl_unused.finding(evidence, remedy=remedy, command=command)
+
+
+@check("stack-variable-ignored", Severity.WARNING)
+def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
+    """A variable is set that the installed versions do not read
+
+    Symptom: ``ACCELERATE_USE_IPEX=true`` or ``CCL_WORKER_COUNT=1`` changes nothing.
+
+    Cause: accelerate 1.13 and later know neither; the same is said where the package
+    that a variable speaks to is not installed.
+
+    Remedy: Unset it: it has no effect.
+
+    Source: huggingface/accelerate#3883
+    """
+    stack, versions = load(), versions_of(facts)
+    if versions.accelerate is None:
+        return
+    gone = stack.accelerate.does("no-ipex", versions.accelerate)
+    if is_true(facts, "ACCELERATE_USE_IPEX") and (gone or versions.ipex is None):
+        why = (
+            f"accelerate {versions.accelerate} knows no IPEX"
+            if gone
+            else "intel_extension_for_pytorch is not installed"
+        )
+        yield stack_variable_ignored.finding(
+            f"ACCELERATE_USE_IPEX={value(facts, 'ACCELERATE_USE_IPEX')}; {why}",
+            command="unset ACCELERATE_USE_IPEX",
+        )
+    workers = value(facts, "CCL_WORKER_COUNT")
+    if workers and workers != "0" and stack.accelerate.does("no-ccl", versions.accelerate):
+        yield stack_variable_ignored.finding(
+            f"CCL_WORKER_COUNT={workers}; accelerate {versions.accelerate} knows no ccl",
+            command="unset CCL_WORKER_COUNT",
+        )
+
+
+INSTALLED: tuple[Check, ...] = (
+    package_version_unknown,
+    package_twice,
+    torch_missing,
+    accelerate_missing,
+    oneccl_setvars,
+    torch_cuda_build,
+    requirement_unmet,
+    package_leftover,
+)
+"""What only an installation can have: a stack that is merely named is spared them."""
+
 CHECKS: tuple[Check, ...] = (
-    installed.package_version_unknown,
-    installed.package_twice,
+    package_version_unknown,
+    package_twice,
     ipex_torch_mismatch,
     ipex_ended,
     oneccl_torch_mismatch,
     transformers_torch,
     transformers_accelerate,
     trainer_arguments,
+    pair_does_not_train,
+    requirement_unmet,
+    package_leftover,
     accelerate_torch,
     numpy_too_new,
-    installed.torch_missing,
-    installed.accelerate_missing,
+    torch_missing,
+    accelerate_missing,
     python_without_wheel,
-    *eras.CHECKS,
-    installed.oneccl_setvars,
-    installed.torch_cuda_build,
+    ipex_ignored,
+    oneccl_unused,
+    stack_variable_ignored,
+    ipex_unasked,
+    oneccl_setvars,
+    torch_cuda_build,
 )
 """Most versions are wrong in several ways at once; what ends the interpreter comes first."""

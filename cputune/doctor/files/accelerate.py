@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from cputune.doctor.files.context import Context
-from cputune.doctor.finding import Check, Finding, Severity
-from cputune.doctor.reading.yaml_lines import Document
+from cputune.doctor.files.yaml_lines import Document
+from cputune.doctor.finding import Check, Finding, Severity, fault
 from cputune.stack import ipex_use, load
 
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
@@ -17,95 +17,126 @@ MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_proc
 _MULTI = ("MULTI_CPU",)
 _GPU = ("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU")
 
-KEY_UNKNOWN = Check(
-    code="file-key-unknown",
-    severity=Severity.ERROR,
-    title="accelerate refuses a key of this file",
-    remedy="Take the key out, or write the file with the accelerate that will read it.",
-    source="huggingface/accelerate#3883, huggingface/peft#3564",
-    story="""Symptom: "ValueError: The config file at … had unknown keys".
 
-Cause: accelerate 0.23 and later refuse any top-level key that they do not know.
-ipex_config came with 0.19 and went with 1.13, mpirun_config came with 0.28.""",
-)
-KEY_IGNORED = Check(
-    code="file-key-ignored",
-    severity=Severity.WARNING,
-    title="accelerate ignores a key of this file",
-    remedy="Take it out: it has no effect.",
-    source="huggingface/accelerate#3883",
-    story="""Symptom: mpirun_ccl or ipex is set, and nothing changes.
+@fault("file-key-unknown", Severity.ERROR)
+def key_unknown() -> None:
+    """accelerate refuses a key of this file
 
-Cause: accelerate 1.13 dropped oneCCL and IPEX; mpirun_config.mpirun_ccl is read no
-more, without a message. ipex_config.ipex does nothing where IPEX cannot be used.""",
-)
-VALUE_WRONG = Check(
-    code="file-value",
-    severity=Severity.ERROR,
-    title="A value of this file is wrong",
-    remedy="Correct the value as the evidence says.",
-    source="https://huggingface.co/docs/accelerate/package_reference/cli",
-    story="""Symptom: accelerate launch ends with a TypeError, a ValueError or an assertion.
+    Symptom: "ValueError: The config file at … had unknown keys".
 
-Cause: num_processes and num_machines are whole numbers, and num_processes counts the
-ranks of all machines. Several machines need main_process_ip and main_process_port.""",
-)
-ONE_PROCESS = Check(
-    code="file-one-process",
-    severity=Severity.ERROR,
-    title="This launch starts one process, whatever num_processes says",
-    remedy="Give mpirun_config.mpirun_hostfile (one line 'localhost' will do), or launch with "
-    "mpirun or torchrun.",
-    source="huggingface/accelerate#2741",
-    story="""Symptom: num_processes is 2, and one process trains.
+    Cause: accelerate 0.23 and later refuse any top-level key that they do not know.
+    ipex_config came with 0.19 and went with 1.13, mpirun_config came with 0.28.
 
-Cause: on CPUs accelerate launch starts ranks through mpirun only, and only where a
-host file is named. 0.34.2 to 1.15.0 were tried.""",
-)
-USE_CPU = Check(
-    code="file-use-cpu",
-    severity=Severity.ERROR,
-    title="use_cpu is missing",
-    remedy="Write use_cpu: true (or --cpu for accelerate launch, --use_cpu for Trainer).",
-    source="huggingface/accelerate#3883, huggingface/transformers#20445",
-    story="""Symptom: every rank trains alone, or "Your setup doesn't support bf16/gpu".
+    Remedy: Take the key out, or write the file with the accelerate that will read it.
 
-Cause: from 1.13 on accelerate joins CPU ranks only where use_cpu is set: without it
-each rank has world size 1 and trains on all of the data, with no error. bf16 without
-use_cpu means bf16 on a GPU.""",
-)
-PRECISION = Check(
-    code="file-precision",
-    severity=Severity.WARNING,
-    title="This precision gains nothing here",
-    remedy="Use bf16 if the CPU has instructions for it, otherwise no mixed precision.",
-    source="pytorch/pytorch#86270, pytorch/pytorch#118499, intel/intel-extension-for-pytorch#178",
-    story="""Symptom: fp16 is as fast as fp32; bf16 is three to four times slower.
+    Source: huggingface/accelerate#3883, huggingface/peft#3564
+    """
 
-Cause: on a CPU accelerate skips fp16 without a message and trains in fp32. bf16 on a CPU
-without avx512_bf16, AMX or Arm's bf16 is converted to fp32 and back for every product.""",
-)
-NO_GPU = Check(
-    code="file-no-gpu",
-    severity=Severity.ERROR,
-    title="This file asks for GPUs on a machine without one",
-    remedy="Write distributed_type: MULTI_CPU for several ranks, 'NO' for one, and use_cpu: true.",
-    source="https://huggingface.co/docs/accelerate/package_reference/cli",
-    story="""Symptom: accelerate launch ends with an error about devices.
 
-Cause: the file was written on another machine.""",
-)
-OVERSUBSCRIBED = Check(
-    code="file-oversubscribed",
-    severity=Severity.WARNING,
-    title="More threads than cores are asked for",
-    remedy="Choose ranks × threads no larger than the cores (the CPU limit, in a pod).",
-    source="onyx-dot-app/onyx#12351, kubeflow/trainer#2407",
-    story="""Symptom: training is several times slower than with fewer threads.
+@fault("file-key-ignored", Severity.WARNING)
+def key_ignored() -> None:
+    """accelerate ignores a key of this file
 
-Cause: OpenMP threads spin while they wait. With more of them than cores each delays
-the others; under a CPU quota all of them stand still for most of every period.""",
-)
+    Symptom: mpirun_ccl or ipex is set, and nothing changes.
+
+    Cause: accelerate 1.13 dropped oneCCL and IPEX; mpirun_config.mpirun_ccl is read no
+    more, without a message. ipex_config.ipex does nothing where IPEX cannot be used.
+
+    Remedy: Take it out: it has no effect.
+
+    Source: huggingface/accelerate#3883
+    """
+
+
+@fault("file-value", Severity.ERROR)
+def value_wrong() -> None:
+    """A value of this file is wrong
+
+    Symptom: accelerate launch ends with a TypeError, a ValueError or an assertion.
+
+    Cause: num_processes and num_machines are whole numbers, and num_processes counts the
+    ranks of all machines. Several machines need main_process_ip and main_process_port.
+
+    Remedy: Correct the value as the evidence says.
+
+    Source: https://huggingface.co/docs/accelerate/package_reference/cli
+    """
+
+
+@fault("file-one-process", Severity.ERROR)
+def one_process() -> None:
+    """This launch starts one process, whatever num_processes says
+
+    Symptom: num_processes is 2, and one process trains.
+
+    Cause: on CPUs accelerate launch starts ranks through mpirun only, and only where a
+    host file is named. 0.34.2 to 1.15.0 were tried.
+
+    Remedy: Give mpirun_config.mpirun_hostfile (one line 'localhost' will do), or launch with
+    mpirun or torchrun.
+
+    Source: huggingface/accelerate#2741
+    """
+
+
+@fault("file-use-cpu", Severity.ERROR)
+def use_cpu_missing() -> None:
+    """use_cpu is missing
+
+    Symptom: every rank trains alone, or "Your setup doesn't support bf16/gpu".
+
+    Cause: from 1.13 on accelerate joins CPU ranks only where use_cpu is set: without it
+    each rank has world size 1 and trains on all of the data, with no error. bf16 without
+    use_cpu means bf16 on a GPU.
+
+    Remedy: Write use_cpu: true (or --cpu for accelerate launch, --use_cpu for Trainer).
+
+    Source: huggingface/accelerate#3883, huggingface/transformers#20445
+    """
+
+
+@fault("file-precision", Severity.WARNING)
+def precision_useless() -> None:
+    """This precision gains nothing here
+
+    Symptom: fp16 is as fast as fp32; bf16 is three to four times slower.
+
+    Cause: on a CPU accelerate skips fp16 without a message and trains in fp32. bf16 on a CPU
+    without avx512_bf16, AMX or Arm's bf16 is converted to fp32 and back for every product.
+
+    Remedy: Use bf16 if the CPU has instructions for it, otherwise no mixed precision.
+
+    Source: pytorch/pytorch#86270, pytorch/pytorch#118499, intel/intel-extension-for-pytorch#178
+    """
+
+
+@fault("file-no-gpu", Severity.ERROR)
+def no_gpu() -> None:
+    """This file asks for GPUs on a machine without one
+
+    Symptom: accelerate launch ends with an error about devices.
+
+    Cause: the file was written on another machine.
+
+    Remedy: Write distributed_type: MULTI_CPU for several ranks, 'NO' for one, and use_cpu: true.
+
+    Source: https://huggingface.co/docs/accelerate/package_reference/cli
+    """
+
+
+@fault("file-oversubscribed", Severity.WARNING)
+def oversubscribed() -> None:
+    """More threads than cores are asked for
+
+    Symptom: training is several times slower than with fewer threads.
+
+    Cause: OpenMP threads spin while they wait. With more of them than cores each delays
+    the others; under a CPU quota all of them stand still for most of every period.
+
+    Remedy: Choose ranks × threads no larger than the cores (the CPU limit, in a pod).
+
+    Source: onyx-dot-app/onyx#12351, kubeflow/trainer#2407
+    """
 
 
 def judge_accelerate(document: Document, context: Context) -> Iterator[Finding]:
@@ -134,12 +165,12 @@ def _keys(document: Document, context: Context) -> Iterator[Finding]:
             close = difflib.get_close_matches(key, sorted(known), 1)
             said = f"{key} is no key" + (f"; is {close[0]} meant?" if close else "")
         text = f"{said}; {reader} refuses the file"
-        yield KEY_UNKNOWN.finding(context.at(document.line(key), text))
+        yield key_unknown.finding(context.at(document.line(key), text))
     if "mpirun_ccl" in document.mapping("mpirun_config") and not library.does(
         "reads-mpirun-ccl", version
     ):
         text = f"mpirun_ccl is not read by {reader}"
-        yield KEY_IGNORED.finding(context.at(document.line("mpirun_config", "mpirun_ccl"), text))
+        yield key_ignored.finding(context.at(document.line("mpirun_config", "mpirun_ccl"), text))
 
 
 def _values(document: Document, context: Context) -> Iterator[Finding]:
@@ -147,17 +178,17 @@ def _values(document: Document, context: Context) -> Iterator[Finding]:
         value = document.get(key)
         if value is not None and (isinstance(value, bool) or _whole(value) is None):
             text = f"{key}: {value!r} is not a whole number of at least 1"
-            yield VALUE_WRONG.finding(context.at(document.line(key), text))
+            yield value_wrong.finding(context.at(document.line(key), text))
     ranks, machines = _whole(document.get("num_processes")), _whole(document.get("num_machines"))
     if machines is None or machines == 1:
         return
     if ranks is not None and ranks % machines:
         text = f"num_processes: {ranks} ranks cannot be divided over {machines} machines"
-        yield VALUE_WRONG.finding(context.at(document.line("num_processes"), text))
+        yield value_wrong.finding(context.at(document.line("num_processes"), text))
     for key in ("main_process_ip", "main_process_port"):
         if document.get(key) is None:
             text = f"num_machines: {machines}, and {key} is missing"
-            yield VALUE_WRONG.finding(
+            yield value_wrong.finding(
                 context.at(document.line("num_machines"), text),
                 severity=Severity.WARNING,
                 remedy=f"Give it here, or --{key} on every launch line.",
@@ -165,7 +196,7 @@ def _values(document: Document, context: Context) -> Iterator[Finding]:
     address = str(document.get("main_process_ip") or "")
     if address.startswith("127.") or address == "localhost":
         text = f"main_process_ip: {address} is each machine itself, not the first of {machines}"
-        yield VALUE_WRONG.finding(context.at(document.line("main_process_ip"), text))
+        yield value_wrong.finding(context.at(document.line("main_process_ip"), text))
 
 
 def _launch(document: Document, context: Context) -> Iterator[Finding]:
@@ -174,14 +205,14 @@ def _launch(document: Document, context: Context) -> Iterator[Finding]:
     machines = _whole(document.get("num_machines")) or 1
     line = document.line("distributed_type")
     if kind in _GPU and context.facts.accelerators == ():
-        yield NO_GPU.finding(context.at(line, f"distributed_type: {kind}, no GPU is here"))
+        yield no_gpu.finding(context.at(line, f"distributed_type: {kind}, no GPU is here"))
         return
     if kind in _MULTI and ranks > 1 and not document.get("mpirun_config", "mpirun_hostfile"):
         text = f"num_processes: {ranks} and no mpirun_config.mpirun_hostfile"
-        yield ONE_PROCESS.finding(context.at(document.line("num_processes"), text))
+        yield one_process.finding(context.at(document.line("num_processes"), text))
     if kind in ("NO", "FALSE") and ranks > 1:
         text = f"num_processes: {ranks} with distributed_type 'NO' is one process"
-        yield ONE_PROCESS.finding(
+        yield one_process.finding(
             context.at(document.line("num_processes"), text),
             remedy="Write distributed_type: MULTI_CPU and mpirun_config.mpirun_hostfile.",
         )
@@ -191,14 +222,14 @@ def _launch(document: Document, context: Context) -> Iterator[Finding]:
         if alone:
             reader = context.read_by("accelerate", context.accelerate)
             text += f"; with {reader} every rank trains alone"
-        yield USE_CPU.finding(
+        yield use_cpu_missing.finding(
             context.at(document.line("use_cpu") or line, text),
             severity=Severity.ERROR if alone else Severity.WARNING,
         )
     here = ranks // machines
     if kind in _MULTI and context.here and 0 < context.cores < here:
         text = f"num_processes: {here} ranks on a machine, {context.cores} cores to use"
-        yield OVERSUBSCRIBED.finding(context.at(document.line("num_processes"), text))
+        yield oversubscribed.finding(context.at(document.line("num_processes"), text))
 
 
 def _precision(document: Document, context: Context) -> Iterator[Finding]:
@@ -208,16 +239,16 @@ def _precision(document: Document, context: Context) -> Iterator[Finding]:
         return
     if asked == "fp16":
         text = "mixed_precision: fp16 trains in fp32 on a CPU"
-        yield PRECISION.finding(context.at(at, text))
+        yield precision_useless.finding(context.at(at, text))
     if asked != "bf16":
         return
     if context.bf16 is False:
         text = "mixed_precision: bf16, and this CPU has no instructions for it"
-        yield PRECISION.finding(context.at(at, text))
+        yield precision_useless.finding(context.at(at, text))
     kind = str(document.get("distributed_type") or "NO").upper()
     if document.get("use_cpu") is not True and kind not in (*_MULTI, *_GPU):
         text = f"mixed_precision: bf16 and use_cpu: {_shown(document.get('use_cpu'))}, no GPU"
-        yield USE_CPU.finding(context.at(document.line("use_cpu") or at, text))
+        yield use_cpu_missing.finding(context.at(document.line("use_cpu") or at, text))
 
 
 def _ipex(document: Document, context: Context) -> Iterator[Finding]:
@@ -228,7 +259,7 @@ def _ipex(document: Document, context: Context) -> Iterator[Finding]:
     use = ipex_use(context.versions, framework="accelerate")
     if use.state in ("ignored", "unfit", "absent"):
         line = document.line("ipex_config", "ipex")
-        yield KEY_IGNORED.finding(context.at(line, f"ipex_config.ipex: true, but {use.reason}"))
+        yield key_ignored.finding(context.at(line, f"ipex_config.ipex: true, but {use.reason}"))
 
 
 def _whole(value: object) -> int | None:
@@ -248,12 +279,12 @@ def _text(version: tuple[int, int] | None) -> str:
 
 
 CHECKS: tuple[Check, ...] = (
-    KEY_UNKNOWN,
-    KEY_IGNORED,
-    VALUE_WRONG,
-    ONE_PROCESS,
-    USE_CPU,
-    PRECISION,
-    NO_GPU,
-    OVERSUBSCRIBED,
+    key_unknown,
+    key_ignored,
+    value_wrong,
+    one_process,
+    use_cpu_missing,
+    precision_useless,
+    no_gpu,
+    oversubscribed,
 )

@@ -4,66 +4,92 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from cputune import cpulist
 from cputune.cores import usable_cores
-from cputune.doctor.files import flags, mpi
-from cputune.doctor.files.accelerate import ONE_PROCESS, OVERSUBSCRIBED, PRECISION, USE_CPU
-from cputune.doctor.files.around import bound_cpus, judge_around
+from cputune.doctor.checks import launch, libraries, precision, threads
+from cputune.doctor.checks.launch import LOOPBACK
+from cputune.doctor.files.accelerate import (
+    one_process,
+    oversubscribed,
+    precision_useless,
+    use_cpu_missing,
+)
 from cputune.doctor.files.context import Context
-from cputune.doctor.finding import Check, Finding, Severity
-from cputune.doctor.reading.launches import Launch
+from cputune.doctor.files.shell import Launch, value_of
+from cputune.doctor.finding import Check, Finding, Severity, fault
+from cputune.facts import HostFacts
+from cputune.host import Host
+from cputune.probing.installed import dead_preloads
 from cputune.stack import LEAST_CCL_WORKERS, why_too_few_ccl_workers
 from cputune.stack.fit import ipex_torch
 from cputune.stack.tables import load
+from cputune.stack.uses import State, Word, vocabulary
 
-THREADS_UNSET = Check(
-    code="file-threads-unset",
-    severity=Severity.WARNING,
-    title="OMP_NUM_THREADS is not set for several ranks",
-    remedy="Export it: the cores of the machine divided by its ranks.",
-    source="pytorch/pytorch#22260, dmlc/dgl#2812",
-    story="""Symptom: training under torchrun is many times slower than in one process.
 
-Cause: torchrun sets OMP_NUM_THREADS to 1 where it is unset and there are several
-ranks. mpirun sets nothing, and every rank starts threads for the whole machine.""",
-)
-RANKS_AUTO = Check(
-    code="file-ranks-auto",
-    severity=Severity.WARNING,
-    title="The number of ranks is left to the machine",
-    remedy="Write a number: one rank for each socket or NUMA node to begin with.",
-    source="kubeflow/trainer#2407",
-    story="""Symptom: out of memory, or dozens of ranks in a pod with a limit of eight CPUs.
+@fault("file-threads-unset", Severity.WARNING)
+def threads_unset() -> None:
+    """OMP_NUM_THREADS is not set for several ranks
 
-Cause: auto and cpu count the CPUs of the host, hyperthreads too, and see no limit.""",
-)
-BACKEND = Check(
-    code="file-backend",
-    severity=Severity.ERROR,
-    title="This backend cannot work in this launch",
-    remedy="Name a backend only where there are several ranks, and ccl only under mpirun.",
-    source="intel/torch-ccl#48, intel/llm-on-ray#242",
-    story="""Symptom: "Default process group has not been initialized", a hang at "did not
-find MPI-launcher specific variables", or "backend ccl is not available".
+    Symptom: training under torchrun is many times slower than in one process.
 
-Cause: a backend in a run of one process is a ValueError. oneCCL looks for an MPI
-launcher around it. accelerate takes ccl only where CCL_WORKER_COUNT is 1 or more.""",
-)
-IPEX_LAUNCH = Check(
-    code="file-ipex-launch",
-    severity=Severity.ERROR,
-    title="The launcher of IPEX cannot run",
-    remedy="Launch with mpirun or torchrun; `cputune emit` writes the same binding.",
-    source="intel/intel-extension-for-pytorch#867",
-    story="""Symptom: "No module named intel_extension_for_pytorch", or an end at import.
+    Cause: torchrun sets OMP_NUM_THREADS to 1 where it is unset and there are several
+    ranks. mpirun sets nothing, and every rank starts threads for the whole machine.
 
-Cause: ipexrun is part of IPEX, which must fit torch, and has no release for 2.9 on.""",
-)
+    Remedy: Export it: the cores of the machine divided by its ranks.
+
+    Source: pytorch/pytorch#22260, dmlc/dgl#2812
+    """
+
+
+@fault("file-ranks-auto", Severity.WARNING)
+def ranks_left_open() -> None:
+    """The number of ranks is left to the machine
+
+    Symptom: out of memory, or dozens of ranks in a pod with a limit of eight CPUs.
+
+    Cause: auto and cpu count the CPUs of the host, hyperthreads too, and see no limit.
+
+    Remedy: Write a number: one rank for each socket or NUMA node to begin with.
+
+    Source: kubeflow/trainer#2407
+    """
+
+
+@fault("file-backend", Severity.ERROR)
+def wrong_backend() -> None:
+    """This backend cannot work in this launch
+
+    Symptom: "Default process group has not been initialized", a hang at "did not
+    find MPI-launcher specific variables", or "backend ccl is not available".
+
+    Cause: a backend in a run of one process is a ValueError. oneCCL looks for an MPI
+    launcher around it. accelerate takes ccl only where CCL_WORKER_COUNT is 1 or more.
+
+    Remedy: Name a backend only where there are several ranks, and ccl only under mpirun.
+
+    Source: intel/torch-ccl#48, intel/llm-on-ray#242
+    """
+
+
+@fault("file-ipex-launch", Severity.ERROR)
+def ipex_launch() -> None:
+    """The launcher of IPEX cannot run
+
+    Symptom: "No module named intel_extension_for_pytorch", or an end at import.
+
+    Cause: ipexrun is part of IPEX, which must fit torch, and has no release for 2.9 on.
+
+    Remedy: Launch with mpirun or torchrun; `cputune emit` writes the same binding.
+
+    Source: intel/intel-extension-for-pytorch#867
+    """
 
 
 def judge_launch(launch: Launch, context: Context) -> Iterator[Finding]:
     """Every fault of one training command."""
-    yield from flags.judge_flags(launch, context)
+    yield from judge_flags(launch, context)
     yield from _use_cpu(launch, context)
     yield from _precision(launch, context)
     yield from _threads(launch, context)
@@ -72,7 +98,7 @@ def judge_launch(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.launcher == "ipexrun":
         yield from _ipexrun(launch, context)
     if launch.launcher == "mpirun":
-        yield from mpi.judge_mpirun(launch, context)
+        yield from judge_mpirun(launch, context)
     yield from judge_around(launch, context)
 
 
@@ -90,11 +116,11 @@ def _use_cpu(launch: Launch, context: Context) -> Iterator[Finding]:
     if context.has_gpu or _says_cpu(launch, context):
         return
     alone = load().accelerate.does("ranks-train-alone", context.accelerate)
-    trainer = any(launch.argument(name) is not None for name in flags.TRAINER)
+    trainer = any(launch.argument(name) is not None for name in TRAINER)
     if launch.several and launch.launcher != "accelerate" and alone:
         reader = context.read_by("accelerate", context.accelerate)
         text = f"several ranks without --use_cpu or ACCELERATE_USE_CPU: with {reader} each "
-        yield USE_CPU.finding(
+        yield use_cpu_missing.finding(
             context.at(launch.line, text + "trains alone (where the script uses accelerate)"),
             severity=Severity.ERROR if trainer else Severity.WARNING,
             remedy="Add --use_cpu, or export ACCELERATE_USE_CPU=true before the launch.",
@@ -102,7 +128,7 @@ def _use_cpu(launch: Launch, context: Context) -> Iterator[Finding]:
         )
     elif launch.switched_on("--bf16"):
         text = "--bf16 without --use_cpu means bf16 on a GPU, and is refused"
-        yield USE_CPU.finding(context.at(launch.line, text), remedy="Add --use_cpu.")
+        yield use_cpu_missing.finding(context.at(launch.line, text), remedy="Add --use_cpu.")
 
 
 def _precision(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -111,17 +137,19 @@ def _precision(launch: Launch, context: Context) -> Iterator[Finding]:
     option = launch.option("--mixed_precision") if launch.launcher == "accelerate" else None
     if option == "fp16":
         text = "--mixed_precision fp16 trains in fp32 on a CPU"
-        yield PRECISION.finding(context.at(launch.line, text))
+        yield precision_useless.finding(context.at(launch.line, text))
     if context.bf16 is False and (launch.switched_on("--bf16") or option == "bf16"):
         text = "bf16, and this CPU has no instructions for it"
-        yield PRECISION.finding(context.at(launch.line, text))
+        yield precision_useless.finding(context.at(launch.line, text))
 
 
 def _threads(launch: Launch, context: Context) -> Iterator[Finding]:
     name = {"torchrun": "--nproc_per_node"}.get(launch.launcher)
     if name and launch.option(name) in ("auto", "cpu", "gpu"):
         text = f"{name} {launch.option(name)}; {context.cores} cores may be used"
-        yield RANKS_AUTO.finding(context.at(launch.line, text if context.here else f"{name} auto"))
+        yield ranks_left_open.finding(
+            context.at(launch.line, text if context.here else f"{name} auto")
+        )
     asked = context.variables(launch).get("OMP_NUM_THREADS")
     if launch.launcher == "accelerate":
         asked = launch.option("--num_cpu_threads_per_process") or asked
@@ -130,10 +158,12 @@ def _threads(launch: Launch, context: Context) -> Iterator[Finding]:
         ranks, cores = launch.ranks, _cores(launch, context)
         known = context.here and ranks is not None and ranks <= cores
         threads = max(1, cores // (ranks or 1) - _workers(launch, context))
-        yield THREADS_UNSET.finding(
-            context.at(launch.line, f"{launch.launcher} without OMP_NUM_THREADS: {does}"),
-            command=f"export OMP_NUM_THREADS={threads}" if known else None,
-        )
+        # Where one thread is all that fits, torchrun does what would be advised.
+        if not (known and threads == 1 and launch.launcher == "torchrun"):
+            yield threads_unset.finding(
+                context.at(launch.line, f"{launch.launcher} without OMP_NUM_THREADS: {does}"),
+                command=f"export OMP_NUM_THREADS={threads}" if known else None,
+            )
     if context.here and launch.ranks is not None and re.fullmatch(r"[0-9]{1,6}", asked or ""):
         yield from _oversubscribed(launch, context, launch.ranks, int(asked or 1))
 
@@ -148,7 +178,7 @@ def _oversubscribed(
     with_workers = f" + {extra} oneCCL workers" if extra else ""
     text = f"{ranks} ranks × ({threads} threads{with_workers}) = {wanted}"
     cpus = bound_cpus(launch, context.facts) or context.facts.topology.allowed
-    yield OVERSUBSCRIBED.finding(
+    yield oversubscribed.finding(
         context.at(launch.line, f"{text}, on {cores} cores"),
         severity=Severity.ADVICE if wanted <= len(cpus) else Severity.WARNING,
     )
@@ -182,12 +212,12 @@ def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
         return
     if launch.launcher == "python" and not _under_a_launcher(launch):
         text = f"--ddp_backend {backend} in a run of one process is a ValueError"
-        yield BACKEND.finding(context.at(launch.line, text), remedy="Take --ddp_backend out.")
+        yield wrong_backend.finding(context.at(launch.line, text), remedy="Take --ddp_backend out.")
     elif backend in _NOT_BUILT and not context.has_gpu:
         torch = context.facts.package("torch")
         built_here = torch is not None and torch.installer not in ("pip", "uv", "conda")
         text = f"--ddp_backend {backend}: {_NOT_BUILT[backend]}"
-        yield BACKEND.finding(
+        yield wrong_backend.finding(
             context.at(launch.line, text),
             severity=Severity.WARNING if built_here and backend == "mpi" else None,
             remedy="Take --ddp_backend gloo.",
@@ -196,10 +226,10 @@ def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
         return
     if launch.launcher == "torchrun":
         text = "--ddp_backend ccl under torchrun: oneCCL looks for an MPI launcher, and may hang"
-        yield BACKEND.finding(context.at(launch.line, text), severity=Severity.WARNING)
+        yield wrong_backend.finding(context.at(launch.line, text), severity=Severity.WARNING)
     variables = context.variables(launch)
     if why := why_too_few_ccl_workers(variables.get("CCL_WORKER_COUNT")):
-        yield BACKEND.finding(
+        yield wrong_backend.finding(
             context.at(launch.line, f"--ddp_backend ccl: {why}, and refuses"),
             command=f"export CCL_WORKER_COUNT={LEAST_CCL_WORKERS}",
         )
@@ -215,7 +245,7 @@ def _accelerate_launch(launch: Launch, context: Context) -> Iterator[Finding]:
     if launch.several and launch.option("--mpirun_hostfile") is None and not context.has_gpu:
         ranks = launch.option("--num_processes")
         text = f"accelerate launch --num_processes {ranks} without --mpirun_hostfile"
-        yield ONE_PROCESS.finding(
+        yield one_process.finding(
             context.at(launch.line, text),
             remedy="Add --mpirun_hostfile FILE (one line 'localhost' will do) and --cpu, or "
             "launch with mpirun or torchrun.",
@@ -224,7 +254,7 @@ def _accelerate_launch(launch: Launch, context: Context) -> Iterator[Finding]:
     for option in load().accelerate.options if version is not None else ():
         if launch.option(option.name) is not None and not option.covers(version):
             text = f"accelerate launch {option.name} is refused by accelerate {version}"
-            yield flags.FLAG_REFUSED.finding(context.at(launch.line, text))
+            yield flag_refused.finding(context.at(launch.line, text))
 
 
 def _ipexrun(launch: Launch, context: Context) -> Iterator[Finding]:
@@ -233,14 +263,475 @@ def _ipexrun(launch: Launch, context: Context) -> Iterator[Finding]:
     else:
         why = ipex_torch(load(), context.versions)
     if why is not None:
-        yield IPEX_LAUNCH.finding(context.at(launch.line, f"ipexrun: {why}"))
+        yield ipex_launch.finding(context.at(launch.line, f"ipexrun: {why}"))
+
+
+TRAINER = ("--output_dir", "--do_train", "--per_device_train_batch_size", "--bf16", "--fp16")
+"""Flags by which a script is known that parses TrainingArguments."""
+
+
+@fault("file-flag-refused", Severity.ERROR)
+def flag_refused() -> None:
+    """A flag that the installed versions refuse
+
+    Symptom: "unrecognized arguments", "invalid choice", or an error about a flag.
+
+    Cause: guides show --use_ipex (transformers 4.20 to 4.56), --no_cuda (to 4.57),
+    --xpu_backend (to 4.31) and --ddp_backend ccl (transformers to 5.0 with accelerate to
+    1.12). ``cputune doctor --stack installed`` lists what these versions take.
+
+    Remedy: Write what the evidence says instead.
+
+    Source: huggingface/transformers#40784, huggingface/transformers#42852,
+    huggingface/accelerate#3883
+    """
+
+
+@fault("file-flag-ignored", Severity.WARNING)
+def flag_ignored() -> None:
+    """A flag that does nothing here
+
+    Symptom: the flag is given, and neither speed nor memory changes.
+
+    Cause: --fp16 trains in fp32 on a CPU, without a message. --use_ipex is taken by
+    transformers 4.53 to 4.56 and left to an accelerate that may not act on it.
+
+    Remedy: Take it out, or write what the evidence says instead.
+
+    Source: huggingface/transformers#40784
+    """
+
+
+def judge_flags(launch: Launch, context: Context) -> Iterator[Finding]:
+    """Flags of TrainingArguments that these versions refuse or ignore."""
+    for word in vocabulary(context.versions):
+        flag, _, choice = word.spelling.partition(" ")
+        if not flag.startswith("--") or word.state is State.ACCEPTED:
+            continue
+        given = launch.argument(flag)
+        if given is None or (choice and given != choice):
+            continue
+        parser = _parser(flag, launch, context)
+        if parser == "its own":
+            continue
+        off = not choice and not launch.switched_on(flag)
+        if word.state is State.IGNORED and not off:
+            yield flag_ignored.finding(context.at(launch.line, _said(word)))
+        elif word.state is State.REFUSED and not (off and word.spelling == "--use_ipex"):
+            unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
+            yield flag_refused.finding(
+                context.at(launch.line, _said(word) + unsure),
+                severity=Severity.WARNING if unsure else None,
+                source=word.source,
+            )
+
+
+def _parser(flag: str, launch: Launch, context: Context) -> str:
+    """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
+    text = context.text_of(launch.script)
+    if text is not None:
+        if re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text):
+            return "its own"
+        return "trainer" if re.search("TrainingArguments|HfArgumentParser", text) else "its own"
+    example = re.fullmatch(r"run_\w+\.py", launch.script.rpartition("/")[2])
+    named = any(launch.argument(name) is not None for name in TRAINER)
+    return "trainer" if example or named else "unknown"
+
+
+def _said(word: Word) -> str:
+    notes = "; ".join(note for note in (word.why, _instead(word)) if note)
+    return f"{word.spelling} is {word.state.value} by {word.reader}" + (notes and f": {notes}")
+
+
+def _instead(word: Word) -> str | None:
+    return f"write {word.instead}" if word.instead else None
+
+
+_NOT_HYDRA = (
+    *("-x", "--allow-run-as-root", "--mca", "-mca", "--npernode", "-npernode"),
+    *("--oversubscribe", "--rankfile"),
+)
+_NOT_OPENMPI = ("-f", "-ppn", "-perhost", "-genv", "-genvall", "-genvlist", "-env")
+REFUSED = {
+    "intelmpi": (*_NOT_HYDRA, "--report-bindings"),
+    "mpich": (*_NOT_HYDRA, "-perhost"),
+    "openmpi4": _NOT_OPENMPI,
+    "openmpi5": (*_NOT_OPENMPI, "-bind-to", "-map-by"),
+}
+"""Options that each dialect refuses; every one was tried with Intel MPI 2021.18, MPICH 5.0,
+Open MPI 4.1 and 5.0."""
+_NAMES = {
+    "intelmpi": "Intel MPI",
+    "mpich": "MPICH",
+    "openmpi4": "Open MPI 4",
+    "openmpi5": "Open MPI 5",
+}
+
+
+@fault("file-mpi-dialect", Severity.ERROR)
+def mpi_dialect() -> None:
+    """The mpirun that is here does not know these options
+
+    Symptom: "unrecognized argument x", or "mpirun was unable to find the specified
+    executable file" with a name that is an option.
+
+    Cause: Intel MPI and MPICH take -genv K V, -ppn P and -f FILE; Open MPI takes -x K=V,
+    --map-by ppr:P:node and --hostfile FILE. Each refuses the words of the other, and all of
+    them call their launcher mpirun.
+
+    Remedy: Write them in its dialect; `cputune emit --format mpirun` does.
+
+    Source: https://www.mpich.org/static/docs/latest/www1/mpiexec.html,
+    https://docs.open-mpi.org/en/main/man-openmpi/man1/mpirun.1.html
+    """
+
+
+@fault("file-openmpi-one-core", Severity.WARNING)
+def one_core_each() -> None:
+    """Open MPI binds each of these ranks to one core
+
+    Symptom: two ranks, both as slow as one thread.
+
+    Cause: with at most two ranks Open MPI binds to a core unless told otherwise, and all
+    the threads of a rank share it.
+
+    Remedy: Add --bind-to none, or --map-by ppr:P:node:pe=T for T cores each.
+
+    Source: open-mpi/ompi#13009, open-mpi/ompi#12900
+    """
+
+
+@fault("file-pin-mask", Severity.WARNING)
+def pin_masks() -> None:
+    """Intel MPI does not read these masks
+
+    Symptom: "IPL2 Error" on stderr, or ranks on all CPUs.
+
+    Cause: the masks of I_MPI_PIN_DOMAIN=[…] must begin with 0x. Wrong ones are dropped, the
+    exit code stays 0, and the ranks run with the default pinning.
+
+    Remedy: Write each mask with 0x.
+
+    Source: geopm/geopm#614
+    """
+
+
+@fault("file-bound-twice", Severity.WARNING)
+def bound_behind() -> None:
+    """Ranks are bound twice
+
+    Symptom: all ranks share a few cores, or the second binding is refused.
+
+    Cause: numactl behind mpirun binds every rank to the same CPUs, inside what mpirun has
+    given it already.
+
+    Remedy: Keep one binder: mpirun's pinning, or numactl for each rank.
+
+    Source: deepspeedai/DeepSpeed#4531
+    """
+
+
+def judge_mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
+    """Every fault of an mpirun line."""
+    dialect = _dialect(context)
+    options = _own_options(launch)
+    if not launch.open_choice:
+        yield from _dialect_words(launch, context, dialect, options)
+    openmpi = (dialect or "").startswith("openmpi") or any(o in options for o in ("-x", "--mca"))
+    total = launch.option("-n", "-np", "-c", "--n", "--np")
+    if openmpi and total in ("1", "2") and not _binds(launch):
+        text = f"mpirun -n {total} without --bind-to"
+        yield one_core_each.finding(context.at(launch.line, text))
+    domain = launch.environment.get("I_MPI_PIN_DOMAIN", "")
+    masks = domain[1:-1].split(",") if domain.startswith("[") else []
+    bare = [mask for mask in masks if re.fullmatch(r"[0-9a-fA-F]+", mask.strip())]
+    if bare:
+        text = f"I_MPI_PIN_DOMAIN={domain}: {bare[0]} has no 0x"
+        yield pin_masks.finding(context.at(launch.line, text))
+    behind = [word.rpartition("/")[2] for word in launch.words]
+    binder = next((name for name in behind[1:] if name in ("numactl", "taskset")), None)
+    if binder and behind[0] in ("mpirun", "mpiexec", "mpiexec.hydra"):
+        text = f"{binder} behind mpirun binds every rank to the same CPUs"
+        if domain or _binds(launch):
+            text += ", and mpirun binds them too"
+        yield bound_behind.finding(context.at(launch.line, text))
+
+
+def _dialect(context: Context) -> str | None:
+    found = (item.dialect for item in context.facts.launchers if item.name in ("mpirun", "mpiexec"))
+    return next((dialect for dialect in found if dialect), None) if context.here else None
+
+
+def _own_options(launch: Launch) -> tuple[str, ...]:
+    return tuple(word.partition("=")[0] for word in launch.options if word.startswith("-"))
+
+
+def _dialect_words(
+    launch: Launch, context: Context, dialect: str | None, options: tuple[str, ...]
+) -> Iterator[Finding]:
+    if dialect in REFUSED:
+        wrong = [option for option in options if option in REFUSED[dialect]]
+        if wrong:
+            said = ", ".join(dict.fromkeys(wrong))
+            text = f"{said}: refused by {_NAMES[dialect]}, which is the mpirun here"
+            yield mpi_dialect.finding(context.at(launch.line, text))
+        return
+    hydra = [option for option in options if option in _NOT_OPENMPI]
+    open_mpi = [option for option in options if option in _NOT_HYDRA]
+    if hydra and open_mpi:
+        text = f"{hydra[0]} is Intel MPI's and MPICH's, {open_mpi[0]} Open MPI's; none takes both"
+        yield mpi_dialect.finding(context.at(launch.line, text))
+
+
+def _binds(launch: Launch) -> bool:
+    if launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None:
+        return True
+    return ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
+
+
+@fault("file-launcher-missing", Severity.ERROR)
+def launcher_missing() -> None:
+    """A program of this launch is not installed
+
+    Symptom: "command not found".
+
+    Cause: mpirun, torchrun, numactl and the like belong to packages of their own. They are looked
+    for on PATH, and beside the Python that is examined.
+
+    Remedy: Install it, or launch with what is here (cputune emit writes such launches).
+
+    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
+    """
+
+
+@fault("file-cpus-outside", Severity.ERROR)
+def cpus_outside() -> None:
+    """The launch is bound to CPUs that are not there
+
+    Symptom: "taskset: failed to set affinity", "libnuma: … out of range", or fewer CPUs
+    than were asked for.
+
+    Cause: the list was made for another machine. The kernel drops CPUs that are not there, and
+    refuses a list of which none is left.
+
+    Remedy: Name CPUs and nodes of this machine; cputune doctor draws them.
+
+    Source: https://man7.org/linux/man-pages/man1/taskset.1.html
+    """
+
+
+@fault("file-master-addr", Severity.WARNING)
+def address_missing() -> None:
+    """Ranks do not know where the first one is
+
+    Symptom: "MASTER_ADDR expected, but not set", or a start that waits for ever.
+
+    Cause: mpirun numbers the ranks, and torch.distributed asks where the first one listens, on one
+    machine too. torchrun and accelerate launch take 127.0.0.1 unless told otherwise. On several
+    machines that is each machine itself.
+
+    Remedy: Export MASTER_ADDR and MASTER_PORT: the first host, or 127.0.0.1 on one.
+
+    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
+    """
+
+
+_VARIABLE_CHECKS = (
+    threads.threads_malformed,
+    threads.threads_mkl,
+    threads.threads_limit,
+    threads.threads_subset,
+    threads.affinity_shrinks,
+    threads.affinity_gomp,
+    threads.bound_twice,
+    threads.places_outside,
+    launch.ccl_affinity,
+    launch.ccl_transport,
+    libraries.preload_dead,
+    libraries.openmp_two,
+    libraries.setting_without_library,
+    libraries.blocktime_long,
+    libraries.schedule_dynamic,
+    precision.isa_capped,
+    precision.fp16_ignored,
+    launch.rank_impossible,
+    launch.master_port,
+    launch.interface_missing,
+)
+"""Checks of the machine that variables alone decide."""
+_POD_CHECKS = (
+    threads.threads_malformed,
+    threads.threads_mkl,
+    threads.threads_limit,
+    threads.affinity_shrinks,
+    threads.affinity_gomp,
+    libraries.preload_dead,
+    libraries.openmp_two,
+    libraries.schedule_dynamic,
+)
+"""Those of them that hold on any machine."""
+
+
+def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
+    """Every fault of what stands around one training command on this machine."""
+    if not context.here:
+        return
+    yield from _launcher(launch, context)
+    yield from _address(launch, context)
+    yield from _binding(launch, context)
+    yield from _variables(launch, context)
+
+
+def bound_cpus(launch: Launch, facts: HostFacts) -> tuple[int, ...] | None:
+    """The CPUs that taskset or numactl in front of the launch names; None where neither does."""
+    words = launch.before
+    names = [word.rpartition("/")[2] for word in words]
+    listed = None
+    if "taskset" in names:
+        listed = value_of(words[names.index("taskset") :], ("-c", "--cpu_list", "-pc", "-ac"))
+    elif "numactl" in names:
+        after = words[names.index("numactl") :]
+        listed = value_of(after, ("-C", "--physcpubind"))
+        nodes = _numbers(value_of(after, ("-N", "--cpunodebind")))
+        if nodes is not None:
+            here = [node.cpus or () for node in facts.topology.numa_nodes if node.id in nodes]
+            return tuple(sorted(cpu for cpus in here for cpu in cpus))
+    return _numbers(listed)
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else cpulist.parse(text)
+    except ValueError:
+        return None
+
+
+def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
+    """Programs are looked for on the live machine only: a recording knows a few of them."""
+    programs = [word for word in launch.before if word in ("numactl", "taskset", "srun")]
+    for program in (*programs, launch.program) if context.host.live else ():
+        if "$" not in program and context.host.which(program) is None:
+            text = f"{program} is not on PATH" if "/" not in program else f"{program} is not there"
+            yield launcher_missing.finding(context.at(launch.line, text))
+
+
+def _address(launch: Launch, context: Context) -> Iterator[Finding]:
+    variables = context.variables(launch)
+    address, by_hand = variables.get("MASTER_ADDR"), _numbered_by_hand(variables)
+    hosts = launch.hosts or _host_file(launch, context)
+    machines = launch.machines
+    if launch.launcher == "mpirun" or launch.part:
+        machines = max(machines, len(hosts or ()), context.batch_nodes)
+    if launch.launcher == "torchrun":
+        # It sets MASTER_ADDR itself, from these.
+        asked = launch.option("--rdzv_endpoint", "--master_addr")
+        asked = asked or variables.get("PET_RDZV_ENDPOINT") or variables.get("PET_MASTER_ADDR")
+        address = asked or "127.0.0.1"
+    elif launch.launcher == "accelerate":
+        if launch.option("--config_file") is not None:
+            return
+        address = launch.option("--main_process_ip") or "127.0.0.1"
+    elif launch.launcher == "python" and not (by_hand or launch.part):
+        return
+    if not address and (by_hand or (launch.launcher == "mpirun" and launch.several)):
+        known = launch.host_file is None or hosts is not None
+        first = (hosts or ("",))[0] if machines > 1 else "127.0.0.1"
+        yield address_missing.finding(
+            context.at(launch.line, "several ranks and no MASTER_ADDR"),
+            command=f"export MASTER_ADDR={first} MASTER_PORT=29500" if known and first else None,
+        )
+    elif address and machines > 1 and address.startswith(LOOPBACK):
+        text = f"{machines} machines are to meet at {address}, which is each machine itself"
+        yield address_missing.finding(
+            context.at(launch.line, text),
+            severity=Severity.ERROR,
+            title="Ranks on several machines are told to meet on loopback",
+            remedy="Name the first machine as the others reach it.",
+            command=f"export MASTER_ADDR={hosts[0]}" if hosts else None,
+        )
+
+
+def _numbered_by_hand(variables: dict[str, str]) -> bool:
+    """Whether RANK and WORLD_SIZE say that this process is one of several."""
+    ranks = variables.get("WORLD_SIZE", "")
+    return "RANK" in variables and re.fullmatch(r"[0-9]{1,9}", ranks) is not None and ranks != "1"
+
+
+def _host_file(launch: Launch, context: Context) -> tuple[str, ...] | None:
+    """The machines of the host file, where it can be read."""
+    text = context.text_of(launch.host_file) if launch.host_file else None
+    if text is None:
+        return None
+    rows = (re.split(r"[\s:]", line.partition("#")[0].strip())[0] for line in text.splitlines())
+    return tuple(dict.fromkeys(row for row in rows if row))
+
+
+def _binding(launch: Launch, context: Context) -> Iterator[Finding]:
+    topology, cpus = context.facts.topology, bound_cpus(launch, context.facts)
+    there = set(context.facts.limits.cpuset or topology.online)
+    if cpus is None or not there or set(cpus) <= there:
+        return
+    outside = cpulist.render(set(cpus) - there)
+    text = f"CPUs {outside} are named, and there are {cpulist.render(there)}"
+    yield cpus_outside.finding(context.at(launch.line, text))
+
+
+def _variables(launch: Launch, context: Context) -> Iterator[Finding]:
+    """What the machine's checks find with the file's variables, and do not find without."""
+    variables = context.variables(launch)
+    preload = _expanded(variables.get("LD_PRELOAD", ""), variables, context)
+    set_here = {**variables, "LD_PRELOAD": preload}
+    for finding in _judged(set_here, context, _VARIABLE_CHECKS, context.host):
+        yield replace(finding, evidence=context.at(launch.line, finding.evidence))
+
+
+def judge_pod_variables(
+    variables: dict[str, str], line: int | None, context: Context
+) -> Iterator[Finding]:
+    """What is wrong with the variables of a container, wherever it runs."""
+    elsewhere = replace(context, facts=replace(context.facts, environment={}))
+    for finding in _judged(variables, elsewhere, _POD_CHECKS, Host()):
+        yield replace(finding, evidence=context.at(line, finding.evidence), command=None)
+
+
+def _judged(
+    variables: dict[str, str], context: Context, checks: tuple[Check, ...], host: Host
+) -> Iterator[Finding]:
+    preload = variables.get("LD_PRELOAD", "")
+    kept = {n: text for n, text in variables.items() if "$" not in text or n == "LD_PRELOAD"}
+    inside = replace(
+        context.facts,
+        environment=kept,
+        preload_missing=dead_preloads(preload, host, context.facts),
+    )
+    for check in checks:
+        known = check(context.facts)
+        yield from (finding for finding in check(inside) if finding not in known)
+
+
+def _expanded(preload: str, variables: dict[str, str], context: Context) -> str:
+    """LD_PRELOAD as a shell of ours would hand it over; "" where only running would show it."""
+    outside = context.host.environment()
+    text = re.sub(
+        r"\$\{?([A-Za-z_]\w*)\}?",
+        lambda found: variables.get(found[1]) or outside.get(found[1]) or found[0],
+        preload,
+    )
+    return "" if "$?" in text else text
 
 
 CHECKS: tuple[Check, ...] = (
-    *flags.CHECKS,
-    THREADS_UNSET,
-    RANKS_AUTO,
-    BACKEND,
-    IPEX_LAUNCH,
-    *mpi.CHECKS,
+    threads_unset,
+    ranks_left_open,
+    wrong_backend,
+    ipex_launch,
+    flag_refused,
+    flag_ignored,
+    mpi_dialect,
+    one_core_each,
+    pin_masks,
+    bound_behind,
+    launcher_missing,
+    cpus_outside,
+    address_missing,
 )

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from packaging.version import Version
 
 from cputune.cores import usable_cores
-from cputune.doctor.reading.launches import Launch
+from cputune.doctor.files.shell import Launch
 from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.knobs.precision import native_precisions

@@ -1,4 +1,4 @@
-"""Several hosts: each looked at through a line of its own, then what differs between them."""
+"""Several hosts: each is asked once, then what differs between them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from cputune.doctor.hosts.look import look_at_hosts
 from cputune.doctor.hosts.seen import HostsDiagnosis, SeenHost
-from cputune.nodes.line import OPEN_SECONDS
-from cputune.nodes.named import parse_distinct_hosts
-from cputune.nodes.reach import find_reach
+from cputune.remote.ask import ANSWER_SECONDS
+from cputune.remote.named import parse_distinct_hosts
+from cputune.remote.reach import find_reach
 
 __all__ = ["HostsDiagnosis", "SeenHost", "diagnose_hosts", "look_at_hosts"]
 
@@ -17,7 +17,7 @@ def diagnose_hosts(
     hosts: Iterable[str],
     *,
     ssh: str | None = None,
-    seconds: float = OPEN_SECONDS,
+    seconds: float = ANSWER_SECONDS,
     python: str | None = None,
     launch: str | None = None,
     deep: bool = False,

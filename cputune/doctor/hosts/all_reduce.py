@@ -7,8 +7,17 @@ from typing import Any
 
 from cputune.carrier.interface import interface_variables
 from cputune.doctor.finding import Finding, Severity
-from cputune.doctor.hosts.asking import NOT_ASKED, Asked, side_by_side
+from cputune.doctor.hosts.network import (
+    MASTER_PORT,
+    NOT_ASKED,
+    Asked,
+    ask_names,
+    chosen_interface,
+    listening,
+    side_by_side,
+)
 from cputune.doctor.hosts.seen import HostsCheck
+from cputune.remote.reach import Reach
 from cputune.stack import oneccl_module, versions_of
 
 ALL_REDUCE_SECONDS = 120.0
@@ -48,8 +57,17 @@ WITHOUT_LAUNCHER = {
 CHECKS = (ALL_REDUCE, ALL_REDUCE_FAILS)
 
 
+def all_reduce_between(hosts: Sequence[Asked], reach: Reach) -> Iterator[Finding]:
+    """How long real ranks take to add up DDP's buckets, over the interface of all layers."""
+    names, _ = ask_names(hosts, reach)
+    told = next(iter(listening(names).values()))
+    interface = chosen_interface(names).name
+    yield from ask_all_reduce(hosts, reach, told, interface=interface, master_port=MASTER_PORT)
+
+
 def ask_all_reduce(
     hosts: Sequence[Asked],
+    reach: Reach,
     addresses: Mapping[str, str],
     *,
     interface: str | None,
@@ -66,13 +84,14 @@ def ask_all_reduce(
         return
     first = with_torch[0].name
     meet = {"MASTER_ADDR": addresses.get(first, first), "MASTER_PORT": str(master_port)}
-    yield _added_up(with_torch, "gloo", meet, interface, seconds)
+    yield _added_up(with_torch, reach, "gloo", meet, interface, seconds)
     if all(one.facts.package("oneccl_bind_pt") is not None for one in with_torch):
-        yield _added_up(with_torch, "ccl", meet, interface, seconds)
+        yield _added_up(with_torch, reach, "ccl", meet, interface, seconds)
 
 
 def _added_up(
     hosts: Sequence[Asked],
+    reach: Reach,
     backend: str,
     meet: Mapping[str, str],
     interface: str | None,
@@ -96,11 +115,12 @@ def _added_up(
 
     answers, silent = side_by_side(
         hosts,
+        reach,
         "all_reduce.py",
         question,
         seconds,
         trains=True,
-        sourced=setvars if backend == "ccl" else None,
+        sourced=lambda one: setvars(one) if backend == "ccl" else None,
     )
     if silent:
         said = "; ".join(dict.fromkeys(finding.evidence for finding in silent))

@@ -1,30 +1,39 @@
-"""Looking at several hosts side by side: each through a line, with a limit of time."""
+"""Looking at several hosts side by side, each with a limit of time; then at what differs."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from cputune.doctor import diagnose
-from cputune.doctor.configured import configured_findings
+from cputune.doctor.checkfile import configured_findings
 from cputune.doctor.finding import Finding, Severity, by_severity
-from cputune.doctor.hosts.around import unreachable
-from cputune.doctor.hosts.asking import NOT_ASKED
-from cputune.doctor.hosts.registry import CHECKS, DEEP, LIVE, LiveCheck
-from cputune.doctor.hosts.seen import HostsDiagnosis, SeenHost, names_of
-from cputune.errors import Unreachable, UsageError
-from cputune.nodes.far_host import FarHost
-from cputune.nodes.line import OPEN_SECONDS, Line
-from cputune.nodes.many import AT_ONCE, Heard, Lines, on_each
-from cputune.nodes.named import Node
-from cputune.nodes.reach import Reach
-from cputune.probing import probe
+from cputune.doctor.hosts import all_reduce, differences, network
+from cputune.doctor.hosts.network import NOT_ASKED, Asked
+from cputune.doctor.hosts.seen import HostsCheck, HostsDiagnosis, SeenHost, names_of
+from cputune.errors import UsageError
+from cputune.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
+from cputune.remote.named import Node
+from cputune.remote.probed import Probed, probe_each
+from cputune.remote.reach import Reach
 
-CLOCK_LOOKS = 5
-"""Of so many answers the quickest one tells the clock: half its time is the uncertainty."""
+LiveCheck = Callable[[Sequence[Asked], Reach], Iterable[Finding]]
+
+CHECKS: tuple[HostsCheck, ...] = (
+    *differences.AROUND,
+    *network.CHECKS,
+    *all_reduce.CHECKS,
+    *differences.ALIKE,
+)
+"""Every check that compares hosts, in the order in which findings of equal severity are shown."""
+
+LIVE: tuple[LiveCheck, ...] = (network.network_between,)
+"""What has to be asked of the hosts together; their codes are HostsChecks without ``compare``."""
+
+DEEP: tuple[LiveCheck, ...] = (all_reduce.all_reduce_between,)
+"""What also starts processes that train."""
 
 MOST_FILES = 500
 """Of a launch; a folder with more is named too high."""
@@ -36,7 +45,7 @@ def look_at_hosts(
     nodes: Sequence[Node],
     reach: Reach,
     *,
-    seconds: float = OPEN_SECONDS,
+    seconds: float = ANSWER_SECONDS,
     python: str | None = None,
     launch: str | None = None,
     deep: bool = False,
@@ -55,33 +64,28 @@ def look_at_hosts(
     """
     paths = () if launch is None else launch_paths(launch)
 
-    def see(line: Line) -> SeenHost:
-        host = _see(line, python, paths)
-        on_seen(host)
-        return host
-
-    with Lines() as lines:
-        # What is asked of hosts together needs all lines at once: too many for thousands.
-        live = lines if len(nodes) <= AT_ONCE else None
-        hosts = tuple(map(_seen, on_each(nodes, reach, see, seconds, keep=live)))
-        pairs = [(host, line) for host in hosts if (line := lines.to(host.node)) is not None]
-        together = [*LIVE, *(DEEP if deep else ())] if len(pairs) > 1 else []
-        found = [finding for check in together for finding in _asked_together(check, pairs)]
+    told = probe_each(
+        nodes,
+        reach,
+        seconds,
+        python=python,
+        content=paths,
+        on_probed=lambda probed: on_seen(_seen(probed)),
+    )
+    hosts = tuple(map(_seen, told))
+    asked = [
+        Asked(node=host.node, facts=host.facts, python=host.python)
+        for host in hosts
+        if host.facts is not None
+    ]
+    found: list[Finding] = []
     if len(nodes) > AT_ONCE:
         found.append(not_between(len(nodes)))
+    elif len(asked) > 1:
+        together = [*LIVE, *(DEEP if deep else ())]
+        found += [finding for check in together for finding in check(asked, reach)]
     found = [*(finding for check in CHECKS for finding in check.compare(hosts)), *found]
     return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
-
-
-def _asked_together(
-    check: LiveCheck, pairs: Sequence[tuple[SeenHost, Line]]
-) -> tuple[Finding, ...]:
-    """What one check finds; a host that is lost meanwhile is a finding, too."""
-    try:
-        return tuple(check(pairs))
-    except Unreachable as error:
-        said = f"{error.name}: {error.reason}, when it was asked together with the others"
-        return (unreachable.finding(said, remedy=error.hint),)
 
 
 def not_between(hosts: int) -> Finding:
@@ -128,57 +132,20 @@ def launch_paths(launch: str) -> tuple[str, ...]:
     return (str(place), *sorted(files))
 
 
-def _see(line: Line, python: str | None, paths: Sequence[str]) -> SeenHost:
-    """One host through its line. Raises Unreachable where what it answers makes no sense, too."""
-    try:
-        return _look(line, python, paths)
-    except UsageError as error:  # no such Python there
-        raise Unreachable(line.node.name, str(error), hint=error.hint) from error
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        said = f"what it answers makes no sense ({type(error).__name__}: {error})"
-        raise Unreachable(line.node.name, said) from error
-
-
-def _look(line: Line, python: str | None, paths: Sequence[str]) -> SeenHost:
-    host = FarHost(line, python)
-    facts = probe(host)
-    offset, uncertainty = _clock(line)
-    told = line.many([{"do": "content", "path": path} for path in paths]) if paths else []
-    boot, network = host.itself["boot"], host.itself["network"]
+def _seen(told: Probed | Answer) -> SeenHost:
+    """What a host told, and what the doctor says of it alone."""
+    if isinstance(told, Answer):
+        error = told.unreachable
+        assert error is not None
+        return SeenHost(node=told.node, seconds=told.seconds, reason=error.reason, cure=error.hint)
     return SeenHost(
-        node=line.node,
-        seconds=0.0,
-        facts=facts,
-        clock_offset_seconds=offset,
-        clock_uncertainty_seconds=uncertainty,
-        python=host.executable,
-        machine=f"{boot} {network}" if boot and network else None,
-        launch={path: _content(one) for path, one in zip(paths, told, strict=True)},
-        findings=(*diagnose(facts).findings, *configured_findings(facts, host)),
+        node=told.node,
+        seconds=told.seconds,
+        facts=told.facts,
+        clock_offset_seconds=told.clock_offset_seconds,
+        clock_uncertainty_seconds=told.clock_uncertainty_seconds,
+        python=told.python,
+        machine=told.machine,
+        launch=told.content,
+        findings=(*diagnose(told.facts).findings, *configured_findings(told.facts, told.host)),
     )
-
-
-def _content(told: object) -> str | None:
-    if not isinstance(told, dict):
-        return None
-    return f"{told['bytes']} {told['sha256']}" if "sha256" in told else str(told["kind"])
-
-
-def _clock(line: Line) -> tuple[float, float]:
-    """How far the other clock is ahead, and how far that may be wrong, in seconds."""
-    looks = []
-    for _ in range(CLOCK_LOOKS):
-        before = time.time()
-        theirs = float(line.ask("clock"))
-        after = time.time()
-        looks.append((after - before, theirs - (before + after) / 2))
-    took, offset = min(looks)
-    return offset, took / 2
-
-
-def _seen(heard: Heard[SeenHost]) -> SeenHost:
-    if heard.answer is not None:
-        return replace(heard.answer, seconds=heard.seconds)
-    assert heard.unreachable is not None
-    error = heard.unreachable
-    return SeenHost(node=heard.node, seconds=heard.seconds, reason=error.reason, cure=error.hint)

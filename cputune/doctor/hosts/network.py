@@ -1,14 +1,17 @@
-"""What the names and interfaces of several hosts have to do with each other. Pure functions.
+"""What hosts make of each other's names, interfaces and ports: asked there, judged here.
 
-``Named`` is what a host says of names (``doctor/looks/names.py``); ``doctor/hosts/reached.py``
-asks it.
+``Named`` is what a host says of names (``doctor/looks/names.py``); ``doctor/looks/meet.py`` tries
+the ports, with 64 KiB through each connection: a path that carries less than the interfaces say
+lets ``connect`` through and stops gloo for ever.
 """
 
 from __future__ import annotations
 
+import random
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cputune.carrier.interface import (
     Chosen,
@@ -21,8 +24,20 @@ from cputune.carrier.interface import (
 )
 from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.hosts.seen import HostsCheck
-from cputune.facts import Network
+from cputune.facts import HostFacts, Network
+from cputune.remote.ask import ask_each, script_text
+from cputune.remote.named import Node
+from cputune.remote.reach import Reach
 
+NOT_ASKED = HostsCheck(
+    code="hosts-not-asked",
+    severity=Severity.WARNING,
+    title="A look at the network between the hosts could not be taken",
+    remedy="Mend what the host says, and ask again.",
+    source="https://docs.python.org/3/library/socket.html",
+    story="""What is not known is not said to be in order: a script that was sent to this host
+did not end, or did not answer.""",
+)
 NAME_UNKNOWN = HostsCheck(
     code="hosts-name-unknown",
     severity=Severity.ERROR,
@@ -79,7 +94,76 @@ INTERFACE = HostsCheck(
 Cause: a launch tells one name to all ranks (GLOO_SOCKET_IFNAME and its like), and the hosts
 call their interfaces differently.""",
 )
-CHECKS = (NAME_UNKNOWN, NAME_ELSEWHERE, GLOO, LIBFABRIC, INTERFACE)
+NAMES_SECONDS = 20.0
+PORTS_SECONDS = 6.0
+START_SECONDS = 10.0
+"""Until a Python answers on a busy host."""
+
+MASTER_PORT = 29500
+"""What torchrun takes where nobody says another."""
+
+MOST_PAIRS = 32
+"""Hosts of which each reaches each other one. Of more, each reaches the first and some neighbours:
+gloo connects all ranks with all, but 1,000 hosts are half a million pairs."""
+
+NEIGHBOURS = 8
+EPHEMERAL = (33000, 60000)
+"""Ports as gloo gets them from the kernel (net.ipv4.ip_local_port_range)."""
+
+PORT_CLOSED = HostsCheck(
+    code="hosts-port-taken",
+    severity=Severity.ERROR,
+    title="The port on which the ranks meet is not free on the first host",
+    remedy="Set PORT (torchrun) or MASTER_PORT to another one, the same for all.",
+    source="https://pytorch.org/docs/stable/elastic/run.html",
+    story="""Symptom: "Address already in use" as the job starts.
+
+Cause: another job, or one that was not ended, listens on this port.""",
+)
+MASTER_BLOCKED = HostsCheck(
+    code="hosts-master-port",
+    severity=Severity.ERROR,
+    title="MASTER_ADDR and MASTER_PORT are not reached from every host",
+    remedy="Open the port between the hosts (nft, firewalld, security groups), or take another.",
+    source="https://pytorch.org/docs/stable/distributed.html#tcp-initialization",
+    story="""Symptom: the job waits, and ends after half an hour with a timeout of the store.
+
+Cause: a firewall on the first host or between them, or a name that leads elsewhere. A listener
+was put on this port of the first host, and every other one has tried to connect to it.""",
+)
+MESH_BLOCKED = HostsCheck(
+    code="hosts-ports-blocked",
+    severity=Severity.ERROR,
+    title="Hosts do not reach the ports that gloo's ranks listen on",
+    remedy="Allow all TCP ports between the hosts of a job: gloo takes free ones, for each pair.",
+    source="https://github.com/pytorch/gloo/blob/main/docs/rendezvous.md",
+    story="""Symptom: "connectFullMesh failed", although MASTER_PORT is open.
+
+Cause: each rank listens on a free port and connects to all others; a firewall that opens
+MASTER_PORT alone does not suffice. A listener was put on such a port of each host, and the
+others have tried to connect to it.""",
+)
+
+STUCK = "64 KiB"
+"""How meet.py begins to say that it is connected, and that no more gets through."""
+
+LARGE_BLOCKED = HostsCheck(
+    code="hosts-large-messages",
+    severity=Severity.ERROR,
+    title="Hosts connect, and larger messages do not get through",
+    remedy="Give the interfaces the MTU that the switches between them carry (ip link set DEV mtu "
+    "1500), or let ranks talk on another interface (--interface).",
+    source="https://www.rfc-editor.org/rfc/rfc4821",
+    story="""Symptom: ranks meet, and the first all-reduce never ends.
+
+Cause: an interface with an MTU of 9000 behind a switch that carries 1500 (jumbo frames), or a
+firewall that drops "fragmentation needed". Small packets pass, so connect works. 64 KiB were sent
+from each host to each other one, over every interface that ranks may talk on.""",
+)
+CHECKS = (
+    NAME_UNKNOWN, NAME_ELSEWHERE, GLOO, LIBFABRIC, INTERFACE, PORT_CLOSED, MASTER_BLOCKED,
+    MESH_BLOCKED, LARGE_BLOCKED, NOT_ASKED,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +182,8 @@ class Named:
     """The interface that GLOO_SOCKET_IFNAME names on it already."""
     fabric: str | None = None
     """The one that FI_TCP_IFACE names."""
+    mtu: Mapping[str, int] = field(default_factory=dict)
+    """Of its interfaces, in bytes."""
 
 
 def chosen_interface(hosts: Sequence[Named]) -> Chosen:
@@ -214,3 +300,227 @@ def _taken(hosts: Sequence[Named], taken: Mapping[str, str]) -> str:
 def _command(hosts: Sequence[Named], variable: str) -> str | None:
     name = chosen_interface(hosts).name
     return None if name is None else f"export {variable}={shlex.quote(name)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A host that answers, and what is known of it; ``python`` is what trains there."""
+
+    node: Node
+    facts: HostFacts
+    python: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As it was asked for."""
+        return self.node.name
+
+
+def side_by_side(
+    hosts: Sequence[Asked],
+    reach: Reach,
+    script: str,
+    question: Callable[[Asked], Mapping[str, Any]],
+    seconds: float,
+    *,
+    trains: bool = False,
+    sourced: Callable[[Asked], str | None] = lambda one: None,
+) -> tuple[dict[str, Mapping[str, Any]], tuple[Finding, ...]]:
+    """The answers of a script by host, all asked at once; a finding for each that has none.
+
+    ``trains``: the script needs the Python that trains. ``sourced``: a file of shell that brings
+    the libraries it needs.
+    """
+    known = {one.name: one for one in hosts}
+    answers = ask_each(
+        [one.node for one in hosts],
+        reach,
+        script_text(script, "cputune.doctor.looks"),
+        lambda node: question(known[node.name]),
+        seconds,
+        pythons=lambda node: tuple(filter(None, [known[node.name].python if trains else None])),
+        sourced=lambda node: sourced(known[node.name]),
+    )
+    what = script.removesuffix(".py")
+    silent = tuple(
+        NOT_ASKED.finding(f"{what} on {one.node.name}: {one.unreachable.reason}")
+        for one in answers
+        if one.unreachable is not None
+    )
+    return {one.node.name: one.told for one in answers if one.told is not None}, silent
+
+
+def ask_names(
+    hosts: Sequence[Asked], reach: Reach
+) -> tuple[tuple[Named, ...], tuple[Finding, ...]]:
+    """What each host makes of all names; findings where one did not answer."""
+    names = [one.name for one in hosts]
+    answers, silent = side_by_side(
+        hosts, reach, "names.py", lambda one: {"names": names}, NAMES_SECONDS
+    )
+    found = []
+    for one in hosts:
+        told = answers.get(one.name)
+        if told is None:
+            continue
+        variables = one.facts.environment
+        found.append(
+            Named(
+                host=one.name,
+                network=one.facts.network,
+                own=told["own"],
+                names={
+                    name: said if isinstance(said, str) else tuple(said)
+                    for name, said in told["names"].items()
+                },
+                told=variables.get("GLOO_SOCKET_IFNAME"),
+                fabric=variables.get("FI_TCP_IFACE"),
+                mtu=told["mtu"],
+            )
+        )
+    return tuple(found), silent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """Which ports were tried, and what each host says of them.
+
+    ``places`` are address and port by host and interface. ``answers`` are those of ``meet.py``: a
+    place's name there is ``HOST INTERFACE``, and "" for the port of the first host.
+    """
+
+    first: str
+    master_port: int
+    places: Mapping[tuple[str, str], tuple[str, int]]
+    answers: Mapping[str, Mapping[str, Any]]
+
+    def failing(self, host: str, interface: str) -> dict[str, str]:
+        """Who does not reach a host over an interface, and why."""
+        key = f"{host} {interface}" if host else ""
+        reached = {name: told["reached"].get(key) for name, told in self.answers.items()}
+        return {name: str(why) for name, why in reached.items() if why}
+
+    def carries(self, interface: str) -> bool:
+        """Whether everybody reaches everybody over it, with large messages too."""
+        return not any(
+            self.failing(host, there) for host, there in self.places if there == interface
+        )
+
+
+def ask_ports(
+    hosts: Sequence[Asked],
+    reach: Reach,
+    addresses: Mapping[str, Mapping[str, str]],
+    *,
+    master_port: int = MASTER_PORT,
+    seconds: float = PORTS_SECONDS,
+    seed: int | None = None,
+) -> tuple[Reached, tuple[Finding, ...]]:
+    """Whether the first host's port is reached by its name, and each host's port by the others.
+
+    ``addresses`` are those on which ranks may listen: of each interface that of each host. Findings
+    are of hosts that did not answer.
+    """
+    first = hosts[0].name
+    ports = random.Random(seed)
+    # No two of one host are the same, nor that of the first one.
+    free = iter(ports.sample([p for p in range(*EPHEMERAL) if p != master_port], 4096))
+    places = {
+        (name, interface): (address, next(free))
+        for interface, on in addresses.items()
+        for name, address in on.items()
+    }
+    goals = {one.name: _goals([h.name for h in hosts], one.name) for one in hosts}
+    callers = {one.name: sum(one.name in goal for goal in goals.values()) for one in hosts}
+
+    def question(one: Asked) -> dict[str, Any]:
+        listen: list[tuple[str, int, int]] = []
+        call = [
+            (f"{name} {interface}", *place)
+            for (name, interface), place in places.items()
+            if name in goals[one.name]
+        ]
+        if one.name == first:
+            listen.append(("", master_port, len(hosts) - 1))
+        else:
+            call.append(("", first, master_port))
+        listen += [
+            (*place, callers[one.name]) for (name, _), place in places.items() if name == one.name
+        ]
+        return {"listen": listen, "reach": call, "seconds": seconds}
+
+    answers, silent = side_by_side(hosts, reach, "meet.py", question, seconds + START_SECONDS)
+    return Reached(first=first, master_port=master_port, places=places, answers=answers), silent
+
+
+def judge_ports(reached: Reached, mtu: Mapping[str, Mapping[str, int]] = {}) -> Iterator[Finding]:
+    """What the answers mean, one finding for each port that is not reached.
+
+    ``mtu`` are those of the interfaces, by host.
+    """
+    first, master_port = reached.first, reached.master_port
+    taken = reached.answers.get(first, {}).get("closed", {}).get(str(master_port))
+    if taken is not None:
+        yield PORT_CLOSED.finding(f"port {master_port} on {first}: {taken}")
+    elif failing := reached.failing("", ""):
+        yield MASTER_BLOCKED.finding(_not_reached(f"{first}:{master_port}", failing))
+    small: dict[str, list[str]] = {}
+    for (name, interface), (address, port) in reached.places.items():
+        failing = reached.failing(name, interface)
+        if not failing or str(port) in reached.answers.get(name, {}).get("closed", {}):
+            continue  # where nobody could listen, nobody could come
+        stuck = [asker for asker, why in failing.items() if why.startswith(STUCK)]
+        small.setdefault(interface, []).extend(f"{asker} to {name}" for asker in stuck)
+        others = {asker: why for asker, why in failing.items() if asker not in stuck}
+        if others:
+            yield MESH_BLOCKED.finding(_not_reached(f"{address}:{port} of {name}", others))
+    for interface, pairs in small.items():
+        if not pairs:
+            continue
+        sizes = {name: size for name, of in mtu.items() if (size := of.get(interface))}
+        told = ", ".join(f"{size} on {name}" for name, size in sizes.items())
+        works = [there for _, there in reached.places if reached.carries(there)]
+        beside = f"; {works[0]} carries them" if works else ""
+        yield LARGE_BLOCKED.finding(
+            f"{interface}: 64 KiB do not get from {', '.join(dict.fromkeys(pairs))}"
+            + (f" (MTU {told})" if told else "")
+            + beside,
+            command=f"export GLOO_SOCKET_IFNAME={shlex.quote(works[0])}" if works else None,
+        )
+
+
+def _not_reached(where: str, failing: Mapping[str, str]) -> str:
+    why = " / ".join(dict.fromkeys(failing.values()))
+    return f"{where} is not reached from {', '.join(failing)}: {why}"
+
+
+def _goals(names: Sequence[str], own: str) -> list[str]:
+    """The hosts that one host tries to reach: all others, of many some neighbours."""
+    place = names.index(own)
+    others = [*names[place + 1 :], *names[:place]]
+    return others[:NEIGHBOURS] if len(names) > MOST_PAIRS else others
+
+
+def network_between(hosts: Sequence[Asked], reach: Reach) -> Iterator[Finding]:
+    """What the hosts make of each other's names, and whether they reach each other's ports.
+
+    The first host is the one with rank 0. Takes some seconds, however many hosts there are.
+    """
+    names, silent = ask_names(hosts, reach)
+    yield from silent
+    yield from network_findings(names)
+    reached, silent = ask_ports(hosts, reach, listening(names))
+    yield from silent
+    yield from judge_ports(reached, {one.host: one.mtu for one in names})
+
+
+def listening(names: Sequence[Named]) -> dict[str, dict[str, str]]:
+    """Where ranks may listen, by interface and host: on those that they can be told, the best one
+    first; else where gloo listens by itself.
+    """
+    chosen = chosen_interface(names)
+    hosts = [one.host for one in names]
+    if chosen.name is None:
+        return {"": {one.host: one.own for one in names if one.own is not None}}
+    ways = ((chosen.name, chosen.addresses), *chosen.others)
+    return {name: dict(zip(hosts, addresses, strict=True)) for name, addresses in ways}

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from cputune.doctor.finding import Check, Finding, FoundOn, Severity
 from cputune.facts import HostFacts
-from cputune.nodes.named import Node
+from cputune.remote.named import Node
 
 MOST_NAMES = 6
 """So many hosts are named in a row; of more it is said how many there are."""
@@ -73,7 +73,7 @@ def _nothing(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
 class HostsCheck(Check):
     """A fault that shows only where hosts are compared; ``compare`` finds it in what was seen.
 
-    Without ``compare`` it is found while the lines are open (``registry.LIVE``).
+    Without ``compare`` it is found by asking the hosts together (``look.LIVE``).
     """
 
     compare: Compare = _nothing

@@ -6,11 +6,13 @@
 ``listen`` has an address ("" for all), a port and how many others will connect to it; ``reach``
 has a name for the answer, an address or host name, and a port. Prints one line of JSON: of each
 port that cannot be listened on why, and of each other host "" or why it was not reached. It
-listens until all have come, or until the seconds are over.
+listens until all have come, or until the seconds are over. Through each connection go 64 KiB, which
+are answered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
@@ -19,6 +21,7 @@ import time
 
 AGAIN_SECONDS = 0.1
 MOST_THREADS = 64
+LARGE = b"x" * (64 << 10)
 
 
 def listener(address: str, port: int) -> socket.socket:
@@ -40,29 +43,47 @@ def listener(address: str, port: int) -> socket.socket:
 
 def welcome(listening: socket.socket, expected: int, deadline: float) -> None:
     """Accept as many connections as are expected, until the deadline."""
-    while expected > 0 and time.monotonic() < deadline:
-        listening.settimeout(max(0.01, deadline - time.monotonic()))
-        try:
+    takers = []
+    with contextlib.suppress(OSError):  # nobody comes any more
+        while expected > 0 and time.monotonic() < deadline:
+            listening.settimeout(max(0.01, deadline - time.monotonic()))
             came, _ = listening.accept()
-        except OSError:
-            return
-        came.close()
-        expected -= 1
+            takers.append(threading.Thread(target=take, args=(came, deadline)))
+            takers[-1].start()
+            expected -= 1
+    for taker in takers:
+        taker.join()
+
+
+def take(came: socket.socket, deadline: float) -> None:
+    """Read what is sent, and answer."""
+    left = len(LARGE)
+    with contextlib.suppress(OSError), contextlib.closing(came):
+        came.settimeout(max(0.1, deadline - time.monotonic()))
+        while left > 0:
+            data = came.recv(left)
+            if not data:
+                return
+            left -= len(data)
+        came.sendall(b"k")
 
 
 def reach(address: str, port: int, deadline: float) -> str:
     """Why a port is not reached, "" where it is. One that refuses may not listen yet."""
     why = "no time"
     while time.monotonic() < deadline:
+        connected = False
         try:
-            socket.create_connection((address, port), max(0.1, deadline - time.monotonic())).close()
+            left = max(0.1, deadline - time.monotonic())
+            with socket.create_connection((address, port), left) as line:
+                connected = True
+                line.sendall(LARGE)
+                return "" if line.recv(1) == b"k" else "it hung up"
         except socket.timeout:  # noqa: UP041 - Python 3.7 has another name for it
-            return "no answer"
+            return "64 KiB do not get through" if connected else "no answer"
         except (OSError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             time.sleep(AGAIN_SECONDS)
-        else:
-            return ""
     return why
 
 

@@ -8,6 +8,7 @@ host's own name that can be bound (``ProcessGroupGloo::createDefaultDevice`` of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
@@ -33,13 +34,22 @@ def can_bind(address: str) -> bool:
     return True
 
 
+def mtu() -> dict[str, int]:
+    """The largest packet that each interface says it carries, in bytes."""
+    found = {}
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError, ValueError), open(f"/sys/class/net/{name}/mtu") as file:
+            found[name] = int(file.read())
+    return found
+
+
 def main() -> None:
     """Answer what is asked for."""
     asked = json.loads(sys.argv[1])
     told = addresses(socket.gethostname())
     own = next((one for one in told if can_bind(one)), None) if isinstance(told, list) else None
     names = {name: addresses(name) for name in asked["names"]}
-    print(json.dumps({"own": own, "own_addresses": told, "names": names}))
+    print(json.dumps({"own": own, "own_addresses": told, "names": names, "mtu": mtu()}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,294 @@
+"""Where text leaves the program: products on stdout, all else on stderr, colour by stream.
+
+A product that cannot be written is an error. What is said beside it (progress, notes) is
+not worth the end of a study: where stderr is lost, it is silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO, cast
+
+from cputune.errors import CannotError, CputuneError
+from cputune.visible import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_color = "auto"
+_verbosity = 0
+_json = False
+
+
+def set_color(choice: str) -> None:
+    """Remember ``--color``: auto, always or never."""
+    global _color
+    _color = choice
+
+
+def verbosity() -> int:
+    """How much is said: -1 errors alone (-q), 0 as usual, 1 and 2 more (-v, -vv)."""
+    return _verbosity
+
+
+def set_verbosity(level: int) -> None:
+    """Remember how much is to be said, and let what cputune logs be heard from 1 on."""
+    global _verbosity
+    heard, _verbosity = _verbosity > 0, level
+    if heard or level > 0:
+        _hear_log(level)
+
+
+def set_json(asked: bool) -> None:
+    """Remember whether a document is asked for: then errors are one, too."""
+    global _json
+    _json = asked
+
+
+def wants_color(stream: IO[str]) -> bool:
+    """``--color`` beats NO_COLOR beats FORCE_COLOR beats whether the stream is a terminal."""
+    if _color != "auto":
+        return _color == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
+    """A rich console on a stream (stdout where none is given).
+
+    Plain text where colour is not wanted, and lines without blanks at their ends where nobody
+    looks on. ``alive``: on a terminal that may change its size, its width is looked up each time.
+    """
+    from rich.console import Console
+
+    stream = sys.stdout if stream is None else stream
+    color = wants_color(stream)
+    return Console(
+        file=stream if stream.isatty() else cast("IO[str]", _Unpadded(stream)),
+        force_terminal=alive or color or None,
+        no_color=not color,
+        width=None if alive else _width(stream),
+        _environ={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")},
+        highlight=False,
+        emoji=False,
+        markup=False,
+        soft_wrap=False,
+    )
+
+
+class _Unpadded:
+    """A pipe or a file: a table's last column is not filled up with blanks there."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(re.sub(r"[ \t]+(?=(?:\x1b\[[0-9;]*m)*\n)", "", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _width(stream: IO[str]) -> int:
+    """Columns of the terminal, or as COLUMNS says; never too few to read."""
+    said = os.environ.get("COLUMNS", "")
+    width = int(said) if said.isascii() and said.isdigit() and len(said) < 4 else 0
+    if not width and stream.isatty():
+        with contextlib.suppress(OSError, ValueError):
+            width = os.get_terminal_size(stream.fileno()).columns
+    return max(width or 100, 40)
+
+
+def tell(text: str) -> None:
+    """A line on stderr, whatever is in its text; none with -q."""
+    if _verbosity >= 0:
+        sys.stderr.write(visible(text) + "\n")
+
+
+def put(text: str, output: str, *, force: bool, mode: int = 0o644) -> None:
+    """A product: on stdout where ``output`` is ``-``, else in a file, whole or not at all."""
+    if output == "-":
+        sys.stdout.write(text)
+        return
+    from cputune.host import write_atomically
+
+    write_atomically(Path(output), text, force=force, mode=mode)
+    tell(f"wrote {output}")
+
+
+_handlers: list[Any] = []
+
+
+def _hear_log(level: int) -> None:
+    """Show on stderr what is logged from INFO on (1) or from DEBUG on (2); nothing at 0."""
+    import logging  # takes a while
+
+    from cputune.log import log
+
+    while _handlers:
+        log.removeHandler(_handlers.pop())
+    log.setLevel(logging.NOTSET)
+    if level <= 0:
+        return
+    handler = logging.Handler()
+    # What a study tells of itself is progress already.
+    handler.addFilter(lambda record: record.name != "cputune.events")
+    handler.emit = lambda record: tell(  # type: ignore[method-assign]
+        f"{record.name}: {record.getMessage()}"
+    )
+    _handlers.append(handler)
+    log.setLevel(logging.INFO if level == 1 else logging.DEBUG)
+    log.addHandler(handler)
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout and nothing more."""
+    sys.stdout.write(json_text(document, encoding=sys.stdout.encoding))
+
+
+def json_text(document: Any, *, encoding: str | None = "utf-8") -> str:
+    """The document as text that this encoding can carry: other characters are escaped.
+
+    Variables that are no UTF-8 reach us as lone surrogates, which no encoding carries.
+    """
+    import json  # `cputune --help` does without
+
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    try:
+        text.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        text = json.dumps(document, indent=2) + "\n"
+    return text
+
+
+def print_traceback(error: BaseException) -> None:
+    """The traceback on stderr, line by line: an error may quote what comes from outside."""
+    import traceback
+
+    for part in traceback.format_exception(error):
+        for line in part.rstrip("\n").split("\n"):
+            tell("  " + line)  # indented: no line of it passes for one of ours
+
+
+def report_error(error: CputuneError) -> int:
+    """``error:`` and ``hint:`` on stderr; with ``--json`` a document on stdout too.
+
+    Returns the exit code of the error.
+    """
+    if _json:
+        print_json(
+            {
+                "schema": "cputune.error/1",
+                "error": {
+                    "message": str(error),
+                    "hint": error.hint,
+                    **({"details": error.details} if error.details else {}),
+                    "exit_code": error.exit_code,
+                },
+            }
+        )
+    red, yellow, plain = (
+        ("\x1b[31m", "\x1b[33m", "\x1b[0m") if wants_color(sys.stderr) else ("", "", "")
+    )
+    sys.stderr.write(f"{red}error:{plain} {visible(str(error))}\n")
+    for line in (error.details or "").splitlines():
+        sys.stderr.write(f"  {visible(line)}\n")
+    if error.hint:
+        sys.stderr.write(f"{yellow}hint:{plain} {visible(error.hint)}\n")
+    return error.exit_code
+
+
+class OutputError(CannotError):
+    """The product cannot be written: the disk is full, stdout is closed, its reader is gone."""
+
+
+class _Product(io.TextIOWrapper):
+    """stdout: what the system refuses is an ``OutputError``, which click and rich let through."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            raise _lost(error) from error
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            raise _lost(error) from error
+
+
+class _Aside(io.TextIOWrapper):
+    """stderr: what cannot be written is left unsaid."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
+
+
+def guard_streams() -> None:
+    """Put guards before stdout and stderr, where they are the process's own.
+
+    Characters that a stream cannot encode appear as escapes. Descriptors 0 to 2 that are
+    closed are opened on /dev/null, or the next file that is opened would be the stdout
+    of every child.
+    """
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        _occupy_closed_descriptors()
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _wrapped(sys.__stdout__, _Product, 1)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _wrapped(sys.__stderr__, _Aside, 2)
+
+
+def drop_output() -> None:
+    """Let nothing more be written to stdout: what is left in buffers would fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+
+
+def _occupy_closed_descriptors() -> None:
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # Read-only for all: what is written to it fails, as it would if it were closed.
+            opened = os.open(os.devnull, os.O_RDONLY)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+
+
+def _wrapped(stream: TextIO | None, guard: type[io.TextIOWrapper], number: int) -> Any:
+    raw: BinaryIO
+    if stream is None:
+        raw, encoding = os.fdopen(number, "wb", closefd=False), "utf-8"
+    else:
+        raw, encoding = stream.buffer, stream.encoding
+    return guard(raw, encoding=encoding, errors="backslashreplace", line_buffering=number == 2)
+
+
+def _lost(error: OSError) -> OutputError:
+    lost = OutputError(
+        f"the output cannot be written: {error.strerror or error}",
+        hint="make room, or send it elsewhere",
+    )
+    if error.errno == errno.EPIPE:
+        lost.exit_code = 141  # what a shell shows for a program that SIGPIPE ended
+    return lost

@@ -1,0 +1,220 @@
+"""Results that are there: ``show``, ``compare``, ``history`` and ``report``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cputune.cli.given import complete_result, facts_or_none, opened
+from cputune.cli.output import console, print_json, put, tell
+from cputune.cli.settings import Command, fail_if_slower, force_option, junit_option, option
+from cputune.errors import ResultError, UsageError
+from cputune.report.words import slower_by
+from cputune.report.writing import junit as write_junit
+from cputune.visible import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_FORMATS = ("table", "markdown", "csv", "json")
+_format_option = option(
+    "-f",
+    "--format",
+    "format_",
+    type=click.Choice(_FORMATS),
+    default="table",
+    show_default=True,
+    folder=True,
+    help="How it is written.",
+)
+_result_argument = click.argument("result", required=False, shell_complete=complete_result)
+
+
+def _write(
+    format_: str,
+    *,
+    table: Callable[[Console], None],
+    markdown: Callable[[], str],
+    csv: Callable[[], str],
+    json: Callable[[], Any],
+) -> None:
+    """Something that there is to show, in the form that was asked for."""
+    if format_ == "json":
+        print_json(json())
+    elif format_ == "table":
+        table(console())
+    else:
+        sys.stdout.write(markdown() if format_ == "markdown" else csv())
+
+
+@click.command(name="show", cls=Command)
+@_result_argument
+@_format_option
+@option("--all", "every", is_flag=True, folder=True, help="Every plan, not the fastest alone.")
+@option("--root", metavar="DIR", help="Draw the plan on a recorded machine.")
+def show(result: str | None, format_: str, every: bool, root: str | None) -> None:
+    """Show a result: the verdict, what to change and what it is worth, the launch, the plans.
+
+    RESULT is what `cputune tune` wrote (cputune.json), an id of `cputune history`, or `last`. As
+    csv there is a row for each trial, in the columns of `Result.to_frame`.
+
+    \b
+    cputune show
+    cputune show last
+    cputune show --format csv > trials.csv
+    """
+    from cputune.report import show as page
+
+    found, file = opened(result)
+    shown = page.Shown(result=found, file=file, facts=facts_or_none(root))
+    _write(
+        format_,
+        table=lambda out: page.print_result(shown, out, every=every),
+        markdown=lambda: page.markdown(shown, every=every),
+        csv=lambda: page.csv_of_trials(found),
+        json=lambda: page.document(shown),
+    )
+
+
+@click.command(name="compare", cls=Command)
+@click.argument("results", nargs=-1, required=True, shell_complete=complete_result)
+@_format_option
+@fail_if_slower
+@junit_option
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    results: tuple[str, ...],
+    format_: str,
+    fail_if_slower: str | None,
+    junit: str | None,
+) -> None:
+    """Compare results with the first: today's launch with today's, best plan with best.
+
+    A result is a file, an id of `cputune history`, or `last`. A ratio is said with its 95 %
+    interval, and where that holds 1 no difference can be told. Results of different work are not
+    compared; of different machines, arguments, data or versions it is said that they are.
+
+    Ends with 0 where all were compared, 3 where one could not be, and with --fail-if-slower with 1
+    where a best plan is slower by more than that: the whole interval lies below.
+
+    \b
+    cputune compare before.json after.json
+    cputune compare before.json after.json --fail-if-slower 5%
+    cputune compare 20261121-193000 last --format markdown
+    """
+    from cputune.report import compare as page
+
+    share = None if fail_if_slower is None else slower_by(fail_if_slower)
+    if len(results) < 2:
+        raise UsageError(
+            "there is nothing to compare it with", hint="cputune compare before.json after.json"
+        )
+    (reference, _), *others = [opened(word) for word in results]
+    first, *names = results
+    compared = tuple(
+        page.compare(reference, other, name=name)
+        for name, (other, _) in zip(names, others, strict=True)
+    )
+    refused = [f"{one.name}: {one.refused}" for one in compared if one.refused is not None]
+    if len(refused) == len(compared):
+        raise ResultError(
+            f"nothing can be compared with {first}: {compared[0].refused}",
+            hint="tune the same work twice, and compare those results",
+            details="\n".join(refused) if len(refused) > 1 else None,
+        )
+    _write(
+        format_,
+        table=lambda out: page.print_comparison(first, reference, compared, out),
+        markdown=lambda: page.markdown(first, reference, compared),
+        csv=lambda: page.rows_csv(first, reference, compared),
+        json=lambda: page.document(first, reference, compared),
+    )
+    if junit is not None:
+        put(
+            write_junit("cputune compare", page.junit_cases(compared, share or 0.0)),
+            junit,
+            force=True,
+        )
+    lost = () if share is None else page.slower(compared, share)
+    for line in lost:
+        tell(f"slower: {line}")
+    if lost or refused:
+        ctx.exit(1 if lost else ResultError.exit_code)
+
+
+@click.command(name="history", cls=Command)
+@_format_option
+def history(format_: str) -> None:
+    """List the results of earlier studies, the newest first.
+
+    `cputune tune` keeps each result under ~/.local/state/cputune (below $XDG_STATE_HOME), for
+    the user alone; --no-history leaves it out. `cputune show ID` opens one; compare, emit and run
+    take an ID, too.
+
+    \b
+    cputune history
+    cputune show last
+    """
+    from cputune.history import MOST_KEPT, history_folder, kept_results
+    from cputune.report import show as page
+    from cputune.report.writing import csv_text, markdown_table, rich_table
+
+    kept = kept_results()
+    rows = page.history_rows(kept)
+
+    def table(out: Console) -> None:
+        if not kept:
+            out.print("Nothing was tuned yet, or nothing was kept: cputune tune")
+            return
+        place = visible(str(history_folder()))
+        out.print(rich_table(rows))
+        out.print()
+        out.print(f"Kept in {place}, the newest {MOST_KEPT}. One of them: cputune show ID")
+
+    _write(
+        format_,
+        table=table,
+        markdown=lambda: "\n".join(markdown_table(rows)) + "\n",
+        csv=lambda: csv_text(rows.headings, rows.rows),
+        json=lambda: page.history_document(kept),
+    )
+
+
+@click.command(name="report", cls=Command)
+@_result_argument
+@option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="report.html",
+    show_default=True,
+    help="The page; - prints it.",
+    why_not="it names a file that is written",
+)
+@force_option
+def report(result: str | None, output: str, force: bool) -> None:
+    """Write a result as one page of HTML, with pictures, that needs no network.
+
+    RESULT is what `cputune tune` wrote (cputune.json), on this machine or on another one, or an
+    id of `cputune history`.
+
+    \b
+    cputune report
+    cputune report cputune.json -o report.html
+    """
+    if output != "-" and Path(output).exists() and not force:  # said before the work, not after
+        raise UsageError(f"{output} exists already", hint="give --force to replace it")
+    found, name = opened(result)
+
+    from cputune.report.page import page
+
+    text = page(found, name)
+    mode = 0o600 if found.workload.argv else 0o644  # as the result itself
+    put(text, output, force=force, mode=mode)
+    if output != "-":
+        tell(f"it is one file of {len(text.encode()) / 1e3:.0f} kB: open it in a browser")

@@ -1,0 +1,509 @@
+"""What a diagnosis cannot do without, and did not find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cputune import cpulist
+from cputune.cores import usable_cores
+from cputune.doctor.advised import advised, advised_launch
+from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.facts import Frequency, HostFacts
+from cputune.layout import fast_cores
+
+
+@check("facts-missing", Severity.WARNING)
+def facts_missing(facts: HostFacts) -> Iterator[Finding]:
+    """The doctor cannot see basic facts of this machine
+
+    Symptom: few findings, and many facts that are unknown.
+
+    Cause: /proc or /sys is not mounted, is hidden by a sandbox, or a recording is empty
+    or damaged. Checks stay silent on what is unknown, so that this diagnosis says little.
+
+    Remedy: Look at /proc and /sys of this machine (or record it again with doctor --record).
+
+    Source: https://docs.kernel.org/admin-guide/cputopology.html
+    """
+    topology = facts.topology
+    if not topology.online:
+        yield facts_missing.finding(_because(facts, "no CPU can be seen", "topology.online"))
+    elif not topology.cores_known:
+        yield facts_missing.finding(
+            _because(facts, "which CPUs are one core is not told", "topology.physical_cores"),
+            severity=Severity.ADVICE,
+        )
+    if facts.why_unknown("cpu.isa"):
+        yield facts_missing.finding(
+            _because(facts, "the instructions of the CPU are not told", "cpu.isa"),
+            severity=Severity.ADVICE if topology.online else None,
+        )
+
+
+def _because(facts: HostFacts, what: str, fact: str) -> str:
+    reason = facts.why_unknown(fact)
+    return f"{what}: {reason}" if reason else what
+
+
+GIB = 1 << 30
+BUSY_SHARE = 0.25
+"""Load average per allowed CPU above which a training run is disturbed."""
+PRESSURE_PERCENT = 10.0
+MEMORY_PRESSURE_PERCENT = 5.0
+STEAL_SHARE = 0.02
+LITTLE_MEMORY_BYTES = 2 * GIB
+LITTLE_MEMORY_SHARE = 0.05
+ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
+FULL_SPEED = ("performance", "0")
+"""The energy preference by its name, or by its number where the firmware knows numbers alone."""
+
+
+@check("governor", Severity.ADVICE)
+def governor(facts: HostFacts) -> Iterator[Finding]:
+    """The frequency governor saves power
+
+    Symptom: steps vary, short kernels run below the nominal frequency.
+
+    Cause: powersave, ondemand, conservative and schedutil raise the frequency only after
+    load was seen; waits at barriers look like idleness. Drivers in active mode
+    (intel_pstate, amd-pstate-epp) choose by themselves: there "powersave" is only a name, and
+    the energy preference decides.
+
+    Remedy: Choose the performance governor while training.
+
+    Source: https://docs.kernel.org/admin-guide/pm/cpufreq.html
+    """
+    allowed = set(facts.topology.allowed)
+    slow = [g for g in facts.settings.frequencies if allowed.intersection(g.cpus) and _saves(g)]
+    if slow:
+        cpus = cpulist.render(cpu for group in slow for cpu in group.cpus)
+        yield governor.finding(
+            "; ".join(_described(group) for group in slow),
+            command=f"sudo cpupower -c {cpus} frequency-set --governor performance",
+        )
+
+
+def _saves(group: Frequency) -> bool:
+    if group.driver in ACTIVE_DRIVERS and group.energy_preference in FULL_SPEED:
+        return False
+    return group.governor in ("powersave", "ondemand", "conservative", "schedutil")
+
+
+def _described(group: Frequency) -> str:
+    known = [text for text in (group.driver, group.energy_preference) if text]
+    how = f" ({', '.join(known)})" if known else ""
+    return f"governor {group.governor}{how} on CPUs {cpulist.render(group.cpus)}"
+
+
+@check("turbo-off", Severity.ADVICE)
+def turbo_off(facts: HostFacts) -> Iterator[Finding]:
+    """Turbo is switched off
+
+    Symptom: cores never exceed their base frequency.
+
+    Cause: no_turbo (intel_pstate) or boost (cpufreq) was set, here or in the firmware.
+
+    Remedy: Switch it on, unless even timing matters more than speed.
+
+    Source: https://docs.kernel.org/admin-guide/pm/intel_pstate.html
+    """
+    if facts.settings.turbo is False:
+        amd = facts.cpu.vendor == "AuthenticAMD"
+        yield turbo_off.finding(
+            "cpufreq/boost is 0" if amd else "intel_pstate/no_turbo is 1, or cpufreq/boost is 0",
+            command=(
+                "echo 1 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+                if amd
+                else "echo 0 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
+            ),
+        )
+
+
+@check("huge-pages", Severity.ADVICE)
+def huge_pages(facts: HostFacts) -> Iterator[Finding]:
+    """Transparent huge pages are off
+
+    Symptom: many TLB misses and page faults with large tensors.
+
+    Cause: with ``never`` every tensor lies in pages of 4 KiB.
+
+    Remedy: Allow them, at least on request (madvise): allocators and torch ask for them.
+
+    Source: https://docs.kernel.org/admin-guide/mm/transhuge.html
+    """
+    if facts.settings.transparent_huge_pages == "never":
+        yield huge_pages.finding(
+            "/sys/kernel/mm/transparent_hugepage/enabled says never",
+            command="echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+        )
+
+
+@check("numa-balancing", Severity.ADVICE)
+def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
+    """The kernel moves pages between NUMA nodes by itself
+
+    Symptom: page faults and jitter in steps although each rank is bound to its node.
+
+    Cause: automatic NUMA balancing unmaps pages to learn who uses them. It helps
+    unbound processes and costs bound ones.
+
+    Remedy: Switch it off where ranks are bound to nodes, as tuned launches do.
+
+    Source: https://docs.kernel.org/admin-guide/sysctl/kernel.html#numa-balancing
+    """
+    with_cpus = [node for node in facts.topology.numa_nodes if node.cpus]
+    if facts.settings.numa_balancing and len(with_cpus) > 1:
+        yield numa_balancing.finding(
+            f"kernel.numa_balancing is on, with {len(with_cpus)} NUMA nodes",
+            command="sudo sysctl kernel.numa_balancing=0",
+        )
+
+
+@check("memory-low", Severity.WARNING)
+def memory_low(facts: HostFacts) -> Iterator[Finding]:
+    """Most of the memory is taken
+
+    Symptom: training is killed in its first steps on a machine with much memory.
+
+    Cause: other processes, files in /dev/shm or reserved huge pages hold it. Available is
+    what is free or can be freed: file cache does not count as taken.
+
+    Remedy: End what holds it, before training starts.
+
+    Source: https://docs.kernel.org/filesystems/proc.html#meminfo
+    """
+    total, available = facts.memory.total_bytes, facts.memory.available_bytes
+    if total is None or available is None:
+        return
+    little = available < LITTLE_MEMORY_BYTES and available < total / 2
+    if little or available < LITTLE_MEMORY_SHARE * total:
+        yield memory_low.finding(
+            f"{available / GIB:.1f} of {total / GIB:.1f} GiB are available",
+            command="ps -eo pid,rss,comm --sort=-rss | head",
+        )
+
+
+@check("swap-in-use", Severity.ADVICE)
+def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
+    """Swap is in use
+
+    Symptom: some steps take seconds.
+
+    Cause: pages of the model, or of what it displaced, are read back from disk.
+
+    Remedy: Free memory, or train with fewer ranks or a smaller batch.
+
+    Source: https://docs.kernel.org/admin-guide/sysctl/vm.html#swappiness
+    """
+    memory = facts.memory
+    if memory.swap_total_bytes is None or memory.swap_free_bytes is None:
+        return
+    used = memory.swap_total_bytes - memory.swap_free_bytes
+    if used > max(GIB // 4, memory.swap_total_bytes // 20):
+        pressed = (facts.load.memory_pressure_percent or 0) > MEMORY_PRESSURE_PERCENT
+        yield swap_in_use.finding(
+            f"{used / GIB:.1f} of {memory.swap_total_bytes / GIB:.1f} GiB of swap are used",
+            severity=Severity.WARNING if pressed else None,
+        )
+
+
+@check("machine-busy", Severity.WARNING)
+def machine_busy(facts: HostFacts) -> Iterator[Finding]:
+    """Something else is running on this machine
+
+    Symptom: training is several times slower than yesterday.
+
+    Cause: OpenMP threads meet at barriers; the one that shares its CPU with another
+    process is late each time, and the rest spins. One busy neighbour on two cores
+    cost a factor of nine.
+
+    Remedy: End it, or wait: with one CPU taken, every thread of a team waits for it.
+
+    Source: https://docs.kernel.org/accounting/psi.html
+    """
+    cpus, load = len(facts.topology.online), facts.load
+    busy = sum(process.cpu_share for process in load.busy)
+    average, pressure = load.average_1min, load.cpu_pressure_percent
+    seen = []
+    # The load average remembers what has ended; the one thread that runs now is ours.
+    over = load.running_threads is not None and load.running_threads <= 1
+    if average is not None and not over and cpus and average > max(1.0, BUSY_SHARE * cpus):
+        seen.append(f"load average {average:g} on {cpus} CPUs")
+    if pressure is not None and pressure > PRESSURE_PERCENT:
+        seen.append(f"CPU pressure {pressure:g} % (tasks that wait for a CPU)")
+    if busy and (seen or busy >= max(0.5, BUSY_SHARE * cpus)):
+        names = (f"{p.name} (process {p.pid}) {100 * p.cpu_share:.0f} %" for p in load.busy[:3])
+        seen.append(f"busy now, in percent of a CPU: {', '.join(names)}")
+    if seen:
+        yield machine_busy.finding(
+            "; ".join(seen), command="ps -eo pid,pcpu,comm --sort=-pcpu | head"
+        )
+
+
+@check("memory-pressure", Severity.WARNING)
+def memory_pressure(facts: HostFacts) -> Iterator[Finding]:
+    """Tasks wait for memory
+
+    Symptom: the machine is slow although CPUs are idle.
+
+    Cause: memory is short, and the kernel reclaims pages while tasks wait.
+
+    Remedy: Free memory before training, or raise the container's limit.
+
+    Source: https://docs.kernel.org/accounting/psi.html
+    """
+    pressure = facts.load.memory_pressure_percent
+    if pressure is not None and pressure > MEMORY_PRESSURE_PERCENT:
+        yield memory_pressure.finding(f"memory pressure {pressure:g} % over ten seconds")
+
+
+@check("cpu-steal", Severity.WARNING)
+def cpu_steal(facts: HostFacts) -> Iterator[Finding]:
+    """The hypervisor takes CPU time away
+
+    Symptom: a virtual machine is slower at some hours.
+
+    Cause: its virtual CPUs wait for real ones; /proc/stat counts that as steal.
+
+    Remedy: Ask for dedicated CPUs, or use another host.
+
+    Source: https://docs.kernel.org/filesystems/proc.html
+    """
+    share = facts.load.steal_share
+    if share is not None and share > STEAL_SHARE:
+        yield cpu_steal.finding(f"{100 * share:.1f} % of CPU time is stolen")
+
+
+GIB = 1 << 30
+LITTLE_FREE_BYTES = 2 * GIB
+MANY_SOCKETS = 4
+
+
+@check("siblings-together", Severity.ADVICE)
+def siblings_together(facts: HostFacts) -> Iterator[Finding]:
+    """SMT siblings are numbered side by side
+
+    Symptom: half the speed on a cloud machine, with scripts that bind CPUs 0 to n-1.
+
+    Cause: servers number the first threads of all cores first; clouds number both
+    threads of a core one after the other, so that "0-15" is eight cores.
+
+    Remedy: Bind by cores: take one CPU of each sibling pair, or whole pairs.
+
+    Source: intel/intel-extension-for-pytorch#310
+    """
+    pairs = [core for core in facts.topology.allowed_cores if len(core.cpus) > 1]
+    side_by_side = [core for core in pairs if core.cpus[1] == core.cpus[0] + 1]
+    if len(pairs) > 1 and len(side_by_side) == len(pairs):
+        yield siblings_together.finding(
+            f"CPUs {cpulist.render(pairs[0].cpus)} are one core; "
+            f"{cpulist.render(cpu for core in pairs for cpu in core.cpus)} are {len(pairs)} cores",
+            command=advised_launch(facts),
+        )
+
+
+@check("hybrid-cores", Severity.ADVICE)
+def hybrid_cores(facts: HostFacts) -> Iterator[Finding]:
+    """Fast and slow cores in one machine
+
+    Symptom: more threads make each step slower.
+
+    Cause: torch cuts work into equal pieces. Fast cores wait at the barrier for the
+    slow ones.
+
+    Remedy: Keep a rank on the fast cores alone; the tuner measures whether all are better.
+
+    Source: https://docs.kernel.org/arch/x86/topology.html
+    """
+    cores, fast = usable_cores(facts), fast_cores(usable_cores(facts))
+    if facts.topology.hybrid and len(fast) < len(cores):
+        yield hybrid_cores.finding(
+            f"{len(fast)} of {len(cores)} cores are the fast ones", command=advised_launch(facts)
+        )
+
+
+@check("cpus-offline", Severity.ADVICE)
+def cpus_offline(facts: HostFacts) -> Iterator[Finding]:
+    """CPUs are switched off
+
+    Symptom: fewer cores than the data sheet says.
+
+    Cause: CPUs were set offline by hand, by a power tool, or by SMT control (then all
+    that is missing are second threads, and nothing is lost).
+
+    Remedy: Switch them on, unless that was meant.
+
+    Source: https://docs.kernel.org/core-api/cpu_hotplug.html
+    """
+    topology = facts.topology
+    offline = sorted(set(topology.present or ()) - set(topology.online))
+    if not offline or facts.settings.smt in ("off", "forceoff"):
+        return
+    yield cpus_offline.finding(
+        f"present {cpulist.render(topology.present or ())}, "
+        f"online {cpulist.render(topology.online)}",
+        command="\n".join(
+            f"echo 1 | sudo tee /sys/devices/system/cpu/cpu{cpu}/online" for cpu in offline[:8]
+        ),
+    )
+
+
+@check("numa-memoryless", Severity.WARNING)
+def numa_memoryless(facts: HostFacts) -> Iterator[Finding]:
+    """A NUMA node has CPUs but no memory
+
+    Symptom: ranks on one socket are slower, or numactl --membind fails there.
+
+    Cause: all memory of that node's cores is remote.
+
+    Remedy: Fill the memory slots of that socket, or keep ranks off its cores.
+
+    Source: https://docs.kernel.org/mm/numa.html
+    """
+    allowed = set(facts.topology.allowed)
+    bare = [
+        n for n in facts.topology.numa_nodes if n.memory_bytes == 0 and allowed & set(n.cpus or ())
+    ]
+    if bare and any(node.memory_bytes for node in facts.topology.numa_nodes):
+        yield numa_memoryless.finding(
+            "; ".join(
+                f"node {node.id}: CPUs {cpulist.render(node.cpus or ())}, 0 bytes" for node in bare
+            )
+        )
+
+
+@check("numa-cpuless", Severity.ADVICE)
+def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
+    """A NUMA node has memory but no CPUs
+
+    Symptom: one rank per NUMA node is one too many, or numactl refuses a node.
+
+    Cause: HBM in flat mode, CXL and persistent memory show as nodes without CPUs.
+
+    Remedy: Count ranks by the nodes with CPUs; use the other memory (HBM, CXL) on purpose only.
+
+    Source: https://docs.kernel.org/mm/numa.html
+    """
+    nodes = ((n.id, n.memory_bytes) for n in facts.topology.numa_nodes if n.cpus == ())
+    bare = [f"node {id}: {memory / GIB:.0f} GiB, no CPUs" for id, memory in nodes if memory]
+    if bare:
+        yield numa_cpuless.finding("; ".join(bare))
+
+
+@check("numa-full", Severity.ADVICE)
+def numa_full(facts: HostFacts) -> Iterator[Finding]:
+    """A NUMA node has little free memory
+
+    Symptom: a rank that is bound to a node is killed while the machine has memory.
+
+    Cause: numactl --membind takes from that node alone. File cache counts as used
+    here; the kernel gives it back on demand, but slowly.
+
+    Remedy: Free it before binding memory to that node, or bind CPUs alone.
+
+    Source: https://docs.kernel.org/mm/numa.html
+    """
+    nodes = [
+        (n.id, n.free_bytes, n.memory_bytes)
+        for n in facts.topology.numa_nodes
+        if n.free_bytes is not None and n.memory_bytes
+    ]
+    tight = [
+        f"node {id}: {free / GIB:.1f} of {memory / GIB:.0f} GiB free"
+        for id, free, memory in nodes
+        if free < LITTLE_FREE_BYTES
+    ]
+    if tight and len(tight) < len(nodes):
+        yield numa_full.finding("; ".join(tight))
+
+
+@check("numa-in-socket", Severity.ADVICE)
+def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
+    """A socket is divided into several NUMA nodes
+
+    Symptom: one rank per socket is slower than expected.
+
+    Cause: with sub-NUMA clustering (Intel) or NPS2 and NPS4 (AMD) half or more of a
+    rank's memory is in another node of the same socket.
+
+    Remedy: Let cputune tune measure a rank per NUMA node beside a rank per socket.
+
+    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
+    """
+    cores = usable_cores(facts)
+    nodes = {core.numa_node for core in cores if core.numa_node is not None}
+    sockets = {core.socket for core in cores}
+    if facts.topology.sockets_known and len(nodes) > len(sockets):
+        yield numa_in_socket.finding(
+            f"{len(sockets)} socket{'s' if len(sockets) > 1 else ''}, {len(nodes)} NUMA nodes "
+            f"with usable cores; advised before anything is measured: {advised(facts).why}"
+        )
+
+
+@check("sockets-of-one-core", Severity.ADVICE)
+def sockets_of_one_core(facts: HostFacts) -> Iterator[Finding]:
+    """Sockets of one core
+
+    Symptom: one rank per socket, as the guides say, starts a rank on every CPU.
+
+    Cause: the virtual machine was defined with one core per socket, which says nothing
+    about the hardware below.
+
+    Remedy: Ignore sockets here: one rank per NUMA node, with a thread per core.
+
+    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
+    """
+    topology = facts.topology
+    sockets = topology.sockets
+    if topology.sockets_known and sockets >= MANY_SOCKETS and sockets == topology.physical_cores:
+        yield sockets_of_one_core.finding(
+            f"{sockets} sockets with 1 core each; advised: {advised(facts).why}",
+            command=advised_launch(facts),
+        )
+
+
+@check("sockets-unequal", Severity.ADVICE)
+def sockets_unequal(facts: HostFacts) -> Iterator[Finding]:
+    """Sockets with different numbers of usable cores
+
+    Symptom: ranks wait for the one on the smaller socket.
+
+    Cause: CPUs are offline, or the cpuset cuts the sockets unevenly.
+
+    Remedy: Give every rank as many threads as the smallest one has cores.
+
+    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
+    """
+    counts: dict[int, int] = {}
+    for core in facts.topology.allowed_cores:
+        counts[core.socket] = counts.get(core.socket, 0) + 1
+    if facts.topology.sockets_known and len(set(counts.values())) > 1:
+        yield sockets_unequal.finding(
+            "allowed cores: "
+            + ", ".join(f"socket {s}: {n}" for s, n in sorted(counts.items()))
+            + f"; {advised(facts).threads} threads fit a rank: {advised(facts).why}",
+            command=advised_launch(facts),
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    facts_missing,
+    machine_busy,
+    cpu_steal,
+    memory_pressure,
+    memory_low,
+    swap_in_use,
+    governor,
+    turbo_off,
+    huge_pages,
+    numa_balancing,
+    numa_memoryless,
+    siblings_together,
+    hybrid_cores,
+    sockets_of_one_core,
+    sockets_unequal,
+    numa_in_socket,
+    numa_cpuless,
+    numa_full,
+    cpus_offline,
+)

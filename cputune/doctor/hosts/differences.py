@@ -1,0 +1,442 @@
+"""What differs between hosts: machines, software, clocks, the launch that lies on them.
+
+The slowest rank sets the pace, one plan has to fit all, and versions that differ fail late or train
+apart without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from cputune import cpulist
+from cputune.doctor.finding import Finding, Severity
+from cputune.doctor.hosts.seen import SeenHost, between, difference, grouped, names_of, told
+from cputune.facts import HostFacts, Launcher
+from cputune.probing.installed import MPI_PROGRAMS
+
+MEMORY_SHARE = 0.05
+"""Firmware and kernel keep different amounts of equal memory; they differ by less than this."""
+
+_GIB = 1 << 30
+
+
+@between(
+    "hosts-same-machine",
+    Severity.ERROR,
+    title="Two names lead to one machine",
+    remedy="Name each machine once; the ranks on it are its slots (a:2).",
+    source="https://www.open-mpi.org/faq/?category=running#mpirun-hostfile",
+)
+def same_machine(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: a launch over two hosts is slower than one. Cause: both names are one machine.
+
+    Its ranks get the same CPUs twice, and each believes that it has them alone. The number that
+    the kernel makes at its start and the network in which it lives tell machines apart.
+    """
+    found: dict[str, list[str]] = {}
+    for host in hosts:
+        if host.machine is not None:
+            found.setdefault(host.machine, []).append(host.name)
+    for names in found.values():
+        if len(names) > 1:
+            yield same_machine.finding(f"{names_of(names)} are the same machine")
+
+
+@between(
+    "hosts-architecture",
+    Severity.ERROR,
+    title="Hosts of different architecture",
+    remedy="Train on hosts of one architecture: tensors and binaries of two do not fit together.",
+    source="https://pytorch.org/docs/stable/distributed.html",
+)
+def architecture(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: a rank ends with "Exec format error", or results differ between ranks.
+
+    Cause: wheels and libraries are built for one architecture, and oneDNN computes in another way
+    on each.
+    """
+    if words := difference(hosts, lambda facts: facts.cpu.architecture):
+        yield architecture.finding(words)
+
+
+@between(
+    "hosts-cpu",
+    Severity.WARNING,
+    title="Processors of different kinds",
+    remedy="Take hosts of one kind (a partition, a constraint, a node pool), or fewer of them.",
+    source="https://pytorch.org/tutorials/intermediate/ddp_tutorial.html#skewed-processing-speeds",
+)
+def cpu(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: adding a host makes training slower. Cause: all ranks wait for the slowest one.
+
+    After every step the gradients are summed over all ranks, so an older generation, or one without
+    AMX or bf16 among others that have it, sets the pace for all. A plan in bf16 may be right for
+    one generation and slow on another.
+    """
+    kind = difference(hosts, lambda facts: facts.cpu.codename or facts.cpu.model_name)
+    flags = [facts.cpu.isa for host in hosts if (facts := host.facts) and facts.cpu.isa]
+    some = sorted({flag for those in flags for flag in those if not all(flag in f for f in flags)})
+    if kind:
+        yield cpu.finding(kind + (f"; not all have {', '.join(some)}" if some else ""))
+    elif some:
+        yield cpu.finding(told(grouped(hosts, lambda facts: _of(facts, some))))
+
+
+def _of(facts: HostFacts, flags: Sequence[str]) -> str | None:
+    """Which of these flags a processor has; None where its flags are not known."""
+    if not facts.cpu.isa:
+        return None
+    return " ".join(flag for flag in flags if facts.cpu.has(flag)) or f"none of {', '.join(flags)}"
+
+
+@between(
+    "hosts-cores",
+    Severity.WARNING,
+    title="Different numbers of sockets, cores or NUMA nodes",
+    remedy="Take hosts of one shape, or let every host have CPUs of its own in the plan: "
+    "cputune tune --hosts.",
+    source="https://www.kernel.org/doc/html/latest/admin-guide/cputopology.html",
+)
+def cores(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: a rank is bound to CPUs that its host does not have, or some cores stay idle.
+
+    Cause: the CPUs of the ranks were chosen on one host and hold for all. Where others have fewer
+    cores, their rank cannot start and the rest wait for it.
+    """
+    if words := difference(hosts, _shape):
+        yield cores.finding(words)
+
+
+def _shape(facts: HostFacts) -> str | None:
+    topology = facts.topology
+    if not (topology.cores_known and topology.sockets_known and topology.online):
+        return None
+    nodes = len(topology.numa_nodes)
+    return (
+        f"{topology.sockets} × {'/'.join(map(str, sorted(set(topology.cores_per_socket))))} cores, "
+        f"{topology.threads_per_core} thread{'s' * (topology.threads_per_core > 1)} each, "
+        f"{nodes} NUMA node{'s' * (nodes != 1)}"
+    )
+
+
+@between(
+    "hosts-allowed-cpus",
+    Severity.WARNING,
+    title="Not the same CPUs may be used on every host",
+    remedy="Free the CPUs there (cpuset, taskset, what the job asks of Slurm), or let every host "
+    "have CPUs of its own in the plan: cputune tune --hosts.",
+    source="https://man7.org/linux/man-pages/man7/cpuset.7.html",
+)
+def allowed_cpus(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: one host's ranks end with "cannot be bound", the others wait for ever.
+
+    Cause: affinity, cpuset or an offline CPU takes CPUs away on one host, and the plan names them.
+    """
+    words = difference(hosts, lambda f: cpulist.render(f.topology.allowed) or None)
+    if words and not difference(hosts, _shape):
+        yield allowed_cpus.finding(words)
+
+
+@between(
+    "hosts-limits",
+    Severity.WARNING,
+    title="Limits and memory differ between hosts",
+    remedy="Give all hosts the same limits (limits.conf, the unit of sshd or slurmd, the pod).",
+    source="https://man7.org/linux/man-pages/man2/getrlimit.2.html",
+)
+def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: one host runs out of memory, files or shared memory, or is throttled; others do not.
+
+    Cause: limits belong to how a host was set up and to how we were let in: what ssh gives is not
+    always what the job gets. The smallest one holds for the whole job.
+    """
+    parts = [difference(hosts, value, what) for what, value in _LIMITS]
+    memory = [f.memory.total_bytes for h in hosts if (f := h.facts) and f.memory.total_bytes]
+    if memory and max(memory) - min(memory) > MEMORY_SHARE * max(memory):
+        parts.append(difference(hosts, lambda f: _gib(f.memory.total_bytes), "memory"))
+    if any(parts):
+        yield limits.finding(". ".join(part for part in parts if part))
+
+
+def _gib(number: int | None) -> str | None:
+    return None if number is None else f"{number / _GIB:.1f} GiB"
+
+
+def _limit(facts: HostFacts, name: str, *, size: bool = False) -> str | None:
+    number = getattr(facts.limits, name)
+    if number is None:
+        return "none" if name in facts.limits.unlimited else None
+    return _gib(number) if size else f"{number:g}"
+
+
+_LIMITS = (
+    ("CPU quota", lambda f: _limit(f, "cpu_quota")),
+    ("memory limit", lambda f: _limit(f, "memory_bytes", size=True)),
+    ("/dev/shm", lambda f: _gib(f.limits.shm_bytes)),
+    ("open files", lambda f: _limit(f, "open_files")),
+    ("locked memory", lambda f: _limit(f, "memlock_bytes", size=True)),
+    ("processes", lambda f: _limit(f, "processes")),
+)
+
+
+@between(
+    "hosts-settings",
+    Severity.WARNING,
+    title="Kernel settings differ between hosts",
+    remedy="Set all hosts as the fastest one is set; cputune doctor on a host says how.",
+    source="https://www.kernel.org/doc/html/latest/admin-guide/pm/cpufreq.html",
+)
+def settings(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: equal hosts are not equally fast. Cause: governor, turbo, huge pages and the like.
+
+    All ranks wait for the slowest one in every step.
+    """
+    parts = [difference(hosts, value, what) for what, value in _SETTINGS]
+    if any(parts):
+        yield settings.finding(". ".join(part for part in parts if part))
+
+
+def _switch(value: bool | None) -> str | None:
+    return None if value is None else "on" if value else "off"
+
+
+_SETTINGS = (
+    ("governor", lambda f: f.settings.governor),
+    ("turbo", lambda f: _switch(f.settings.turbo)),
+    ("transparent huge pages", lambda f: f.settings.transparent_huge_pages),
+    ("NUMA balancing", lambda f: _switch(f.settings.numa_balancing)),
+    ("SMT", lambda f: f.settings.smt),
+)
+
+
+STACK = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl", "numpy")
+"""What talks to the other ranks, and what computes: the same everywhere."""
+
+LIBRARIES = ("transformers", "accelerate", "datasets", "tokenizers", "peft", "evaluate", "optimum")
+"""What decides the order of batches and the names of arguments."""
+
+NONE = "none"
+
+
+@between(
+    "hosts-python",
+    Severity.ERROR,
+    title="Not the same Python on every host",
+    remedy="Give all hosts the same environment at the same path (a shared file system, an image, "
+    "conda-pack); --python PATH names it.",
+    source="https://conda.github.io/conda-pack/, https://www.open-mpi.org/faq/?category=running#run-prereqs",
+)
+def python(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: "No such file or directory" of the interpreter on one host, or packages not found.
+
+    Cause: a launch names the interpreter by its path, and an environment belongs to one Python.
+    What is pickled by one version may not be read by another.
+    """
+    groups: dict[str, list[str]] = {}
+    for host in hosts:
+        if host.facts is not None and host.python is not None:
+            key = f"{host.python} ({host.facts.python})"
+            groups.setdefault(key, []).append(host.name)
+    if len(groups) > 1:
+        yield python.finding(told(groups))
+
+
+@between(
+    "hosts-training-stack",
+    Severity.ERROR,
+    title="Not the same torch, IPEX, oneCCL or numpy on every host",
+    remedy="Install the same versions on every host, best from one lock file or image.",
+    source="pytorch/pytorch#24273",
+)
+def training_stack(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: init_process_group hangs or ends with "connectFullMesh failed", or losses differ.
+
+    Cause: nothing is promised between versions, and torch does not compare them when ranks meet: a
+    rank waits for a message that the other never sends. Builds of one version (``+cpu``, CUDA)
+    differ in their kernels too.
+    """
+    if words := _differing(hosts, STACK):
+        yield training_stack.finding(words)
+
+
+@between(
+    "hosts-libraries",
+    Severity.WARNING,
+    title="Not the same transformers, accelerate or datasets on every host",
+    remedy="Install the same versions on every host, best from one lock file or image.",
+    source="huggingface/accelerate#2157",
+)
+def libraries(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: one rank ends with an unknown argument, or the ranks see different batches.
+
+    Cause: flags and defaults change between versions, and so does how a data set is shuffled and
+    cut into shards: then some samples are seen twice and others never.
+    """
+    if words := _differing(hosts, LIBRARIES):
+        yield libraries.finding(words)
+
+
+@between(
+    "hosts-mpi",
+    Severity.ERROR,
+    title="Not the same MPI on every host",
+    remedy="Put one MPI first on PATH of every host, also for logins without a terminal: "
+    "ssh HOST mpirun --version shows which it is.",
+    source="open-mpi/ompi#11936, open-mpi/ompi#599",
+)
+def mpi(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: "ORTE was unable to reliably start one or more daemons", or a hang at the start.
+
+    Cause: mpirun starts a helper of its own kind on each host (orted, prted, hydra_pmi_proxy). What
+    ssh finds on PATH there is another MPI, or none: ~/.bashrc often sets PATH for terminals alone.
+    """
+    if words := difference(hosts, _mpi):
+        yield mpi.finding(words)
+
+
+def _mpi(facts: HostFacts) -> str | None:
+    launcher = next((one for one in facts.launchers if one.name in MPI_PROGRAMS), None)
+    if launcher is None:
+        return NONE
+    return None if launcher.dialect is None else f"{_family(launcher)} {launcher.version}"
+
+
+def _family(launcher: Launcher) -> str:
+    names = {"intelmpi": "Intel MPI", "mpich": "MPICH"}
+    return names.get(launcher.dialect or "", "Open MPI")
+
+
+def _differing(hosts: Sequence[SeenHost], names: Iterable[str]) -> str:
+    """Which of these packages have another version on some host, in words; empty for none."""
+    return ". ".join(filter(None, (difference(hosts, _version_of(name), name) for name in names)))
+
+
+def _version_of(name: str) -> Callable[[HostFacts], str | None]:
+    def version(facts: HostFacts) -> str | None:
+        package = facts.package(name)
+        if package is None:
+            return NONE
+        build = "" if package.build in (None, "cpu") else f" ({package.build})"
+        return None if package.version is None else f"{package.version}{build}"
+
+    return version
+
+
+CLOCK_SECONDS = 1.0
+"""NTP keeps hosts within milliseconds; from one second on make, caches and logs go wrong."""
+
+
+@between(
+    "hosts-unreachable",
+    Severity.ERROR,
+    title="A host cannot be reached",
+    remedy="Mend the way to it, or leave it out of the list.",
+    source="https://man.openbsd.org/ssh",
+)
+def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: mpirun or the launcher hangs, or ends with the error of its ssh. Cause: as told.
+
+    Launchers go to other hosts as the doctor does, without anybody to type a password: a key that
+    is refused here is refused there.
+    """
+    found: dict[tuple[str, str | None], list[SeenHost]] = {}
+    for host in hosts:
+        if host.reason is not None:
+            generic = host.cure and host.cure.replace(host.name, "HOST")
+            found.setdefault((host.reason, generic), []).append(host)
+    for (reason, cure), those in found.items():
+        names = names_of([host.name for host in those])
+        remedy = those[0].cure if len(those) == 1 else cure
+        yield unreachable.finding(f"{names}: {reason}", remedy=remedy and _sentence(remedy))
+
+
+def _sentence(text: str) -> str:
+    """A hint as a remedy; a command keeps its small letter."""
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+@between(
+    "hosts-clock",
+    Severity.WARNING,
+    title="The clocks of the hosts differ",
+    remedy="Let all hosts follow one time server (chrony, systemd-timesyncd).",
+    source="https://chrony-project.org/documentation.html",
+)
+def clock(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: files "from the future", caches of data sets that are made anew, logs out of order.
+
+    Cause: a clock that nobody sets. Kerberos and munge (which Slurm trusts) refuse tickets that are
+    minutes off, so a job does not start there at all.
+    """
+    known = [
+        (host.clock_offset_seconds, host.clock_uncertainty_seconds or 0.0, host)
+        for host in hosts
+        if host.clock_offset_seconds is not None
+    ]
+    if not known:
+        return
+    middle = sorted(offset for offset, _, _ in known)[(len(known) - 1) // 2]
+    # Of two nobody can say which is right: our own clock is the third.
+    truth = middle if len(known) > 2 else 0.0
+    off: dict[str, list[str]] = {}
+    for offset, uncertainty, host in known:
+        if abs(offset - truth) - uncertainty > CLOCK_SECONDS:
+            ahead = "ahead" if offset > truth else "behind"
+            off.setdefault(f"{_span(abs(offset - truth))} {ahead}", []).append(host.name)
+    if off and len(known) > 1 and not _all_alike(known):
+        yield clock.finding(told(off))
+
+
+def _all_alike(known: Sequence[tuple[float, float, SeenHost]]) -> bool:
+    """Whether it is our own clock alone that is off."""
+    offsets = [offset for offset, _, _ in known]
+    doubt = 2 * max(uncertainty for _, uncertainty, _ in known)
+    return max(offsets) - min(offsets) - doubt <= CLOCK_SECONDS
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+@between(
+    "hosts-launch-files",
+    Severity.ERROR,
+    title="The launch is not the same on every host",
+    remedy="Copy it to the same path on every host, or put it on a file system that they share: "
+    "rsync -a DIR/ HOST:DIR/",
+    source="https://www.open-mpi.org/faq/?category=running#do-i-need-a-common-filesystem",
+)
+def launch_files(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """Symptom: "No such file or directory" on one host, or one rank trains something else.
+
+    Cause: a launcher starts the same path on every host and copies nothing. An older copy of the
+    script is worse than none: its ranks meet the others and compute with other numbers.
+    """
+    seen = [host for host in hosts if host.launch]
+    for path in sorted({path for host in seen for path in host.launch}):
+        lacking = [host.name for host in seen if host.launch.get(path) is None]
+        if lacking:
+            yield launch_files.finding(f"{path} is not on {names_of(lacking)}")
+            continue
+        kinds: dict[str | None, list[str]] = {}
+        for host in seen:
+            kinds.setdefault(host.launch[path], []).append(host.name)
+        if len(kinds) > 1:
+            apart = " / ".join(names_of(names) for names in kinds.values())
+            yield launch_files.finding(f"{path} differs: {apart}")
+
+
+AROUND = (unreachable, clock, launch_files)
+ALIKE = (
+    same_machine,
+    architecture,
+    cpu,
+    cores,
+    allowed_cpus,
+    limits,
+    settings,
+    python,
+    training_stack,
+    libraries,
+    mpi,
+)

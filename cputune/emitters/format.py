@@ -1,0 +1,161 @@
+"""What every format is given (``LaunchJob``) and what it gives back (``EmittedFile``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from cputune.facts import HostFacts, Network
+from cputune.options import Cluster, EmitOptions
+from cputune.plan import Plan
+from cputune.remote.named import Node
+from cputune.workload import Workload
+
+MPI_DIALECTS = ("intelmpi", "mpich", "openmpi4", "openmpi5")
+"""Ways that an ``mpirun`` wants to be spoken to; see docs/clusters.md for the differences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmittedFile:
+    """One file of an artefact: text only, nothing is written.
+
+    ``notes`` are what the reader must know and the file alone cannot do: what no
+    launcher carries, what was left to guess, placeholders that only the user can fill.
+    """
+
+    name: str
+    text: str
+    executable: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A word of a command that names a file of the same artefact."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A word of a command that names where the training writes."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A word of a command whose value a variable holds, after what stands ``before`` it."""
+
+    before: str
+    variable: str
+
+
+Word: TypeAlias = "str | Beside | Output | Secret"
+"""A word of the training command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emission(EmitOptions):
+    """What ``emit`` is given beside the result and the format.
+
+    Attributes:
+        facts: the machine: needed without a result, and tells which ``mpirun`` there is.
+        workload: what to launch, where it is not what was tuned.
+        hosts: their names and slots, from ``parse_hostfile`` or ``parse_hosts``.
+        python: path of the interpreter that trains; the scripts take it where it exists and PYTHON
+            names no other. By default ``python3``.
+        networks: of the hosts by name, as ``doctor --hosts`` saw them: the interface between them
+            is chosen by these, where ``cluster`` names none.
+    """
+
+    facts: HostFacts | None = None
+    workload: Workload | None = None
+    hosts: tuple[Node, ...] = ()
+    python: str | None = None
+    networks: Mapping[str, Network] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchJob:
+    """A plan made ready to be written down.
+
+    Attributes:
+        plan: never as found, and with the nodes that were asked for.
+        command: the training script and all its arguments, flags of the plan included.
+        environment: the variables of the plan, for every rank.
+        companions: files that the command needs beside it.
+        header: what was measured, where, when and how fast; lines without a sign.
+        promise: the same for machines, as JSON values.
+        notes: what holds for every format.
+        threads_per_core: of the machine that was measured; 2 with SMT.
+        physical_cores: of that machine; None where it is not known.
+        mpi: the dialect of ``mpirun``; None where it is not known.
+        python: the interpreter that the plan was tuned with, where it is known.
+        versions: distributions of the environment that trains, by name.
+        interface: between the nodes, for every layer; None where each chooses by itself.
+        aloud: what whoever emits is told, beside the notes; the header has it already.
+    """
+
+    plan: Plan
+    workload: Workload
+    command: tuple[Word, ...]
+    environment: Mapping[str, str]
+    companions: tuple[EmittedFile, ...]
+    header: tuple[str, ...]
+    promise: Mapping[str, Any]
+    notes: tuple[str, ...]
+    threads_per_core: int
+    physical_cores: int | None = None
+    nodes: tuple[Node, ...] = ()
+    mpi: str | None = None
+    python: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    cluster: Cluster = field(default_factory=Cluster)
+    interface: str | None = None
+    aloud: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> str | None:
+        """The user's script, as it was named; None for a recipe and for a module."""
+        if self.workload.recipe is not None or self.workload.argv[0].startswith("-"):
+            return None
+        return self.workload.argv[0]
+
+    @property
+    def on_siblings(self) -> bool:
+        """Whether the plan puts threads on SMT siblings: more threads than there are cores."""
+        threads = self.plan.processes_per_node * self.plan.threads_per_process
+        return self.physical_cores is not None and threads > self.physical_cores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One way to write a launch down; everything that is asked of formats goes over these.
+
+    Attributes:
+        name: what ``--format`` takes.
+        main: the file to start or submit.
+        beside: what lies beside it, apart from rank.py; for the page.
+        fits: what a cluster has where people take this format; for the page.
+        start: the command that starts or submits it; for the page.
+        write: turns a job into its files, the main one first. Raises UsageError.
+        known_by: a pattern by which a file that says nothing of itself is known again, in the
+            code of a script or in the text of a document.
+        consumers: who takes its main file, by their names in ``cputune.verifier``, readers
+            before runners; none where nobody could be asked yet.
+        script: whether the main file is a script for bash.
+        printed: whether it is read from the output and launches nothing.
+    """
+
+    name: str
+    main: str
+    beside: str
+    fits: str
+    start: str
+    write: Callable[[LaunchJob], tuple[EmittedFile, ...]]
+    known_by: str | None = None
+    consumers: tuple[str, ...] = ()
+    script: bool = False
+    printed: bool = False

@@ -1,0 +1,498 @@
+"""Every option of ``tune`` and ``emit``, each in one place.
+
+A field says its type, its default, its help, its flag and whether a file in a working folder may
+set it. The command line, the keyword arguments of ``cputune.tune`` and ``cputune.emit``, the
+configuration files, the variables (``CPUTUNE_TUNE_BUDGET``), ``cputune config`` and the pages of
+docs/ are made from these records. A new option is a new field.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from pathlib import Path
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_type_hints,
+    overload,
+)
+
+from cputune.errors import UsageError
+
+Keep = Literal["numbers", "mathematics", "distribution"]
+KEEP: tuple[Keep, ...] = get_args(Keep)
+
+OWN_CHOICE = "it is the user's own choice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionText:
+    """What is said of an option wherever it can be given.
+
+    Attributes:
+        help: one line.
+        flag: as it is typed, with its short form behind a comma; None: in the library alone. A
+            flag that begins with ``--no-`` switches off what is on by default.
+        metavar: what stands for its value in the help.
+        reads: from what is typed to the value. Raises UsageError.
+        repeated: whether it may be typed several times.
+        folder: whether a file in the working folder may set it, which may be a stranger's.
+        why_not: why such a file may not.
+    """
+
+    help: str
+    flag: str | None
+    metavar: str | None = None
+    reads: Callable[[Any], Any] | None = None
+    repeated: bool = False
+    folder: bool = False
+    why_not: str = OWN_CHOICE
+
+
+def option(default: Any, help: str, flag: str | None, **said: Any) -> Any:
+    """A field that is an option. ``default`` may be a class that makes an empty value."""
+    text = OptionText(help=help, flag=flag, **said)
+    if isinstance(default, type):
+        return field(default_factory=default, metadata={"option": text})
+    return field(default=default, metadata={"option": text}, repr=flag != "--storage")
+
+
+def options_in(record: type) -> tuple[tuple[str, Any, Any, OptionText], ...]:
+    """(name, type, default, what is said) of each option of a record that can be typed."""
+    hints = get_type_hints(record)
+    return tuple(
+        (one.name, hints[one.name], one.default, one.metadata["option"])
+        for one in fields(record)
+        if "option" in one.metadata and one.metadata["option"].flag is not None
+    )
+
+
+def keywords(record: Any) -> dict[str, Any]:
+    """The fields of a record as keywords of a call."""
+    return {one.name: getattr(record, one.name) for one in fields(record)}
+
+
+_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+
+
+def seconds_of(text: str) -> float:
+    """Of a time such as 90s, 10m or 1h30m. Raises UsageError."""
+    match = _TIME.fullmatch(text.strip().lower())
+    if match is None or not any(match.groups()):
+        raise UsageError(f"not a time: {text!r}", hint="--max-time 90s, 10m or 1h30m")
+    hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    total = hours * 3600 + minutes * 60 + seconds
+    if total == 0:
+        raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
+    return float(total)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _kept(text: str) -> Keep:
+    for keep in KEEP:
+        if text == keep:
+            return keep
+    raise UsageError(
+        f"--keep is {', '.join(KEEP[:-1])} or {KEEP[-1]}, not {text!r}",
+        hint="--keep mathematics leaves out what draws masks otherwise, and bf16",
+    )
+
+
+def _fixed(texts: Iterable[str]) -> dict[str, str]:
+    """What is held at which value: one value for each knob, or none would know which."""
+    fixed: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise UsageError(f"--fix takes NAME=VALUE, not {text!r}", hint="--fix precision=bf16")
+        if fixed.setdefault(name, value) != value:
+            raise UsageError(
+                f"--fix holds {name} at {fixed[name]} and at {value}",
+                hint=f"leave one of them out; --knobs {name} varies it",
+            )
+    return fixed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """What can be asked of a study, beside the workload and the machine.
+
+    Attributes:
+        budget: trials of the study, the baseline among them, at least 1. The confirmation at the
+            end is not counted.
+        seed: the same seed and the same measurements give the same proposals.
+        max_time_seconds: when all is over, or one step later: what is waited for, imported and
+            downloaded counts. The search takes 7/10 of it at most, the confirmation the rest.
+        knobs: names of what is varied (the usual ones by default, with ``+NAME`` one more; the
+            rest stays as it is today).
+        fix: knobs that are held at a value.
+        keep: vary only what leaves the training this much the same: "numbers" (the same to the
+            last bit but for the number of threads), "mathematics" (rounded or added up
+            otherwise), or "distribution" (masks and batches drawn otherwise). None: those three,
+            and bf16 where the CPU multiplies it in hardware.
+        steps_planned: optimizer steps of the run that is tuned for: the time to compile
+            (``knobs=["+compile"]``) is spread over them. None takes the run as long, and the
+            result says after how many steps that time is won back.
+        allow_slow_precision: offer bf16 where the CPU does not multiply it in hardware.
+        study: an SQLite file to keep the study in; in memory where it is None.
+        storage: the address of a database (``postgresql://user@host/name``,
+            ``sqlite:///file``) in which tuners of machines of one kind share this study, and its
+            budget. Another machine, workload, seed or other knobs are another study there.
+        resume: go on with that study; its host, workload, seed and knobs must be the same.
+        share_machine: measure although others compute here, and say no factor where they delayed
+            most of it; else real processes are only started when another process that measures
+            has ended, and a result that is disturbed is none.
+        wait_quiet_seconds: wait so long, at most, until nothing else computes here; where it is
+            None, who does is only told (``Disturbed``), unless the machine is shared anyway. Real
+            processes alone.
+    """
+
+    budget: int = option(20, "Trials of the study.", "--budget", folder=True)
+    seed: int = option(0, "Same seed, same proposals.", "--seed", folder=True)
+    max_time_seconds: float | None = option(
+        None,
+        "When to be done: 90s, 10m, 1h30m.",
+        "--max-time",
+        metavar="TIME",
+        reads=seconds_of,
+        folder=True,
+    )
+    knobs: Iterable[str] | None = option(
+        None,
+        "Vary these alone, or, as +A, beside the usual ones.",
+        "--knobs",
+        metavar="A,B",
+        reads=_names,
+        folder=True,
+    )
+    fix: Mapping[str, Any] | None = option(
+        None,
+        "Hold a knob at a value.",
+        "--fix",
+        metavar="NAME=VALUE",
+        reads=_fixed,
+        repeated=True,
+        folder=True,
+    )
+    keep: Keep | None = option(
+        None,
+        "What of the training stays the same: numbers, mathematics or distribution.",
+        "--keep",
+        metavar="WHAT",
+        reads=_kept,
+        folder=True,
+    )
+    steps_planned: int | None = option(
+        None,
+        "Steps of your run: the time of +compile is spread over them.",
+        "--steps-planned",
+        metavar="N",
+        folder=True,
+    )
+    allow_slow_precision: bool = option(
+        False,
+        "Try bf16 where the CPU only emulates it.",
+        "--allow-slow-precision",
+        folder=True,
+    )
+    study: str | Path | None = option(
+        None,
+        "Keep the study here (SQLite).",
+        "--study",
+        metavar="FILE.db",
+        why_not="it names a file that is written",
+    )
+    storage: str | None = option(
+        None,
+        "Share the study in a database: postgresql://USER@HOST/NAME.",
+        "--storage",
+        metavar="ADDRESS",
+        why_not="it names a server that is written to",
+    )
+    resume: bool = option(
+        False,
+        "Go on with the study that was interrupted.",
+        "--resume",
+    )
+    share_machine: bool = option(
+        False,
+        "Measure even while another process measures here.",
+        "--share-machine",
+    )
+    wait_quiet_seconds: float | None = option(
+        None,
+        "Wait so long until nothing else computes here.",
+        "--wait-quiet",
+        metavar="TIME",
+        reads=seconds_of,
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for what makes no sense, whoever asks for it."""
+        if isinstance(self.budget, bool) or not isinstance(self.budget, int):
+            raise UsageError(
+                f"a budget is a number of trials, 1 or more, not {self.budget!r}",
+                hint="--budget 20",
+            )
+        if self.budget < 1:
+            raise UsageError(f"a budget of {self.budget} trials finds nothing", hint="--budget 20")
+        if self.max_time_seconds is not None and not self.max_time_seconds > 0:
+            raise UsageError("the time to tune must be above 0", hint="--max-time 10m")
+        if self.keep is not None:
+            _kept(self.keep)
+        if self.steps_planned is not None and self.steps_planned < 1:
+            raise UsageError(
+                f"a run of {self.steps_planned} steps trains nothing", hint="--steps-planned 10000"
+            )
+        if self.storage is not None and self.study is not None:
+            raise UsageError(
+                "--study and --storage exclude each other",
+                hint="the first is a file of this tuner alone, the second a database for several",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A taint of nodes that pods bear; without a value any value, without an effect any."""
+
+    key: str
+    value: str | None = None
+    effect: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretKey:
+    """A variable whose value lies in a key of a Secret of the cluster."""
+
+    variable: str
+    secret: str
+    key: str
+
+
+def _labels(flag: str) -> Callable[[Iterable[str]], tuple[tuple[str, str], ...]]:
+    def read(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        found = []
+        for text in texts:
+            key, equals, value = text.partition("=")
+            if not equals:
+                raise UsageError(f"{text!r} is no label", hint=f"{flag} name=value")
+            found.append((key, value))
+        return tuple(found)
+
+    return read
+
+
+def _tolerations(texts: Iterable[str]) -> tuple[Toleration, ...]:
+    found = []
+    for text in texts:
+        rest, _, effect = text.partition(":")
+        key, equals, value = rest.partition("=")
+        found.append(Toleration(key=key, value=value if equals else None, effect=effect or None))
+    return tuple(found)
+
+
+def _secret_keys(texts: Iterable[str]) -> tuple[SecretKey, ...]:
+    found = []
+    for text in texts:
+        variable, _, place = text.partition("=")
+        secret, slash, key = place.partition("/")
+        if not slash:
+            raise UsageError(
+                f"{text!r} names no key of a Secret", hint="--secret-env HF_TOKEN=my-secret/token"
+            )
+        found.append(SecretKey(variable=variable, secret=secret, key=key))
+    return tuple(found)
+
+
+_RUN_BY_A_CLUSTER = "it names what a cluster runs"
+_SECRETS = "it hands out secrets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What only the user knows of where the job runs: names, images, volumes, queues.
+
+    None stands for a value that was not given: the artefact then shows a placeholder,
+    or leaves the choice to the cluster.
+    """
+
+    job_name: str | None = option(None, "Name of the job on a cluster.", "--job-name", folder=True)
+    namespace: str | None = option(None, "Kubernetes namespace.", "--namespace", folder=True)
+    image: str | None = option(
+        None,
+        "Container image, e.g. registry.example.com/bert:1.",
+        "--image",
+        why_not=_RUN_BY_A_CLUSTER,
+    )
+    base_image: str | None = option(
+        None,
+        "Image that the Dockerfile starts from.",
+        "--base-image",
+        why_not=_RUN_BY_A_CLUSTER,
+    )
+    pvc: str | None = option(None, "Volume claim for data and output.", "--pvc", folder=True)
+    pvc_size: str | None = option(None, "Its size, e.g. 20Gi.", "--pvc-size", folder=True)
+    storage_class: str | None = option(None, "Its storage class.", "--storage-class", folder=True)
+    memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.", "--memory", folder=True)
+    shm: str | None = option(None, "/dev/shm of a pod, e.g. 2Gi.", "--shm", folder=True)
+    node_selector: tuple[tuple[str, str], ...] = option(
+        (),
+        "Nodes to run on.",
+        "--node-selector",
+        metavar="LABEL=VALUE",
+        reads=_labels("--node-selector"),
+        repeated=True,
+        folder=True,
+    )
+    labels: tuple[tuple[str, str], ...] = option(
+        (),
+        "Of job and pods.",
+        "--label",
+        metavar="LABEL=VALUE",
+        reads=_labels("--label"),
+        repeated=True,
+        folder=True,
+    )
+    tolerations: tuple[Toleration, ...] = option(
+        (),
+        "A taint of nodes that pods bear.",
+        "--toleration",
+        metavar="KEY[=VALUE][:EFFECT]",
+        reads=_tolerations,
+        repeated=True,
+        folder=True,
+    )
+    pull_secrets: tuple[str, ...] = option(
+        (),
+        "Secret of the registry.",
+        "--image-pull-secret",
+        repeated=True,
+        why_not=_SECRETS,
+    )
+    secret_variables: tuple[SecretKey, ...] = option(
+        (),
+        "A variable from a Secret, e.g. HF_TOKEN=hub/token.",
+        "--secret-env",
+        metavar="NAME=SECRET/KEY",
+        reads=_secret_keys,
+        repeated=True,
+        why_not=_SECRETS,
+    )
+    ttl_seconds: int | None = option(
+        None, "Seconds that a PyTorchJob stays when done.", "--ttl", folder=True
+    )
+    user_id: int | None = option(
+        None,
+        "User that pods run as. Default: 1000.",
+        "--user-id",
+    )
+    runtime: str | None = option(
+        None, "ClusterTrainingRuntime of a TrainJob.", "--runtime", folder=True
+    )
+    time_limit: str | None = option(None, "Slurm time limit, e.g. 04:00:00.", "--time", folder=True)
+    partition: str | None = option(None, "Slurm partition.", "--partition", folder=True)
+    account: str | None = option(None, "Slurm account.", "--account", folder=True)
+    interface: str | None = option(
+        None,
+        "Network interface between nodes, e.g. eth0.",
+        "--interface",
+        folder=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmitOptions:
+    """How a plan is to be written down.
+
+    Attributes:
+        nodes: machines to run on; by default as many as hosts are named, else the plan's.
+        mpi: the dialect of ``mpirun``; by default the one of the machine, else the script finds
+            out when it runs.
+        versions: distribution versions where the job runs, over those of the result.
+        cluster: what only the user knows: names, images, volumes, queues.
+        carrier: whether ``carry.py`` may run a script that takes no flags of a plan; without it,
+            what no flag carries is refused.
+    """
+
+    nodes: int | None = option(
+        None,
+        "Machines to run on. Default: as many as hosts, else 1.",
+        "--nodes",
+        folder=True,
+    )
+    mpi: str | None = option(
+        None,
+        "Its dialect of mpirun. Default: of the one that is here.",
+        "--mpi",
+        metavar="NAME",
+        folder=True,
+    )
+    versions: Mapping[str, str] | None = option(None, "Versions where the job runs.", None)
+    cluster: Cluster | None = option(None, "What only the user knows of a cluster.", None)
+    carrier: bool = option(
+        True, "Flags alone; refuse what they cannot carry.", "--no-carrier", folder=True
+    )
+
+
+P = ParamSpec("P")
+A = TypeVar("A")
+B = TypeVar("B")
+Back = TypeVar("Back")
+Record = TypeVar("Record", covariant=True)
+
+
+class TakesKeywords(Protocol[P, Record]):
+    """Makes of a function of one or two arguments and a record one of these and keywords."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[A, Record], Back], /
+    ) -> Callable[Concatenate[A, P], Back]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[A, B, Record], Back], /
+    ) -> Callable[Concatenate[A, B, P], Back]: ...
+
+
+def keywords_of(record: Callable[P, Record]) -> TakesKeywords[P, Record]:
+    """Let a function be called with the fields of its last argument, a record, as keywords.
+
+    Type checkers, ``help`` and ``inspect.signature`` see the fields; an unknown one is a TypeError,
+    as in any call.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        *first, _ = inspect.signature(function).parameters.values()
+        asked, own = inspect.signature(record), get_type_hints(function)
+        shown = inspect.Signature([*first, *asked.parameters.values()])
+
+        @wraps(function)
+        def call(*given: Any, **keywords: Any) -> Any:
+            bound = shown.bind(*given, **keywords).arguments
+            own = [bound.pop(one.name) for one in first]
+            return function(*own, record(**bound))  # type: ignore[call-arg]
+
+        hints = get_type_hints(record)
+        kept = {one.name: own[one.name] for one in first}
+        kept |= {name: hints[name] for name in asked.parameters}
+        call.__annotations__ = {**kept, "return": own["return"]}
+        call.__signature__ = shown.replace(  # type: ignore[attr-defined]
+            return_annotation=inspect.signature(function).return_annotation
+        )
+        del call.__wrapped__
+        return call
+
+    return decorate

@@ -1,0 +1,312 @@
+"""What starts a launch over hosts: the engine that the cluster has.
+
+A trial is the launch that ``emit`` would write for its plan: the same files, started as an operator
+starts them. Only variables come on top: where the ranks report (address, token, interface), and
+whose turn it is. An engine says by which commands of this machine a launch begins (they run below a
+supervisor, which watches and ends them), and, of how those ended, which host was lost and why.
+
+======= ============ ==================================================================
+way     format       how it is started
+======= ============ ==================================================================
+ssh     torchrun.sh  on every host, held there by ``remote/sent/hold.py``: that ends all
+                     of it when its standard input ends or the line home is cut
+srun    slurm.sh     here, inside our allocation: its srun is a step of it
+mpirun  mpirun.sh    here; its daemons go through an ssh that hands our variables on
+======= ============ ==================================================================
+
+A launch of one host is held there, whichever way leads to it; so is one that runs as found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cputune.emitters import render
+from cputune.emitters.format import Emission, EmittedFile
+from cputune.errors import CputuneError, UsageError
+from cputune.facts import HostFacts
+from cputune.host.interpreter import training_python
+from cputune.inside import root_directory
+from cputune.inside.messages import TCP
+from cputune.options import Cluster
+from cputune.plan import Plan
+from cputune.ranks.messages import Exit, RankCommand
+from cputune.remote.ask import ask_each, far_command, script_text, sent_lines
+from cputune.remote.named import Node
+from cputune.remote.reach import Mpirun, Reach, Srun
+from cputune.steps import HostLost, Infeasible
+from cputune.workload import Workload
+
+OWN_VARIABLES = (
+    "HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR", "TEMP", "TMP", "XDG_RUNTIME_DIR",
+    "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK", "DISPLAY", "PWD", "OLDPWD", "_",
+)  # fmt: skip
+"""Variables that mean something on one machine alone; all others are ours, as MPI's are."""
+
+PORTS = (20000, 32000)
+"""Where the ranks of a held launch meet: below the ports that kernels give away by themselves."""
+
+PLACE_SECONDS = 30.0
+UNREACHABLE_STATUS = 255
+"""With which ssh ends where it is not there, or was cut."""
+
+HERE = "{folder}"
+"""Of a held launch: the folder in which it is unpacked."""
+
+LAUNCH, LIBRARY = "launch", "lib"
+SITE = f"{LIBRARY}/cputune/inside/site"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What an engine is given.
+
+    Attributes:
+        plan: what is launched.
+        nodes: the hosts, in the order of the plan's nodes.
+        files: as emitted; the first is started. None of them where ``argv`` is.
+        argv: what is run as found, in the place of an emitted file.
+        variables: those that make its ranks report.
+        environment: ours.
+        home: the address of the post (``tcp:TOKEN:PORT:HOST``).
+        folder: of this launch, here; the same path on every host where ranks find it by that.
+    """
+
+    plan: Plan
+    nodes: tuple[Node, ...]
+    files: tuple[EmittedFile, ...] = ()
+    argv: tuple[str, ...] = ()
+    variables: Mapping[str, str]
+    environment: Mapping[str, str]
+    home: str
+    folder: Path
+
+
+def render_for(
+    reach: Reach,
+    plan: Plan,
+    workload: Workload,
+    facts: HostFacts,
+    nodes: Sequence[Node],
+    interface: str | None,
+) -> tuple[EmittedFile, ...]:
+    """The launch that ``emit`` writes for this plan on these hosts. Raises Infeasible."""
+    asked = Emission(
+        facts=facts,
+        hosts=tuple(nodes) if plan.nodes > 1 else (),
+        python=training_python(),
+        cluster=Cluster(interface=interface if plan.nodes > 1 else None),
+        mpi=reach.dialect if isinstance(reach, Mpirun) else None,
+    )
+    try:
+        return render(plan, workload, format_of(reach, plan), asked)
+    except UsageError as error:
+        raise Infeasible(f"{error}: {error.hint}" if error.hint else str(error)) from error
+
+
+def format_of(reach: Reach, plan: Plan) -> str:
+    """What is emitted for an engine."""
+    if isinstance(reach, Srun):
+        return "slurm"
+    return "mpirun" if isinstance(reach, Mpirun) else "torchrun"
+
+
+def commands_of(reach: Reach, launch: Launch) -> list[RankCommand]:
+    """The commands of this machine by which a launch begins. Raises HostLost."""
+    if isinstance(reach, Srun) and launch.files:
+        return [_started_here(launch, {"LAUNCH_DIR": str(launch.folder / LAUNCH)})]
+    if isinstance(reach, Mpirun) and launch.plan.nodes > 1:
+        _place(reach, launch)
+        return [_started_here(launch, {}, through=handing_on(launch))]
+    return _held(reach, launch)
+
+
+def lost_host(reach: Reach, launch: Launch, exits: Sequence[Exit]) -> HostLost | None:
+    """The host that is not reached any more, as the end of what went to it tells."""
+    for one in exits:
+        if one["status"] == UNREACHABLE_STATUS and one["rank"] < len(launch.nodes):
+            node = launch.nodes[one["rank"]]
+            return HostLost(node.name, reach.explain(node, one["status"], one["tail"])[0])
+    return None
+
+
+def tidy(reach: Reach, launch: Launch) -> None:
+    """Remove what was put on other hosts; those that are lost keep it."""
+    if isinstance(reach, Mpirun) and launch.plan.nodes > 1:
+        asked = {"folder": str(launch.folder), "files": None}
+        with contextlib.suppress(CputuneError):
+            ask_each(_others(launch), reach, script_text("place.py"), lambda _: asked)
+
+
+def own_address(hosts: Sequence[str]) -> str:
+    """The address of this machine by which it speaks to the first host that is another one."""
+    for host in hosts:
+        if is_here(host):
+            continue
+        with contextlib.suppress(OSError, UnicodeError):
+            for family, kind, _, _, place in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+                with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                    probe.connect(place)  # a datagram socket sends nothing by this
+                    return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine: by its name, or because an address of it can be bound."""
+    if host == socket.gethostname():
+        return True
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, kind, _, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind(place)
+                return True
+    return False
+
+
+def reporting_files() -> dict[str, str]:
+    """What ranks load of ours, so that nothing of cputune has to be installed there."""
+    package = root_directory() / "cputune"
+    files = {
+        f"{LIBRARY}/cputune/{path.relative_to(package)}": path.read_text(encoding="utf-8")
+        for path in (package / "inside").rglob("*.py")
+    }
+    return {f"{LIBRARY}/cputune/__init__.py": "", **files}
+
+
+def all_files(launch: Launch) -> dict[str, str]:
+    """Every file of a launch by its path in the folder."""
+    return {**reporting_files(), **{f"{LAUNCH}/{one.name}": one.text for one in launch.files}}
+
+
+def write_here(launch: Launch) -> None:
+    """Write the files of a launch into its folder."""
+    for name, text in all_files(launch).items():
+        path = launch.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for one in launch.files:
+        (launch.folder / LAUNCH / one.name).chmod(0o700 if one.executable else 0o600)
+    (launch.folder / "scratch").mkdir(exist_ok=True)
+
+
+def reporting(variables: Mapping[str, str], folder: str, others: str | None) -> dict[str, str]:
+    """The variables of a launch that reports, where its folder lies there."""
+    path = f"{folder}/{SITE}"
+    told = {name: value.replace(HERE, folder) for name, value in variables.items()}
+    return {**told, "PYTHONPATH": f"{path}:{others}" if others else path}
+
+
+def _started_here(
+    launch: Launch, more: Mapping[str, str], through: str | None = None
+) -> RankCommand:
+    write_here(launch)
+    ours = launch.environment
+    told = reporting(launch.variables, str(launch.folder), ours.get("PYTHONPATH"))
+    path = {"PATH": f"{through}:{ours.get('PATH', os.defpath)}"} if through else {}
+    return {
+        "argv": ["bash", str(launch.folder / LAUNCH / launch.files[0].name)],
+        "env": {**ours, **told, **more, **path},
+        "cwd": os.getcwd(),
+        "cpus": None,
+        "fork": False,
+    }
+
+
+def _held(reach: Reach, launch: Launch) -> list[RankCommand]:
+    """One command for each host, which holds the launch there."""
+    token, port, address = launch.home[len(TCP) :].split(":", 2)
+    ours = {n: v for n, v in launch.environment.items() if n not in OWN_VARIABLES}
+    told = reporting(launch.variables, HERE, ours.get("PYTHONPATH"))
+    meeting = str(random.randrange(*PORTS))
+    started = launch.argv or ("bash", f"{HERE}/{LAUNCH}/{launch.files[0].name}")
+    commands: list[RankCommand] = []
+    for number, node in enumerate(launch.nodes):
+        several = {"NODE_RANK": str(number), "PORT": meeting} if launch.plan.nodes > 1 else {}
+        asked = {
+            "files": all_files(launch),
+            "programs": [f"{LAUNCH}/{one.name}" for one in launch.files if one.executable],
+            "argv": [_moved(word) for word in started],
+            "env": {**ours, **told, **several},
+            "cwd": os.getcwd(),
+            "home": (address, int(port), token),
+        }
+        commands.append(
+            {
+                "argv": list(reach.argv(node, far_command())),
+                "env": {**launch.environment, **reach.variables},
+                "cwd": os.getcwd(),
+                "cpus": None,
+                "fork": False,
+                "input": sent_lines(script_text("hold.py"), asked).decode(),
+            }
+        )
+    return commands
+
+
+def _moved(word: str) -> str:
+    """A path of ours as it is in the folder of the launch."""
+    here = f"{root_directory()}/cputune/"
+    return f"{HERE}/{LIBRARY}/cputune/{word[len(here) :]}" if word.startswith(here) else word
+
+
+def _others(launch: Launch) -> list[Node]:
+    return [node for node in launch.nodes if not is_here(node.name)]
+
+
+def _place(reach: Reach, launch: Launch) -> None:
+    """Put the files on every other host, at the same path. Raises HostLost."""
+    asked = {
+        "folder": str(launch.folder),
+        "files": all_files(launch),
+        "programs": [f"{LAUNCH}/{one.name}" for one in launch.files if one.executable],
+    }
+    others = _others(launch)
+    script = script_text("place.py")
+    for answer in ask_each(others, reach, script, lambda _: asked, PLACE_SECONDS):
+        if answer.unreachable is not None:
+            raise HostLost(answer.node.name, answer.unreachable.reason)
+
+
+SSH = """#!{python}
+import os, shlex, sys
+words, at = sys.argv[1:], 0
+while at < len(words) and words[at].startswith("-"):
+    at += 2 if words[at][1:] in set("BbcDEeFIiJLlmOopQRSWw") else 1
+command = words[at + 1 :]
+if command:
+    told = [shlex.quote(n + "=" + os.environ[n]) for n in {carried!r} if n in os.environ]
+    command = ["env", *told, "sh", "-c", shlex.quote(" ".join(command))]
+os.execv({ssh!r}[0], [*{ssh!r}, *words[: at + 1], *command])
+"""
+"""Its command becomes one word for a shell: Open MPI's is a line of several commands."""
+
+
+def ssh_handing_on(
+    folder: Path, carried: Sequence[str], ssh: Sequence[str], environment: Mapping[str, str]
+) -> str:
+    """A folder with an ssh that hands variables on, to stand first on PATH.
+
+    Open MPI carries none unasked; and it takes the words by which the user reaches hosts.
+    """
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    found = shutil.which(ssh[0], path=environment.get("PATH")) or ssh[0]
+    program = programs / "ssh"
+    text = SSH.format(python=training_python(), carried=tuple(carried), ssh=[found, *ssh[1:]])
+    program.write_text(text, encoding="utf-8")
+    program.chmod(0o700)
+    return str(programs)
+
+
+def handing_on(launch: Launch) -> str:
+    """``ssh_handing_on`` of all variables of a launch that reports."""
+    launch.folder.mkdir(parents=True, exist_ok=True)
+    names = ("PYTHONPATH", *launch.variables)
+    return ssh_handing_on(launch.folder, names, ("ssh",), launch.environment)

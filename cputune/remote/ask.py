@@ -1,0 +1,195 @@
+"""Other hosts are asked: a script goes over standard input, one line of JSON comes back.
+
+The way to a host (``cputune.remote.reach``) starts a Python there. It reads the script, answers and
+ends; nothing listens or stays on the host. Many are asked side by side, with a limit of time for
+each: what has not answered by then is ended with its way, and over there by an alarm (alarm(2)).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+from cputune.errors import CannotError, Unreachable
+from cputune.host.children import end, in_session
+from cputune.log import log
+from cputune.remote.named import Node
+from cputune.remote.reach import NO_PYTHON, OLDEST_PYTHON, TOO_OLD, Reach
+
+_LOG = log.getChild("remote")
+
+AT_ONCE = 64
+"""So many hosts at a time; each is a process of ours (ssh) and a thread."""
+
+ANSWER_SECONDS = 30.0
+LATER_SECONDS = 2
+"""Over there the alarm rings so much after we have given up."""
+
+_RUN = (
+    "import sys;v=sys.version_info;sys.path[:]=[p for p in sys.path if p];"
+    f'v<{OLDEST_PYTHON}and sys.exit("{TOO_OLD} %d.%d"%v[:2]);'
+    "import base64,zlib;f=open(0,'rb',0,closefd=False);"
+    "s,q=[zlib.decompress(base64.b64decode(f.readline())).decode() for _ in 'ab'];"
+    "sys.argv[1:]=[q];exec(s)"
+)
+"""Reads two lines, byte by byte: what follows them is the script's. No file of the folder in which
+a login begins is taken for a module. There is no sign in it that a shell takes for its own between
+double quotes (csh: ``!``)."""
+
+_CHOOSE = 'for p in "$@";do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0";done;exit 127'
+_SOURCED = '. "$0" >/dev/null && exec "$@"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of one host: what it told, or why it told nothing.
+
+    ``seconds`` is how long that took. ``began`` and ``ended`` are our clock (since 1970).
+    """
+
+    node: Node
+    told: Mapping[str, Any] | None = None
+    unreachable: Unreachable | None = None
+    began: float = 0.0
+    ended: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+
+def script_text(name: str, package: str = "cputune.remote.sent") -> str:
+    """The text of a script that is sent."""
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def far_command(pythons: Sequence[str] = (), sourced: str | None = None) -> tuple[str, ...]:
+    """The command that waits for a script on its standard input.
+
+    The first of ``pythons`` that is there runs it: without any this very Python's path, which is
+    the one that trains where hosts are alike, else ``python3``. ``sourced``: a file of shell that
+    brings the libraries it needs.
+    """
+    command = ("sh", "-c", _CHOOSE, _RUN, *(pythons or (sys.executable, "python3")))
+    return command if sourced is None else ("bash", "-c", _SOURCED, sourced, *command)
+
+
+def sent_lines(script: str, question: object) -> bytes:
+    """A script and its question as the two lines that ``far_command`` reads."""
+    texts = (script, json.dumps(question))
+    return b"".join(base64.b64encode(zlib.compress(t.encode(), 9)) + b"\n" for t in texts)
+
+
+def ask_each(
+    nodes: Sequence[Node],
+    reach: Reach,
+    script: str,
+    question: Callable[[Node], Mapping[str, Any]],
+    seconds: float = ANSWER_SECONDS,
+    *,
+    pythons: Callable[[Node], Sequence[str]] = lambda node: (),
+    sourced: Callable[[Node], str | None] = lambda node: None,
+    on_answer: Callable[[Answer], None] = lambda answer: None,
+) -> tuple[Answer, ...]:
+    """The answers of all, in the order of the nodes; each host has ``seconds`` for it.
+
+    ``on_answer`` is called with each as it comes, from several threads. Raises CannotError where
+    the way cannot be started here at all.
+    """
+    body = f"import signal\nsignal.alarm({int(seconds) + LATER_SECONDS})\nexec({script!r})"
+
+    def one(node: Node) -> Answer:
+        wanted = pythons(node)
+        command = far_command(wanted, sourced(node))
+        answer = _asked(node, reach, command, sent_lines(body, question(node)), seconds)
+        if wanted and answer.unreachable and answer.unreachable.reason == NO_PYTHON:
+            hint = "--python names one that lies at the same path on every host"
+            error = Unreachable(node.name, f"there is no {wanted[0]}", hint=hint)
+            answer = replace(answer, unreachable=error)
+        on_answer(answer)
+        return answer
+
+    with ThreadPoolExecutor(max_workers=max(1, min(AT_ONCE, len(nodes)))) as pool:
+        return tuple(pool.map(one, nodes))
+
+
+def _asked(node: Node, reach: Reach, command: Sequence[str], said: bytes, seconds: float) -> Answer:
+    began = time.time()
+    process = start(reach, node, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        out, err = process.communicate(said, timeout=seconds)
+        late = False
+    except subprocess.TimeoutExpired:
+        late = True
+        out, err = _ended(process)
+    except BaseException:
+        _ended(process)
+        raise
+    ended = time.time()
+    told = last_object(out.decode("utf-8", "replace").splitlines())
+    if told is not None:
+        _LOG.debug("%s answered by %s in %.1f s", node.name, reach.name, ended - began)
+        return Answer(node=node, told=told, began=began, ended=ended)
+    words = err.decode(errors="replace")
+    if late:
+        lines = [line.strip()[:200] for line in words.splitlines() if line.strip()]
+        reason = f"it gave no answer in {seconds:.3g} s" + "".join(f": {x}" for x in lines[-1:])
+        hint: str | None = "is it up, and does a firewall stand between?"
+    else:
+        reason, hint = reach.explain(node, process.returncode, words)
+        if process.returncode == 0:
+            noise = out.decode(errors="replace")[:60]
+            reason = "it says what is no answer" + (f": {noise!r}" if noise.strip() else "")
+            hint = f"{reach.name} {node.name} true should print nothing"
+    _LOG.info("%s gave no answer: %s", node.name, reason)
+    error = Unreachable(node.name, reason, hint=hint)
+    return Answer(node=node, unreachable=error, began=began, ended=ended)
+
+
+def start(
+    reach: Reach, node: Node, command: Sequence[str], **streams: Any
+) -> subprocess.Popen[bytes]:
+    """Start a program on a host, in a session of its own here. Raises CannotError."""
+    argv = reach.argv(node, command)
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            env={**os.environ, **reach.variables},
+            start_new_session=True,  # Ctrl-C is ours to hear; nobody asks for a password
+            **streams,
+        )
+    except OSError as error:
+        what = f"cannot start {argv[0]}: {error.strerror or error}"
+        raise CannotError(what, hint="--through names another way to hosts") from error
+
+
+def _ended(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """End the way to a host and what it has started here; what it has said."""
+    end(lambda: in_session(process.pid), grace_seconds=0)
+    with contextlib.suppress(ValueError, OSError):
+        return process.communicate(timeout=1)
+    return b"", b""
+
+
+def last_object(lines: Iterable[str]) -> dict[str, Any] | None:
+    """The last line that is a JSON object; a login shell may have written anything before it."""
+    for line in reversed(tuple(lines)):
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError, RecursionError):
+                told = json.loads(line)
+                if isinstance(told, dict):
+                    return told
+    return None

@@ -1,0 +1,245 @@
+"""Another machine behind the ``Host`` door: what a probe script told of it, replayed here.
+
+The script (``sent/probe.py``) prints a recording; the same code judges it as judges a recorded
+machine. What every probe reads is asked for in one question.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cputune.errors import Unreachable
+from cputune.facts import HostFacts
+from cputune.host import RecordedHost
+from cputune.host.metadata import JUDGED, read_distributions
+from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
+from cputune.probing import probe
+from cputune.probing.installed import (
+    INSIDE_SITE_PACKAGES,
+    LOOKED_FOR,
+    MPI_PROGRAMS,
+    OTHER_PROGRAMS,
+    SYSTEM_DIRECTORIES,
+    VERSION_TIMEOUT_SECONDS,
+)
+from cputune.probing.load import Surroundings, surroundings
+from cputune.remote.ask import ANSWER_SECONDS, Answer, ask_each, script_text
+from cputune.remote.named import Node
+from cputune.remote.reach import Reach
+
+_CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
+
+READ = (
+    "/proc/cpuinfo", "/proc/meminfo", "/proc/loadavg", "/proc/stat", "/proc/version",
+    "/proc/pressure/*", "/proc/self/status", "/proc/self/stat", "/proc/self/limits",
+    "/proc/self/cgroup", "/proc/self/mountinfo", "/proc/sys/kernel/hostname",
+    "/proc/sys/kernel/osrelease", "/proc/sys/kernel/numa_balancing",
+    "/sys/class/net/*/operstate", "/sys/class/net/*/speed", "/proc/net/route",
+    "/proc/net/fib_trie", "/proc/net/if_inet6", "/proc/net/ipv6_route",
+    "/etc/hosts", "/etc/os-release", "/sys/kernel/mm/transparent_hugepage/enabled",
+    f"{_CPU}/online", f"{_CPU}/offline", f"{_CPU}/present", f"{_CPU}/smt/control",
+    f"{_CPU}/cpu[0-9]*/online", f"{_CPU}/cpu[0-9]*/cpu_capacity",
+    f"{_CPU}/cpu[0-9]*/topology/*_list", f"{_CPU}/cpu[0-9]*/topology/*_id",
+    f"{_CPU}/cpu[0-9]*/cpufreq/cpuinfo_max_freq", f"{_CPU}/cpu[0-9]*/acpi_cppc/nominal_perf",
+    f"{_CPU}/cpufreq/boost", f"{_CPU}/cpufreq/policy*/scaling_governor",
+    f"{_CPU}/cpufreq/policy*/scaling_driver", f"{_CPU}/cpufreq/policy*/affected_cpus",
+    f"{_CPU}/cpufreq/policy*/energy_performance_preference", f"{_CPU}/intel_pstate/no_turbo",
+    f"{_NODE}/online", f"{_NODE}/has_*", f"{_NODE}/node[0-9]*/cpulist",
+    f"{_NODE}/node[0-9]*/meminfo",
+)  # fmt: skip
+"""Files that the probe reads on most machines, as patterns of glob."""
+
+LISTED = (
+    "/", "/dev", "/etc", "/proc/self", "/proc/driver", "/proc/pressure", "/run", "/sys/class/net",
+    "/sys/devices", _CPU, f"{_CPU}/cpu[0-9]*", f"{_CPU}/cpu[0-9]*/topology",
+    f"{_CPU}/cpu[0-9]*/cpufreq", f"{_CPU}/cpufreq", f"{_CPU}/cpufreq/policy*",
+    "/sys/devices/system", _NODE, f"{_NODE}/node[0-9]*", "/sys/kernel/mm", "/sys/fs/cgroup",
+)  # fmt: skip
+"""Directories that tell what is not there either."""
+
+PATHS = (
+    "/.dockerenv", "/run/.containerenv", "/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd",
+    "/dev/dxg", "/sys/devices/cpu_core",
+)  # fmt: skip
+"""What a probe asks for only whether it is there."""
+
+SHORTEST_LOOK_SECONDS = 0.2
+
+
+class FarHost(RecordedHost):
+    """A machine as it has just told of itself; nothing of it changes any more."""
+
+    live = True
+    __slots__ = ()
+
+    def exists(self, path: str) -> bool:
+        if super().exists(path):
+            return True
+        above, name = posixpath.split(path.rstrip("/"))
+        return name in (self._mapping("directories").get(above) or ())
+
+    def knows(self, path: str) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """A host that has told of itself.
+
+    ``clock_offset_seconds`` is how far its clock is ahead of ours, give or take
+    ``clock_uncertainty_seconds``. ``machine`` tells whether two names lead to one machine.
+    ``content`` holds of each path that was asked for what lies there: size and digest of a file,
+    ``folder``, or None for nothing.
+    """
+
+    node: Node
+    seconds: float
+    host: FarHost
+    facts: HostFacts
+    around: Surroundings
+    python: str
+    machine: str | None
+    content: Mapping[str, str | None]
+    clock_offset_seconds: float
+    clock_uncertainty_seconds: float
+
+
+def probe_each(
+    nodes: Sequence[Node],
+    reach: Reach,
+    seconds: float = ANSWER_SECONDS,
+    *,
+    python: str | None = None,
+    content: Sequence[str] = (),
+    look_seconds: float = SHORTEST_LOOK_SECONDS,
+    on_probed: Callable[[Probed], None] = lambda probed: None,
+) -> tuple[Probed | Answer, ...]:
+    """What each host is, all asked at once; the Answer of one that cannot be reached.
+
+    Args:
+        nodes: the hosts.
+        reach: the way to them.
+        seconds: for each; none takes longer.
+        python: the interpreter that trains, where it is not ours.
+        content: paths that are looked at, to compare what lies there.
+        look_seconds: how long it is looked at who computes there.
+        on_probed: called with each as it comes, from several threads.
+    """
+    asked = question(content, look_seconds)
+    found: dict[int, Probed | Answer] = {}
+
+    def judge(answer: Answer) -> None:
+        found[id(answer.node)] = judged = _probed(answer)
+        if isinstance(judged, Probed):
+            on_probed(judged)
+
+    pythons = () if python is None else (python,)
+    script = script_text("probe.py")
+    ask_each(
+        nodes, reach, script, lambda _: asked, seconds, pythons=lambda _: pythons, on_answer=judge
+    )
+    return tuple(found[id(node)] for node in nodes)
+
+
+def question(content: Sequence[str] = (), look_seconds: float = 0.0) -> dict[str, Any]:
+    """What ``sent/probe.py`` is asked."""
+    return {
+        "read": READ,
+        "list": LISTED,
+        "paths": PATHS,
+        "places": SYSTEM_DIRECTORIES,
+        "inside": INSIDE_SITE_PACKAGES,
+        "libraries": LOOKED_FOR,
+        "judged": JUDGED.pattern,
+        "programs": (*MPI_PROGRAMS, *OTHER_PROGRAMS, "g++", "gcc", "clang++"),
+        "versions": MPI_PROGRAMS,
+        "version_seconds": VERSION_TIMEOUT_SECONDS,
+        "limits": ("NOFILE", "MEMLOCK", "NPROC"),
+        "disks": ("/dev/shm",),
+        "cpuid": ("7.1",),
+        "content": tuple(content),
+        "look_seconds": look_seconds,
+    }
+
+
+def _probed(answer: Answer) -> Probed | Answer:
+    """The host of an answer; one that makes no sense is a host that is not reached."""
+    if answer.told is None:
+        return answer
+    try:
+        return _judged(answer, answer.told)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        said = f"what it answers makes no sense ({type(error).__name__}: {error})"
+        return Answer(
+            node=answer.node,
+            unreachable=Unreachable(answer.node.name, said),
+            began=answer.began,
+            ended=answer.ended,
+        )
+
+
+def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
+    metadata, record = told["metadata"], {**told["record"], "schema": RECORD_SCHEMA}
+    shelf = _Shelf(metadata["names"], metadata["heads"], metadata["ages"])
+    packages = read_distributions(metadata["paths"], metadata["prefix"], shelf)
+    record["packages"] = [
+        {
+            "name": one.name,
+            "version": one.version,
+            "location": one.location,
+            "requires": list(one.requires),
+            "installer": one.installer,
+            "others": list(one.others),
+        }
+        for one in packages
+    ]
+    with tempfile.TemporaryDirectory(prefix="cputune-") as folder:
+        Path(folder, RECORD_FILE).write_text(json.dumps(record), encoding="utf-8")
+        host = FarHost(folder)
+        facts = probe(host)
+    theirs = float(told["ended"]) - float(told["began"])
+    boot, network = told["boot"], told["network"]
+    before, after = told["stat"]
+    return Probed(
+        node=answer.node,
+        seconds=answer.seconds,
+        host=host,
+        facts=facts,
+        around=surroundings(host.processes(), str(before), str(after), facts.load),
+        python=str(told["executable"]),
+        machine=f"{boot} {network}" if boot and network else None,
+        content={path: _text(one) for path, one in told["content"].items()},
+        clock_offset_seconds=(
+            float(told["began"]) + float(told["ended"]) - answer.began - answer.ended
+        )
+        / 2,
+        clock_uncertainty_seconds=max(0.0, (answer.seconds - theirs) / 2),
+    )
+
+
+def _text(told: object) -> str | None:
+    return None if told is None else str(told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """Metadata of packages as a host told it."""
+
+    listed: Mapping[str, Sequence[str]]
+    heads: Mapping[str, list[str]]
+    ages: Mapping[str, float]
+
+    def names(self, path: str) -> tuple[str, ...]:
+        return tuple(self.listed.get(path, ()))
+
+    def head(self, path: str) -> list[str]:
+        return self.heads.get(path, [])
+
+    def age(self, path: str) -> float:
+        return self.ages.get(path, 0.0)

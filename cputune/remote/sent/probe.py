@@ -1,0 +1,289 @@
+"""What a probe reads of this machine, as the ``record.json`` that ``RecordedHost`` replays.
+
+The question has patterns of glob (``read``, ``list``), paths, names of programs and limits; the
+answer a ``record`` and beside it what is no part of one: ``packages`` as names and heads of their
+metadata, two looks at ``/proc/stat``, clocks, the Python, and ``content`` of files to compare.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+import resource
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import time
+from typing import Any
+
+READ_LIMIT_BYTES, PIECE_BYTES = 16 << 20, 1 << 16
+"""No file that is looked at is longer; a read of 4 MiB below /proc/sys ends with ENOMEM."""
+
+HASHED_BYTES = 4 << 20
+"""Of a longer file only so much is compared, and its size: nobody waits for weights."""
+
+GROUP_FILES = re.compile(
+    r"(cpu|cpuset|memory|pids)\.(cfs|max|stat|limit|cpus|effective|usage|curr).*"
+)
+
+
+def read(path: str) -> str:
+    """The text of a regular file."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(22, "not a regular file", path)
+    content = bytearray()
+    with open(path, "rb", buffering=0) as file:
+        while len(content) < READ_LIMIT_BYTES:
+            piece = file.read(PIECE_BYTES)
+            if not piece:
+                break
+            content += piece
+    return bytes(content).decode("utf-8", "replace")
+
+
+def quiet(look: Any, *arguments: Any) -> Any:
+    """What a look gives; None where the system refuses it."""
+    try:
+        return look(*arguments)
+    except (OSError, ValueError):
+        return None
+
+
+def matching(patterns: list[str]) -> list[str]:
+    """The paths of some patterns."""
+    return [path for pattern in patterns for path in glob.glob(pattern)]
+
+
+def groups() -> list[str]:
+    """The directories of our cgroups, as far up as they can be seen."""
+    own = [line.split(":", 2)[-1] for line in read("/proc/self/cgroup").splitlines()]
+    found = {}
+    for line in read("/proc/self/mountinfo").splitlines():
+        fields, _, kind = line.partition(" - ")
+        root, point = fields.split()[3:5]
+        if not kind.startswith(("cgroup", "cpuset")):
+            continue
+        for path in own:
+            below = os.path.relpath(path, root) if path.startswith(root) else "."
+            place = os.path.normpath(os.path.join(point, below))
+            while place.startswith(point):
+                found[place] = 1
+                place = os.path.dirname(place)
+    return list(found)
+
+
+def record(asked: dict[str, Any]) -> dict[str, Any]:
+    """The recording itself."""
+    files, unreadable, directories = {}, {}, {}
+    paths = {path: os.path.exists(path) for path in asked["paths"]}
+    wanted = matching(asked["read"])
+    for group in quiet(groups) or ():
+        names = quiet(os.listdir, group) or []
+        wanted += [os.path.join(group, name) for name in names if GROUP_FILES.match(name)]
+        paths[group] = bool(names)
+    sites = [path for path in sys.path if os.path.isdir(path)]
+    wanted += [os.path.join(site, "torch", "version.py") for site in sites]
+    for path in wanted:
+        try:
+            files[path] = read(path)
+        except OSError as error:
+            if error.errno != 2:
+                unreadable[path] = error.errno
+    for path in matching(asked["list"]):
+        directories[path] = quiet(os.listdir, path) or []
+    libraries, real = re.compile(asked["libraries"]), {}
+    variables = os.environ
+    places = [p for p in variables.get("LD_LIBRARY_PATH", "").split(":") if p] + asked["places"]
+    prefixes = [sys.prefix, variables.get("VIRTUAL_ENV"), variables.get("CONDA_PREFIX")]
+    places += [os.path.join(prefix, "lib") for prefix in prefixes if prefix]
+    places += [path.partition("/lib/python")[0] + "/lib" for path in sites]
+    for site in sites:
+        inside = [name for name in quiet(os.listdir, site) or () if libraries.fullmatch(name)]
+        places += [site, *(os.path.join(site, name) for name in asked["inside"])]
+        places += [os.path.join(site, name, *more) for name in inside for more in ((), ("lib",))]
+    for place in places:
+        names = [name for name in quiet(os.listdir, place) or () if libraries.fullmatch(name)]
+        if os.path.isdir(place):
+            directories.setdefault(place, names)
+        for name in names:
+            real[place + "/" + name] = os.path.realpath(os.path.join(place, name))
+    for entry in re.split(r"[:\s]+", variables.get("LD_PRELOAD", "")):
+        if entry.startswith("/"):
+            paths[entry] = os.path.isfile(entry) and os.access(entry, os.R_OK)
+    programs = [*asked["programs"], *([variables["CXX"]] if variables.get("CXX") else [])]
+    disks = {path: quiet(os.statvfs, path) for path in asked["disks"]}
+    limits = {name: quiet(limit, name) for name in asked["limits"]}
+    return {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "affinity": ranges(sorted(os.sched_getaffinity(0))),
+        "environment": dict(variables),
+        "launchers": {name: told for name in programs for told in launcher(name, asked)},
+        "limits": limits,
+        "processes": processes(asked["look_seconds"]),
+        "disk_bytes": {p: d.f_frsize * d.f_blocks for p, d in disks.items() if d},
+        "disk_free_bytes": {p: d.f_frsize * d.f_bavail for p, d in disks.items() if d},
+        "cpuid": {leaf: told for leaf in asked["cpuid"] for told in [quiet(cpuid, leaf)] if told},
+        "unreadable": unreadable,
+        "files": files,
+        "directories": directories,
+        "real_paths": real,
+        "paths": paths,
+    }
+
+
+def limit(name: str) -> Any:
+    """A soft limit (``NOFILE``); None where there is none."""
+    soft = resource.getrlimit(getattr(resource, "RLIMIT_" + name))[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def cpuid(leaf: str) -> list[int]:
+    """The four registers of ``LEAF.SUBLEAF``; the device is root's alone."""
+    number, sub = map(int, leaf.split("."))
+    with open("/dev/cpu/0/cpuid", "rb", buffering=0) as device:
+        return list(struct.unpack("<4I", os.pread(device.fileno(), 16, number | sub << 32)))
+
+
+def launcher(name: str, asked: dict[str, Any]) -> Any:
+    """Where a program lies, on PATH or beside this Python; and what an MPI says of its version."""
+    beside = os.path.join(sys.prefix, "bin")
+    path = shutil.which(name) or shutil.which(name, path=beside)
+    if path is None:
+        return
+    told: dict[str, Any] = {"path": path}
+    if name in asked["versions"]:
+        try:
+            done = subprocess.run(
+                (path, "--version"),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=asked["version_seconds"],
+            )
+            texts = [text.decode("utf-8", "replace") for text in (done.stdout, done.stderr)]
+            code = done.returncode
+        except subprocess.TimeoutExpired:
+            code, texts = None, ["", ""]
+        except OSError as error:
+            told["error"] = error.errno
+            yield told
+            return
+        told["answer"] = {"returncode": code, "stdout": texts[0], "stderr": texts[1]}
+    yield told
+
+
+def processes(seconds: float) -> list[dict[str, Any]]:
+    """Those that run beside us, threads of the kernel left out, and what they use meanwhile."""
+    before, started = used(), time.monotonic()
+    time.sleep(seconds)
+    after, passed = used(), time.monotonic() - started
+    found = []
+    for key, (name, ticks) in after.items():
+        cpus = quiet(os.sched_getaffinity, key[0])
+        if cpus is None:
+            continue
+        told = {"pid": key[0], "name": name, "cpus": ranges(sorted(cpus))}
+        if key in before:
+            share = (ticks - before[key][1]) / os.sysconf("SC_CLK_TCK") / passed
+            told["cpu_share"] = max(0.0, share)
+        found.append(told)
+    return found
+
+
+def used() -> dict[tuple[int, str], tuple[str, int]]:
+    """Name and CPU ticks by pid and start; fields of proc(5), behind the name in parentheses."""
+    found = {}
+    for name in os.listdir("/proc"):
+        text = quiet(read, f"/proc/{name}/stat") if name.isdigit() else None
+        fields = str(text).rpartition(")")[2].split() if text else []
+        if text and fields[20] != "0" and int(name) != os.getpid():
+            comm = text.partition("(")[2].rpartition(")")[0]
+            found[int(name), fields[19]] = (comm, int(fields[11]) + int(fields[12]))
+    return found
+
+
+def ranges(numbers: list[int]) -> str:
+    """``0-3,8``: a kernel list."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def metadata(judged: str) -> dict[str, Any]:
+    """Names, heads and ages of what describes the packages on our path."""
+    names, heads, ages = {}, {}, {}
+    conda = os.path.join(sys.prefix, "conda-meta")
+    for place in [*sys.path, conda]:
+        entries = sorted(quiet(os.listdir, place) or ()) if place else []
+        ends = (".dist-info", ".egg-info", *((".json",) if place == conda else ()))
+        names[place] = [entry for entry in entries if entry.endswith(ends)]
+        for entry in names[place]:
+            path = os.path.join(place, entry)
+            ages[path] = quiet(os.path.getmtime, path) or 0.0
+            plain = re.sub(r"[-_.]+", "-", entry.partition("-")[0].partition(".")[0]).lower()
+            more = ("METADATA", "PKG-INFO") if re.fullmatch(judged, plain) else ()
+            for name in ("INSTALLER", *more):
+                told = quiet(head, os.path.join(path, name))
+                if told:
+                    heads[os.path.join(path, name)] = told
+    return {"names": names, "heads": heads, "ages": ages, "paths": sys.path, "prefix": sys.prefix}
+
+
+def head(path: str) -> list[str]:
+    """The lines of a text file before its first empty one."""
+    lines: list[str] = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if not line.strip() or len(lines) >= 2000:
+                break
+            lines.append(line.rstrip("\n"))
+    return lines
+
+
+def content(path: str) -> str:
+    """What lies at a path, to compare it: size and SHA-256 of a file, else its kind."""
+    told = os.stat(path)
+    if stat.S_ISDIR(told.st_mode):
+        return "folder"
+    if not stat.S_ISREG(told.st_mode):
+        return "other"
+    digest, left = hashlib.sha256(), HASHED_BYTES
+    with open(path, "rb") as file:
+        while left > 0:
+            piece = file.read(min(left, 1 << 20))
+            if not piece:
+                break
+            digest.update(piece)
+            left -= len(piece)
+    return f"{told.st_size} {digest.hexdigest()}"
+
+
+def main() -> None:
+    """Answer; the clock at both ends of it tells how far ours is from that of who asks."""
+    began = time.time()
+    asked = json.loads(sys.argv[1])
+    first = quiet(read, "/proc/stat") or ""
+    told = {
+        "record": record(asked),
+        "metadata": metadata(asked["judged"]),
+        "stat": [first, quiet(read, "/proc/stat") or ""],
+        "executable": sys.executable,
+        "boot": quiet(read, "/proc/sys/kernel/random/boot_id"),
+        "network": quiet(os.readlink, "/proc/self/ns/net"),
+        "content": {path: quiet(content, path) for path in asked["content"]},
+        "began": began,
+    }
+    told["ended"] = time.time()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

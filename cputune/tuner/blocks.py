@@ -1,0 +1,229 @@
+"""Contenders that live at once and have turns: their seats, and the rounds they take.
+
+A contender that lives: its processes, its turns, and what was read of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+
+from cputune.result import Turn
+from cputune.steps import Living, LivingRunner, NoMeasurement, TimeUp, TrialError
+from cputune.tuner.gains import Contender
+from cputune.tuner.measuring import Measuring
+from cputune.tuner.race import Race, median
+from cputune.tuner.reading import Rules, Run, take, turn_of
+
+TURN_SECONDS = 0.6
+"""What the steps of a turn that count take, about: much less than the machine takes to wander,
+much more than it takes to stop one plan and let the next go on."""
+
+MOST_COUNTED = 8
+TWICE_SECONDS = 1.0
+"""Of a shorter step two count at least where the first after a pause does not.
+
+Where each counts one is enough: the machine is much the same half a second later and another
+one three seconds later, so rounds of one step each say 1.7 times as much in the same time as
+rounds of three.
+"""
+
+LONG_STEP_SECONDS = 3.0
+LONE_STEP_SECONDS = 0.4
+"""Of so long a step the first after a pause counts too; the second number is that of a plan of one
+rank. Ranks that wake up wait for each other, and take 5 to 15 % more than usual. A lone one has
+cold caches: of a step of 0.7 s that was 0.8 % (+-0.7 %, 258 turns of 18 processes), of one of
+0.47 s 1.2 % (+-0.9 %, 80 turns): no more than some six milliseconds, which its rivals have too.
+"""
+
+MOST_WARMUP = 12
+
+
+class TooShort(Exception):  # noqa: N818
+    """A script trains to its end before it has had its warm-up and a turn."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Seat:
+    """A contender's place in one sitting.
+
+    ``begin`` starts its processes; a script that has trained to its end begins again.
+    ``turns`` counts its turns, ``delayed`` those that others delayed; ``counted`` are the
+    rest, each as its median log of seconds per sample. ``taken`` are the steps of each.
+    """
+
+    contender: Contender
+    begin: Callable[[], Living]
+    rules: Rules
+    run: Run = field(default_factory=Run)
+    turns: int = 0
+    delayed: int = 0
+    counted: list[float] = field(default_factory=list)
+    taken: list[Turn] = field(default_factory=list)
+    _living: Living = field(init=False)
+    _warmup: int = field(init=False)
+    _step_seconds: float = TWICE_SECONDS
+    _turns_of_this_life: int = 0
+
+    def __post_init__(self) -> None:
+        self._living = self.begin()
+
+    def close(self) -> None:
+        """End its processes."""
+        self._living.close()
+
+    @property
+    def is_in(self) -> bool:
+        """Whether it still races."""
+        return self.contender.out is None
+
+    def warm_up(self, race: Race) -> None:
+        """Its first steps, until they are level. Raises TooShort."""
+        self._read(race.warmup + 2)
+        while self.is_in and self.run.steps < MOST_WARMUP:
+            if self.run.logs and race.estimate(self.run.logs).level:
+                break
+            self._read(2)
+        self._warmup = self.run.steps
+
+    def turn(self) -> float | None:
+        """One turn: its log seconds per sample.
+
+        None where others delayed it, it failed, or its script came to its end. Raises TooShort.
+        """
+        lone = self.contender.plan.world_size == 1
+        skipped, counted = steps_of_turn(self._step_seconds, lone=lone)
+        taken = self._read(skipped + counted)[skipped:]
+        if not self.is_in:
+            return None
+        self._turns_of_this_life += bool(taken)
+        self.turns += 1
+        self.delayed += 2 * sum(delayed for _, delayed in taken) >= counted
+        logs = [log for log, _ in taken if log is not None]
+        if 2 * len(logs) <= counted:
+            return None
+        self.counted.append(median(logs))
+        return self.counted[-1]
+
+    def _read(self, steps: int) -> list[tuple[float | None, bool]]:
+        """So many steps: the log of each, None where it does not count, and whether it was delayed.
+
+        A failure ends its race.
+        """
+        taken: list[tuple[float | None, bool]] = []
+        try:
+            for step in self._living.turn(steps):
+                counted, delayed = len(self.run.logs), self.run.delayed
+                take(self.run, step, self.rules)
+                log = None
+                if len(self.run.logs) > counted:
+                    log, self._step_seconds = self.run.logs[-1], step.seconds
+                taken.append((log, self.run.delayed > delayed))
+        except NoMeasurement as end:
+            self._begin_again(end)
+        except TrialError as failure:
+            self.run.failure = failure
+            self.contender.out = f"{failure.kind}: {failure}"
+            self._living.close()
+        return taken
+
+    def _begin_again(self, end: NoMeasurement) -> None:
+        if not self._turns_of_this_life:
+            raise TooShort(str(end)) from end
+        self._living.close()
+        self._living = self.begin()
+        self._turns_of_this_life = 0
+        self.run.compiled, self.run.compiling_seconds = 0, 0.0  # it compiles anew
+        self._read(self._warmup)
+
+
+def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
+    """How many steps of a turn do not count, and how many do, where a step takes so long.
+
+    ``lone`` is a plan of one rank.
+    """
+    skipped = int(step_seconds < (LONE_STEP_SECONDS if lone else LONG_STEP_SECONDS))
+    least = 2 if skipped and step_seconds < TWICE_SECONDS else 1
+    return skipped, min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
+
+
+def seconds_of(seats: Sequence[Seat]) -> float:
+    """What all their steps have taken so far."""
+    return sum(seat.run.step_seconds for seat in seats)
+
+
+MOST_ROUNDS = 50
+"""The delayed ones too."""
+
+GIVEN_UP = 12
+"""After so many rounds it is over where hardly one was quiet."""
+
+
+@contextmanager
+def seated(
+    measuring: Measuring,
+    runner: LivingRunner,
+    contenders: Sequence[Contender],
+    *,
+    last_first: bool = False,
+) -> Iterator[list[Seat]]:
+    """All of them started, one after the other; ended with the block.
+
+    ``last_first`` begins at their end. Of two processes of one plan the one that was started first
+    was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``). Where the time
+    is up the block is left, with the turns that were taken until then.
+    """
+    seats: list[Seat] = []
+    with ExitStack() as held, suppress(TimeUp):
+        for contender in contenders[::-1] if last_first else contenders:
+            begin = partial(runner.living, contender.plan)
+            rules = measuring.rules(contender.plan)
+            seat = Seat(contender=contender, begin=begin, rules=rules)
+            seats.append(held.enter_context(closing(seat)))
+        yield seats[::-1] if last_first else seats
+
+
+def take_turns(
+    measuring: Measuring,
+    seats: Sequence[Seat],
+    everybody: Sequence[Contender],
+    sitting: int,
+    is_enough: Callable[[int, float], bool],
+    after_two: Callable[[], None] = lambda: None,
+) -> None:
+    """Rounds, the order of each drawn, and turned in the next, until that is enough.
+
+    ``everybody`` gets an entry for each round, also who has no seat. ``is_enough`` is asked
+    before each round, with the quiet rounds and the seconds of steps so far. Raises TooShort.
+    """
+    for seat in seats:
+        seat.warm_up(measuring.race)
+    measuring.timer.step_seconds += seconds_of(seats)
+    order, begun, quiet = random.Random(sitting), seconds_of(seats), 0
+    turned, places = list(seats), count()
+    for done in range(MOST_ROUNDS):
+        given_up = done >= GIVEN_UP and 3 * quiet < done
+        if given_up or is_enough(quiet, seconds_of(seats) - begun):
+            return
+        turned = turned[::-1] if done % 2 else order.sample(seats, len(seats))
+        before = seconds_of(seats)
+        taken = {id(seat.contender): _turn(seat, next(places)) for seat in turned if seat.is_in}
+        measuring.timer.step_seconds += seconds_of(seats) - before
+        quiet += taken.get(id(seats[0].contender)) is not None
+        for contender in everybody:
+            contender.logs.append(taken.get(id(contender)))
+            contender.sittings.append(sitting)
+        if done % 2:
+            after_two()
+
+
+def _turn(seat: Seat, place: int) -> float | None:
+    """A turn of one seat, its steps written down."""
+    begun = len(seat.run.trace)
+    log = seat.turn()
+    seat.taken.append(turn_of(place, seat.run.trace[begun:]))
+    return log

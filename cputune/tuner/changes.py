@@ -1,0 +1,112 @@
+"""What each change is worth: from today's launch to the best plan, one knob at a time.
+
+The plans on the way live beside the two in the second sitting of the confirmation, and each
+is compared with the one before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cputune.knobs import KNOBS, kept_between
+from cputune.plan import Plan
+from cputune.result import Speedup, Worth
+from cputune.tuner.gains import Contender, Gain, gain_of
+from cputune.tuner.space import SearchSpace
+
+LAYOUT = "layout"
+"""The change of everything that decides which CPUs the ranks have, and how many there are."""
+
+_LAID_OUT = ("backend", "ccl_workers")
+"""Knobs that change together with the layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step on the way: what is changed, to what, and the plan that this gives."""
+
+    knob: str
+    value: str
+    plan: Plan
+
+
+def changes(space: SearchSpace, today: Plan, best: Plan) -> tuple[Change, ...]:
+    """The way from today's launch to the best plan: first the layout, then knob by knob.
+
+    Where there is no plan for one change alone (tcmalloc without its OpenMP runtime, say),
+    it is made together with the next.
+    """
+    meant = dict(space.values[best])
+    pending: list[tuple[str, str]] = []
+    values = {**meant, **{name: today.value(name) for name in separate_knobs()}}
+    if shape(today) != shape(best):
+        pending.append((LAYOUT, layout_words(best)))
+    found = {tuple(of.items()): plan for plan, of in space.values.items()}
+    way: list[Change] = []
+    for name in (None, *separate_knobs()):
+        if name is not None:
+            if values[name] == meant[name]:
+                continue
+            values[name] = meant[name]
+            pending.append((name, str(meant[name])))
+        plan = found.get(tuple(values.items()))
+        if plan is not None and pending:
+            knobs, texts = zip(*pending, strict=True)
+            way.append(Change(knob=", ".join(knobs), value=", ".join(texts), plan=plan))
+            pending = []
+    return tuple(way)
+
+
+def worths(
+    way: Sequence[Change], contenders: Sequence[Contender], noise: float
+) -> tuple[Worth, ...]:
+    """What each change brings beside the plan before it; those without a number are left out.
+
+    ``contenders`` are today's launch and the plan of each change, in order.
+    """
+    gains = gains_between(contenders, noise)
+    return tuple(
+        _worth_of(change, before.plan, gain)
+        for change, before, gain in zip(way, contenders[:-1], gains, strict=True)
+        if gain is not None
+    )
+
+
+def gains_between(contenders: Sequence[Contender], noise: float) -> list[Gain | None]:
+    """The gain of each over the one before it."""
+    return [gain_of(before, after, noise) for before, after in pairwise(contenders)]
+
+
+def _worth_of(change: Change, before: Plan, gain: Gain) -> Worth:
+    """A change and its gain, as they stand in a result."""
+    return Worth(
+        knob=change.knob,
+        value=change.value,
+        speedup=Speedup(
+            ratio=math.exp(gain.mean),
+            low=math.exp(gain.low),
+            high=math.exp(gain.high),
+            pairs=gain.pairs,
+        ),
+        keeps=kept_between(before, change.plan),
+    )
+
+
+def separate_knobs() -> tuple[str, ...]:
+    """Knobs that can be changed while every rank keeps its CPUs."""
+    return tuple(k.name for k in KNOBS if k.put is not None and k.name not in _LAID_OUT)
+
+
+def shape(plan: Plan) -> tuple[int, int, int, frozenset[int]]:
+    """What makes two layouts one: nodes, ranks, threads of each, and the CPUs of all."""
+    cpus = frozenset(cpu for of_rank in plan.cpus for cpu in of_rank)
+    return plan.nodes, plan.processes_per_node, plan.threads_per_process, cpus
+
+
+def layout_words(plan: Plan) -> str:
+    """``2 × 14 threads``, and on how many nodes, where there are several."""
+    words = f"{plan.processes_per_node} × {plan.threads_per_process} threads"
+    return words if plan.nodes == 1 else f"{plan.nodes} nodes, {words}"

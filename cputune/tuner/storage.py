@@ -1,0 +1,547 @@
+"""Where a study is kept, and what it is a study of.
+
+- in memory, where nothing is named
+- in an SQLite file of its own (``--study FILE.db``): one tuner at a time (``OwnStorage``); the
+  file is one that ``optuna-dashboard`` opens and that a later ``--resume`` goes on from
+- in a database (``--storage ADDRESS``), with the tuners of other machines (``shared``)
+
+Our records stand in Optuna's: the value of a trial is seconds per sample, what cputune knows
+beside it stands in the trial's user attributes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import optuna
+from msgspec import Meta
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import Trial as OptunaTrial
+from sqlalchemy.pool import NullPool
+
+from cputune import __version__
+from cputune.documents import Record, plain, record_of
+from cputune.errors import CannotError, CputuneError
+from cputune.facts import HostFacts
+from cputune.options import TuneOptions
+from cputune.plan import Plan
+from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial, host_fingerprint
+from cputune.tuner.reading import Run
+from cputune.tuner.sampler import PlanSampler, distributions
+from cputune.tuner.space import SearchSpace, build_space
+from cputune.workload import Workload
+
+if TYPE_CHECKING:
+    from cputune.ranks.hosts import RankHosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions(TuneOptions):
+    """What was asked for, beside the workload and the machine; ``created`` is when (UTC)."""
+
+    created: str | None = None
+
+
+_IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
+_TRIAL, _RUN = "cputune.trial", "cputune.run"
+
+_STATES: Mapping[State, TrialState] = {
+    COMPLETED: TrialState.COMPLETE,
+    PRUNED: TrialState.PRUNED,
+    FAILED: TrialState.FAIL,
+}
+
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+
+Identity = Mapping[str, Any]
+"""What must be the same for a study to be gone on with: plain JSON values by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherTrial:
+    """A trial that another tuner has measured, as if it had been here.
+
+    ``error``: how unsure that is (log), beside what its own steps scatter.
+    """
+
+    trial: Trial
+    run: Run
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """The steps of a trial, as they stand in the study: log seconds per sample, and losses."""
+
+    logs: tuple[Finite, ...] = ()
+    losses: tuple[Finite | None, ...] = ()
+
+
+class LostDatabase(CannotError):  # noqa: N818 - a state of the world, like Interrupted
+    """The database went away in the middle of a study."""
+
+
+class StudyStorage(ABC):
+    """Trials on record, and the one that runs."""
+
+    _study: optuna.Study
+
+    claimed: Set[Plan] = frozenset()
+    """Plans that other tuners measure now."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it; what stands in it stays."""
+
+    @abstractmethod
+    def no_study(self, why: str) -> CannotError:
+        """The error for a study that cannot be used, and why."""
+
+    @abstractmethod
+    def failed(self, error: Exception, *, writing: bool) -> CannotError:
+        """The error in words, for what Optuna or the database behind it has raised."""
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever goes wrong (Optuna lets SQLAlchemy's errors through) is a CannotError."""
+        try:
+            yield
+        except CputuneError:
+            raise
+        except Exception as error:
+            raise self.failed(error, writing=False) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise self.failed(error, writing=True) from error
+
+    @property
+    def identity(self) -> Identity | None:
+        """What the study on record is of; None for a new one. Raises CannotError."""
+        with self._reading():
+            found = self._study.user_attrs.get(_IDENTITY)
+            begun = bool(self._study.get_trials(deepcopy=False))
+        if found is None and begun:
+            raise self.no_study("it has trials, and does not say of what")
+        return found if isinstance(found, Mapping) else None
+
+    def identify(self, identity: Identity) -> None:
+        """Write down what this study is of."""
+        self._put(_IDENTITY, dict(identity))
+
+    @property
+    def workload(self) -> Workload | None:
+        """The workload as its first trial has shown it; None before that. Raises CannotError."""
+        with self._reading():
+            found = self._study.user_attrs.get(_WORKLOAD)
+        return None if found is None else self._record(Workload, found)
+
+    def remember(self, workload: Workload) -> None:
+        """Write down what the first trial has shown of the workload."""
+        self._put(_WORKLOAD, plain(workload))
+
+    def _put(self, name: str, value: object) -> None:
+        with self._writing():
+            self._study.set_user_attr(name, value)
+
+    @abstractmethod
+    def past(self) -> list[tuple[Trial, Run]]:
+        """The trials on record that are gone on from. Raises CannotError for a damaged one."""
+
+    def news(self) -> list[OtherTrial]:
+        """What other tuners have measured since this was asked last."""
+        return []
+
+    def wait(self) -> None:
+        """Wait a little for those who measure what is ``claimed``."""
+        raise AssertionError("nobody else measures for this study")
+
+    @abstractmethod
+    def guide(self, sampler: PlanSampler) -> None:
+        """Who proposes from now on."""
+
+    @abstractmethod
+    def begin_baseline(self) -> None:
+        """Start the trial of today's launch, which has no knobs."""
+
+    @abstractmethod
+    def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan | None:
+        """Start the next trial: a given plan of the space, or what the sampler proposes.
+
+        None where another tuner was quicker.
+        """
+
+    @abstractmethod
+    def end(self, trial: Trial, run: Run) -> None:
+        """Write the running trial down: its steps, its value, or why it has none.
+
+        Once, when the steps are in: a write per step would take time of the cores that
+        are being measured.
+        """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """The running trial was interrupted: it counts as failed and is not on record."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Remove a study that was made here and never had a trial, where it is ours alone."""
+
+    def _told(self, frozen: FrozenTrial) -> tuple[Trial, Run] | None:
+        """A trial on record; None for one of which nothing was written down."""
+        document = frozen.user_attrs.get(_TRIAL)
+        if document is not None:
+            steps = self._record(_Steps, frozen.user_attrs.get(_RUN, {}))
+            run = Run(logs=list(steps.logs), losses=list(steps.losses))
+            return self._record(Trial, document), run
+        if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
+            raise self.no_study(f"trial {frozen.number} does not say what was measured")
+        return None
+
+    def _record(self, kind: type[Record], document: object) -> Record:
+        try:
+            return record_of(kind, document)
+        except ValueError as error:
+            raise self.no_study(str(error)) from error
+
+
+def is_on_record(frozen: FrozenTrial) -> bool:
+    """Whether it was written down what came of a trial."""
+    return frozen.state.is_finished() and _TRIAL in frozen.user_attrs
+
+
+def attributes(trial: Trial, run: Run) -> Mapping[str, Any]:
+    """The user attributes of a trial that has ended: some for people, then our own records."""
+    losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
+    steps = _Steps(logs=tuple(run.logs), losses=tuple(losses))
+    why = {} if trial.reason is None else {"reason": trial.reason}
+    return {
+        "plan": trial.plan.describe(),
+        "origin": trial.origin,
+        **why,
+        _RUN: plain(steps),
+        _TRIAL: plain(trial),
+    }
+
+
+def intermediate(run: Run) -> Mapping[int, float]:
+    """Seconds per sample of each step, as Optuna's dashboards draw them."""
+    return {index: math.exp(value) for index, value in enumerate(run.logs)}
+
+
+def outcome(trial: Trial, run: Run) -> tuple[TrialState, float | None]:
+    """How Optuna is told that a trial has ended: its state, and seconds per sample.
+
+    Of a pruned one the last step, as Optuna takes it.
+    """
+    if trial.state == COMPLETED and trial.samples_per_second is not None:
+        return TrialState.COMPLETE, 1 / trial.samples_per_second.median
+    last = math.exp(run.logs[-1]) if run.logs and trial.state == PRUNED else None
+    return _STATES[trial.state], last
+
+
+STUDY_NAME = "cputune"
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
+"""Not what somebody has planted there meanwhile."""
+
+TABLES = {"studies", "trials", "study_user_attributes", "trial_user_attributes"}
+"""Tables of Optuna's that a study cannot be gone on with without."""
+
+
+def connect(path: Path, *, mode: str = "rwc") -> sqlite3.Connection:
+    """Open the file, whatever signs are in its name; ``mode`` as in SQLite's addresses."""
+    address = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    return sqlite3.connect(address, uri=True, check_same_thread=False)
+
+
+def holds_study(path: Path) -> bool:
+    """Whether a study of ours is in the file; False where there is no file, or an empty one.
+
+    Raises CannotError for a file that belongs to somebody else, or that lost tables:
+    nothing has been written to it then.
+    """
+    if not path.exists():
+        return False
+    if not path.is_file():
+        raise no_study(path, "it is no regular file")
+    try:
+        # For reading and writing: a journal that a killed process left is rolled back.
+        with closing(connect(path, mode="rw")) as file:
+            tables = {name for (name,) in file.execute("select name from sqlite_master")}
+            if not tables:
+                return False
+            names = file.execute("select study_name from studies") if tables >= TABLES else ()
+            if (STUDY_NAME,) in names:
+                (sound,) = file.execute("pragma quick_check(1)").fetchone()
+                if sound != "ok":
+                    raise no_study(path, f"the database is damaged ({sound})")
+                return True
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise no_study(path, str(error)) from error
+    raise no_study(path, "it is the database of something else, or tables of it are missing")
+
+
+@contextmanager
+def whole(path: Path, *, private: bool) -> Iterator[Path]:
+    """A file beside ``path`` to make a study in; it becomes ``path`` when the block is over.
+
+    So a study is there with all its tables and indices, or not at all: one that is killed
+    while Optuna makes them could be neither gone on with nor begun. Where it is private,
+    only its owner may read it.
+    """
+    half = path.with_name(f".{path.name}.new")
+    half.unlink(missing_ok=True)
+    os.close(os.open(half, _NEW, 0o600 if private else 0o666))
+    try:
+        yield half
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def no_study(path: Path | None, why: str) -> CannotError:
+    """The error for a file that cannot be used, and why."""
+    return CannotError(
+        f"{path} cannot be opened as a study: {why}", hint="give another file with --study"
+    )
+
+
+class OwnStorage(StudyStorage):
+    """Trials on record, and the one that runs."""
+
+    def __init__(self, path: Path | None, *, resume: bool, private: bool = False) -> None:
+        """Open the study; with a path in SQLite, for this user alone where it is ``private``.
+
+        Raises CannotError.
+        """
+        self._path = path
+        self._is_new = path is None or not holds_study(path)
+        if not self._is_new and not resume:
+            raise CannotError(
+                f"{path} holds a study already",
+                hint="--resume goes on with it, --force starts over",
+            )
+        self._open = ExitStack()
+        with self._reading(), ExitStack() as opened:
+            if path is not None and self._is_new:
+                with whole(path, private=private) as half, _storage(half) as storage:
+                    _create(storage)
+            elif path is not None and private:
+                path.chmod(0o600)
+            self._study = _create(path and opened.enter_context(_storage(path)))
+            self._open = opened.pop_all()
+        self._running: OptunaTrial | None = None
+
+    def close(self) -> None:
+        """Close the file; what stands in it stays."""
+        self._open.close()
+
+    def no_study(self, why: str) -> CannotError:
+        """The error for a file that cannot be used, and why."""
+        return no_study(self._path, why)
+
+    def failed(self, error: Exception, *, writing: bool) -> CannotError:
+        """A damaged file, or a disk that is full: the first line of what SQLAlchemy says."""
+        why = str(error).strip().split("\n")[0]
+        if not writing:
+            return self.no_study(why)
+        return CannotError(
+            f"the study in {self._path} cannot be written: {why}",
+            hint="the trials that ended are kept; make room, then go on with --resume",
+        )
+
+    def past(self) -> list[tuple[Trial, Run]]:
+        """The trials on record, in order; one that was cut off is told as failed and left out.
+
+        Raises CannotError where one of them is damaged.
+        """
+        with self._reading():
+            trials = self._study.get_trials(deepcopy=False)
+            for frozen in trials:
+                if frozen.state == TrialState.RUNNING:
+                    self._study.tell(frozen.number, state=TrialState.FAIL)
+        return [told for frozen in trials if (told := self._told(frozen)) is not None]
+
+    def guide(self, sampler: PlanSampler) -> None:
+        """Who proposes from now on: Optuna asks it."""
+        self._study.sampler = sampler
+
+    def begin_baseline(self) -> None:
+        """Start the trial of today's launch, which has no knobs."""
+        with self._writing():
+            self._running = self._study.ask()
+
+    def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
+        """Start the next trial: a given plan of the space, or what the sampler proposes."""
+        with self._writing():
+            if plan is not None and not self._study.get_trials(False, (TrialState.WAITING,)):
+                self._study.enqueue_trial(dict(space.values[plan]))
+            self._running = self._study.ask(distributions(space))
+        if plan is not None:
+            return plan
+        chosen = self._running.params
+        return next(p for p, values in space.values.items() if dict(values) == chosen)
+
+    def end(self, trial: Trial, run: Run) -> None:
+        """Write the running trial down."""
+        running = self._running
+        assert running is not None, "no trial was begun"
+        state, value = outcome(trial, run)
+        with self._writing():
+            for index, seconds in intermediate(run).items():
+                running.report(seconds, index)
+            for name, attribute in attributes(trial, run).items():
+                running.set_user_attr(name, attribute)
+            if state == TrialState.COMPLETE:
+                self._study.tell(running, value)
+            else:
+                self._study.tell(running, state=state)
+        self._running = None
+
+    def discard(self) -> None:
+        """Remove the file of a study that was made here and never had a trial."""
+        if self._path is not None and self._is_new:
+            with suppress(Exception):  # the disk may be full, and the error is told already
+                self.close()
+                self._path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """The running trial was interrupted: it counts as failed and is not on record."""
+        if self._running is not None:
+            with suppress(Exception):
+                self._study.tell(self._running, state=TrialState.FAIL)
+            self._running = None
+
+
+def _create(storage: RDBStorage | None) -> optuna.Study:
+    """The study of this storage, which is begun where there is none."""
+    return optuna.create_study(
+        study_name=STUDY_NAME, storage=storage, direction="minimize", load_if_exists=True
+    )
+
+
+@contextmanager
+def _storage(path: Path) -> Iterator[RDBStorage]:
+    """Optuna's storage in this very file: in an address some signs of its name mean something."""
+    # An interrupt while a connection is closed is raised, and also logged with its traceback.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+    engine = {"creator": partial(connect, path), "poolclass": NullPool}
+    storage = RDBStorage("sqlite:///study", engine_kwargs=engine)
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+_DECIDE_SPEED = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "intel_extension_for_pytorch",
+    "oneccl_bind_pt",
+)
+
+
+def identity_of(
+    options: StudyOptions, facts: HostFacts, workload: Workload, hosts: RankHosts | None = None
+) -> Identity:
+    """What must be the same for a study to be gone on with.
+
+    In a database also what makes machines of one kind: the versions that decide a speed, and
+    the plans that they can try. Their names and addresses do not.
+    """
+    identity: dict[str, Any] = {
+        "host": host_fingerprint(facts),
+        "hosts": None if hosts is None else list(hosts.names),
+        "workload": workload.to_json(),
+        "seed": options.seed,
+        "knobs": None if options.knobs is None else sorted(options.knobs),
+        "fix": {name: str(value) for name, value in sorted((options.fix or {}).items())},
+        **({} if options.keep is None else {"keep": options.keep}),
+        "allow_slow_precision": options.allow_slow_precision,
+        "steps_planned": options.steps_planned,
+    }
+    if options.storage is None:
+        return identity
+    if hosts is not None:
+        identity["hosts"] = [host_fingerprint(of) for _, of in hosts.facts]
+    packages = {name: facts.package(name) for name in _DECIDE_SPEED}
+    space = build_space(
+        facts,
+        workload,
+        vary=options.knobs,
+        fix=options.fix,
+        keep=options.keep,
+        allow_slow_precision=options.allow_slow_precision,
+        hosts=() if hosts is None else hosts.facts,
+        interfaces=() if hosts is None else hosts.interfaces,
+    )
+    identity["versions"] = {
+        "cputune": __version__,
+        "python": None if facts.python is None else facts.python.rpartition(".")[0],
+        **{name: found.version for name, found in packages.items() if found is not None},
+    }
+    identity["plans"] = {
+        "count": len(space),
+        "values": {knob.name: list(knob.values) for knob in space.knobs},
+    }
+    document: Identity = plain(identity)
+    return document
+
+
+def study_name(workload: Workload, identity: Identity) -> str:
+    """The name of a study in a database: what is trained, and a digest of its identity.
+
+    So machines of another kind, and those who ask for something else, have a study of their own.
+    """
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    readable = re.sub(r"[^\w.-]+", "_", workload.name, flags=re.ASCII)[:80]
+    return f"cputune {readable} {digest[:16]}"
+
+
+def open_storage(
+    options: StudyOptions,
+    workload: Workload,
+    identity: Identity,
+    *,
+    say: Callable[[str], None],
+    out_of_time: Callable[[], bool],
+) -> StudyStorage:
+    """Where the study is kept; for this user alone where it holds arguments.
+
+    Raises CputuneError.
+    """
+    private = bool(workload.argv)
+    if options.storage is None:
+        path = None if options.study is None else Path(options.study)
+        return OwnStorage(path, resume=options.resume, private=private)
+    from cputune.tuner.shared import SharedStorage
+
+    return SharedStorage(
+        options.storage,
+        study_name(workload, identity),
+        budget=options.budget,
+        private=private,
+        say=say,
+        out_of_time=out_of_time,
+    )

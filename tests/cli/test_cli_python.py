@@ -1,0 +1,100 @@
+"""Which Python trains: as typed, of the launcher, or of the active environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cputune.cli import given
+from cputune.cli.given import choose_python
+from cputune.errors import UsageError
+from cputune.host import LiveHost
+from cputune.host.interpreter import has_module, train_with, training_python
+from cputune.probing import probe
+
+SCRIPT = "import sys, torch; print(sys.prefix, torch.WHO)"
+
+
+@pytest.fixture
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An environment with a torch of its own, and without cputune."""
+    place = tmp_path / "env"
+    venv.create(place, with_pip=False)
+    (packages,) = place.glob("lib/python*/site-packages")
+    (packages / "torch").mkdir()
+    (packages / "torch" / "__init__.py").write_text("WHO = 'of the environment'")
+    about = packages / "torch-2.9.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n")
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    yield place
+    train_with(None)
+
+
+def test_nothing_is_chosen_where_nothing_is_said(env: Path) -> None:
+    choose_python(None)
+    assert training_python() == sys.executable
+
+
+def test_the_environment_that_is_named_trains_and_is_looked_at(env: Path) -> None:
+    choose_python(str(env))
+    assert training_python() == str(env / "bin" / "python")
+    torch = probe().package("torch")
+    assert torch is not None
+    assert torch.version == "2.9.0"
+    assert LiveHost().executable == training_python()
+    assert has_module("torch")
+    assert not has_module("transformers")
+
+
+def test_the_python_before_the_script_is_taken(env: Path) -> None:
+    choose_python(None, (str(env / "bin" / "python"), "train.py"))
+    assert training_python() == str(env / "bin" / "python")
+
+
+def test_the_first_line_of_a_launcher_says_who_trains(env: Path) -> None:
+    launcher = env / "bin" / "torchrun"
+    launcher.write_text(f"#!{env}/bin/python\n")
+    launcher.chmod(0o755)
+    choose_python(None, (str(launcher), "train.py"))
+    assert training_python() == f"{env}/bin/python"
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_active_environment_trains_where_ours_has_no_torch(
+    env: Path, monkeypatch: pytest.MonkeyPatch, variable: str, *, alone: bool
+) -> None:
+    monkeypatch.setattr(given, "find_spec", lambda name: None if alone else object())
+    monkeypatch.setenv(variable, str(env))
+    choose_python(None)
+    assert (training_python() == str(env / "bin" / "python")) is alone
+
+
+def test_what_is_no_python_is_refused(env: Path) -> None:
+    with pytest.raises(UsageError, match="is no Python that can be asked"):
+        choose_python(str(env / "nowhere"))
+
+
+def test_run_trains_with_it_and_cputune_need_not_be_there(env: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    argv = [sys.executable, "-m", "cputune", "run", "--python", str(env), "--", "train.py"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == [str(env), "of", "the", "environment"], done.stderr
+    assert f"note: {env}/bin/python trains (--python)" in done.stderr
+
+
+def test_emitted_files_name_it(env: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    argv = [sys.executable, "-m", "cputune", "emit", "-f", "torchrun", "-o", "-", "--"]
+    argv += [str(env / "bin" / "python"), "train.py"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert f"{env}/bin/python" in done.stdout, done.stderr
+    assert os.path.realpath(sys.executable) not in done.stdout

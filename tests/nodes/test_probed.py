@@ -1,0 +1,110 @@
+"""A host that tells of itself is seen as it sees itself, and one that does not is a finding."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from nodes.fakes import FakeReach
+
+import cputune
+from cputune.facts import HostFacts
+from cputune.remote.ask import Answer
+from cputune.remote.named import Node
+from cputune.remote.probed import Probed, probe_each
+
+LASTING = ("cpu", "settings", "python", "packages", "libraries", "launchers", "network")
+"""What does not change between two looks."""
+
+NODE = Node(name="node1")
+
+
+def probed(reach: FakeReach | None = None, **how: Any) -> Probed:
+    (told,) = probe_each([NODE], reach or FakeReach(), **how)
+    assert isinstance(told, Probed), told
+    return told
+
+
+def silent(*command: str, seconds: float = 30.0) -> str:
+    (told,) = probe_each([NODE], FakeReach(instead={"node1": command}), seconds)
+    assert isinstance(told, Answer)
+    assert told.unreachable is not None
+    return told.unreachable.reason
+
+
+def lasting(facts: HostFacts) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in LASTING}
+
+
+def test_a_probe_of_another_host_tells_what_one_here_tells() -> None:
+    far, near = probed().facts, cputune.probe()
+    assert lasting(far) == lasting(near)
+    assert far.topology.cores == near.topology.cores
+    assert far.limits.memory_bytes == near.limits.memory_bytes
+    assert far.limits.open_files == near.limits.open_files
+    assert [unknown.fact for unknown in far.unknown] == [unknown.fact for unknown in near.unknown]
+    assert far.recorded is near.recorded
+
+
+@pytest.mark.parametrize("minor", [7, 8, 9, 10, 11, 12, 13, 14])
+def test_any_python_from_3_7_on_answers(minor: int) -> None:
+    python = f"python3.{minor}"
+    if subprocess.run(["sh", "-c", f"{python} -c ''"], capture_output=True).returncode:
+        pytest.skip(f"there is no {python}")
+    assert probed(python=python).facts.python.startswith(f"3.{minor}.")  # type: ignore[union-attr]
+
+
+def test_what_is_sent_needs_no_more_than_python_3_7() -> None:
+    import ast
+
+    from cputune.remote.ask import script_text
+
+    for name in ("probe.py",):
+        ast.parse(script_text(name), feature_version=(3, 7))
+
+
+def test_an_older_python_and_none_are_said() -> None:
+    assert silent("sh", "-c", "exit 127") == "there is no python3"
+    told = probe_each([NODE], FakeReach(), python="/no/python")[0]
+    assert isinstance(told, Answer)
+    assert "there is no /no/python" in str(told.unreachable)
+    old = "echo cputune needs Python 3.7 here, and this is 3.6 >&2; exit 1"
+    assert silent("sh", "-c", old) == "its Python is 3.6"
+
+
+def test_noise_of_a_login_shell_is_passed_over() -> None:
+    noisy = FakeReach(started=("sh", "-c", 'echo "Welcome"; echo "{odd"; exec "$0" "$@"'))
+    assert probed(noisy).facts.python
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ("", "it says what is no answer"),
+        ("nonsense", "it says what is no answer: 'nonsense"),
+        ("{}", "what it answers makes no sense (KeyError: 'metadata')"),
+        ('{"metadata": 5, "record": []}', "what it answers makes no sense (TypeError"),
+        ('{"metadata": {"names": 5}, "record": {}}', "what it answers makes no sense (KeyError"),
+    ],
+)
+def test_an_answer_that_is_none_is_that_hosts_finding(says: str, words: str) -> None:
+    assert silent("sh", "-c", f"echo {says!r}").startswith(words)
+
+
+def test_a_host_that_greets_and_says_nothing_is_given_up_at_the_limit() -> None:
+    started = time.monotonic()
+    assert silent("sh", "-c", "echo hello; sleep 600", seconds=1) == "it gave no answer in 1 s"
+    assert time.monotonic() - started < 60  # and not the 600 of its sleep
+
+
+def test_what_lies_on_a_host_is_told_to_compare(tmp_path: Any) -> None:
+    (tmp_path / "a").write_text("one")
+    paths = [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "b")]
+    told = probed(content=paths).content
+    assert told[paths[0]] == "folder"
+    assert str(told[paths[1]]).startswith("3 7692c3ad")
+    assert told[paths[2]] is None
+    assert probed().python == sys.executable

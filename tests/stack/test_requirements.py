@@ -1,0 +1,102 @@
+"""What installed packages require of each other, and what they find."""
+
+import pytest
+from clean_machine import CLEAN, changed
+
+from cputune.doctor.checks.versions import package_leftover, requirement_unmet
+from cputune.facts import Package
+from cputune.stack.requirements import unmet
+
+TRANSFORMERS = (
+    "tokenizers<0.24,>=0.23",
+    "numpy>=1.17",
+    "huggingface-hub<3,>=2",
+    'torch>=2.6; extra == "torch"',
+    'deepspeed>=0.15; extra == "deepspeed"',
+    'importlib_metadata; python_version < "3.8"',
+    'pywin32>=300; sys_platform == "win32"',
+    "not a requirement at all (",
+)
+
+
+def machine(requires=TRANSFORMERS, **packages):
+    def package(name, version, needs=()):
+        return Package(name=name, version=version, location="/venv", requires=needs)
+
+    given = {"tokenizers": "0.23.3", "huggingface-hub": "2.4.0", **packages}
+    held = {name: text and package(name, text) for name, text in given.items()}
+    return changed(packages={**held, "transformers": package("transformers", "5.23.0", requires)})
+
+
+def test_what_is_met_is_not_said():
+    assert unmet(CLEAN) == ()
+    assert unmet(machine()) == ()
+
+
+@pytest.mark.parametrize(
+    ("packages", "said", "command"),
+    [
+        (
+            {"tokenizers": "0.19.1"},
+            "transformers 5.23.0 requires tokenizers<0.24,>=0.23, found 0.19.1",
+            "pip install 'tokenizers<0.24,>=0.23'",
+        ),
+        (
+            {"huggingface-hub": None},
+            "transformers 5.23.0 requires huggingface-hub<3,>=2, and there is none",
+            "pip install 'huggingface-hub<3,>=2'",
+        ),
+        # of an extra a version that is there must fit; what is not there was not asked for
+        (
+            {"deepspeed": "0.14.0"},
+            "transformers 5.23.0 requires deepspeed>=0.15, found 0.14.0",
+            "pip install 'deepspeed>=0.15'",
+        ),
+    ],
+)
+def test_what_is_not_met_is_named_with_its_cure(packages, said, command):
+    (finding,) = requirement_unmet(machine(**packages))
+    assert (finding.evidence, finding.command) == (said, command)
+
+
+def test_the_cure_of_one_is_no_harm_to_another():
+    peft = Package(
+        name="peft", version="0.21.2", location="/venv", requires=("huggingface_hub>=2.1,!=2.4.0",)
+    )
+    facts = changed(machine(**{"huggingface-hub": "1.0.0"}), packages={"peft": peft})
+    commands = {finding.command for finding in requirement_unmet(facts)}
+    assert commands == {
+        "pip install 'huggingface-hub!=2.4.0,<3,>=2,>=2.1'",
+        "pip install 'huggingface_hub!=2.4.0,<3,>=2,>=2.1'",
+    }
+
+
+def test_a_marker_is_asked_of_the_machine_that_is_looked_at():
+    text = 'tomli>=2; python_version < "3.11" and platform_machine == "aarch64"'
+    facts = machine(requires=(text,))
+    assert unmet(facts) == ()
+    old = changed(facts, python="3.10.2", cpu={"architecture": "aarch64"})
+    assert [one.name for one in unmet(old)] == ["tomli"]
+
+
+@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.13.0", "2.13.0a0+git1234"])
+def test_a_local_or_a_development_version_meets_what_its_release_meets(version):
+    vision = Package(
+        name="torchvision", version="0.28.0", location="/venv", requires=("torch>=2.12",)
+    )
+    assert unmet(changed(packages={"torch": version, "torchvision": vision})) == ()
+
+
+def test_torchvision_of_another_torch_is_found():
+    vision = Package(
+        name="torchvision", version="0.23.0", location="/venv", requires=("torch==2.8.0",)
+    )
+    (found,) = unmet(changed(packages={"torchvision": vision}))
+    assert found.describe() == "torchvision 0.23.0 requires torch==2.8.0, found 2.13.0+cpu"
+
+
+def test_what_pip_left_half_removed_is_named():
+    facts = changed(packages={"~orch": "2.6.0"})
+    (finding,) = package_leftover(facts)
+    assert finding.evidence == "/venv/~orch*, version 2.6.0"
+    assert finding.command == "rm -r -- '/venv/~orch'*"

@@ -1,0 +1,89 @@
+"""One cut for tuner, launches and pods: a container's ranks lie as those of the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts.builder import machine
+from hosts.recordings import NAMES, open_recording
+
+from cputune.cores import usable_cores
+from cputune.facts import HostFacts
+from cputune.layout import make_plan, rank_counts
+from cputune.placing import SeenCore, pod_shares, seen_cores
+from cputune.probing import probe
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "one socket": {"cores": 8},
+    "two sockets": {"sockets": 2, "cores": 4},
+    "two sockets, siblings apart": {"sockets": 2, "cores": 4, "smt": 2},
+    "two sockets, siblings together": {"sockets": 2, "cores": 4, "smt": 2, "siblings": "together"},
+    "sockets numbered in turn": {"sockets": 2, "cores": 4, "cpu_numbers": (0, 2, 4, 6, 1, 3, 5, 7)},
+    "two nodes in each socket": {"sockets": 2, "cores": 4, "nodes": 4},
+    "sockets of two sizes": {"sockets": 2, "cores": (6, 4)},
+    "eight sockets": {"sockets": 8, "cores": 2, "smt": 2},
+    "CPUs switched off": {"sockets": 2, "cores": 4, "smt": 2, "offline": "3,11"},
+}
+
+
+def plans_and_pods(facts: HostFacts, root: Path) -> int:
+    """Hold the shares of a pod that has the whole machine against every plan on it."""
+    cores, held = usable_cores(facts), 0
+    seen = seen_cores([cpu for core in cores for cpu in core.cpus], str(root / "sys"))
+    for ranks in rank_counts(cores):
+        for smt in (False, True):
+            for workers in (0, 1):
+                try:
+                    plan = make_plan(cores, ranks, smt=smt, ccl_workers=workers)
+                except ValueError:
+                    continue
+                if len({len(cpus) for cpus in plan.cpus}) > 1:
+                    continue  # a core without its sibling: threads are fewer than CPUs
+                shares = pod_shares(seen, ranks, plan.threads_per_process, workers)
+                assert shares is not None
+                assert tuple(tuple(cpus) for cpus, _ in shares) == plan.cpus
+                if workers:
+                    assert tuple(tuple(own) for _, own in shares) == plan.ccl_cpus
+                held += 1
+    return held
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_ranks_of_a_pod_lie_as_those_of_the_plan(shape: str, tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, **SHAPES[shape]))
+    assert plans_and_pods(facts, tmp_path) >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_every_recorded_machine_too(name: str, tmp_path: Path) -> None:
+    assert plans_and_pods(probe(open_recording(name, tmp_path)), tmp_path)
+
+
+def test_what_does_not_fit_is_not_cut() -> None:
+    assert pod_shares(seen_cores((0, 1), "/nowhere"), 2, 2, 0) is None
+    assert pod_shares(seen_cores((0,), "/nowhere"), 2, 1, 0) is None
+    assert pod_shares(seen_cores((0, 1, 2, 3), "/nowhere"), 2, 2, 0) == [([0, 1], []), ([2, 3], [])]
+
+
+def test_ranks_astride_sockets_only_where_no_even_cut_has_room(tmp_path: Path) -> None:
+    machine(tmp_path, sockets=2, cores=4)
+    cores = seen_cores((0, 1, 2, 4, 5, 6, 7), str(tmp_path / "sys"))
+    assert pod_shares(cores, 2, 3, 0) == [([0, 1, 2], []), ([4, 5, 6], [])]
+    assert pod_shares(cores[:5], 1, 5, 0) == [([0, 1, 2, 4, 5], [])]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "threads", "workers", "shares"),
+    [
+        (2, 1, 0, [([0], []), ([2], [])]),  # a core each
+        (2, 2, 0, [([0, 1], []), ([2, 3], [])]),  # more threads than cores: siblings too
+        (1, 2, 0, [([0, 2], [])]),
+        (2, 1, 1, [([1], [0]), ([3], [2])]),  # a worker on the first CPU of each share
+        (3, 2, 0, None),  # fewer than its ranks need
+    ],
+)
+def test_cores_with_siblings(ranks: int, threads: int, workers: int, shares: object) -> None:
+    cores = [SeenCore((0, 1), 0, 0), SeenCore((2, 3), 0, 0)]
+    assert pod_shares(cores, ranks, threads, workers) == shares
