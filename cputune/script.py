@@ -136,7 +136,7 @@ def _refuse_sharded(argv: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
+class LauncherWords:
     """How the words of one launcher are read. Names of options have ``_`` for ``-``.
 
     Attributes:
@@ -166,14 +166,14 @@ _SHARDED = "it divides a model over accelerators; on CPUs each rank holds the wh
 _GPUS = "cputune tunes training on CPUs"
 
 LAUNCHERS = {
-    "torchrun": Launcher(
+    "torchrun": LauncherWords(
         name="torchrun",
         switches=frozenset(
             ("standalone", "m", "module", "no_python", "run_path", "virtual_local_rank", "use_env")
         ),
         module_options=("m", "module"),
     ),
-    "accelerate": Launcher(
+    "accelerate": LauncherWords(
         name="accelerate launch",
         switches=frozenset(
             (
@@ -207,7 +207,7 @@ LAUNCHERS = {
 ``Accelerator`` reads them (gradient accumulation wherever the variable is set)."""
 
 
-def split(launcher: Launcher, words: Sequence[str]) -> tuple[tuple[Option, ...], list[str]]:
+def split(launcher: LauncherWords, words: Sequence[str]) -> tuple[tuple[Option, ...], list[str]]:
     """The options of a launcher, and what follows them: the script and its arguments."""
     left, options = list(words), []
     while left and left[0].startswith("-") and left[0] != "-":
@@ -228,7 +228,7 @@ def _is_value(word: str) -> bool:
     return not word.startswith("-") and not word.endswith(".py")
 
 
-def refuse_unfit(launcher: Launcher, options: Sequence[Option]) -> None:
+def refuse_unfit(launcher: LauncherWords, options: Sequence[Option]) -> None:
     """Raise UsageError for options that no job on the CPUs of one machine has."""
     for option in options:
         if option.name in launcher.unfit:
@@ -249,7 +249,7 @@ def refuse_unfit(launcher: Launcher, options: Sequence[Option]) -> None:
         )
 
 
-def ranks_of(launcher: Launcher, options: Sequence[Option]) -> int:
+def ranks_of(launcher: LauncherWords, options: Sequence[Option]) -> int:
     """How many processes the launch starts on this machine."""
     values = {option.name: option.value for option in options}
     if launcher.name == "torchrun":
@@ -264,7 +264,7 @@ def ranks_of(launcher: Launcher, options: Sequence[Option]) -> int:
     return _number(asked, launcher.name)
 
 
-def carried_variables(launcher: Launcher, options: Sequence[Option]) -> dict[str, str]:
+def carried_variables(launcher: LauncherWords, options: Sequence[Option]) -> dict[str, str]:
     """Variables of every rank, for the options that a plan does not replace."""
     found = {
         launcher.variables[option.name]: option.value
@@ -497,7 +497,7 @@ def _script_of(name: str, words: tuple[str, ...]) -> Typed:
     return Typed(argv=("-m", module, *words[2:]), launch=words, notes=(note,))
 
 
-def _replaced(launcher: Launcher, options: Sequence[Option]) -> tuple[str, ...]:
+def _replaced(launcher: LauncherWords, options: Sequence[Option]) -> tuple[str, ...]:
     words = [
         option.shown
         for option in options

@@ -25,7 +25,7 @@ from cputune.cli.output import (
     verbosity,
 )
 from cputune.cli.settings import (
-    Settings,
+    SettingsFiles,
     add_common_options,
     option,
     read_settings,
@@ -75,7 +75,7 @@ class _LazyGroup(click.Group):
         module, name = _SUBCOMMANDS[cmd_name][0].split(".")
         command = getattr(import_module(f"cputune.cli.{module}"), name)
         assert isinstance(command, click.Command)
-        if isinstance(ctx.obj, Settings):
+        if isinstance(ctx.obj, SettingsFiles):
             refuse_unknown_variables(command, cmd_name, os.environ)
             defaults = {**(ctx.default_map or {}), cmd_name: ctx.obj.defaults(command, cmd_name)}
             ctx.default_map = defaults

@@ -14,9 +14,9 @@ from click.shell_completion import get_completion_class
 from cputune.cli.output import console, print_json
 from cputune.cli.settings import (
     PROJECT_FILES,
-    Command,
+    ConfiguredCommand,
     Setting,
-    Settings,
+    SettingsFiles,
     json_option,
     options_of,
     user_file,
@@ -51,7 +51,7 @@ class OptionRow:
         }
 
 
-@click.command(name="config", cls=Command)
+@click.command(name="config", cls=ConfiguredCommand)
 @click.argument("command_name", required=False, metavar="[COMMAND]")
 @json_option
 @click.pass_context
@@ -117,7 +117,7 @@ def _value(option: Setting, context: click.Context) -> tuple[Any, str]:
     return value if isinstance(value, (str, int, float, tuple)) else nothing, told
 
 
-def _document(settings: Settings, rows: list[OptionRow]) -> dict[str, Any]:
+def _document(settings: SettingsFiles, rows: list[OptionRow]) -> dict[str, Any]:
     return {
         "schema": "cputune.config/1",
         "files": [{"path": file.path, "trusted": file.trusted} for file in settings.files],
@@ -125,7 +125,7 @@ def _document(settings: Settings, rows: list[OptionRow]) -> dict[str, Any]:
     }
 
 
-def _print(settings: Settings, rows: list[OptionRow]) -> None:
+def _print(settings: SettingsFiles, rows: list[OptionRow]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -155,7 +155,7 @@ def _shown(value: Any) -> str:
     return "–" if value is None else visible(str(value))
 
 
-@click.command(name="completion", cls=Command)
+@click.command(name="completion", cls=ConfiguredCommand)
 @click.argument("shell", required=False, type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str | None) -> None:

@@ -15,7 +15,7 @@ import click
 
 from cputune.cli.given import chosen_hosts, host_options
 from cputune.cli.output import console, json_text, put, tell, verbosity
-from cputune.cli.settings import Command, force_option, json_option, option
+from cputune.cli.settings import ConfiguredCommand, force_option, json_option, option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
 from cputune.doctor.finding import FoundOn
 from cputune.errors import CannotError, UsageError
@@ -42,7 +42,7 @@ _WHY_NOT = {
 }
 
 
-@click.command(name="doctor", cls=Command)
+@click.command(name="doctor", cls=ConfiguredCommand)
 @json_option
 @option("--markdown", "as_markdown", is_flag=True, help="For pasting into an issue.")
 @option("--print-fix", is_flag=True, help="The cures as one shell script.")

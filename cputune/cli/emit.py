@@ -21,7 +21,7 @@ from cputune.cli.given import (
     tuned,
 )
 from cputune.cli.output import tell
-from cputune.cli.settings import Command, given, option, options_from, script_of
+from cputune.cli.settings import ConfiguredCommand, given, option, options_from, script_of
 from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, Node, emit, parse_hosts
 from cputune.errors import CannotError, UsageError
 from cputune.host import read_document, write_atomically
@@ -34,7 +34,7 @@ _PATH = click.Path(path_type=Path)
 _MACHINES = "it names machines that a launch starts processes on"
 
 
-@click.command(name="emit", cls=Command, takes_script=True)
+@click.command(name="emit", cls=ConfiguredCommand, takes_script=True)
 @click.argument("result", required=False, type=_PATH, shell_complete=complete_result)
 @option(
     "--format",

@@ -14,7 +14,7 @@ import click
 
 from cputune.cli.given import choose_python, python_option
 from cputune.cli.output import console, json_text, put, tell
-from cputune.cli.settings import Command, force_option, json_option, option, script_of
+from cputune.cli.settings import ConfiguredCommand, force_option, json_option, option, script_of
 from cputune.errors import CannotError, UsageError
 from cputune.script import read_typed, require_trainable
 from cputune.workload import (
@@ -29,7 +29,7 @@ from cputune.workload import (
 _ACTIONS = ("list", "show", "new", "schema")
 
 
-@click.command(name="recipes", cls=Command, takes_script=True)
+@click.command(name="recipes", cls=ConfiguredCommand, takes_script=True)
 @click.argument("action", required=False, metavar="[" + "|".join(_ACTIONS) + "]")
 @click.argument("name", required=False)
 @json_option

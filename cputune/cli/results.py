@@ -11,7 +11,13 @@ import click
 
 from cputune.cli.given import complete_result, facts_or_none, opened
 from cputune.cli.output import console, print_json, put, tell
-from cputune.cli.settings import Command, fail_if_slower, force_option, junit_option, option
+from cputune.cli.settings import (
+    ConfiguredCommand,
+    fail_if_slower,
+    force_option,
+    junit_option,
+    option,
+)
 from cputune.errors import ResultError, UsageError
 from cputune.report.words import slower_by
 from cputune.report.writing import junit as write_junit
@@ -51,7 +57,7 @@ def _write(
         sys.stdout.write(markdown() if format_ == "markdown" else csv())
 
 
-@click.command(name="show", cls=Command)
+@click.command(name="show", cls=ConfiguredCommand)
 @_result_argument
 @_format_option
 @option("--all", "every", is_flag=True, folder=True, help="Every plan, not the fastest alone.")
@@ -70,7 +76,7 @@ def show(result: str | None, format_: str, every: bool, root: str | None) -> Non
     from cputune.report import show as page
 
     found, file = opened(result)
-    shown = page.Shown(result=found, file=file, facts=facts_or_none(root))
+    shown = page.ResultToShow(result=found, file=file, facts=facts_or_none(root))
     _write(
         format_,
         table=lambda out: page.print_result(shown, out, every=every),
@@ -80,7 +86,7 @@ def show(result: str | None, format_: str, every: bool, root: str | None) -> Non
     )
 
 
-@click.command(name="compare", cls=Command)
+@click.command(name="compare", cls=ConfiguredCommand)
 @click.argument("results", nargs=-1, required=True, shell_complete=complete_result)
 @_format_option
 @fail_if_slower
@@ -147,7 +153,7 @@ def compare(
         ctx.exit(1 if lost else ResultError.exit_code)
 
 
-@click.command(name="history", cls=Command)
+@click.command(name="history", cls=ConfiguredCommand)
 @_format_option
 def history(format_: str) -> None:
     """List the results of earlier studies, the newest first.
@@ -185,7 +191,7 @@ def history(format_: str) -> None:
     )
 
 
-@click.command(name="report", cls=Command)
+@click.command(name="report", cls=ConfiguredCommand)
 @_result_argument
 @option(
     "-o",

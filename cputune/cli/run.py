@@ -17,7 +17,7 @@ from cputune.cli.given import (
     say,
     tuned,
 )
-from cputune.cli.settings import Command, option, script_of
+from cputune.cli.settings import ConfiguredCommand, option, script_of
 from cputune.emitters.command import rank_script
 from cputune.errors import CannotError, MissingPackageError, UsageError
 from cputune.host.interpreter import has_module, training_python
@@ -26,7 +26,7 @@ from cputune.plan import Plan
 from cputune.result import Result
 
 
-@click.command(name="run", cls=Command, takes_script=True)
+@click.command(name="run", cls=ConfiguredCommand, takes_script=True)
 @click.argument(
     "result", required=False, type=click.Path(path_type=Path), shell_complete=complete_result
 )

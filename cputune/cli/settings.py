@@ -131,7 +131,7 @@ def given(record: Callable[..., Record], options: dict[str, Any]) -> Record:
     return record(**values)
 
 
-class Command(click.Command):
+class ConfiguredCommand(click.Command):
     """A command with -v and -q; ``takes_script``: what stands after ``--`` is the user's script."""
 
     def __init__(self, *words: Any, takes_script: bool = False, **said: Any) -> None:
@@ -150,7 +150,7 @@ class Command(click.Command):
         left = super().parse_args(ctx, args)
         take_verbosity(ctx)
         settings = ctx.find_root().obj
-        if isinstance(settings, Settings) and not ctx.resilient_parsing:
+        if isinstance(settings, SettingsFiles) and not ctx.resilient_parsing:
             for note in settings.notes(ctx.info_name or ""):
                 tell(f"note: {note}")
         return left
@@ -227,7 +227,7 @@ class SettingsFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SettingsFiles:
     """The files that were read, the nearest last."""
 
     files: tuple[SettingsFile, ...] = ()
@@ -289,14 +289,14 @@ def variable_behind(error: click.BadParameter) -> str | None:
 
 def read_settings(
     config: str | None, variables: Mapping[str, str], commands: Iterable[str]
-) -> Settings:
+) -> SettingsFiles:
     """Read the files. ``config`` is what --config says, ``commands`` are the tables there are.
 
     Raises UsageError for what means nothing, CannotError for what cannot be read.
     """
     tables = tuple(commands)
     found = documents(config, variables)
-    return Settings(files=tuple(_file(*one, tables) for one in found))
+    return SettingsFiles(files=tuple(_file(*one, tables) for one in found))
 
 
 def _file(

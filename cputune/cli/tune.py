@@ -24,7 +24,14 @@ from cputune.cli.given import (
     remember,
 )
 from cputune.cli.output import console, print_json, tell
-from cputune.cli.settings import Command, given, json_option, option, options_from, options_of
+from cputune.cli.settings import (
+    ConfiguredCommand,
+    given,
+    json_option,
+    option,
+    options_from,
+    options_of,
+)
 from cputune.cli.signals import interrupted_by_any_signal
 from cputune.documents import plain
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
@@ -44,7 +51,7 @@ _NEEDED_BY_RECIPES = ("transformers", "accelerate")
 _NUMBER = click.IntRange(min=1)
 
 
-@click.command(name="tune", cls=Command)
+@click.command(name="tune", cls=ConfiguredCommand)
 @option(
     "--recipe",
     metavar="NAME",

@@ -11,7 +11,7 @@ import click
 
 from cputune.cli.output import console, print_json, put, tell, verbosity
 from cputune.cli.settings import (
-    Command,
+    ConfiguredCommand,
     fail_if_slower,
     force_option,
     json_option,
@@ -33,7 +33,7 @@ SIGNS: dict[State, tuple[str, str]] = {
 }
 
 
-@click.command(name="verify", cls=Command)
+@click.command(name="verify", cls=ConfiguredCommand)
 @click.argument("paths", nargs=-1, metavar="[FILE|DIR]...")
 @option(
     "--result",

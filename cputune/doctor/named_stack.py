@@ -19,7 +19,7 @@ from cputune.facts import HostFacts, Package
 from cputune.stack.fit import PYTHONS, misfits
 from cputune.stack.pairs import tried, was_seen_training
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
-from cputune.stack.uses import State, vocabulary
+from cputune.stack.uses import Fate, vocabulary
 from cputune.stack.ways import way_out
 
 _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
@@ -130,13 +130,13 @@ def stack_words(facts: HostFacts) -> Iterator[Finding]:
     huggingface/accelerate#3883, huggingface/peft#3564
     """
     words = vocabulary(versions_of(facts))
-    for state in State:
+    for state in Fate:
         said = [word.describe() for word in words if word.state is state]
         if said:
             yield stack_words.finding(", ".join(said), title=f"What this stack {_VERBS[state]}")
 
 
-_VERBS = {State.ACCEPTED: "accepts", State.IGNORED: "ignores", State.REFUSED: "refuses"}
+_VERBS = {Fate.ACCEPTED: "accepts", Fate.IGNORED: "ignores", Fate.REFUSED: "refuses"}
 
 
 @check("stack-ipex-era", Severity.ADVICE)

@@ -355,12 +355,12 @@ class _Watcher(importlib.abc.MetaPathFinder):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, patches)  # type: ignore[assignment]
+                    spec.loader = _CarriedLoader(spec.loader, patches)  # type: ignore[assignment]
                 return spec
         return None
 
 
-class _Loader:
+class _CarriedLoader:
     """The real loader, and a few calls after it."""
 
     def __init__(self, loader: Any, patches: Sequence[Patch]) -> None:

@@ -100,7 +100,7 @@ def _refuse_own_processes(trainer: Any, meter: Meter) -> None:
 
 
 def _callback_class(base: type, meter: Meter) -> type:
-    class StepClock(base):  # type: ignore[misc]
+    class LightningStepClock(base):  # type: ignore[misc]
         """What Lightning says to its callbacks is what a step is made of."""
 
         def __init__(self) -> None:
@@ -134,7 +134,7 @@ def _callback_class(base: type, meter: Meter) -> type:
                 meter.facts["accumulation"] = self._batches
             meter.step(mean_loss=True, optimizer=trainer.optimizers[0])
 
-    return StepClock
+    return LightningStepClock
 
 
 def _see_loader(trainer: Any, meter: Meter) -> None:

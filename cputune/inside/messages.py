@@ -1,6 +1,6 @@
 """What a rank says to whoever listens: JSON objects, one a line, told apart by ``event``.
 
-The other way goes one thing alone, a ``Turn``, to ranks that take turns with others. Both
+The other way goes one thing alone, a ``TurnMessage``, to ranks that take turns with others. Both
 ends use these types: the rank that speaks (``Speaker``, over a socket that is opened when first
 needed) and the process that hears it (``cputune.ranks``).
 """
@@ -112,13 +112,13 @@ class RankState(TypedDict, total=False):
     dataset_samples: int | None
 
 
-class State(RankState):
+class StateMessage(RankState):
     """The state of a rank, before its first step is told."""
 
     event: Literal["state"]
 
 
-class StepTaken(TypedDict):
+class StepMessage(TypedDict):
     """One optimizer step of this rank; ``number`` counts from 1.
 
     ``delayed`` are the seconds that its most delayed thread waited for a CPU because of
@@ -176,10 +176,10 @@ class Ended(TypedDict):
     steps: int
 
 
-RankMessage = Hello | Note | State | StepTaken | Profiled | Refused | Raised | Ended
+RankMessage = Hello | Note | StateMessage | StepMessage | Profiled | Refused | Raised | Ended
 
 
-class Turn(TypedDict):
+class TurnMessage(TypedDict):
     """To a rank that takes turns: how many steps it may take before it waits again."""
 
     steps: int
@@ -264,7 +264,7 @@ class Speaker:
                 heard += more
         except OSError:
             os._exit(75)
-        turns: list[Turn] = [json.loads(line) for line in heard.splitlines()]
+        turns: list[TurnMessage] = [json.loads(line) for line in heard.splitlines()]
         return sum(turn["steps"] for turn in turns)
 
     def close(self) -> None:

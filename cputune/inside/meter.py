@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from cputune.inside import PROFILE_VARIABLE, state
 from cputune.inside.messages import Framework, RankState, Speaker
-from cputune.inside.where_time_goes import Look
+from cputune.inside.where_time_goes import StepProfiler
 
 
 class Meter:
@@ -53,7 +53,7 @@ class Meter:
         self._paused = 0.0
         self._dtype = state.DtypeProbe()
         profiled = int(os.environ.get(PROFILE_VARIABLE) or 0)
-        self._look = Look(profiled) if profiled else None
+        self._look = StepProfiler(profiled) if profiled else None
 
     def begin(self, framework: Framework) -> None:
         """Training starts now. Called again before the first step, the clock starts again."""

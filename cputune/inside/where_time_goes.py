@@ -47,7 +47,7 @@ _COLLECTIVES = ("gloo:", "c10d::", "nccl:")
 Span = tuple[float, float]
 
 
-class Look:
+class StepProfiler:
     """Profiles so many steps of this rank, and then measures what its cores can do at most."""
 
     def __init__(self, steps: int) -> None:

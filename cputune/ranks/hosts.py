@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cputune.carrier.interface import choose_interface, is_usable, plain_address
-from cputune.doctor.hosts.network import Asked, ask_ports, judge_ports
+from cputune.doctor.hosts.network import HostToJudge, ask_ports, judge_ports
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
@@ -270,7 +270,7 @@ def interfaces_between(hosts: Sequence[RankHost], reach: Reach) -> tuple[str, ..
     ways = ((chosen.name, chosen.addresses), *chosen.others)
     names = [host.name for host in hosts]
     addresses = {name: dict(zip(names, on, strict=True)) for name, on in ways}
-    asked = [Asked(node=host.node, facts=host.facts) for host in hosts]
+    asked = [HostToJudge(node=host.node, facts=host.facts) for host in hosts]
     reached, silent = ask_ports(asked, reach, addresses)
     carrying = tuple(name for name in addresses if reached.carries(name))
     if carrying and not silent:

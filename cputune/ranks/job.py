@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from cputune.inside.messages import Ended, Profiled, Raised, RankMessage, RankState, StepTaken
+from cputune.inside.messages import Ended, Profiled, Raised, RankMessage, RankState, StepMessage
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import Exit, RankCommand
@@ -344,7 +344,7 @@ class Gather:
         return None if self._skipped_last else whole
 
 
-def of_rank(message: StepTaken) -> Step:
+def of_rank(message: StepMessage) -> Step:
     """One step as one rank saw it."""
     loss = message.get("loss")
     return Step(

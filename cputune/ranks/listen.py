@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from cputune.inside.messages import TCP, Turn, is_message, keep_alive
+from cputune.inside.messages import TCP, TurnMessage, is_message, keep_alive
 
 LONGEST_LINE = 4 << 20
 
@@ -90,7 +90,7 @@ class Post:
             line = _Line(None, token)
             self._selector.register(connection, selectors.EVENT_READ, line)
 
-    def tell_ranks(self, message: Turn) -> None:
+    def tell_ranks(self, message: TurnMessage) -> None:
         """Say something to every rank that has spoken; one that is gone does not hear it."""
         line = json.dumps(message).encode() + b"\n"
         for key in list(self._selector.get_map().values()):

@@ -37,7 +37,7 @@ NO_DIFFERENCE = "no difference can be told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
+class SpeedRatio:
     """How many times as fast as the reference, with its 95 % interval."""
 
     ratio: float
@@ -69,8 +69,8 @@ class Compared:
 
     name: str
     result: Result
-    today: Ratio | None = None
-    best: Ratio | None = None
+    today: SpeedRatio | None = None
+    best: SpeedRatio | None = None
     refused: str | None = None
     other_machine: str | None = None
     same_machine: bool | None = None
@@ -189,7 +189,7 @@ def _notes(a: Result, b: Result) -> Iterator[str]:
         yield f"other launch of today: {a.baseline.plan.describe()} → {b.baseline.plan.describe()}"
 
 
-def ratio(a: Result, of_a: Measured, b: Result, of_b: Measured) -> Ratio | None:
+def ratio(a: Result, of_a: Measured, b: Result, of_b: Measured) -> SpeedRatio | None:
     """Speed of ``of_b`` over that of ``of_a``; None where one of them has no speed."""
     first, second = of_a.samples_per_second, of_b.samples_per_second
     if min(first.low, first.median, second.low, second.median) <= 0:
@@ -197,7 +197,7 @@ def ratio(a: Result, of_a: Measured, b: Result, of_b: Measured) -> Ratio | None:
     center = math.log(second.median / first.median)
     below_a, above_a = _halves(first, confirmed=bool(a.confirmation))
     below_b, above_b = _halves(second, confirmed=bool(b.confirmation))
-    return Ratio(
+    return SpeedRatio(
         ratio=math.exp(center),
         low=math.exp(center - math.hypot(below_b, above_a)),
         high=math.exp(center + math.hypot(above_b, below_a)),
@@ -262,7 +262,7 @@ def _sentences(first: str, one: Compared) -> Iterator[tuple[str, str]]:
 _MACHINE = {True: "same machine", False: "other machine", None: "perhaps another machine"}
 
 
-def _in_words(ratio: Ratio | None) -> str:
+def _in_words(ratio: SpeedRatio | None) -> str:
     if ratio is None:
         return "no speed was measured"
     if ratio.verdict not in ("faster", "slower"):
@@ -322,7 +322,7 @@ def _speed(side: Measured) -> tuple[str, str]:
     return figure(rate.median), f"{figure(rate.low)}–{figure(rate.high)}"
 
 
-def _ratio(one: Compared, ratio: Ratio | None) -> tuple[str, str]:
+def _ratio(one: Compared, ratio: SpeedRatio | None) -> tuple[str, str]:
     if one.refused is not None or ratio is None:
         return "–", "not compared"
     return f"{ratio.ratio:.2f}", f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.verdict}"

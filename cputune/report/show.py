@@ -52,7 +52,7 @@ MOST_PLANS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ResultToShow:
     """A result that is to be shown.
 
     ``file`` is the word by which commands name it. ``facts`` are those of the machine that is
@@ -122,7 +122,7 @@ PASTED = ("train", "launch files", "tune again", "variables", "flags")
 """Labels of what is meant for a shell; the first three are commands."""
 
 
-def launch(shown: Shown) -> tuple[tuple[str, str], ...]:
+def launch(shown: ResultToShow) -> tuple[tuple[str, str], ...]:
     """(label, text): how the best plan is started, and what each of its ranks is given."""
     commands = (
         *launch_commands(shown.file, shown.result.best.plan.nodes),
@@ -156,7 +156,7 @@ def basis(summary: Summary) -> tuple[tuple[str, str], ...]:
     return (*summary.work, *summary.study, *summary.machine, *told)
 
 
-def markdown(shown: Shown, *, every: bool = False) -> str:
+def markdown(shown: ResultToShow, *, every: bool = False) -> str:
     """The same for pasting into an issue."""
     summary = summary_of(shown.result)
     rows = trial_rows(shown.result)
@@ -184,7 +184,7 @@ def csv_of_trials(result: Result) -> str:
     return csv_text(tuple(COLUMNS), (row.values() for row in trial_rows(result)))
 
 
-def document(shown: Shown) -> dict[str, Any]:
+def document(shown: ResultToShow) -> dict[str, Any]:
     """The ``cputune.summary/1`` document: what the page says, without the plans in full."""
     summary = summary_of(shown.result)
     return {
@@ -207,7 +207,7 @@ def document(shown: Shown) -> dict[str, Any]:
     }
 
 
-def print_result(shown: Shown, console: Console, *, every: bool = False) -> None:
+def print_result(shown: ResultToShow, console: Console, *, every: bool = False) -> None:
     """The verdict first, then what to change, the launch, the plans, and what they rest on."""
     from rich.text import Text
 
@@ -242,7 +242,7 @@ def show(result: Result, *, every: bool = False) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, emoji=False, markup=False)
-    print_result(Shown(result=result, file="cputune.json"), console, every=every)
+    print_result(ResultToShow(result=result, file="cputune.json"), console, every=every)
 
 
 def _heading(console: Console, words: str) -> None:
@@ -265,7 +265,7 @@ def _print_labelled(console: Console, rows: tuple[tuple[str, str], ...]) -> None
             print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
 
 
-def _print_places(shown: Shown, console: Console) -> None:
+def _print_places(shown: ResultToShow, console: Console) -> None:
     """The machine that was measured, with every rank in its place."""
     from rich.text import Text
 

@@ -25,7 +25,7 @@ from cputune.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ChangeMade:
     """One thing to change on the way from today's launch to the best plan.
 
     Several knobs stand together, with commas, where they were measured together. ``keeps`` is what
@@ -62,7 +62,7 @@ class Summary:
     today: Measured
     best: Measured
     speedup: Speedup | None
-    changes: tuple[Change, ...]
+    changes: tuple[ChangeMade, ...]
     machine: tuple[tuple[str, str], ...]
     work: tuple[tuple[str, str], ...]
     study: tuple[tuple[str, str], ...]
@@ -92,7 +92,7 @@ def summary_of(result: Result) -> Summary:
     )
 
 
-def changes_of(result: Result) -> tuple[Change, ...]:
+def changes_of(result: Result) -> tuple[ChangeMade, ...]:
     """What differs between today's launch and the best plan, and what each is worth."""
     today, best = result.baseline.plan, result.best.plan
     left = dict(_differences(today, best))
@@ -109,9 +109,9 @@ def changes_of(result: Result) -> tuple[Change, ...]:
 
 def _change(
     names: list[str], values: list[tuple[str, str]], ranks: Keeps, worth: Speedup | None
-) -> Change:
+) -> ChangeMade:
     kept = (ranks if name == LAYOUT else knob_named(name).keeps for name in names)
-    return Change(
+    return ChangeMade(
         knob=", ".join(names),
         today=", ".join(today for today, _ in values),
         best=", ".join(best for _, best in values),
@@ -145,7 +145,7 @@ def places(plan: Plan) -> dict[str, tuple[int, ...]]:
     return {**found, **workers}
 
 
-def worth_words(change: Change) -> str:
+def worth_words(change: ChangeMade) -> str:
     """``×2.10 (2.02–2.18)``, and whether that is sure."""
     if change.worth is None:
         return "not known"

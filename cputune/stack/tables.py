@@ -125,7 +125,7 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
+class LibraryTable:
     """transformers or accelerate: what it needs, accepts and does, release by release."""
 
     read: tuple[Version, ...]
@@ -189,8 +189,8 @@ class Stack:
     torch_behaviours: tuple[Feature, ...]
     ipex: tuple[Ipex, ...]
     oneccl: tuple[Bindings, ...]
-    transformers: Library
-    accelerate: Library
+    transformers: LibraryTable
+    accelerate: LibraryTable
 
     def era(self, name: str) -> Era:
         """``ipex`` or ``today``. Raises KeyError for another."""
@@ -277,7 +277,7 @@ def load() -> Stack:
     )
 
 
-def _library(table: Mapping[str, Any]) -> Library:
+def _library(table: Mapping[str, Any]) -> LibraryTable:
     keys = [
         {**{k: v for k, v in row.items() if k != "names"}, "name": name}
         for row in table.get("keys", ())
@@ -289,7 +289,7 @@ def _library(table: Mapping[str, Any]) -> Library:
     def features(name: str) -> tuple[Feature, ...]:
         return _rows(Feature, table.get(name, ()), table["source"])
 
-    return Library(
+    return LibraryTable(
         read=tuple(map(Version, table["read"])),
         needs=_rows(Needs, needs),
         arguments=features("argument"),

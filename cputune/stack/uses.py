@@ -275,7 +275,7 @@ def default_optimizer(versions: Versions) -> str | None:
     return next(found, None)
 
 
-class State(str, Enum):
+class Fate(str, Enum):
     """What becomes of a word."""
 
     ACCEPTED = "accepted"
@@ -288,7 +288,7 @@ class Word:
     """One spelling and what becomes of it. ``reader`` is the package that reads it."""
 
     spelling: str
-    state: State
+    state: Fate
     reader: str
     why: str | None = None
     instead: str | None = None
@@ -305,7 +305,7 @@ class Word:
 def vocabulary(versions: Versions) -> tuple[Word, ...]:
     """Every word whose fate differs between versions, as this stack takes it."""
     found = [*_arguments(versions), *_keys(versions), *_variables(versions)]
-    return tuple(sorted(found, key=lambda word: tuple(State).index(word.state)))
+    return tuple(sorted(found, key=lambda word: tuple(Fate).index(word.state)))
 
 
 def word(spelling: str, versions: Versions) -> Word | None:
@@ -324,7 +324,7 @@ def _arguments(v: Versions) -> list[Word]:
         found.append(
             Word(
                 spelling=f"--{argument.name}",
-                state=State.ACCEPTED if there else State.REFUSED,
+                state=Fate.ACCEPTED if there else Fate.REFUSED,
                 reader=reader,
                 instead=None if there else _flag(argument.instead(version)),
                 source=argument.source,
@@ -337,7 +337,7 @@ def _arguments(v: Versions) -> list[Word]:
         found.append(
             Word(
                 spelling=f"{option} {backend.name}",
-                state=State.ACCEPTED if backend.covers(version) else State.REFUSED,
+                state=Fate.ACCEPTED if backend.covers(version) else Fate.REFUSED,
                 reader=reader,
                 source=backend.source,
             )
@@ -349,7 +349,7 @@ def _arguments(v: Versions) -> list[Word]:
         found.append(
             Word(
                 spelling="--fp16",
-                state=State.IGNORED,
+                state=Fate.IGNORED,
                 reader=reader,
                 why="on a CPU it trains in fp32",
                 instead="--bf16",
@@ -362,20 +362,20 @@ def _arguments(v: Versions) -> list[Word]:
 def _use_ipex(v: Versions, argument: Feature, reader: str) -> Word:
     use = ipex_use(v)
     state, why = {
-        "absent": (State.REFUSED, "IPEX is not there"),
-        "unfit": (State.REFUSED, "IPEX does not fit torch"),
-        "ignored": (State.IGNORED, "neither Trainer nor accelerate calls IPEX"),
-        "unknown": (State.ACCEPTED, use.reason),
-    }.get(use.state, (State.ACCEPTED, f"{use.caller} calls ipex.optimize"))
+        "absent": (Fate.REFUSED, "IPEX is not there"),
+        "unfit": (Fate.REFUSED, "IPEX does not fit torch"),
+        "ignored": (Fate.IGNORED, "neither Trainer nor accelerate calls IPEX"),
+        "unknown": (Fate.ACCEPTED, use.reason),
+    }.get(use.state, (Fate.ACCEPTED, f"{use.caller} calls ipex.optimize"))
     return Word(spelling="--use_ipex", state=state, reader=reader, why=why, source=argument.source)
 
 
 def _ccl(v: Versions, plain: Word) -> Word:
     """``--ddp_backend ccl``, which accelerate has its own say about."""
-    state, why = plain.state, "the word is gone" if plain.state is State.REFUSED else None
+    state, why = plain.state, "the word is gone" if plain.state is Fate.REFUSED else None
     if v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate):
-        state, why = State.REFUSED, f"accelerate {v.accelerate} has no ccl"
-    elif state is State.ACCEPTED:
+        state, why = Fate.REFUSED, f"accelerate {v.accelerate} has no ccl"
+    elif state is Fate.ACCEPTED:
         least = f"CCL_WORKER_COUNT of {LEAST_CCL_WORKERS} or more"
         why = f"with the bindings of this torch and {least}"
     return Word(
@@ -383,7 +383,7 @@ def _ccl(v: Versions, plain: Word) -> Word:
         state=state,
         reader=plain.reader,
         why=why,
-        instead=plain.spelling.replace("ccl", "gloo") if state is State.REFUSED else None,
+        instead=plain.spelling.replace("ccl", "gloo") if state is Fate.REFUSED else None,
         source="huggingface/accelerate#3883",
     )
 
@@ -396,7 +396,7 @@ def _keys(v: Versions) -> list[Word]:
     found = [
         Word(
             spelling=f"{span.name}:",
-            state=State.ACCEPTED if span.covers(version) else State.REFUSED,
+            state=Fate.ACCEPTED if span.covers(version) else Fate.REFUSED,
             reader=reader,
             source=span.source,
         )
@@ -409,7 +409,7 @@ def _keys(v: Versions) -> list[Word]:
         found.append(
             Word(
                 spelling="mpirun_config.mpirun_ccl:",
-                state=State.ACCEPTED if reads else State.IGNORED,
+                state=Fate.ACCEPTED if reads else Fate.IGNORED,
                 reader=reader,
                 source="PyPI wheels, accelerate/utils/launch.py",
             )
@@ -427,7 +427,7 @@ def _variables(v: Versions) -> list[Word]:
         found.append(
             Word(
                 spelling=name,
-                state=State.IGNORED if gone else State.ACCEPTED,
+                state=Fate.IGNORED if gone else Fate.ACCEPTED,
                 reader=f"accelerate {version}",
                 source=gone.source if gone else "PyPI wheels, accelerate/state.py",
             )

@@ -214,7 +214,7 @@ AGAIN_SECONDS = 1.0
 Answer = TypeVar("Answer")
 
 
-class Patience:
+class Patiently:
     """Asks a database until it answers, or the patience or the time given is at its end.
 
     ``say`` tells once what is waited for, ``missed`` hears of every answer that did not come.

@@ -43,7 +43,7 @@ from cputune.tuner.database import (
     FAILURES,
     GRACE_SECONDS,
     Heartbeat,
-    Patience,
+    Patiently,
     cannot_use,
     opened,
 )
@@ -132,7 +132,7 @@ class SharedStorage(StudyStorage):
             self._id = self._storage.get_study_id_from_name(name)
             self._heart = Heartbeat(self._storage)
             stack.callback(self._heart.stop)
-            self._patiently = Patience(
+            self._patiently = Patiently(
                 address, say=say, missed=self._heart.missed, out_of_time=out_of_time
             )
             self._open = stack.pop_all()

@@ -24,9 +24,9 @@ from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
     PASSED,
-    Answer,
     Artefact,
     Consumer,
+    ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
@@ -106,12 +106,12 @@ def verify(
 
 
 def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verification:
-    answer = Answer()
+    answer = ConsumerAnswer()
     for name in consumers_of(artefact.format):
         if any(check.name == "syntax" and check.state == FAILED for check in answer.checks):
             break
         said = CONSUMERS[name].answer(artefact, expected, host)
-        answer = Answer(
+        answer = ConsumerAnswer(
             checks=(*answer.checks, *said.checks), throughput=said.throughput or answer.throughput
         )
     checks = answer.checks or (

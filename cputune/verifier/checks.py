@@ -85,14 +85,13 @@ def _of_plan(
                 what=what,
                 rank=row.rank,
                 expected=row.expected,
-                seen="not known" if row.seen is None else row.seen,
+                seen="not shown" if row.seen is None else row.seen,
             )
             for row in compared
         )
         unknown = [row for row in compared if row.seen is None]
         if unknown and not any(row.differs for row in compared):
-            why = unknown[0].unknown or "the rank does not show it"
-            summary = f"rank {unknown[0].rank}: not known: {why}"
+            summary = f"rank {unknown[0].rank}: not known: {unknown[0].unknown}"
             yield _named(what, NOT_CHECKED, summary, consumer, evidence)
         else:
             yield _check(what, evidence, consumer)

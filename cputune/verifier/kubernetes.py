@@ -21,8 +21,8 @@ from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
     PASSED,
-    Answer,
     Artefact,
+    ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
@@ -35,22 +35,22 @@ INSTALL = "pip install 'cputune[verify]'"
 class KubernetesConsumer:
     """The SDK models, the operators' rules and the API schema."""
 
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
         """Every document of the file, each by its kind."""
         try:
             with_nulls = list(yaml.safe_load_all(artefact.text))
         except yaml.YAMLError as error:
             summary = "no YAML: " + str(error).partition("\n")[0]
-            return Answer(checks=(Outcome(name="syntax", state=FAILED, summary=summary),))
+            return ConsumerAnswer(checks=(Outcome(name="syntax", state=FAILED, summary=summary),))
         documents = [document for document in with_nulls if document is not None]
         if not documents or not all(isinstance(document, Mapping) for document in documents):
-            return Answer(
+            return ConsumerAnswer(
                 checks=(Outcome(name="syntax", state=FAILED, summary="no Kubernetes document"),)
             )
         checks: list[Outcome] = []
         for document in documents:
             checks += _checks_of(document, expected.plan)
-        return Answer(checks=tuple(checks))
+        return ConsumerAnswer(checks=tuple(checks))
 
 
 def _checks_of(document: Document, plan: Plan | None) -> Iterator[Outcome]:

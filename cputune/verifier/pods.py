@@ -28,8 +28,8 @@ from cputune.verifier.checks import cpus_of, placed
 from cputune.verifier.kubernetes import Document, at, pytorchjob_pods, trainjob_pod
 from cputune.verifier.records import (
     NOT_CHECKED,
-    Answer,
     Artefact,
+    ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
@@ -53,7 +53,7 @@ PIN = (
 class PodConsumer:
     """The programs inside the image, as far as they are installed here."""
 
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
         """Run every job of the file, and compare what its ranks saw with the plan."""
         jobs = [
             document
@@ -61,12 +61,12 @@ class PodConsumer:
             if at(document, "kind") in ("PyTorchJob", "TrainJob")
         ]
         if not jobs:
-            return Answer()
+            return ConsumerAnswer()
         consumer = "local pods"
         if not expected.run:
-            return Answer(checks=(not_run(),))
+            return ConsumerAnswer(checks=(not_run(),))
         if expected.plan is None:
-            return Answer(checks=(no_plan(consumer),))
+            return ConsumerAnswer(checks=(no_plan(consumer),))
         with WorkFolder() as work:
             here = replace(expected, hosts=())  # all pods are on this machine
             return _run(jobs[0], artefact.path, here, expected.plan, work.path, host)
@@ -74,19 +74,19 @@ class PodConsumer:
 
 def _run(
     job: Document, path: Path, expected: Expected, plan: Plan, volumes: Path, host: Host
-) -> Answer:
+) -> ConsumerAnswer:
     # The image's own interpreter cannot be had here: ours stands for it, and is named.
     environment = {"PYTHON": sys.executable, **host.environment()}
     packages = versions(environment["PYTHON"], environment, host)
     if "torch" not in packages:
-        return Answer(checks=(not_installed("launch", "torch", INSTALL_TORCH),))
+        return ConsumerAnswer(checks=(not_installed("launch", "torch", INSTALL_TORCH),))
     allowed = host.affinity() or (0,)
     pods = pods_of(job, path, allowed, volumes, environment)
     consumer = f"{len(pods)} local pod{'s' if len(pods) > 1 else ''}, torch {packages['torch']}"
     consumer += f" of {environment['PYTHON']}, not of the image"
     problem = _cannot_run(pods, plan, allowed, consumer)
     if problem is not None:
-        return Answer(checks=(problem,))
+        return ConsumerAnswer(checks=(problem,))
     commands = [Command(argv=_argv(pod), environment=pod.environment) for pod in pods]
     return measured(
         lambda: observe(

@@ -135,7 +135,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ConsumerAnswer:
     """What one consumer says to one artefact."""
 
     checks: tuple[Outcome, ...] = ()
@@ -145,7 +145,7 @@ class Answer:
 class Consumer(Protocol):
     """Somebody who takes artefacts; which formats, their records say."""
 
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
         """Hand the artefact over and say what came of it. Never raises for a bad artefact."""
         ...
 

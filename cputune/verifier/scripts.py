@@ -28,8 +28,8 @@ from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
     PASSED,
-    Answer,
     Artefact,
+    ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
@@ -42,11 +42,11 @@ LINT_SECONDS = 60.0
 class ShellConsumer:
     """bash and shellcheck, for every format that is a script."""
 
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
         """Syntax and lint of a script; other files of these formats are passed over."""
         if not is_script(artefact):
-            return Answer()
-        return Answer(checks=(syntax(artefact.path, host), lint(artefact.path, host)))
+            return ConsumerAnswer()
+        return ConsumerAnswer(checks=(syntax(artefact.path, host), lint(artefact.path, host)))
 
 
 def is_script(artefact: Artefact) -> bool:
@@ -105,17 +105,17 @@ ASK_SECONDS = 60.0
 class LaunchConsumer:
     """Whoever starts the ranks of a script, and the ranks themselves."""
 
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
         """Run the script as it is, and compare what its ranks saw with the plan."""
         if not expected.run:
-            return Answer(checks=(not_run(),))
+            return ConsumerAnswer(checks=(not_run(),))
         environment = host.environment()
         python, gone = interpreter(artefact, environment, host)
         consumer, problem = self._launcher(artefact.format, python, environment, host)
         if problem is not None:
-            return Answer(checks=(problem,))
+            return ConsumerAnswer(checks=(problem,))
         if expected.plan is None:
-            return Answer(checks=(no_plan(consumer),))
+            return ConsumerAnswer(checks=(no_plan(consumer),))
         path, taken = artefact.path.resolve(), None if gone else python
         if expected.plan.nodes > 1:
             answer = over_hosts(artefact, expected, expected.plan, consumer, taken, environment)
@@ -150,15 +150,15 @@ def over_hosts(
     consumer: str,
     python: str | None,
     environment: Mapping[str, str],
-) -> Answer:
+) -> ConsumerAnswer:
     """One launch on the hosts that it names, or why that cannot be tried from here."""
     hosts, ssh, path = expected.hosts, expected.ssh, artefact.path.resolve()
     if len(hosts) != plan.nodes:
-        return Answer(checks=(unnamed_hosts(plan, consumer),))
+        return ConsumerAnswer(checks=(unnamed_hosts(plan, consumer),))
     needed = [str(path), os.getcwd(), *([python] if python else [])]
     problem = cannot_run(hosts, ssh, needed, consumer)
     if problem is not None:
-        return Answer(checks=(problem,))
+        return ConsumerAnswer(checks=(problem,))
     with WorkFolder() as work, scratch_everywhere(hosts, ssh, work.path) as scratch:
         if artefact.format == "torchrun":
             commands: Begin = on_every_host(path, plan, environment, hosts, ssh)
@@ -177,7 +177,7 @@ def run(
     *,
     address: str | None = None,
     scratch: Path | None = None,
-) -> Answer:
+) -> ConsumerAnswer:
     """One launch: what its ranks saw, and how fast they were.
 
     ``address`` is where ranks of other hosts reach this one, ``scratch`` what they write to.
@@ -208,7 +208,7 @@ def measured(
     affinity: Affinity | None = None,
     interpreter: str | None = None,
     timed: bool = True,
-) -> Answer:
+) -> ConsumerAnswer:
     """Start a launch, and judge what its ranks saw and how fast they were.
 
     One that is slower than the tuned trial is started once more, and the faster run
@@ -218,7 +218,7 @@ def measured(
         seen = start()
         checks = outcomes(seen, expected, plan, consumer, affinity, interpreter)
         if not seen.enough or not timed:
-            return Answer(checks=checks)
+            return ConsumerAnswer(checks=checks)
         tuned = expected.samples_per_second
         ratio = None if tuned is None else throughput(seen.steps, tuned)
         if tuned is not None and ratio is not None and ratio.ratio < SLOWEST_RATIO:
@@ -232,8 +232,8 @@ def measured(
             consumer=consumer,
             summary=f"it cannot be started: {error}",
         )
-        return Answer(checks=(failed,))
-    return Answer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)
+        return ConsumerAnswer(checks=(failed,))
+    return ConsumerAnswer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)
 
 
 def interpreter(

@@ -22,8 +22,8 @@ from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
     PASSED,
-    Answer,
     Artefact,
+    ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
@@ -46,26 +46,26 @@ NO_CONTROLLER = (
 class SlurmConsumer:
     """sbatch, and srun inside the job."""
 
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
         """``sbatch --test-only``, and the job itself on a cluster that is this machine."""
         if host.which("sbatch") is None:
-            return Answer(checks=(not_installed("sbatch --test-only", "sbatch", INSTALL),))
+            return ConsumerAnswer(checks=(not_installed("sbatch --test-only", "sbatch", INSTALL),))
         consumer = _version(host)
         tested = test_only(artefact.path, consumer, host)
         if tested.state != PASSED:
-            return Answer(checks=(tested,))
+            return ConsumerAnswer(checks=(tested,))
         if not expected.run:
-            return Answer(checks=(tested, not_run()))
+            return ConsumerAnswer(checks=(tested, not_run()))
         if expected.plan is None:
-            return Answer(checks=(tested, no_plan(consumer)))
+            return ConsumerAnswer(checks=(tested, no_plan(consumer)))
         others = _other_nodes(host)
         if others and not expected.submit:
-            return Answer(checks=(tested, _not_here(artefact.path, others, consumer)))
+            return ConsumerAnswer(checks=(tested, _not_here(artefact.path, others, consumer)))
         python, gone = interpreter(artefact, host.environment(), host)
         expected = replace(expected, hosts=tuple(others))
         run = _run(artefact.path, expected, consumer, None if gone else python, host)
         checks = (tested, *run.checks, *((gone,) if gone else ()))
-        return Answer(checks=checks, throughput=run.throughput)
+        return ConsumerAnswer(checks=checks, throughput=run.throughput)
 
 
 def test_only(path: Path, consumer: str, host: Host) -> Outcome:
@@ -93,7 +93,9 @@ def test_only(path: Path, consumer: str, host: Host) -> Outcome:
     )
 
 
-def _run(path: Path, expected: Expected, consumer: str, python: str | None, host: Host) -> Answer:
+def _run(
+    path: Path, expected: Expected, consumer: str, python: str | None, host: Host
+) -> ConsumerAnswer:
     plan = expected.plan
     assert plan is not None
     name = f"cputune-verify-{os.getpid()}-{path.stem}"

@@ -72,8 +72,12 @@ HOSTILE = (
     "&anchor *alias",
     "| > @ %",
 )
-SHELL_FORMATS = ("mpirun", "accelerate", "torchrun", "slurm")
-KUBERNETES_FORMATS = ("pytorchjob", "trainjob")
+SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.script)
+KUBERNETES_FORMATS = tuple(name for name, one in FORMATS.items() if not one.script)
+NO_LAUNCH = frozenset(
+    ("train.py", "place.py", "recipe.json", "hosts.openmpi", "Dockerfile.dockerignore")
+)
+"""Files that lie beside a launch and say nothing of its plan."""
 VERSION_TEXTS = {
     "intelmpi": "Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 20260626",
     "mpich": "HYDRA build details:\n    Version: 5.0.2",
@@ -704,7 +708,7 @@ class TestHeader:
     @pytest.mark.parametrize("format", FORMATS)
     def test_it_says_that_nothing_was_measured(self, format: str) -> None:
         for file in emit(None, format, facts=one_socket().facts):
-            if file.name not in ("train.py", "recipe.json", "hosts.openmpi"):
+            if file.name not in NO_LAUNCH:
                 assert "NOTHING WAS MEASURED" in file.text
 
     @pytest.mark.parametrize(("versions", "era"), [(IPEX_ERA, True), (TODAY, False)])

@@ -18,7 +18,7 @@ import cputune
 from cputune.report.compare import (
     NO_DIFFERENCE,
     Compared,
-    Ratio,
+    SpeedRatio,
     compare,
     document,
     markdown,
@@ -45,7 +45,7 @@ def at(result: Result, median: float, share: float = 0.02) -> Result:
     )
 
 
-def best(a: Result, b: Result) -> Ratio:
+def best(a: Result, b: Result) -> SpeedRatio:
     found = compare(a, b, name="b").best
     assert found is not None
     return found
@@ -87,7 +87,7 @@ def test_what_is_said_hangs_on_whether_the_interval_holds_1(
     ],
 )
 def test_an_interval_that_ends_at_1_holds_it(low: float, high: float, verdict: str) -> None:
-    assert Ratio(ratio=1.0, low=low, high=high).verdict == verdict
+    assert SpeedRatio(ratio=1.0, low=low, high=high).verdict == verdict
 
 
 def test_a_pair_of_alike_plans_is_seldom_called_different(result: Result) -> None:

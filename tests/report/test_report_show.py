@@ -14,7 +14,7 @@ from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
 from cputune.portrait import Found, Place
-from cputune.report.show import Shown, csv_of_trials, document, markdown, print_result
+from cputune.report.show import ResultToShow, csv_of_trials, document, markdown, print_result
 from cputune.result import COLUMNS, Result
 from cputune.workload import Workload
 
@@ -26,7 +26,7 @@ def result() -> Result:
     return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
 
 
-def in_terminal(shown: Shown, width: int = 100, **options: Any) -> str:
+def in_terminal(shown: ResultToShow, width: int = 100, **options: Any) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
     print_result(shown, console, **options)
@@ -34,13 +34,13 @@ def in_terminal(shown: Shown, width: int = 100, **options: Any) -> str:
 
 
 def every_form(result: Result) -> tuple[str, ...]:
-    shown = Shown(result=result, file="cputune.json", facts=SMALL.facts)
+    shown = ResultToShow(result=result, file="cputune.json", facts=SMALL.facts)
     json_text = json.dumps(document(shown), ensure_ascii=False, allow_nan=False)
     return in_terminal(shown), markdown(shown), csv_of_trials(result), json_text
 
 
 def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
-    text = in_terminal(Shown(result=result, file="my results.json", facts=SMALL.facts))
+    text = in_terminal(ResultToShow(result=result, file="my results.json", facts=SMALL.facts))
     assert text.startswith("2.56 times as fast as today's launch")
     assert "cputune run 'my results.json'" in text
     assert "OMP_NUM_THREADS=2" in text
@@ -51,7 +51,7 @@ def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
 
 
 def test_a_command_stays_in_one_line_and_the_rest_within_the_width(result: Result) -> None:
-    lines = in_terminal(Shown(result=result, file="x" * 90), width=80).splitlines()
+    lines = in_terminal(ResultToShow(result=result, file="x" * 90), width=80).splitlines()
     assert f"train         cputune run {'x' * 90}" in lines
     pasted = ("train", "launch", "tune again", "variables", "flags")
     assert all(len(line) <= 80 for line in lines if not line.startswith(pasted))
@@ -59,7 +59,7 @@ def test_a_command_stays_in_one_line_and_the_rest_within_the_width(result: Resul
 
 @pytest.mark.parametrize("width", [40, 80, 140])
 def test_nothing_is_lost_in_a_narrow_terminal(result: Result, width: int) -> None:
-    text = in_terminal(Shown(result=result, file="r.json"), width=width)
+    text = in_terminal(ResultToShow(result=result, file="r.json"), width=width)
     assert "…" not in text
 
 
@@ -67,7 +67,7 @@ def test_the_machine_is_drawn_as_the_result_has_it_or_where_it_is_this_one(resul
     other = replace(SMALL.facts, cpu=replace(SMALL.facts.cpu, model_name="another"))
     old = replace(result, places=())  # of a version that did not keep them
     here, elsewhere, of_old, old_elsewhere = (
-        in_terminal(Shown(result=one, file="r.json", facts=facts))
+        in_terminal(ResultToShow(result=one, file="r.json", facts=facts))
         for one in (result, old)
         for facts in (SMALL.facts, other)
     )
@@ -81,7 +81,7 @@ def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
         result,
         trials=tuple(replace(result.trials[0], number=number) for number in range(10_000)),
     )
-    shown = Shown(result=many, file="r.json")
+    shown = ResultToShow(result=many, file="r.json")
     text = in_terminal(shown)
     assert "9985 slower ones; --all shows them" in text
     assert len(text.splitlines()) < 80
@@ -93,7 +93,7 @@ def test_the_fastest_plans_are_shown_and_all_on_demand(result: Result) -> None:
 
 def test_what_the_doctor_found_is_a_line_each(result: Result) -> None:
     found = Found(code="numa-off", severity="warning", title="One node", evidence="", remedy="")
-    text = in_terminal(Shown(result=replace(result, findings=(found,)), file="r.json"))
+    text = in_terminal(ResultToShow(result=replace(result, findings=(found,)), file="r.json"))
     assert "What the doctor found then\nwarning One node  [numa-off]\n" in text
 
 

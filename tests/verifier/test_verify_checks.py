@@ -80,9 +80,9 @@ def test_one_rank_that_differs_fails_that_check_alone(state, failed):
     assert [name for name, value in found.items() if value == "failed"] == [failed]
 
 
-def test_what_a_rank_does_not_show_is_not_checked():
+def test_what_a_rank_does_not_show_is_not_obeyed():
     found = states(launched(rank(0), rank(1, threads=None)))
-    assert [name for name, value in found.items() if value == "not checked"] == ["threads"]
+    assert [name for name, value in found.items() if value == "failed"] == ["threads"]
 
 
 CCL = Plan(

@@ -17,7 +17,7 @@ from cputune.doctor.files.accelerate import (
     use_cpu_missing,
 )
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import Launch, value_of
+from cputune.doctor.files.shell import TrainingCommand, value_of
 from cputune.doctor.finding import Check, Finding, Severity, fault
 from cputune.facts import HostFacts
 from cputune.host import Host
@@ -25,7 +25,7 @@ from cputune.probing.installed import dead_preloads
 from cputune.stack import LEAST_CCL_WORKERS, why_too_few_ccl_workers
 from cputune.stack.fit import ipex_torch
 from cputune.stack.tables import load
-from cputune.stack.uses import State, Word, vocabulary
+from cputune.stack.uses import Fate, Word, vocabulary
 
 
 @fault("file-threads-unset", Severity.WARNING)
@@ -87,7 +87,7 @@ def ipex_launch() -> None:
     """
 
 
-def judge_launch(launch: Launch, context: Context) -> Iterator[Finding]:
+def judge_launch(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """Every fault of one training command."""
     yield from judge_flags(launch, context)
     yield from _use_cpu(launch, context)
@@ -102,7 +102,7 @@ def judge_launch(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from judge_around(launch, context)
 
 
-def _says_cpu(launch: Launch, context: Context) -> bool:
+def _says_cpu(launch: TrainingCommand, context: Context) -> bool:
     variables = context.variables(launch)
     set_so = variables.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
     flags = any(launch.switched_on(name) for name in ("--use_cpu", "--no_cuda"))
@@ -112,7 +112,7 @@ def _says_cpu(launch: Launch, context: Context) -> bool:
     return set_so or flags or options
 
 
-def _use_cpu(launch: Launch, context: Context) -> Iterator[Finding]:
+def _use_cpu(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     if context.has_gpu or _says_cpu(launch, context):
         return
     alone = load().accelerate.does("ranks-train-alone", context.accelerate)
@@ -131,7 +131,7 @@ def _use_cpu(launch: Launch, context: Context) -> Iterator[Finding]:
         yield use_cpu_missing.finding(context.at(launch.line, text), remedy="Add --use_cpu.")
 
 
-def _precision(launch: Launch, context: Context) -> Iterator[Finding]:
+def _precision(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     if context.has_gpu:
         return
     option = launch.option("--mixed_precision") if launch.launcher == "accelerate" else None
@@ -143,7 +143,7 @@ def _precision(launch: Launch, context: Context) -> Iterator[Finding]:
         yield precision_useless.finding(context.at(launch.line, text))
 
 
-def _threads(launch: Launch, context: Context) -> Iterator[Finding]:
+def _threads(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     name = {"torchrun": "--nproc_per_node"}.get(launch.launcher)
     if name and launch.option(name) in ("auto", "cpu", "gpu"):
         text = f"{name} {launch.option(name)}; {context.cores} cores may be used"
@@ -169,7 +169,7 @@ def _threads(launch: Launch, context: Context) -> Iterator[Finding]:
 
 
 def _oversubscribed(
-    launch: Launch, context: Context, ranks: int, threads: int
+    launch: TrainingCommand, context: Context, ranks: int, threads: int
 ) -> Iterator[Finding]:
     extra, cores = _workers(launch, context), _cores(launch, context)
     wanted = ranks * (threads + extra)
@@ -184,14 +184,14 @@ def _oversubscribed(
     )
 
 
-def _workers(launch: Launch, context: Context) -> int:
+def _workers(launch: TrainingCommand, context: Context) -> int:
     """OneCCL workers of each rank."""
     workers = context.variables(launch).get("CCL_WORKER_COUNT", "")
     live = context.versions.oneccl is not None and re.fullmatch(r"[0-9]{1,6}", workers)
     return int(workers) if live else 0
 
 
-def _cores(launch: Launch, context: Context) -> int:
+def _cores(launch: TrainingCommand, context: Context) -> int:
     """Cores that the launch may use: those that taskset or numactl names, as far as allowed."""
     cpus = bound_cpus(launch, context.facts)
     cores = usable_cores(context.facts)
@@ -206,7 +206,7 @@ _NOT_BUILT = {
 }
 
 
-def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
+def _backend(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     backend = launch.argument("--ddp_backend")
     if backend is None:
         return
@@ -235,11 +235,11 @@ def _backend(launch: Launch, context: Context) -> Iterator[Finding]:
         )
 
 
-def _under_a_launcher(launch: Launch) -> bool:
+def _under_a_launcher(launch: TrainingCommand) -> bool:
     return launch.part or any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 
 
-def _accelerate_launch(launch: Launch, context: Context) -> Iterator[Finding]:
+def _accelerate_launch(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     if launch.launcher != "accelerate" or launch.option("--config_file") is not None:
         return
     if launch.several and launch.option("--mpirun_hostfile") is None and not context.has_gpu:
@@ -257,7 +257,7 @@ def _accelerate_launch(launch: Launch, context: Context) -> Iterator[Finding]:
             yield flag_refused.finding(context.at(launch.line, text))
 
 
-def _ipexrun(launch: Launch, context: Context) -> Iterator[Finding]:
+def _ipexrun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     if context.versions.ipex is None:
         why: str | None = "intel_extension_for_pytorch is not installed"
     else:
@@ -302,11 +302,11 @@ def flag_ignored() -> None:
     """
 
 
-def judge_flags(launch: Launch, context: Context) -> Iterator[Finding]:
+def judge_flags(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """Flags of TrainingArguments that these versions refuse or ignore."""
     for word in vocabulary(context.versions):
         flag, _, choice = word.spelling.partition(" ")
-        if not flag.startswith("--") or word.state is State.ACCEPTED:
+        if not flag.startswith("--") or word.state is Fate.ACCEPTED:
             continue
         given = launch.argument(flag)
         if given is None or (choice and given != choice):
@@ -315,9 +315,9 @@ def judge_flags(launch: Launch, context: Context) -> Iterator[Finding]:
         if parser == "its own":
             continue
         off = not choice and not launch.switched_on(flag)
-        if word.state is State.IGNORED and not off:
+        if word.state is Fate.IGNORED and not off:
             yield flag_ignored.finding(context.at(launch.line, _said(word)))
-        elif word.state is State.REFUSED and not (off and word.spelling == "--use_ipex"):
+        elif word.state is Fate.REFUSED and not (off and word.spelling == "--use_ipex"):
             unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
             yield flag_refused.finding(
                 context.at(launch.line, _said(word) + unsure),
@@ -326,7 +326,7 @@ def judge_flags(launch: Launch, context: Context) -> Iterator[Finding]:
             )
 
 
-def _parser(flag: str, launch: Launch, context: Context) -> str:
+def _parser(flag: str, launch: TrainingCommand, context: Context) -> str:
     """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
     text = context.text_of(launch.script)
     if text is not None:
@@ -431,7 +431,7 @@ def bound_behind() -> None:
     """
 
 
-def judge_mpirun(launch: Launch, context: Context) -> Iterator[Finding]:
+def judge_mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """Every fault of an mpirun line."""
     dialect = _dialect(context)
     options = _own_options(launch)
@@ -462,12 +462,12 @@ def _dialect(context: Context) -> str | None:
     return next((dialect for dialect in found if dialect), None) if context.here else None
 
 
-def _own_options(launch: Launch) -> tuple[str, ...]:
+def _own_options(launch: TrainingCommand) -> tuple[str, ...]:
     return tuple(word.partition("=")[0] for word in launch.options if word.startswith("-"))
 
 
 def _dialect_words(
-    launch: Launch, context: Context, dialect: str | None, options: tuple[str, ...]
+    launch: TrainingCommand, context: Context, dialect: str | None, options: tuple[str, ...]
 ) -> Iterator[Finding]:
     if dialect in REFUSED:
         wrong = [option for option in options if option in REFUSED[dialect]]
@@ -483,7 +483,7 @@ def _dialect_words(
         yield mpi_dialect.finding(context.at(launch.line, text))
 
 
-def _binds(launch: Launch) -> bool:
+def _binds(launch: TrainingCommand) -> bool:
     if launch.option("--bind-to", "-bind-to", "--rankfile", "-rf", "--cpu-set") is not None:
         return True
     return ":pe=" in (launch.option("--map-by", "-map-by") or "").lower()
@@ -572,7 +572,7 @@ _POD_CHECKS = (
 """Those of them that hold on any machine."""
 
 
-def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
+def judge_around(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """Every fault of what stands around one training command on this machine."""
     if not context.here:
         return
@@ -582,7 +582,7 @@ def judge_around(launch: Launch, context: Context) -> Iterator[Finding]:
     yield from _variables(launch, context)
 
 
-def bound_cpus(launch: Launch, facts: HostFacts) -> tuple[int, ...] | None:
+def bound_cpus(launch: TrainingCommand, facts: HostFacts) -> tuple[int, ...] | None:
     """The CPUs that taskset or numactl in front of the launch names; None where neither does."""
     words = launch.before
     names = [word.rpartition("/")[2] for word in words]
@@ -606,7 +606,7 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
         return None
 
 
-def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
+def _launcher(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """Programs are looked for on the live machine only: a recording knows a few of them."""
     programs = [word for word in launch.before if word in ("numactl", "taskset", "srun")]
     for program in (*programs, launch.program) if context.host.live else ():
@@ -615,7 +615,7 @@ def _launcher(launch: Launch, context: Context) -> Iterator[Finding]:
             yield launcher_missing.finding(context.at(launch.line, text))
 
 
-def _address(launch: Launch, context: Context) -> Iterator[Finding]:
+def _address(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     variables = context.variables(launch)
     address, by_hand = variables.get("MASTER_ADDR"), _numbered_by_hand(variables)
     hosts = launch.hosts or _host_file(launch, context)
@@ -657,7 +657,7 @@ def _numbered_by_hand(variables: dict[str, str]) -> bool:
     return "RANK" in variables and re.fullmatch(r"[0-9]{1,9}", ranks) is not None and ranks != "1"
 
 
-def _host_file(launch: Launch, context: Context) -> tuple[str, ...] | None:
+def _host_file(launch: TrainingCommand, context: Context) -> tuple[str, ...] | None:
     """The machines of the host file, where it can be read."""
     text = context.text_of(launch.host_file) if launch.host_file else None
     if text is None:
@@ -666,7 +666,7 @@ def _host_file(launch: Launch, context: Context) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(row for row in rows if row))
 
 
-def _binding(launch: Launch, context: Context) -> Iterator[Finding]:
+def _binding(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     topology, cpus = context.facts.topology, bound_cpus(launch, context.facts)
     there = set(context.facts.limits.cpuset or topology.online)
     if cpus is None or not there or set(cpus) <= there:
@@ -676,7 +676,7 @@ def _binding(launch: Launch, context: Context) -> Iterator[Finding]:
     yield cpus_outside.finding(context.at(launch.line, text))
 
 
-def _variables(launch: Launch, context: Context) -> Iterator[Finding]:
+def _variables(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """What the machine's checks find with the file's variables, and do not find without."""
     variables = context.variables(launch)
     preload = _expanded(variables.get("LD_PRELOAD", ""), variables, context)

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from packaging.version import Version
 
 from cputune.cores import usable_cores
-from cputune.doctor.files.shell import Launch
+from cputune.doctor.files.shell import TrainingCommand
 from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.knobs.precision import native_precisions
@@ -38,7 +38,7 @@ class Context:
         """The context of a file, judged by the packages in these facts."""
         return cls(name=name, facts=facts, versions=versions_of(facts), host=host)
 
-    def variables(self, launch: Launch) -> dict[str, str]:
+    def variables(self, launch: TrainingCommand) -> dict[str, str]:
         """What reaches the ranks: the environment around us, as the file changes it."""
         around = self.facts.environment if self.here else {}
         kept = {

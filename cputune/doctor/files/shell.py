@@ -57,7 +57,7 @@ _RANK_OPTIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class TrainingCommand:
     """A command that trains.
 
     ``launcher`` is ``mpirun``, ``torchrun``, ``accelerate``, ``ipexrun`` or ``python``;
@@ -153,7 +153,7 @@ class Launch:
         return self.option(*_RANK_OPTIONS.get(self.launcher, ()))
 
 
-def read_launches(text: str, name: str) -> tuple[Launch, ...]:
+def read_launches(text: str, name: str) -> tuple[TrainingCommand, ...]:
     """The commands of a script that train, in order. Raises UsageError at an open quote."""
     reader = _Reader()
     for line, words in _simple_commands(text, name):
@@ -161,7 +161,7 @@ def read_launches(text: str, name: str) -> tuple[Launch, ...]:
     return tuple(reader.launches)
 
 
-def launch_of(words: tuple[str, ...], environment: Mapping[str, str]) -> Launch | None:
+def launch_of(words: tuple[str, ...], environment: Mapping[str, str]) -> TrainingCommand | None:
     """The launch that these words of one command are; None where they train nothing."""
     names = [word.rpartition("/")[2] for word in words]
     starts = (i for i in range(len(words)) if _launcher(names[i], words, i))
@@ -179,7 +179,7 @@ def launch_of(words: tuple[str, ...], environment: Mapping[str, str]) -> Launch 
         binders = ("numactl", "env", "taskset", "bash")
         inner = next((i for i in range(first, inner) if names[i] in binders), inner)
     passed = _handed_on(words[at:inner]) if launcher == "mpirun" else {}
-    return Launch(
+    return TrainingCommand(
         line=0,
         launcher=launcher,
         options=words[first:inner],
@@ -255,7 +255,7 @@ class _Reader:
     """The state of the shell, as far as it is followed."""
 
     def __init__(self) -> None:
-        self.launches: list[Launch] = []
+        self.launches: list[TrainingCommand] = []
         self.variables: dict[str, str] = {}
         self.arrays: dict[str, list[str]] = {}
         self.exported: set[str] = set()

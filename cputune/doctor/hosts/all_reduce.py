@@ -10,7 +10,7 @@ from cputune.doctor.finding import Finding, Severity
 from cputune.doctor.hosts.network import (
     MASTER_PORT,
     NOT_ASKED,
-    Asked,
+    HostToJudge,
     ask_names,
     chosen_interface,
     listening,
@@ -57,7 +57,7 @@ WITHOUT_LAUNCHER = {
 CHECKS = (ALL_REDUCE, ALL_REDUCE_FAILS)
 
 
-def all_reduce_between(hosts: Sequence[Asked], reach: Reach) -> Iterator[Finding]:
+def all_reduce_between(hosts: Sequence[HostToJudge], reach: Reach) -> Iterator[Finding]:
     """How long real ranks take to add up DDP's buckets, over the interface of all layers."""
     names, _ = ask_names(hosts, reach)
     told = next(iter(listening(names).values()))
@@ -66,7 +66,7 @@ def all_reduce_between(hosts: Sequence[Asked], reach: Reach) -> Iterator[Finding
 
 
 def ask_all_reduce(
-    hosts: Sequence[Asked],
+    hosts: Sequence[HostToJudge],
     reach: Reach,
     addresses: Mapping[str, str],
     *,
@@ -90,7 +90,7 @@ def ask_all_reduce(
 
 
 def _added_up(
-    hosts: Sequence[Asked],
+    hosts: Sequence[HostToJudge],
     reach: Reach,
     backend: str,
     meet: Mapping[str, str],
@@ -103,7 +103,7 @@ def _added_up(
         told.update(WITHOUT_LAUNCHER)
     ranks = {one.name: str(rank) for rank, one in enumerate(hosts)}
 
-    def question(one: Asked) -> dict[str, Any]:
+    def question(one: HostToJudge) -> dict[str, Any]:
         numbers = {"RANK": ranks[one.name], "WORLD_SIZE": str(len(hosts))}
         return {
             "backend": backend,
@@ -131,7 +131,7 @@ def _added_up(
     return ALL_REDUCE.finding(describe_all_reduce(backend, slowest, len(hosts), interface))
 
 
-def setvars(one: Asked) -> str:
+def setvars(one: HostToJudge) -> str:
     """What brings oneCCL into a shell there: it lies inside the wheel of the bindings."""
     package = one.facts.package("oneccl_bind_pt")
     folder = (package and package.location) or "."

@@ -11,7 +11,7 @@ from cputune.doctor import diagnose
 from cputune.doctor.checkfile import configured_findings
 from cputune.doctor.finding import Finding, Severity, by_severity
 from cputune.doctor.hosts import all_reduce, differences, network
-from cputune.doctor.hosts.network import NOT_ASKED, Asked
+from cputune.doctor.hosts.network import NOT_ASKED, HostToJudge
 from cputune.doctor.hosts.seen import HostsCheck, HostsDiagnosis, SeenHost, names_of
 from cputune.errors import UsageError
 from cputune.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
@@ -19,7 +19,7 @@ from cputune.remote.named import Node
 from cputune.remote.probed import Probed, probe_each
 from cputune.remote.reach import Reach
 
-LiveCheck = Callable[[Sequence[Asked], Reach], Iterable[Finding]]
+LiveCheck = Callable[[Sequence[HostToJudge], Reach], Iterable[Finding]]
 
 CHECKS: tuple[HostsCheck, ...] = (
     *differences.AROUND,
@@ -74,7 +74,7 @@ def look_at_hosts(
     )
     hosts = tuple(map(_seen, told))
     asked = [
-        Asked(node=host.node, facts=host.facts, python=host.python)
+        HostToJudge(node=host.node, facts=host.facts, python=host.python)
         for host in hosts
         if host.facts is not None
     ]

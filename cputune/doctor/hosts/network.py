@@ -303,7 +303,7 @@ def _command(hosts: Sequence[Named], variable: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class HostToJudge:
     """A host that answers, and what is known of it; ``python`` is what trains there."""
 
     node: Node
@@ -317,14 +317,14 @@ class Asked:
 
 
 def side_by_side(
-    hosts: Sequence[Asked],
+    hosts: Sequence[HostToJudge],
     reach: Reach,
     script: str,
-    question: Callable[[Asked], Mapping[str, Any]],
+    question: Callable[[HostToJudge], Mapping[str, Any]],
     seconds: float,
     *,
     trains: bool = False,
-    sourced: Callable[[Asked], str | None] = lambda one: None,
+    sourced: Callable[[HostToJudge], str | None] = lambda one: None,
 ) -> tuple[dict[str, Mapping[str, Any]], tuple[Finding, ...]]:
     """The answers of a script by host, all asked at once; a finding for each that has none.
 
@@ -351,7 +351,7 @@ def side_by_side(
 
 
 def ask_names(
-    hosts: Sequence[Asked], reach: Reach
+    hosts: Sequence[HostToJudge], reach: Reach
 ) -> tuple[tuple[Named, ...], tuple[Finding, ...]]:
     """What each host makes of all names; findings where one did not answer."""
     names = [one.name for one in hosts]
@@ -408,7 +408,7 @@ class Reached:
 
 
 def ask_ports(
-    hosts: Sequence[Asked],
+    hosts: Sequence[HostToJudge],
     reach: Reach,
     addresses: Mapping[str, Mapping[str, str]],
     *,
@@ -433,7 +433,7 @@ def ask_ports(
     goals = {one.name: _goals([h.name for h in hosts], one.name) for one in hosts}
     callers = {one.name: sum(one.name in goal for goal in goals.values()) for one in hosts}
 
-    def question(one: Asked) -> dict[str, Any]:
+    def question(one: HostToJudge) -> dict[str, Any]:
         listen: list[tuple[str, int, int]] = []
         call = [
             (f"{name} {interface}", *place)
@@ -501,7 +501,7 @@ def _goals(names: Sequence[str], own: str) -> list[str]:
     return others[:NEIGHBOURS] if len(names) > MOST_PAIRS else others
 
 
-def network_between(hosts: Sequence[Asked], reach: Reach) -> Iterator[Finding]:
+def network_between(hosts: Sequence[HostToJudge], reach: Reach) -> Iterator[Finding]:
     """What the hosts make of each other's names, and whether they reach each other's ports.
 
     The first host is the one with rank 0. Takes some seconds, however many hosts there are.
