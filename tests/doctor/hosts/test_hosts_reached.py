@@ -18,16 +18,16 @@ from cputune.doctor.finding import Severity
 from cputune.doctor.hosts import network
 from cputune.doctor.hosts.all_reduce import ask_all_reduce, describe_all_reduce
 from cputune.doctor.hosts.look import not_between
-from cputune.doctor.hosts.network import Asked, Reached, ask_names, ask_ports, judge_ports
+from cputune.doctor.hosts.network import HostToJudge, Reached, ask_names, ask_ports, judge_ports
 from cputune.facts import Network, Package
 from cputune.remote.named import Node
 
 REACH = FakeReach()
 
 
-def asked(name: str, *packages: Package) -> Asked:
+def asked(name: str, *packages: Package) -> HostToJudge:
     facts = replace(UNKNOWN, network=Network(), packages=packages)
-    return Asked(node=Node(name=name), facts=facts)
+    return HostToJudge(node=Node(name=name), facts=facts)
 
 
 def told_instead(answer: str, folder: Path) -> FakeReach:
