@@ -24,7 +24,7 @@ from cputune.inside import (
     trainer_hooks,
 )
 from cputune.inside.carry import Carrier, Force, Patch, watch
-from cputune.inside.messages import LOCAL_RANK_NAMES, Speaker, number_from
+from cputune.inside.messages import LOCAL_RANK_NAMES, OF_LAUNCHERS, Speaker, number_from
 from cputune.inside.meter import Meter
 
 OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
@@ -131,6 +131,21 @@ def _note_ipex(module: ModuleType, meter: Meter) -> None:
     module.optimize = optimize  # type: ignore[attr-defined]
 
 
+def tell_what_is_raised(meter: Meter) -> None:
+    """In a process that others run: say the exception that ends it, once torch is there.
+
+    A launcher has none in it; it ends because its rank did.
+    """
+    original = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if "torch" in sys.modules and kind.__name__ not in OF_LAUNCHERS:
+            meter.speaker.say({"event": "error", "kind": kind.__name__, "text": str(error)[:2000]})
+        original(kind, error, trace)
+
+    sys.excepthook = excepthook
+
+
 def run_script(argv: list[str]) -> int:
     """Run ``argv[0]`` as ``__main__`` with the rest as its arguments; its exit status.
 
@@ -146,9 +161,8 @@ def run_script(argv: list[str]) -> int:
     except SystemExit as exit_:
         status = _status(exit_.code)
         if status:
-            meter.speaker.say(
-                {"event": "error", "kind": "SystemExit", "text": f"exit status {status}"}
-            )
+            text = exit_.code if isinstance(exit_.code, str) else f"exit status {status}"
+            meter.speaker.say({"event": "error", "kind": "SystemExit", "text": text[:2000]})
             return status
     except KeyboardInterrupt:
         return 130

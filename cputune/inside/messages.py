@@ -168,6 +168,10 @@ class Raised(TypedDict):
     text: str
 
 
+OF_LAUNCHERS = ("CalledProcessError", "ChildFailedError")
+"""What accelerate and torchrun raise where a rank of theirs has failed."""
+
+
 class Ended(TypedDict):
     """The script came to its own end; ``seen`` holds "Trainer", "Accelerator", "Lightning"."""
 

@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Sequence
 
-from cputune.inside.messages import Raised
+from cputune.inside.messages import OF_LAUNCHERS, Raised
 from cputune.ranks.messages import Exit
 from cputune.steps import Crashed, Infeasible, NoMeasurement, OutOfMemory, TrialError
 
@@ -57,7 +57,39 @@ def failure(
         return OutOfMemory(f"a rank could not have memory{after}", details=tail)
     if status < 0:
         return Crashed(f"a rank died{after} of {_signal_name(-status)}", details=tail)
-    return Crashed(f"{script} ended{after} with exit status {status}", details=tail)
+    words = last_words(tail or "")
+    raised = _raised(words, after, script)
+    if raised is not None:
+        return raised[0](raised[1], details=tail, hopeless=raised[2])
+    ended = f"{script} ended{after} with exit status {status}"
+    return Crashed(f"{ended}: {words['text']}" if words["text"] else ended, details=tail)
+
+
+_EXCEPTION = re.compile(
+    r"(?:\[rank\d+\]:\s*)?(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt))(?::(?: (.*))?)?"
+)
+
+
+def last_words(tail: str) -> Raised:
+    """The last exception that a script wrote, else (of no kind) its last line.
+
+    Not those of its launcher.
+    """
+    lines: list[str] = []
+    raised: Raised | None = None
+    began = 0
+    for line in map(str.strip, tail.splitlines()):
+        if re.fullmatch(r"(?:\[rank\d+\]:\s*)?Traceback \(most recent call last\):", line):
+            began = len(lines)
+        found = _EXCEPTION.fullmatch(line)
+        if found and found[1] in OF_LAUNCHERS:
+            del lines[began:]
+            break  # what follows is the launcher's too
+        if found:
+            raised = {"event": "error", "kind": found[1], "text": found[2] or ""}
+        if line and not re.match(r"[EWI]\d{4} ", line):
+            lines.append(line)
+    return raised or {"event": "error", "kind": "", "text": lines[-1][:200] if lines else ""}
 
 
 def _raised(
@@ -66,15 +98,19 @@ def _raised(
     """What to raise for an exception of the script, the words, and whether it is hopeless."""
     kind, text = str(error.get("kind")), str(error.get("text", ""))
     line = text.strip().splitlines()[0][:200] if text.strip() else ""
-    if kind == "SystemExit":
+    if kind == "SystemExit" and (not line or line.startswith("exit status ")):
         return None
     if kind == "EOFError" and "reading a line" in text:
         return Crashed, f"{script} asks for input, and a trial has nobody to answer", True
     if kind == "MemoryError" or _NO_MEMORY.search(text):
         return OutOfMemory, f"a rank could not have memory{after}: {line or kind}", False
-    for pattern, why in _CAUSES:
+    for pattern, why, hopeless in _CAUSES:
         if pattern.search(text):
-            return Crashed, f"{script} {why} ({kind}: {line})", True
+            return Crashed, f"{script} {why} ({f'{kind}: ' if kind else ''}{line})", hopeless
+    if not kind:
+        return None
+    if kind == "SystemExit":
+        return Crashed, f"{script} ended{after}: {line}", False
     return (
         Crashed,
         f"{script} failed{after}: {kind}: {line}" if line else f"{script}: {kind}",
@@ -84,21 +120,32 @@ def _raised(
 
 _CAUSES = (
     (
+        re.compile(r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)"),
+        "asks for a GPU's precision: give it --use_cpu (use_cpu=True in code) and this launch "
+        "trains on the CPUs too",
+        False,  # every other plan sets it
+    ),
+    (
         re.compile(
             r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda\.is_available"
+            r"|(?i:\b(?:CUDA|GPUs?)\b.*\b(?:required|needed|not (?:available|found))"
+            r"|\b(?:requires?|needs?) (?:an? )?(?:NVIDIA |CUDA |GPU))"
         ),
         "needs a GPU: let the Trainer or the Accelerator choose the device, or take 'cpu'",
+        True,
     ),
     (
         re.compile(r"relative import with no known parent package"),
         "is part of a package: start it as a module, -m package.module",
+        True,
     ),
     (
         re.compile(r"(?i)deepspeed.* not (?:available|installed)|install.*deepspeed"),
         "uses DeepSpeed, which divides a model over accelerators: leave it out",
+        True,
     ),
 )
-"""Causes that lie in the script, whatever the plan, and the way out."""
+"""Causes that lie in the script, the way out, and whether every plan meets them."""
 
 
 def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:

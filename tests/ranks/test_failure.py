@@ -55,6 +55,51 @@ def test_failures_have_types_and_words(error: Exception, kind: type, words: str)
     assert words in str(error)
 
 
+ACCELERATE = """Loading weights: 100%
+Traceback (most recent call last):
+  File "sft.py", line 3, in <module>
+ValueError: Your setup doesn't support bf16/gpu. You need to assign use_cpu.
+Traceback (most recent call last):
+  File "bin/accelerate", line 8, in <module>
+subprocess.CalledProcessError: Command '['python', 'sft.py']' returned non-zero exit status 1.
+"""
+TORCHRUN = """[rank1]: Traceback (most recent call last):
+[rank1]: KeyError: 'labels'
+E1122 15:53:03.1 1 torch/elastic/api.py:901] failed (exitcode: 1) local_rank: 1
+Traceback (most recent call last):
+  File "bin/torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+====================
+t.py FAILED
+"""
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        (ACCELERATE, "asks for a GPU's precision: give it --use_cpu"),
+        (TORCHRUN.replace("[rank1]: KeyError: 'labels'", "no data"), "exit status 1: no data"),
+        (TORCHRUN, "t.py failed before its first step: KeyError: 'labels'"),
+        ("CUDA is on\n\n", "with exit status 1: CUDA is on"),
+        ("usage: t.py\nt.py: error: what is --foo", "exit status 1: t.py: error: what is --foo"),
+        ("", "t.py ended before its first step with exit status 1"),
+    ],
+)
+def test_the_cause_is_what_the_script_said_last_not_its_launcher(tail: str, said: str) -> None:
+    error = failure(1, tail=tail)
+    assert said in str(error)
+    assert not getattr(error, "hopeless", None)  # another plan may train
+
+
+def test_a_line_that_was_printed_may_be_a_known_cause() -> None:
+    assert "needs a GPU: let the Trainer" in str(failure(1, tail="CUDA is required\n"))
+
+
+def test_a_script_that_exits_with_words_is_told_by_them() -> None:
+    error = failure(1, errors=(raised("SystemExit", "wait for the data"),))
+    assert str(error) == "t.py ended before its first step: wait for the data"
+
+
 def test_a_script_that_has_said_its_exit_status_need_not_be_gone() -> None:
     error = why([], [raised("SystemExit", "exit status 2")], memory_kills=0, steps=0, script="t.py")
     assert str(error) == "t.py ended before its first step with exit status 2"

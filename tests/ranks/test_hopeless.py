@@ -34,6 +34,8 @@ def raised(kind: str, text: str) -> TrialError:
     [
         ("AssertionError", "Torch not compiled with CUDA enabled", "needs a GPU: let the Trainer"),
         ("RuntimeError", "Found no NVIDIA driver on your system.", "needs a GPU"),
+        ("SystemExit", "CUDA is required", "needs a GPU"),
+        ("EnvironmentError", "This example requires a GPU", "needs a GPU"),
         ("EOFError", "EOF when reading a line", "asks for input"),
         (
             "ImportError",

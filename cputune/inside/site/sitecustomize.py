@@ -14,9 +14,9 @@ if os.environ.get("CPUTUNE_TRIAL_SOCKET"):
     _root = os.path.dirname(os.path.dirname(os.path.dirname(_here)))
     if _root not in sys.path:
         sys.path.append(_root)
-    from cputune.inside.hooks import install
+    from cputune.inside.hooks import install, tell_what_is_raised
 
-    install()
+    tell_what_is_raised(install())
 del sys.modules[__name__]
 with contextlib.suppress(ImportError):
     importlib.import_module("sitecustomize")
