@@ -23,6 +23,7 @@ of all of them. It needs Python 3.7 and nothing else, and replaces itself (exec)
             seconds at most (meet.py, beside this file): one that cannot run ends them all.
 --look      only look whether the CPUs of all local ranks can be had here, and start nothing.
 --node K/N  for --look: this is host K of N, and with --meet the hosts meet, not their ranks.
+--which A,B only print which of these hosts this one is, from 0.
 --set K=V   set a variable that the launcher overwrites; --unset K removes one.
 """
 
@@ -67,7 +68,7 @@ class Options:
     hosts = ""
     node = "0/1"
     meet = ""
-    look = False
+    look = which = False
 
     def __init__(self, words: list[str]) -> None:
         self.cpus: list[str] = []
@@ -85,6 +86,9 @@ class Options:
             if not words:
                 break
             value = words.pop(0)
+            if word == "--which":
+                self.which, self.hosts = True, value
+                return
             if word in ("--launcher", "--bind", "--hosts", "--node", "--meet"):
                 setattr(self, word[2:], value)
             elif word in ("--cpus", "--ccl-cpus"):
@@ -209,7 +213,7 @@ def is_here(host: str) -> bool:
 def this_node(hosts: str, counted: int) -> int:
     """Which of the hosts this is; ``counted`` is the one that the ranks' numbers make it."""
     names = hosts.split(",") if hosts else []
-    if counted < len(names) and is_here(names[counted]):
+    if 0 <= counted < len(names) and is_here(names[counted]):
         return counted
     here = [position for position, name in enumerate(names) if is_here(name)]
     return here[0] if len(here) == 1 else counted
@@ -243,6 +247,16 @@ def together(options: Options, member: int, members: int, problem: tuple[str, st
 
 def main() -> None:
     options = Options(sys.argv[1:])
+    if options.which:
+        node = this_node(options.hosts, -1)
+        if node < 0:
+            name, known = socket.gethostname(), options.hosts.replace(",", ", ")
+            raise RankError(
+                f"this host, {name}, is not one alone of {known}",
+                "NODE_RANK=0 on the first of them, 1 on the next, and so on",
+            )
+        print(node)
+        return
     if options.look:
         node, members = (number(part, "--node K/N") for part in options.node.split("/", 1))
         shares = of_node(options.cpus, this_node(options.hosts, node)).split("/")

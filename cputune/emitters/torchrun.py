@@ -10,8 +10,10 @@ from cputune.emitters import shell
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 
 SEVERAL_NODES = """
-# Start this on every node, NODE_RANK=0 on {first}, 1 on the next, and so on.
+# Start this on every node: pdsh -w {all} FILE. Each finds which of them it is; NODE_RANK
+# (0 on the first, 1 on the next) says it where names and addresses do not.
 # All nodes must agree on the port, so it cannot be picked free here.
+[[ -n $node_rank ]] || node_rank=$("$python" "$here/rank.py" --which {all})
 if [[ ! $node_rank =~ ^[0-9]+$ ]] || ((node_rank >= {nodes})); then
   fail "NODE_RANK is not a number below {nodes}" "NODE_RANK=0 on the first node, 1 on the next"
 fi
@@ -47,7 +49,9 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     address = "127.0.0.1"
     if several:
         address = job.nodes[0].name
-        text += SEVERAL_NODES.format(first=address, nodes=plan.nodes)
+        text += SEVERAL_NODES.format(
+            all=shell.quote(",".join(node.name for node in job.nodes)), nodes=plan.nodes
+        )
         node_rank = '"$node_rank"'
     else:
         text += shell.FREE_PORT
@@ -70,7 +74,7 @@ TORCHRUN = Format(
     main="torchrun.sh",
     beside="nothing",
     fits="none of these",
-    start="`launch/torchrun.sh`, on every node",
+    start="`launch/torchrun.sh`, on every node (`pdsh`)",
     known_by=r"\btorchrun\b|torch\.distributed\.run\b",
     consumers=("bash", "launcher"),
     script=True,

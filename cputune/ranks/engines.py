@@ -2,8 +2,7 @@
 
 A trial is the launch that ``emit`` would write for its plan: the same files, started as an operator
 starts them. Only variables come on top: where the ranks report (address, token, interface), and
-whose turn it is. An engine says by which commands of this machine a launch begins (they run below a
-supervisor, which watches and ends them), and, of how those ended, which host was lost and why.
+whose turn it is. The commands of this machine by which a launch begins run below a supervisor.
 
 ======= ============ ==================================================================
 way     format       how it is started
@@ -14,7 +13,7 @@ srun    slurm.sh     here, inside our allocation: its srun is a step of it
 mpirun  mpirun.sh    here; its daemons go through an ssh that hands our variables on
 ======= ============ ==================================================================
 
-A launch of one host is held there, whichever way leads to it; so is one that runs as found.
+What runs as found is held on its host, whichever way leads there.
 """
 
 from __future__ import annotations
@@ -22,11 +21,13 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from cputune.emitters import render
 from cputune.emitters.format import Emission, EmittedFile
@@ -37,11 +38,12 @@ from cputune.inside import root_directory
 from cputune.inside.messages import TCP
 from cputune.options import Cluster
 from cputune.plan import Plan
+from cputune.ranks.failure import signal_name
 from cputune.ranks.messages import Exit, RankCommand
 from cputune.remote.ask import ask_each, far_command, script_text, sent_lines
 from cputune.remote.named import Node
 from cputune.remote.reach import Mpirun, Reach, Srun
-from cputune.steps import HostLost, Infeasible
+from cputune.steps import HostLost, Infeasible, TrialError
 from cputune.workload import Workload
 
 OWN_VARIABLES = (
@@ -89,6 +91,157 @@ class Launch:
     folder: Path
 
 
+class Engine(Protocol):
+    """Starts a launch over hosts, watches it, ends it, and says why it ended."""
+
+    @property
+    def format(self) -> str:
+        """What is emitted for it, and started."""
+
+    def start(self, launch: Launch) -> list[RankCommand]:
+        """The commands of this machine by which a launch begins. Raises HostLost."""
+
+    def watch(self, launch: Launch) -> str | None:
+        """What it waits for before its ranks run, in the engine's own words; None: nothing."""
+
+    def end(self, launch: Launch) -> None:
+        """Remove what it has put elsewhere, once the commands have ended."""
+
+    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
+        """What the engine knows of how the commands ended; None: nothing of its own."""
+
+
+def engine_of(reach: Reach, plan: Plan) -> Engine:
+    """Who starts a plan where this way leads; what runs as found, or on one host, is held there."""
+    if isinstance(reach, Srun) and not plan.as_found:
+        return Step(reach)
+    if isinstance(reach, Mpirun):
+        return ByMpirun(reach) if plan.nodes > 1 else Held(reach, "mpirun")
+    return Held(reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One command for each host, which holds the launch there (``remote/sent/hold.py``)."""
+
+    reach: Reach
+    format: str = "torchrun"
+
+    def start(self, launch: Launch) -> list[RankCommand]:
+        """As every verb: see ``Engine``."""
+        token, port, address = launch.home[len(TCP) :].split(":", 2)
+        ours = {n: v for n, v in launch.environment.items() if n not in OWN_VARIABLES}
+        told = reporting(launch.variables, HERE, ours.get("PYTHONPATH"))
+        meeting = str(random.randrange(*PORTS))
+        started = launch.argv or ("bash", f"{HERE}/{LAUNCH}/{launch.files[0].name}")
+        commands: list[RankCommand] = []
+        for number, node in enumerate(launch.nodes):
+            several = {"NODE_RANK": str(number), "PORT": meeting} if launch.plan.nodes > 1 else {}
+            asked = {
+                "files": all_files(launch),
+                "programs": [f"{LAUNCH}/{one.name}" for one in launch.files if one.executable],
+                "argv": [_moved(word) for word in started],
+                "env": {**ours, **told, **several},
+                "cwd": os.getcwd(),
+                "home": (address, int(port), token),
+            }
+            commands.append(
+                {
+                    "argv": list(self.reach.argv(node, far_command())),
+                    "env": {**launch.environment, **self.reach.variables},
+                    "cwd": os.getcwd(),
+                    "cpus": None,
+                    "fork": False,
+                    "input": sent_lines(script_text("hold.py"), asked).decode(),
+                }
+            )
+        return commands
+
+    def watch(self, launch: Launch) -> str | None:
+        """It waits for nobody."""
+
+    def end(self, launch: Launch) -> None:
+        """Who holds it leaves nothing."""
+
+    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
+        """A host is lost where what leads to it is: its own end is told above 128."""
+        for one in exits:
+            node, status = launch.nodes[one["rank"]], one["status"]
+            if status < 0:
+                died = signal_name(-status)
+                return HostLost(node.name, f"what leads there ({self.reach.name}) died of {died}")
+            if status == UNREACHABLE_STATUS:
+                return HostLost(node.name, self.reach.explain(node, status, one["tail"])[0])
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of the Slurm allocation that we are in: the script's own srun."""
+
+    reach: Srun
+    format: str = "slurm"
+
+    def start(self, launch: Launch) -> list[RankCommand]:
+        """As every verb: see ``Engine``."""
+        return [_started_here(launch, {"LAUNCH_DIR": str(launch.folder / LAUNCH)})]
+
+    def watch(self, launch: Launch) -> str | None:
+        """A step that shares its nodes waits for nobody."""
+
+    def end(self, launch: Launch) -> None:
+        """Its folder is ours."""
+
+    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
+        """The node that Slurm names as it ends a step."""
+        return _named_as_lost(self.reach, launch, exits)
+
+
+@dataclass(frozen=True, slots=True)
+class ByMpirun:
+    """The script's mpirun, here; its daemons go through an ssh that hands our variables on."""
+
+    reach: Mpirun
+    format: str = "mpirun"
+
+    def start(self, launch: Launch) -> list[RankCommand]:
+        """As every verb: see ``Engine``."""
+        _place(self.reach, launch)
+        return [_started_here(launch, {}, through=handing_on(launch))]
+
+    def watch(self, launch: Launch) -> str | None:
+        """It waits for nobody."""
+
+    def end(self, launch: Launch) -> None:
+        """Remove what was put on other hosts; those that are lost keep it."""
+        asked = {"folder": str(launch.folder), "files": None}
+        with contextlib.suppress(CputuneError):
+            ask_each(_others(launch), self.reach, script_text("place.py"), lambda _: asked)
+
+    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
+        """The host that its daemons name."""
+        return _named_as_lost(self.reach, launch, exits)
+
+
+def _named_as_lost(reach: Reach, launch: Launch, exits: Sequence[Exit]) -> HostLost | None:
+    """The host that one command for all names where it says that a way or a node has failed."""
+    for one in exits:
+        if one["status"] == 0:
+            continue
+        for node in launch.nodes:
+            lines = [line for line in one["tail"].splitlines() if node.name in line]
+            if LOST.search("\n".join(lines)):
+                return HostLost(node.name, reach.explain(node, one["status"], lines[-1])[0])
+    return None
+
+
+LOST = re.compile(
+    r"(?i)node failure|NODE_FAIL|not responding|No route to host|Connection (timed out|refused|"
+    r"reset|closed)|lost connection|unreachable|Could not resolve hostname|daemon.*(died|terminated)"
+)
+"""How srun, hydra, Open MPI and ssh say that a host is gone; the line names it."""
+
+
 def render_for(
     reach: Reach,
     plan: Plan,
@@ -106,43 +259,9 @@ def render_for(
         mpi=reach.dialect if isinstance(reach, Mpirun) else None,
     )
     try:
-        return render(plan, workload, format_of(reach, plan), asked)
+        return render(plan, workload, engine_of(reach, plan).format, asked)
     except UsageError as error:
         raise Infeasible(f"{error}: {error.hint}" if error.hint else str(error)) from error
-
-
-def format_of(reach: Reach, plan: Plan) -> str:
-    """What is emitted for an engine."""
-    if isinstance(reach, Srun):
-        return "slurm"
-    return "mpirun" if isinstance(reach, Mpirun) else "torchrun"
-
-
-def commands_of(reach: Reach, launch: Launch) -> list[RankCommand]:
-    """The commands of this machine by which a launch begins. Raises HostLost."""
-    if isinstance(reach, Srun) and launch.files:
-        return [_started_here(launch, {"LAUNCH_DIR": str(launch.folder / LAUNCH)})]
-    if isinstance(reach, Mpirun) and launch.plan.nodes > 1:
-        _place(reach, launch)
-        return [_started_here(launch, {}, through=handing_on(launch))]
-    return _held(reach, launch)
-
-
-def lost_host(reach: Reach, launch: Launch, exits: Sequence[Exit]) -> HostLost | None:
-    """The host that is not reached any more, as the end of what went to it tells."""
-    for one in exits:
-        if one["status"] == UNREACHABLE_STATUS and one["rank"] < len(launch.nodes):
-            node = launch.nodes[one["rank"]]
-            return HostLost(node.name, reach.explain(node, one["status"], one["tail"])[0])
-    return None
-
-
-def tidy(reach: Reach, launch: Launch) -> None:
-    """Remove what was put on other hosts; those that are lost keep it."""
-    if isinstance(reach, Mpirun) and launch.plan.nodes > 1:
-        asked = {"folder": str(launch.folder), "files": None}
-        with contextlib.suppress(CputuneError):
-            ask_each(_others(launch), reach, script_text("place.py"), lambda _: asked)
 
 
 def own_address(hosts: Sequence[str]) -> str:
@@ -217,37 +336,6 @@ def _started_here(
         "cpus": None,
         "fork": False,
     }
-
-
-def _held(reach: Reach, launch: Launch) -> list[RankCommand]:
-    """One command for each host, which holds the launch there."""
-    token, port, address = launch.home[len(TCP) :].split(":", 2)
-    ours = {n: v for n, v in launch.environment.items() if n not in OWN_VARIABLES}
-    told = reporting(launch.variables, HERE, ours.get("PYTHONPATH"))
-    meeting = str(random.randrange(*PORTS))
-    started = launch.argv or ("bash", f"{HERE}/{LAUNCH}/{launch.files[0].name}")
-    commands: list[RankCommand] = []
-    for number, node in enumerate(launch.nodes):
-        several = {"NODE_RANK": str(number), "PORT": meeting} if launch.plan.nodes > 1 else {}
-        asked = {
-            "files": all_files(launch),
-            "programs": [f"{LAUNCH}/{one.name}" for one in launch.files if one.executable],
-            "argv": [_moved(word) for word in started],
-            "env": {**ours, **told, **several},
-            "cwd": os.getcwd(),
-            "home": (address, int(port), token),
-        }
-        commands.append(
-            {
-                "argv": list(reach.argv(node, far_command())),
-                "env": {**launch.environment, **reach.variables},
-                "cwd": os.getcwd(),
-                "cpus": None,
-                "fork": False,
-                "input": sent_lines(script_text("hold.py"), asked).decode(),
-            }
-        )
-    return commands
 
 
 def _moved(word: str) -> str:

@@ -56,7 +56,7 @@ def failure(
     if tail and _NO_MEMORY.search(tail):
         return OutOfMemory(f"a rank could not have memory{after}", details=tail)
     if status < 0:
-        return Crashed(f"a rank died{after} of {_signal_name(-status)}", details=tail)
+        return Crashed(f"a rank died{after} of {signal_name(-status)}", details=tail)
     words = last_words(tail or "")
     raised = _raised(words, after, script)
     if raised is not None:
@@ -175,7 +175,8 @@ def _tail(text: str, lines: int = 40) -> str | None:
     return "\n".join(text.strip().splitlines()[-lines:]) or None
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -54,6 +54,7 @@ class Job:
         profiles: where the time of each rank went, where that was asked for.
         on_end: called once all of it has ended.
         say_why: what its engine knows of how its processes ended; None: nothing.
+        waits_for: what its engine waits for before its ranks run, in its words; None: nothing.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Job:
         self._on_note = on_note
         self.on_end: Callable[[], None] = lambda: None
         self.say_why: Callable[[Sequence[Exit]], TrialError | None] = lambda exits: None
+        self.waits_for: Callable[[], str | None] = lambda: None
         self._gather = Gather(ranks)
         self._started = 0
         self._ended = False
@@ -170,7 +172,8 @@ class Job:
                 raise self._timed_out(f"no first step in {patience.startup:.0f} s", patience)
             time_left = seconds_left() + self._slowest
             if time_left <= 0:
-                raise TimeUp(BEFORE_ITS_FIRST_STEP)
+                waits = None if self.states else self.waits_for()
+                raise TimeUp(f"while it waited for {waits}" if waits else BEFORE_ITS_FIRST_STEP)
             left = min(left, time_left)
             if self._gather.count == 0:
                 if idle.hangs:
@@ -289,6 +292,8 @@ class Job:
         return max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
 
     def _timed_out(self, reason: str, patience: Patience) -> TimedOut:
+        if not self.states and (waits := self.waits_for()):
+            reason += f": it waits for {waits}"
         tails = self.end()
         silent = sorted(set(range(self._world)) - set(self.states))
         if self._gather.count:

@@ -301,9 +301,11 @@ class ProcessRunner:
         )
         supervisor = self._supervisors.ready(dict(os.environ), (), self._seconds_left())
         job = self._job_below(supervisor, plan, hosts=[node.name for node in nodes])
-        job.on_end = lambda: engines.tidy(hosts.reach, launch)
-        job.say_why = lambda exits: engines.lost_host(hosts.reach, launch, exits)
-        job.start(engines.commands_of(hosts.reach, launch))
+        engine = engines.engine_of(hosts.reach, plan)
+        job.on_end = lambda: engine.end(launch)
+        job.say_why = lambda exits: engine.why(launch, exits)
+        job.waits_for = lambda: engine.watch(launch)
+        job.start(engine.start(launch))
         return job
 
     def _job_below(self, supervisor: Supervisor, plan: Plan, hosts: Sequence[str] = ()) -> Job:

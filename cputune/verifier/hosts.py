@@ -18,7 +18,7 @@ from cputune.errors import CputuneError
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE, site_directory
 from cputune.plan import Plan
-from cputune.ranks.engines import HERE, Launch, commands_of, is_here, ssh_handing_on
+from cputune.ranks.engines import HERE, Held, Launch, is_here, ssh_handing_on
 from cputune.ranks.messages import RankCommand
 from cputune.remote.ask import ask_each
 from cputune.remote.named import Node
@@ -112,6 +112,6 @@ def on_every_host(
             home=reporting[SOCKET_VARIABLE],
             folder=path.parent,
         )
-        return commands_of(Ssh(words=tuple(ssh)), launch)
+        return Held(Ssh(words=tuple(ssh))).start(launch)
 
     return begin

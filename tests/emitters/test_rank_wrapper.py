@@ -141,6 +141,16 @@ def test_a_host_that_the_plan_does_not_know_is_told() -> None:
     assert "host 2 has no CPUs: the plan is for 2" in answer.stderr
 
 
+def test_it_prints_which_of_the_hosts_it_is_on() -> None:
+    here = socket.gethostname()
+    assert start("--which", f"somewhere.invalid,{here}").stdout == "1\n"
+    for hosts in ("somewhere.invalid", f"{here},localhost"):  # none of them, two of them
+        told = start("--which", hosts)
+        assert told.returncode == 3
+        assert "is not one alone of" in told.stderr
+        assert "NODE_RANK=0" in told.stderr
+
+
 def test_an_outer_rank_does_not_beat_the_launcher() -> None:
     _, _, variables = seen("--launcher", "mpi", "--cpus", f"{LAST}/{LAST}", **MPICH, RANK="9")
     assert variables["RANK"] == "5"

@@ -51,11 +51,8 @@ def test_mpi_trains_a_recipe_to_its_end(mpi_hosts: Cluster, format: str, tmp_pat
 
 
 def on_both(hosts: Cluster, script: Path, *arguments: str) -> None:
-    """Start the script of torchrun on each host, with the rank of its node, to the end."""
-    started = [
-        hosts.start(name, [str(script), *arguments], env={"NODE_RANK": str(node)})
-        for node, name in enumerate(hosts.names)
-    ]
+    """Start the script of torchrun on each host, as pdsh does, to the end."""
+    started = [hosts.start(name, [str(script), *arguments]) for name in hosts.names]
     for each in started:
         out, err = each.communicate(timeout=240)
         assert each.returncode == 0, f"{out[-2000:]}\n{err[-4000:]}"
