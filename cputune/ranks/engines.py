@@ -237,7 +237,7 @@ def _named_as_lost(reach: Reach, launch: Launch, exits: Sequence[Exit]) -> HostL
 
 LOST = re.compile(
     r"(?i)node failure|NODE_FAIL|not responding|No route to host|Connection (timed out|refused|"
-    r"reset|closed)|lost connection|unreachable|Could not resolve hostname|daemon.*(died|terminated)"
+    r"reset|closed)|lost connection|unreachable|Could not resolve hostname|daemon.*terminated"
 )
 """How srun, hydra, Open MPI and ssh say that a host is gone; the line names it."""
 

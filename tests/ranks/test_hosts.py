@@ -82,7 +82,7 @@ def test_the_ranks_of_all_hosts_are_one_job_and_a_lost_host_ends_it(
         away = max(psutil.Process().children(recursive=True), key=_is_way)
         away.send_signal(19)
         away.kill()
-        with pytest.raises(HostLost, match="was lost: what leads there .* died of SIGKILL"):
+        with pytest.raises(HostLost, match=r"was lost: what leads there .* died of SIGKILL"):
             list(islice(steps, 100_000))
     assert not training()
     with pytest.raises(HostLost):
