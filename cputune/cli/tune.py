@@ -315,12 +315,10 @@ def _say_beforehand(facts: HostFacts) -> None:
     from cputune.doctor.checks.libraries import allocator_missing
 
     for finding in diagnose(facts).findings:
-        more = f"(`cputune doctor --explain {finding.code}`)"
-        if finding.severity is Severity.ERROR:
-            tell(f"warning: {finding.title} {more}")
-        elif finding.code == allocator_missing.code:
-            command = f": `{finding.command}`" if finding.command else ""
-            tell(f"note: {finding.title}{command} {more}")
+        wrong = finding.severity is Severity.ERROR
+        if wrong or finding.code == allocator_missing.code:
+            tell(f"{'warning' if wrong else 'note'}: {finding.title}:")
+            tell(f"  cputune doctor --explain {finding.code}")
 
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:

@@ -211,7 +211,7 @@ def test_what_cannot_be_tried_is_named_before_the_first_trial(
     monkeypatch.setattr("cputune.probing.probe", lambda host=None: facts)
     before = cputune("tune", "--budget", "1").err.partition("trial 0:")[0]
     assert "note: tcmalloc is not installed" in before
-    assert "`cputune doctor --explain allocator-missing`" in before
+    assert "  cputune doctor --explain allocator-missing\n" in before
 
 
 class TestDryRun:
@@ -288,8 +288,8 @@ class TestBadInput:
     ) -> None:
         from cputune.cli import tune
 
-        known = tune.find_spec
-        monkeypatch.setattr(tune, "find_spec", lambda n: None if n == package else known(n))
+        monkeypatch.setattr(tune, "has_module", lambda name: name != package)
+        monkeypatch.setattr(tune, "find_spec", lambda name: None if name == package else object())
         ended = cputune("tune")
         assert ended.code == 3
         assert f"tuning needs {package}, which is not installed" in ended.err
@@ -301,7 +301,8 @@ class TestBadInput:
         from cputune.cli import tune
 
         needed = []
-        monkeypatch.setattr(tune, "find_spec", lambda name: needed.append(name) or True)
+        for who in ("has_module", "find_spec"):
+            monkeypatch.setattr(tune, who, lambda name: needed.append(name) or True)
         Path("train.py").write_text("")
         cputune("tune", "--budget", "2", "--", "train.py")
         assert needed == ["torch", "optuna"]
