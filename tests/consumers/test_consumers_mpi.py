@@ -24,6 +24,12 @@ THROUGH = [
     *(pytest.param(name, "accelerate", marks=THOROUGH) for name in LAUNCHERS[1:]),
 ]
 """Each MPI; accelerate starts it, too, and is tried with one of them where time is short."""
+ONCE = [
+    ("mpich", "mpirun"),
+    *(pytest.param(name, "mpirun", marks=THOROUGH) for name in LAUNCHERS[1:]),
+    *(pytest.param(name, "accelerate", marks=THOROUGH) for name in LAUNCHERS),
+]
+"""The same, where a training is started: one in the suite, all by ``make test-consumers``."""
 
 
 @pytest.mark.parametrize(("launcher_path", "mpi"), [*NAMED, *FOUND], indirect=["launcher_path"])
@@ -51,7 +57,7 @@ def test_ranks_see_the_plan_and_add_up(launcher_path, mpi, write, witness, envir
         assert rank["environment"]["LOCAL_WORLD_SIZE"] == "2"
 
 
-@pytest.mark.parametrize(("launcher_path", "format"), THROUGH, indirect=["launcher_path"])
+@pytest.mark.parametrize(("launcher_path", "format"), ONCE, indirect=["launcher_path"])
 def test_the_recipe_trains_as_planned(launcher_path, format, write, tiny, monkeypatch):
     monkeypatch.setenv("PATH", launcher_path)
     directory = write(format, two_ranks(), tiny)
@@ -63,15 +69,8 @@ def test_the_recipe_trains_as_planned(launcher_path, format, write, tiny, monkey
     assert not [name for name in os.listdir(directory) if name == "out"]
 
 
-@pytest.mark.parametrize(
-    ("launcher_path", "format"),
-    [
-        ("mpich", "mpirun"),
-        *(pytest.param(name, "mpirun", marks=THOROUGH) for name in LAUNCHERS[1:]),
-        pytest.param("mpich", "accelerate", marks=THOROUGH),
-    ],
-    indirect=["launcher_path"],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("launcher_path", "format"), ONCE, indirect=["launcher_path"])
 def test_the_recipe_trains_to_its_end(launcher_path, format, write, tiny, tmp_path, environment):
     directory = write(format, two_ranks(), tiny)
     out = tmp_path / "a model"
@@ -131,7 +130,7 @@ def until(true):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(("launcher_path", "format"), THROUGH, indirect=["launcher_path"])
+@pytest.mark.parametrize(("launcher_path", "format"), ONCE, indirect=["launcher_path"])
 def test_a_signal_to_the_script_alone_ends_its_ranks(
     launcher_path, format, write, tiny, tmp_path, environment
 ):

@@ -74,6 +74,7 @@ def test_two_tuners_of_which_one_is_killed(postgres: Server, tmp_path: Path) -> 
     assert running(postgres) == "0"
 
 
+@pytest.mark.thorough
 def test_three_that_begin_at_once_make_the_tables_and_measure_no_plan_twice(
     postgres: Server, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_three_that_begin_at_once_make_the_tables_and_measure_no_plan_twice(
     assert PASSWORD not in everything
 
 
+@pytest.mark.thorough
 def test_a_server_that_goes_away_for_a_while_loses_no_trial(
     postgres: Server, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_two_pods_of_one_rank_train_as_planned(format, write, tiny):
     )
 
 
+@pytest.mark.thorough
 def test_the_command_line_says_the_same(write, tiny, tmp_path):
     single = Plan(
         processes_per_node=1, threads_per_process=1, precision="bf16", cpus=two_ranks().cpus[:1]
