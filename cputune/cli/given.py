@@ -40,8 +40,8 @@ DEFAULT_RESULT = Path("cputune.json")
 SLURM, NONE = "slurm", "none"
 """In the place of names: the hosts of our Slurm allocation; no others than this machine."""
 
-STEP = "SLURM_STEP_ID"
-"""Set inside of a step: there each rank is a process of its own, which asks for no other hosts."""
+TASKS = "SLURM_STEP_NUM_TASKS"
+"""Set inside of a step: one of several is a rank of it, which asks for no other hosts."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -99,8 +99,10 @@ def chosen_hosts(
 ) -> Hosts | None:
     """What the options say; None where this machine alone is meant.
 
-    Without names those of the Slurm allocation that we are in, where it has several and
-    ``allocation``. Raises UsageError, and CannotError where no way leads to other hosts.
+    Without names those of the Slurm allocation that we are in, unless this machine is the only
+    one of it, or ``allocation`` is false.
+
+    Raises UsageError, and CannotError where no way leads to other hosts.
     """
     named = hosts is not None or hostfile is not None
     nodes = asked_hosts(hosts, hostfile) if named else _of_our_job() if allocation else ()
@@ -143,10 +145,15 @@ def read_hostfile(path: Path) -> tuple[Node, ...]:
 
 
 def _of_our_job() -> tuple[Node, ...]:
-    """The nodes of our Slurm allocation, where it has several and we are no rank in it."""
+    """The nodes of our Slurm allocation, where we are no rank in it and it is not this one alone.
+
+    On a login node an allocation of one node means that node.
+    """
+    from cputune.ranks.engines import is_here
+
     host = LiveHost()
-    nodes = () if STEP in host.environment() else allocated_nodes(host)
-    return nodes if len(nodes) > 1 else ()
+    nodes = allocated_nodes(host) if host.environment().get(TASKS, "1") == "1" else ()
+    return nodes if len(nodes) > 1 or not all(is_here(node.name) for node in nodes) else ()
 
 
 def _nothing_else() -> bool:

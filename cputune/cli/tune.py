@@ -117,8 +117,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
             "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
         )
     ways = {name: typed[name] for name in ("hosts", "hostfile", "through", "ssh", "host_timeout")}
-    # A tune inside an allocation measures the node that it is on.
-    named = chosen_hosts(**ways, allocation=False)
+    named = chosen_hosts(**ways, allocation=root is None)
     if root is not None and named:
         raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
     destination = None if typed["output"] == "-" else Path(typed["output"])

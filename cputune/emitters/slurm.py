@@ -1,7 +1,9 @@
 """``slurm``: a batch script for sbatch, one srun task for each rank.
 
 Slurm copies the script away before it runs, so its companions are looked for where it was
-submitted; SLURM_CPUS_PER_TASK is not inherited by srun since Slurm 22.05.
+submitted. A step says its own nodes, CPUs, binding and overlap: what salloc, sbatch or an outer
+step was asked for stands in variables that srun reads (SLURM_EXACT, SRUN_CPUS_PER_TASK,
+SLURM_CPU_BIND), and would cut a node to one CPU.
 """
 
 from __future__ import annotations
@@ -41,8 +43,20 @@ done
   fail "rank.py is not beside the script that was submitted" "LAUNCH_DIR=DIR sbatch slurm.sh"
 """
 
+STEP = r"""
+# The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
+unset SLURM_EXACT SLURM_EXCLUSIVE "${{!SLURM_CPU_BIND@}}"
+export SLURM_OVERLAP=1
+cpus=$(tr , '\n' <<<"${{SLURM_JOB_CPUS_PER_NODE:-0}}" | sed 's/(.*//' | sort -n | head -n 1)
+each=$((cpus / {ranks}))
+((each >= {least})) || each={least}
+export SRUN_CPUS_PER_TASK=$each
+"""
+
 ADDRESS = r"""
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# LAUNCH_NODES: those of the allocation that take part, where not all do.
+nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST}
+MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
 export MASTER_ADDR MASTER_PORT=$port
 """
 
@@ -61,10 +75,14 @@ def emit_slurm(job: LaunchJob) -> tuple[EmittedFile, ...]:
     text += shell.STRICT + FIND_COMPANIONS + shell.python(job) + shell.clear()
     text += shell.oneccl(job) + shell.training(job) + NO_COLON
     text += "\n" + shell.exports(shell.variables(job))
-    text += f"export SRUN_CPUS_PER_TASK={cpus_per_task(job)}\n"
+    siblings = 1 if job.on_siblings else job.threads_per_core
+    ranks = plan.processes_per_node * siblings
+    text += STEP.format(ranks=ranks, least=cpus_per_task(job))
     text += shell.FREE_PORT + ADDRESS
     launch = [
-        f"srun --ntasks={plan.world_size} --ntasks-per-node={plan.processes_per_node}",
+        f"srun --nodes={plan.nodes} --ntasks={plan.world_size}",
+        f'--ntasks-per-node={plan.processes_per_node} --cpus-per-task="$each"',
+        '${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}',
         "--cpu-bind=cores --distribution=block:block --export=ALL",
         "--kill-on-bad-exit=1",  # else the ranks of other nodes wait for one that has failed
     ]

@@ -184,7 +184,9 @@ class Step:
 
     def start(self, launch: Launch) -> list[RankCommand]:
         """As every verb: see ``Engine``."""
-        return [_started_here(launch, {"LAUNCH_DIR": str(launch.folder / LAUNCH)})]
+        nodes = ",".join(node.name for node in launch.nodes)
+        told = {"LAUNCH_DIR": str(launch.folder / LAUNCH), "LAUNCH_NODES": nodes}
+        return [_started_here(launch, told)]
 
     def watch(self, launch: Launch) -> str | None:
         """A step that shares its nodes waits for nobody."""

@@ -1,118 +1,177 @@
 """Which hosts are meant: ``--hosts``, a host file in any dialect, or a Slurm allocation.
 
-    node1                 # a comment
-    node2 slots=2         Open MPI
-    node3:2               Intel MPI, MPICH
-    [fd00::4]:2           an IPv6 address; bare, ``fd00::4``, it has no slots
+    node1                       # a comment
+    node2 slots=2               Open MPI; max_slots, cpu, count, user, username are read too
+    node3:2                     Intel MPI, MPICH (binding, ifname are mpirun's alone)
+    [fd00::4]:2                 an IPv6 address; bare, ``fd00::4``, it has no slots
+    cn[01-04,07]-ib             ranges, as Slurm and pdsh write them
+    me@node4                    who logs in, by ssh
+    @rack1                      a group of ClusterShell, where its ``nodeset`` is installed
 
-A host that stands twice in a file has the slots of both lines, as with every launcher.
+The number behind a colon is slots, as in every host file; a port stands in ``~/.ssh/config``. A
+host that stands twice in a file has the slots of both lines, as with every launcher.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from cputune.errors import CannotError, UsageError
-from cputune.host import Command, Host
+from cputune.host import Host
 
 _NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
-_SLOTS = re.compile(r"(slots|max_slots|max-slots|cpu|count)\s*=\s*([0-9]+)\Z")
+_SLOTS = re.compile(r"(?:slots|cpu|count)\s*=\s*([0-9]+)\Z")
+_USER = re.compile(r"(?:user|username|user_name)=([A-Za-z_][A-Za-z0-9_.-]*)\Z")
+_OF_MPIRUN = re.compile(r"(?:max[_-]slots=[0-9]+|(?:binding|ifname)=[A-Za-z0-9_.:+-]+)\Z")
+_GROUP = re.compile(r"@[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+_NUMBERS = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
+_RANGE = re.compile(rf"\[({_NUMBERS}(?:,{_NUMBERS})*)\]")
+_BETWEEN = re.compile(r",(?![^\[\]]*\])")
+"""A comma that stands in no bracket."""
+
+MOST_HOSTS = 1 << 16
 _MOST_DIGITS = 9
 """Python refuses to read a number of thousands of digits."""
 
 SLURM_NODES = "SLURM_JOB_NODELIST"
-SLURM_SECONDS = 20.0
+GROUP_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine of a host file and the ranks it takes; None where it does not say."""
+    """One machine that is named.
+
+    Attributes:
+        slots: the ranks that it takes; None where that is not said.
+        user: who logs in there, for ssh; None leaves it to its settings.
+        cpus: those that our Slurm job has there; None outside of one.
+    """
 
     name: str
     slots: int | None = None
+    user: str | None = None
+    cpus: int | None = None
 
 
 def parse_hostfile(text: str, *, where: str = "the host file") -> tuple[Node, ...]:
     """Read a host file. Raises UsageError with the line that is wrong."""
-    found: dict[str, int | None] = {}
+    found: list[Node] = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         words = line.split("#", 1)[0].split()
         if not words:
             continue
         place = f"{where}, line {number}"
-        name, slots = _host(words[0], place)
-        for word in words[1:]:
-            match = _SLOTS.match(word)
-            if not match:
-                raise UsageError(
-                    f"{place}: cannot read {word!r}", hint="write `host slots=N` or `host:N`"
-                )
-            if match[1] in ("slots", "cpu", "count"):
-                slots = _slots(match[2], place)
-        if slots == 0:
-            raise UsageError(f"{place}: {name} has no slots", hint="leave the line out")
-        _add(found, name, slots)
-    return _nodes(found, where)
+        for node in _named(words[0], place):
+            for word in words[1:]:
+                if match := _SLOTS.match(word):
+                    node = replace(node, slots=_slots(match[1], place))
+                elif match := _USER.match(word):
+                    node = replace(node, user=match[1])
+                elif not _OF_MPIRUN.match(word):
+                    raise UsageError(
+                        f"{place}: cannot read {word!r}", hint="write `host slots=N` or `host:N`"
+                    )
+            if node.slots == 0:
+                raise UsageError(f"{place}: {node.name} has no slots", hint="leave the line out")
+            found.append(node)
+    return _each_once(found, where)
 
 
-def parse_hosts(text: str) -> tuple[Node, ...]:
-    """Read ``--hosts a,b:2,[::1]:2``. Raises UsageError."""
-    found: dict[str, int | None] = {}
-    for word in text.split(","):
-        if word.strip():
-            _add(found, *_host(word.strip(), "--hosts"))
-    return _nodes(found, "--hosts")
+def parse_hosts(text: str, *, where: str = "--hosts") -> tuple[Node, ...]:
+    """Read ``--hosts a,b:2,n[1-4],[::1]:2``. Raises UsageError."""
+    return _each_once(_listed(text, where), where)
 
 
 def parse_distinct_hosts(text: str) -> tuple[Node, ...]:
     """As ``parse_hosts``, where each host is asked for once. Raises UsageError."""
-    names = [_host(word.strip(), "--hosts")[0] for word in text.split(",") if word.strip()]
+    names = [node.name for node in _listed(text, "--hosts")]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"--hosts names {twice} twice", hint="name each host once; slots as a:2")
     return parse_hosts(text)
 
 
+def _listed(text: str, where: str) -> list[Node]:
+    return [n for word in _BETWEEN.split(text) if word.strip() for n in _named(word.strip(), where)]
+
+
+def _named(word: str, place: str) -> list[Node]:
+    """The hosts that one word names."""
+    if _GROUP.fullmatch(word):
+        return [_host(name, place) for name in _of_group(word)]
+    words = list(islice(_expanded(word), MOST_HOSTS + 1))
+    if len(words) > MOST_HOSTS:
+        raise UsageError(f"{place}: {word[:60]} names too many hosts", hint="write a smaller range")
+    if not words:
+        raise UsageError(f"{place}: {word[:60]} names no host", hint="write it as n[1-4]")
+    return [_host(name, place) for name in words]
+
+
+def _expanded(word: str) -> Iterator[str]:
+    """``cn[01-03]-ib`` as names, the last range the fastest."""
+    match = _RANGE.search(word)
+    if match is None:
+        yield word
+        return
+    for number in _numbers(match[1]):
+        for behind in _expanded(word[match.end() :]):
+            yield word[: match.start()] + number + behind
+
+
+def _numbers(group: str) -> Iterator[str]:
+    for part in group.split(","):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            yield str(number).zfill(len(first))
+
+
+def _of_group(word: str) -> list[str]:
+    """The hosts of a group, by ClusterShell. Raises CannotError."""
+    hint = "install ClusterShell (Debian: clustershell), or name the hosts"
+    try:
+        done = subprocess.run(
+            ["nodeset", "--expand", word], capture_output=True, text=True, timeout=GROUP_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        what = f"nodeset does not tell the hosts of {word}: {error}"
+        raise CannotError(what, hint=hint) from None
+    if done.returncode or not done.stdout.strip():
+        said = done.stderr.strip().splitlines()[-1:] or ["it names no host"]
+        raise CannotError(f"nodeset does not tell the hosts of {word}: {said[0]}", hint=hint)
+    return done.stdout.split()
+
+
 def allocated_nodes(host: Host) -> tuple[Node, ...]:
     """The nodes of the Slurm allocation that we are in; none outside of one.
 
-    Raises CannotError where Slurm does not tell their names.
+    Raises UsageError where Slurm names them in a way that is not known.
     """
     variables = host.environment()
     listed = variables.get(SLURM_NODES)
     if not listed:
         return ()
-    names = _expanded(host, listed)
-    ranks = _slurm_slots(variables, len(names))
-    return tuple(Node(name=name, slots=ranks) for name in names)
+    nodes = parse_hosts(listed, where=SLURM_NODES)
+    ranks = _counts(variables.get("SLURM_TASKS_PER_NODE", ""))
+    alike = ranks[0] if len(ranks) == len(nodes) and len(set(ranks)) == 1 else None
+    cpus = _counts(variables.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    known: Sequence[int | None] = cpus if len(cpus) == len(nodes) else [None] * len(nodes)
+    return tuple(replace(node, slots=alike, cpus=of) for node, of in zip(nodes, known, strict=True))
 
 
-def _expanded(host: Host, listed: str) -> tuple[str, ...]:
-    """``cn[01-03]`` as names, by scontrol where there is a bracket."""
-    if "[" not in listed:
-        return tuple(dict.fromkeys(name for name in listed.split(",") if name))
-    ask = Command(argv=("scontrol", "show", "hostnames", listed), timeout_seconds=SLURM_SECONDS)
-    try:
-        done = host.run(ask)
-        said = done.stderr.strip()
-    except OSError as error:
-        done, said = None, error.strerror or str(error)
-    names = () if done is None or done.returncode != 0 else tuple(done.stdout.split())
-    if not names:
-        raise CannotError(
-            f"scontrol does not tell the hosts of {SLURM_NODES}={listed}: {said or 'no answer'}",
-            hint="name them: --hosts a,b",
-        )
-    return names
-
-
-def _slurm_slots(variables: Mapping[str, str], nodes: int) -> int | None:
-    """Tasks on each node, where the job has the same number on all (``2(x4)``)."""
-    told = re.fullmatch(r"(\d{1,6})(?:\(x(\d+)\))?", variables.get("SLURM_TASKS_PER_NODE", ""))
-    return int(told[1]) if told and int(told[2] or 1) == nodes else None
+def _counts(text: str) -> list[int]:
+    """Slurm's numbers for each node (``2(x4),1``), in their order; empty where there are none."""
+    found: list[int] = []
+    for word in text.split(","):
+        told = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", word)
+        if told is None:
+            return []
+        found += [int(told[1])] * int(told[2] or 1)
+    return found
 
 
 def choose(nodes: tuple[Node, ...], wanted: int, ranks: int) -> tuple[Node, ...]:
@@ -134,29 +193,31 @@ def choose(nodes: tuple[Node, ...], wanted: int, ranks: int) -> tuple[Node, ...]
     return chosen
 
 
-def _add(found: dict[str, int | None], name: str, slots: int | None) -> None:
-    if name in found:
-        before = found[name]
-        found[name] = (1 if before is None else before) + (1 if slots is None else slots)
-    else:
-        found[name] = slots
-
-
-def _nodes(found: dict[str, int | None], where: str) -> tuple[Node, ...]:
+def _each_once(named: Sequence[Node], where: str) -> tuple[Node, ...]:
+    found: dict[str, Node] = {}
+    for node in named:
+        before = found.get(node.name)
+        if before is not None:
+            both = [1 if one.slots is None else one.slots for one in (before, node)]
+            node = replace(node, slots=sum(both), user=node.user or before.user)
+        found[node.name] = node
     if not found:
         raise UsageError(f"{where} names no host", hint="one host on each line, `host slots=N`")
-    return tuple(Node(name=name, slots=slots) for name, slots in found.items())
+    return tuple(found.values())
 
 
-def _host(word: str, place: str) -> tuple[str, int | None]:
-    name, slots = word, ""
-    if word.startswith("["):
-        name, bracket, rest = word[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
+def _host(word: str, place: str) -> Node:
+    user, at, rest = word.rpartition("@")
+    if at and not _USER.match(f"user={user}"):
+        raise _no_host(word, place)
+    name, slots = rest, ""
+    if rest.startswith("["):
+        name, bracket, behind = rest[1:].partition("]")
+        if not bracket or (behind and not behind.startswith(":")):
             raise _no_host(word, place)
-        slots = rest[1:]
-    elif word.count(":") == 1:
-        name, _, slots = word.partition(":")
+        slots = behind[1:]
+    elif rest.count(":") == 1:
+        name, _, slots = rest.partition(":")
     if ":" in name:
         try:
             ipaddress.IPv6Address(name)
@@ -168,7 +229,7 @@ def _host(word: str, place: str) -> tuple[str, int | None]:
         raise UsageError(
             f"{place}: {slots!r} is not a number of slots", hint="write `host:2` or `host slots=2`"
         )
-    return name, _slots(slots, place) if slots else None
+    return Node(name=name, slots=_slots(slots, place) if slots else None, user=user or None)
 
 
 def _slots(digits: str, place: str) -> int:

@@ -76,23 +76,34 @@ class Ssh:
         )
         set_ = [word for option in options for word in ("-o", option)]
         # With -n or a terminal the agent would have no standard input of its own.
-        return (*self.words, "-T", *set_, node.name, shlex.join(program))
+        there = f"{node.user}@{node.name}" if node.user else node.name
+        return (*self.words, "-T", *set_, there, shlex.join(program))
 
     def explain(self, node: Node, code: int | None, said: str) -> Explained:
         return _first(_SSH_SAYS, node, said) or _common(node, code, said)
 
 
+INHERITED = (
+    "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_HINT",
+    "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_CORE", "SLURM_THREADS_PER_CORE", "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+)  # fmt: skip
+"""What salloc or an outer step was asked for, and srun would ask for again: a node cut to a CPU."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Srun:
-    """One step of the Slurm allocation that we are in; it shares what the job has on the node."""
+    """One step of the Slurm allocation that we are in; it has all CPUs of the job on the node."""
 
     program: str = "srun"
     name: str = "srun"
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def argv(self, node: Node, program: Sequence[str]) -> tuple[str, ...]:
+        unset = [word for name in INHERITED for word in ("-u", name)]
         where = ("-w", node.name, "-N1", "-n1", "--overlap", "--cpu-bind=none", "--quiet")
-        return (self.program, *where, *program)
+        cpus = () if node.cpus is None else (f"--cpus-per-task={node.cpus}",)
+        return ("env", *unset, self.program, *where, *cpus, *program)
 
     def explain(self, node: Node, code: int | None, said: str) -> Explained:
         return _first(_SRUN_SAYS, node, said) or _common(node, code, said)

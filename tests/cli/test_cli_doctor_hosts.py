@@ -114,6 +114,6 @@ def test_inside_an_allocation_its_hosts_are_meant(
         "node1",
         "nowhere",
     ]
-    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     assert run(monkeypatch, "--json", "--fail-on", "never") == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "cputune.doctor/1"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from emit_machines import one_socket
 from hypothesis import given
@@ -36,6 +38,41 @@ a_b.example.com.
     )
 
 
+def test_a_host_file_of_hydra_and_one_of_open_mpi() -> None:
+    text = "a:2 binding=user:0 ifname=eth1\nb slots=4 max_slots=8 username=me\n"
+    assert parse_hostfile(text) == (Node(name="a", slots=2), Node(name="b", slots=4, user="me"))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a[01-04]", "a01 a02 a03 a04"),
+        ("cn[01-02,05]-ib,x", "cn01-ib cn02-ib cn05-ib x"),
+        ("r[1-2]n[8-10]", "r1n8 r1n9 r1n10 r2n8 r2n9 r2n10"),
+        ("me@a,b:22", "a b"),
+        ("n[1-2]:4", "n1 n2"),
+    ],
+)
+def test_ranges_users_and_slots_as_operators_write_them(text: str, names: str) -> None:
+    assert [node.name for node in parse_hosts(text)] == names.split()
+
+
+def test_a_group_of_clustershell_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    nodeset = tmp_path / "nodeset"
+    nodeset.write_text('#!/bin/sh\n[ "$2" = @rack1 ] && echo n1 n2 || echo no such >&2\n')
+    nodeset.chmod(0o755)
+    assert [node.name for node in parse_hosts("@rack1,n3")] == ["n1", "n2", "n3"]
+    with pytest.raises(CputuneError, match="hosts of @rack2: no such"):
+        parse_hosts("@rack2")
+    nodeset.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CputuneError, match="nodeset does not tell"):
+        parse_hosts("@rack1")
+
+
 def test_a_host_that_stands_there_twice_has_the_slots_of_both() -> None:
     assert parse_hostfile("a\nb slots=2\na\nb:3\n") == (
         Node(name="a", slots=2),
@@ -59,6 +96,11 @@ def test_a_host_that_stands_there_twice_has_the_slots_of_both() -> None:
         ("fd00:::1", "is no host name"),
         ("nöde", "is no host name"),
         ("a\0b", "is no host name"),
+        ("n[3-1]", "n[3-1] names no host"),
+        ("n[0-999999999]", "names too many hosts"),
+        ("n[1-x]", "is no host name"),
+        ("me me@a", "cannot read 'me@a'"),
+        ("-o@a", "is no host name"),
         ("a" * 300, "is no host name"),
     ],
 )
@@ -73,7 +115,7 @@ def test_mistakes_are_told_with_their_line(text: str, said: str) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         nodes = parse_hostfile(text)
-    except UsageError:
+    except CputuneError:
         return
     for node in nodes:
         assert node.name.isascii()

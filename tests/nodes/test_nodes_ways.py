@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from cputune.errors import CannotError, UsageError
-from cputune.host import Completed, Host
+from cputune.host import Host
 from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts
 from cputune.remote.reach import Mpirun, Reach, Srun, Ssh, find_reach
 
@@ -31,7 +32,7 @@ def test_ssh_asks_nobody_and_takes_one_word_for_the_command() -> None:
     ],
 )
 def test_launchers_start_one_process_that_is_bound_to_nothing(reach: Reach, words: str) -> None:
-    assert " ".join(reach.argv(NODE, ("sh",))) == words
+    assert " ".join(reach.argv(NODE, ("sh",))).endswith(words)
     assert dict(Mpirun(dialect="intelmpi").variables) == {"I_MPI_PIN": "0"}
 
 
@@ -82,28 +83,39 @@ def test_a_complaint_is_explained(reach: Reach, code: int, said: str, reason: st
 
 
 class FakeLogin(Host):
-    """Where a job has been granted; scontrol tells its hosts."""
+    """Where a job has been granted."""
 
-    def __init__(self, names: str = "", **variables: str) -> None:
-        self._names, self._variables = names, variables
+    def __init__(self, **variables: str) -> None:
+        self._variables = variables
 
     def environment(self) -> dict[str, str]:
         return self._variables
 
-    def run(self, command: object) -> Completed:
-        code = 0 if self._names else 1
-        return Completed(returncode=code, stdout=self._names, stderr="no way\n", seconds=0.0)
-
 
 def test_the_hosts_of_an_allocation() -> None:
     assert allocated_nodes(FakeLogin()) == ()
-    tasks = {"SLURM_TASKS_PER_NODE": "2(x3)"}
-    found = allocated_nodes(FakeLogin("n1\nn2\nn3\n", SLURM_JOB_NODELIST="n[1-3]", **tasks))
-    assert found == tuple(Node(name=f"n{number}", slots=2) for number in (1, 2, 3))
+    counts = {"SLURM_TASKS_PER_NODE": "2(x3)", "SLURM_JOB_CPUS_PER_NODE": "8(x2),4"}
+    found = allocated_nodes(FakeLogin(SLURM_JOB_NODELIST="n[1-3]", **counts))
+    assert found == tuple(Node(name=f"n{k}", slots=2, cpus=c) for k, c in enumerate((8, 8, 4), 1))
     uneven = FakeLogin(SLURM_JOB_NODELIST="a,b", SLURM_TASKS_PER_NODE="2,1")
     assert [node.slots for node in allocated_nodes(uneven)] == [None, None]
-    with pytest.raises(CannotError, match="scontrol does not tell"):
-        allocated_nodes(FakeLogin(SLURM_JOB_NODELIST="n[1-3]"))
+    with pytest.raises(UsageError, match="is no host name"):
+        allocated_nodes(FakeLogin(SLURM_JOB_NODELIST="n[x"))
+
+
+def test_a_step_says_what_it_wants_whatever_was_asked_for_before() -> None:
+    words = Srun().argv(Node(name="n2", cpus=8), ("sh",))
+    removed = {after for word, after in pairwise(words) if word == "-u"}
+    assert {"SRUN_CPUS_PER_TASK", "SLURM_EXACT", "SLURM_CPUS_PER_TASK"} <= removed
+    said = "srun -w n2 -N1 -n1 --overlap --cpu-bind=none --quiet --cpus-per-task=8 sh"
+    assert " ".join(words).endswith(said)
+
+
+def test_a_user_logs_in_by_ssh_alone() -> None:
+    (node,) = parse_distinct_hosts("me@n2")
+    assert node.name == "n2"
+    assert "me@n2" in Ssh().argv(node, ("true",))
+    assert "n2" in Srun().argv(node, ("true",))
 
 
 def test_a_host_is_named_once() -> None:

@@ -88,7 +88,14 @@ export ACCELERATE_USE_CPU=true
 export OMP_NUM_THREADS=4
 export ACCELERATE_MIXED_PRECISION=bf16
 export LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4
-export SRUN_CPUS_PER_TASK=4
+
+# The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
+unset SLURM_EXACT SLURM_EXCLUSIVE "${!SLURM_CPU_BIND@}"
+export SLURM_OVERLAP=1
+cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-0}" | sed 's/(.*//' | sort -n | head -n 1)
+each=$((cpus / 2))
+((each >= 4)) || each=4
+export SRUN_CPUS_PER_TASK=$each
 
 free_port() {
   "$python" -c 'import socket
@@ -98,11 +105,15 @@ with socket.socket() as s:
 }
 port=$(free_port)
 
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# LAUNCH_NODES: those of the allocation that take part, where not all do.
+nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST}
+MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
 export MASTER_ADDR MASTER_PORT=$port
 
 launch=(
-  srun --ntasks=2 --ntasks-per-node=2
+  srun --nodes=1 --ntasks=2
+  --ntasks-per-node=2 --cpus-per-task="$each"
+  ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}
   --cpu-bind=cores --distribution=block:block --export=ALL
   --kill-on-bad-exit=1
 )

@@ -116,7 +116,14 @@ export FI_TCP_IFACE=eth0
 export CCL_KVS_IFACE=eth0
 export CCL_PROCESS_LAUNCHER=none
 export CCL_ATL_TRANSPORT=ofi
-export SRUN_CPUS_PER_TASK=28
+
+# The step takes all CPUs of the job, and shares them with steps that only wait; rank.py binds.
+unset SLURM_EXACT SLURM_EXCLUSIVE "${!SLURM_CPU_BIND@}"
+export SLURM_OVERLAP=1
+cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-0}" | sed 's/(.*//' | sort -n | head -n 1)
+each=$((cpus / 4))
+((each >= 28)) || each=28
+export SRUN_CPUS_PER_TASK=$each
 
 free_port() {
   "$python" -c 'import socket
@@ -126,11 +133,15 @@ with socket.socket() as s:
 }
 port=$(free_port)
 
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# LAUNCH_NODES: those of the allocation that take part, where not all do.
+nodes=${LAUNCH_NODES:-$SLURM_JOB_NODELIST}
+MASTER_ADDR=$(scontrol show hostnames "$nodes" | head -n 1)
 export MASTER_ADDR MASTER_PORT=$port
 
 launch=(
-  srun --ntasks=4 --ntasks-per-node=2
+  srun --nodes=2 --ntasks=4
+  --ntasks-per-node=2 --cpus-per-task="$each"
+  ${LAUNCH_NODES:+--nodelist="$LAUNCH_NODES"}
   --cpu-bind=cores --distribution=block:block --export=ALL
   --kill-on-bad-exit=1
 )

@@ -89,8 +89,10 @@ export CCL_KVS_IFACE=eth0
 export CCL_PROCESS_LAUNCHER=none
 export CCL_ATL_TRANSPORT=ofi
 
-# Start this on every node, NODE_RANK=0 on node1, 1 on the next, and so on.
+# Start this on every node: pdsh -w 'node1,node2' FILE. Each finds which of them it is; NODE_RANK
+# (0 on the first, 1 on the next) says it where names and addresses do not.
 # All nodes must agree on the port, so it cannot be picked free here.
+[[ -n $node_rank ]] || node_rank=$("$python" "$here/rank.py" --which 'node1,node2')
 if [[ ! $node_rank =~ ^[0-9]+$ ]] || ((node_rank >= 2)); then
   fail "NODE_RANK is not a number below 2" "NODE_RANK=0 on the first node, 1 on the next"
 fi
