@@ -162,7 +162,9 @@ def test_a_trial_is_the_emitted_launch_with_variables_that_report(
             argv, told = command["argv"], command["env"]
             folder = str(tmp_path / "launch-1")
             written = {p.name: p.read_text() for p in (tmp_path / "launch-1/launch").iterdir()}
-            own = {"LAUNCH_DIR": f"{folder}/launch"} if format == "slurm" else {}
+            own = {}
+            if format == "slurm":
+                own = {"LAUNCH_DIR": f"{folder}/launch", "LAUNCH_NODES": "alpha,beta"}
             kept = dict(environment)
             if format == "mpirun":
                 kept["PATH"] = f"{folder}/bin:/usr/bin"  # an ssh that hands variables on
