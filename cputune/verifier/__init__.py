@@ -32,6 +32,7 @@ from cputune.verifier.records import (
     Outcome,
     Ratio,
     Verification,
+    not_checked,
 )
 from cputune.verifier.scripts import LaunchConsumer, ShellConsumer
 from cputune.verifier.slurm import SlurmConsumer
@@ -114,13 +115,8 @@ def _verification(artefact: Artefact, expected: Expected, host: Host) -> Verific
         answer = ConsumerAnswer(
             checks=(*answer.checks, *said.checks), throughput=said.throughput or answer.throughput
         )
-    checks = answer.checks or (
-        Outcome(
-            name="consumer",
-            state=NOT_CHECKED,
-            summary=f"nobody here takes the format {artefact.format!r}",
-        ),
-    )
+    nobody = f"nobody here takes the format {artefact.format!r}"
+    checks = answer.checks or (not_checked("consumer", nobody),)
     return Verification(
         path=str(artefact.path),
         format=artefact.format,

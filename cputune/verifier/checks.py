@@ -28,6 +28,7 @@ from cputune.verifier.records import (
     Outcome,
     Ratio,
     State,
+    not_checked,
 )
 
 REFUSAL = re.compile(r"^error: (.+)\nhint: (.+)$", re.MULTILINE)
@@ -131,13 +132,8 @@ def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
         return _named("launch", state, summary, consumer, evidence)
     refused = REFUSAL.search(seen.output)
     if refused is not None and not seen.ranks:
-        return Outcome(
-            name="launch",
-            state=NOT_CHECKED,
-            consumer=consumer,
-            summary=f"it says that it cannot run here: {refused[1]}",
-            remedy=refused[2],
-        )
+        why = f"it says that it cannot run here: {refused[1]}"
+        return not_checked("launch", why, refused[2], consumer)
     if seen.timed_out:
         summary = f"no {steps} steps within {seen.seconds:.0f} s"
     else:
@@ -441,27 +437,17 @@ def throughput_check(ratio: Ratio | None, consumer: str) -> Outcome:
     """
     name = "throughput"
     if ratio is None:
-        return Outcome(
-            name=name,
-            state=NOT_CHECKED,
-            consumer=consumer,
-            summary="nothing was measured to compare with",
-            remedy="cputune tune measures; `cputune emit` writes its figure down",
-        )
+        remedy = "cputune tune measures; `cputune emit` writes its figure down"
+        return not_checked(name, "nothing was measured to compare with", remedy, consumer)
     text = (
         f"{figure(ratio.measured, 4)} samples/s, {ratio.ratio:.2f} × the tuned "
         f"{ratio.tuned:.4g} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.steps} steps)"
     )
     if ratio.ratio >= SLOWEST_RATIO:
-        return Outcome(name=name, state=PASSED, consumer=consumer, summary=text)
+        return _named(name, PASSED, text, consumer, ())
     busy = ratio.delayed_steps >= ratio.steps / 2
     if ratio.high < SLOWEST_RATIO and not busy:
-        return Outcome(name=name, state=FAILED, consumer=consumer, summary=text)
+        return _named(name, FAILED, text, consumer, ())
     why = f"{ratio.delayed_steps} steps waited for a CPU" if busy else "too noisy to tell"
-    return Outcome(
-        name=name,
-        state=NOT_CHECKED,
-        consumer=consumer,
-        summary=f"{text}; {why}",
-        remedy="verify again when nothing else runs here, with more --steps",
-    )
+    remedy = "verify again when nothing else runs here, with more --steps"
+    return not_checked(name, f"{text}; {why}", remedy, consumer)

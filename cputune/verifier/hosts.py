@@ -23,7 +23,7 @@ from cputune.ranks.messages import RankCommand
 from cputune.remote.ask import ask_each
 from cputune.remote.named import Node
 from cputune.remote.reach import Ssh
-from cputune.verifier.records import NOT_CHECKED, Outcome
+from cputune.verifier.records import Outcome, not_checked
 
 REACH_SECONDS = 30.0
 CARRIED = ("PYTHONPATH", SOCKET_VARIABLE, SCRATCH_VARIABLE, SHOW_VARIABLE)
@@ -52,22 +52,16 @@ def cannot_run(
     try:
         heard = ask_each(far, Ssh(words=tuple(ssh)), MISSING, lambda _: asked, REACH_SECONDS)
     except CputuneError as error:
-        return _outcome(str(error), error.hint, consumer)
+        return not_checked("launch", str(error), error.hint, consumer)
     for one in heard:
         if one.told is None:
             away = one.unreachable
-            return _outcome(str(away), away.hint if away else None, consumer)
+            return not_checked("launch", str(away), away.hint if away else None, consumer)
         for path in one.told.get("missing", ()):
             copy = f"rsync -a {shlex.quote(os.path.dirname(path))}/ {one.node.name}:{path}"
             hint = copy if path in needed else "install cputune there, at the same path"
-            return _outcome(f"{path} is not on {one.node.name}", hint, consumer)
+            return not_checked("launch", f"{path} is not on {one.node.name}", hint, consumer)
     return None
-
-
-def _outcome(summary: str, remedy: str | None, consumer: str) -> Outcome:
-    return Outcome(
-        name="launch", state=NOT_CHECKED, consumer=consumer, summary=summary, remedy=remedy
-    )
 
 
 @contextlib.contextmanager

@@ -25,14 +25,14 @@ from cputune.plan import Plan
 from cputune.ranks.launched import Rank, observe
 from cputune.ranks.work_folder import WorkFolder
 from cputune.verifier.checks import cpus_of, placed
-from cputune.verifier.kubernetes import Document, at, pytorchjob_pods, trainjob_pod
+from cputune.verifier.kubernetes import Manifest, at, job_pods, ranks_asked
 from cputune.verifier.records import (
-    NOT_CHECKED,
     Artefact,
     ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
+    not_checked,
     not_installed,
 )
 from cputune.verifier.scripts import (
@@ -73,7 +73,7 @@ class PodConsumer:
 
 
 def _run(
-    job: Document, path: Path, expected: Expected, plan: Plan, volumes: Path, host: Host
+    job: Manifest, path: Path, expected: Expected, plan: Plan, volumes: Path, host: Host
 ) -> ConsumerAnswer:
     # The image's own interpreter cannot be had here: ours stands for it, and is named.
     environment = {"PYTHON": sys.executable, **host.environment()}
@@ -135,28 +135,31 @@ def _cannot_run(
     pods: Sequence[Pod], plan: Plan, allowed: Sequence[int], consumer: str
 ) -> Outcome | None:
     """Why the command of the image cannot be tried on this machine."""
-    why = remedy = None
     threads = plan.world_size * plan.threads_per_process
-    missing = [
-        library
-        for library in re.split(r"[:\s]+", pods[0].environment.get("LD_PRELOAD", ""))
-        if "/" in library and not Path(library).exists()
-    ]
+    preloads = re.split(r"[:\s]+", pods[0].environment.get("LD_PRELOAD", ""))
+    missing = "".join([one for one in preloads if "/" in one and not Path(one).exists()][:1])
     script = next((word for word in pods[0].argv if word.endswith(".py")), None)
-    if not pods[0].argv:
-        why = "the container has no command of its own"
-    elif missing:
-        why = f"the image preloads {missing[0]}, which is not on this machine"
-        remedy = "install it here, or verify where the image runs"
-    elif script is not None and not Path(script).exists():
-        why = f"the image's {script} is not beside the document"
-        remedy = "run this from the directory that holds the script"
-    elif threads > MOST_THREADS_PER_CPU * len(allowed):
-        why = f"{threads} threads of {len(pods)} pods are too many for {len(allowed)} CPUs"
-        remedy = "verify the same plan with fewer nodes: cputune emit --nodes 1"
-    if why is None:
-        return None
-    return Outcome(name="launch", state=NOT_CHECKED, consumer=consumer, summary=why, remedy=remedy)
+    for hindered, why, remedy in (
+        (not pods[0].argv, "the container has no command of its own", None),
+        (
+            missing,
+            f"the image preloads {missing}, which is not on this machine",
+            "install it here, or verify where the image runs",
+        ),
+        (
+            script is not None and not Path(script).exists(),
+            f"the image's {script} is not beside the document",
+            "run this from the directory that holds the script",
+        ),
+        (
+            threads > MOST_THREADS_PER_CPU * len(allowed),
+            f"{threads} threads of {len(pods)} pods are too many for {len(allowed)} CPUs",
+            "verify the same plan with fewer nodes: cputune emit --nodes 1",
+        ),
+    ):
+        if hindered:
+            return not_checked("launch", why, remedy, consumer)
+    return None
 
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "HF_HOME", "HF_HUB_OFFLINE")
@@ -173,21 +176,14 @@ class Pod:
 
 
 def pods_of(
-    job: Document,
+    job: Manifest,
     path: Path,
     allowed: Sequence[int],
     volumes: Path,
     environment: Mapping[str, str],
 ) -> tuple[Pod, ...]:
     """The pods that the operator would start, the master first."""
-    port = _free_port()
-    if job.get("kind") == "TrainJob":
-        nodes = at(job, "spec", "trainer", "numNodes") or 1
-        templates = [trainjob_pod(job)] * int(nodes)
-        processes = str(at(job, "spec", "trainer", "numProcPerNode") or "auto")
-    else:
-        templates = [pod for _, pod in pytorchjob_pods(job)]
-        processes = str(at(job, "spec", "nprocPerNode") or "auto")
+    port, templates, processes = _free_port(), job_pods(job), ranks_asked(job)
     pods = []
     for index, template in enumerate(templates):
         container = at(template, "spec", "containers", 0) or {}
@@ -210,7 +206,7 @@ def pods_of(
 
 
 def operator_variables(
-    job: Document, node: int, nodes: int, processes: str, port: int
+    job: Manifest, node: int, nodes: int, processes: str, port: int
 ) -> dict[str, str]:
     """What the operator adds to the environment of one node's container.
 
@@ -274,7 +270,7 @@ def _value(entry: Any) -> str:
 class LedHere:
     """Leads paths of the image and of its volumes to places on this machine."""
 
-    def __init__(self, job: Document, container: Document, path: Path, volumes: Path) -> None:
+    def __init__(self, job: Manifest, container: Manifest, path: Path, volumes: Path) -> None:
         workdir = at(container, "workingDir") or _workdir(path.parent) or "/workspace"
         self._beside = path.resolve().parent
         self._workdir = str(workdir).rstrip("/") + "/"

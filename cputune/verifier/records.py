@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -150,12 +150,36 @@ class Consumer(Protocol):
         ...
 
 
-def not_installed(name: str, consumer: str, install: str) -> Outcome:
-    """The check that could not be made for want of its consumer."""
+def judged(
+    name: str,
+    consumer: str | None,
+    faults: Sequence[Evidence],
+    good: str,
+    evidence: Sequence[Evidence] = (),
+    *,
+    wrong: str | None = None,
+) -> Outcome:
+    """A check that fails where there are faults. ``good`` sums up that there is none, ``wrong``
+    (the first fault without it) that there are; ``evidence`` is what else was seen.
+    """
+    summary = (wrong or faults[0].seen) if faults else good
     return Outcome(
         name=name,
-        state=NOT_CHECKED,
+        state=FAILED if faults else PASSED,
         consumer=consumer,
-        summary=f"{consumer} is not installed, so this was not looked at",
-        remedy=install,
+        summary=summary,
+        evidence=tuple(evidence or faults),
     )
+
+
+def not_checked(
+    name: str, why: str, remedy: str | None = None, consumer: str | None = None
+) -> Outcome:
+    """The check that could not be made, and what makes it possible."""
+    return Outcome(name=name, state=NOT_CHECKED, summary=why, remedy=remedy, consumer=consumer)
+
+
+def not_installed(name: str, consumer: str, install: str) -> Outcome:
+    """The check that could not be made for want of its consumer."""
+    why = f"{consumer} is not installed, so this was not looked at"
+    return not_checked(name, why, install, consumer)

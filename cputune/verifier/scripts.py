@@ -26,13 +26,13 @@ from cputune.verifier.hosts import (
 )
 from cputune.verifier.records import (
     FAILED,
-    NOT_CHECKED,
-    PASSED,
     Artefact,
     ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
+    judged,
+    not_checked,
     not_installed,
 )
 
@@ -78,15 +78,10 @@ def _ask(name: str, consumer: str, argv: tuple[str, ...], host: Host) -> Outcome
     except OSError as error:
         return Outcome(name=name, state=FAILED, consumer=consumer, summary=f"did not run: {error}")
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    if done.returncode == 0 and not lines:
-        return Outcome(name=name, state=PASSED, consumer=consumer, summary="nothing to complain of")
-    return Outcome(
-        name=name,
-        state=FAILED,
-        consumer=consumer,
-        summary=lines[0] if lines else f"ended with {done.returncode}",
-        evidence=tuple(Evidence(what=consumer, seen=line) for line in lines[:20]),
-    )
+    if done.returncode != 0 and not lines:
+        lines = [f"ended with {done.returncode}"]
+    complaints = [Evidence(what=consumer, seen=line) for line in lines[:20]]
+    return judged(name, consumer, complaints, "nothing to complain of")
 
 
 def _beside_python(host: Host, program: str) -> str | None:
@@ -154,7 +149,9 @@ def over_hosts(
     """One launch on the hosts that it names, or why that cannot be tried from here."""
     hosts, ssh, path = expected.hosts, expected.ssh, artefact.path.resolve()
     if len(hosts) != plan.nodes:
-        return ConsumerAnswer(checks=(unnamed_hosts(plan, consumer),))
+        why = f"it starts ranks on {plan.nodes} nodes, and does not say which hosts those are"
+        said = not_checked("launch", why, "cputune emit --hosts a,b writes them down", consumer)
+        return ConsumerAnswer(checks=(said,))
     needed = [str(path), os.getcwd(), *([python] if python else [])]
     problem = cannot_run(hosts, ssh, needed, consumer)
     if problem is not None:
@@ -254,12 +251,8 @@ def interpreter(
     resolved = host.which(python) or python
     if chosen is not None or tuned is None:
         return resolved, None
-    return resolved, Outcome(
-        name="interpreter",
-        state=NOT_CHECKED,
-        summary=f"the plan was tuned with {tuned}, which is not here; {resolved} was taken",
-        remedy="set PYTHON to the interpreter that trains",
-    )
+    why = f"the plan was tuned with {tuned}, which is not here; {resolved} was taken"
+    return resolved, not_checked("interpreter", why, "set PYTHON to the interpreter that trains")
 
 
 def _with_bin_of(python: str, environment: Mapping[str, str], host: Host) -> dict[str, str]:
@@ -315,31 +308,10 @@ def _after(text: str, mark: str) -> str:
 
 def not_run() -> Outcome:
     """What is said where launches shall not be run."""
-    return Outcome(
-        name="launch",
-        state=NOT_CHECKED,
-        summary="it was not run, as asked",
-        remedy="cputune verify without --no-run",
-    )
+    return not_checked("launch", "it was not run, as asked", "cputune verify without --no-run")
 
 
 def no_plan(consumer: str) -> Outcome:
     """What is said where nobody knows what the launch should do."""
-    return Outcome(
-        name="launch",
-        state=NOT_CHECKED,
-        consumer=consumer,
-        summary="the file does not say its plan, and there is no result file beside it",
-        remedy="give it with --result cputune.json",
-    )
-
-
-def unnamed_hosts(plan: Plan, consumer: str) -> Outcome:
-    """What is said of a launch on several nodes that does not say on which."""
-    return Outcome(
-        name="launch",
-        state=NOT_CHECKED,
-        consumer=consumer,
-        summary=f"it starts ranks on {plan.nodes} nodes, and does not say which hosts those are",
-        remedy="cputune emit --hosts a,b writes them down",
-    )
+    why = "the file does not say its plan, and there is no result file beside it"
+    return not_checked("launch", why, "give it with --result cputune.json", consumer)

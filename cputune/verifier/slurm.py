@@ -19,14 +19,14 @@ from cputune.ranks.launched import observe
 from cputune.ranks.work_folder import WorkFolder
 from cputune.verifier.checks import own_affinity
 from cputune.verifier.records import (
-    FAILED,
-    NOT_CHECKED,
     PASSED,
     Artefact,
     ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
+    judged,
+    not_checked,
     not_installed,
 )
 from cputune.verifier.scripts import interpreter, measured, no_plan, not_run
@@ -60,7 +60,9 @@ class SlurmConsumer:
             return ConsumerAnswer(checks=(tested, no_plan(consumer)))
         others = _other_nodes(host)
         if others and not expected.submit:
-            return ConsumerAnswer(checks=(tested, _not_here(artefact.path, others, consumer)))
+            why = f"not submitted: the cluster has other machines than this: {others[0]}"
+            remedy = f"cputune verify --submit {artefact.path}"
+            return ConsumerAnswer(checks=(tested, not_checked("launch", why, remedy, consumer)))
         python, gone = interpreter(artefact, host.environment(), host)
         expected = replace(expected, hosts=tuple(others))
         run = _run(artefact.path, expected, consumer, None if gone else python, host)
@@ -74,23 +76,11 @@ def test_only(path: Path, consumer: str, host: Host) -> Outcome:
     done = _ask(("sbatch", "--test-only", str(path.resolve())), host)
     said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     first = said[-1] if said else f"ended with {done.returncode}"
-    if done.returncode == 0:
-        return Outcome(name=name, state=PASSED, consumer=consumer, summary=first)
     if any(phrase in line for line in said for phrase in NO_CONTROLLER):
-        return Outcome(
-            name=name,
-            state=NOT_CHECKED,
-            consumer=consumer,
-            summary="no cluster answers: " + said[0],
-            remedy="run this on a login node of the cluster",
-        )
-    return Outcome(
-        name=name,
-        state=FAILED,
-        consumer=consumer,
-        summary=first,
-        evidence=tuple(Evidence(what="sbatch", seen=line) for line in said),
-    )
+        why = f"no cluster answers: {said[0]}"
+        return not_checked(name, why, "run this on a login node of the cluster", consumer)
+    refused = [Evidence(what="sbatch", seen=line) for line in said or [first]]
+    return judged(name, consumer, refused if done.returncode else (), first, wrong=first)
 
 
 def _run(
@@ -139,16 +129,6 @@ def _other_nodes(host: Host) -> list[str]:
 def _addresses(host: Host) -> list[str]:
     """Where the nodes of the cluster are reached (NodeAddr)."""
     return _ask(("sinfo", "--noheader", "--Node", "--format=%o"), host).stdout.split()
-
-
-def _not_here(path: Path, others: list[str], consumer: str) -> Outcome:
-    return Outcome(
-        name="launch",
-        state=NOT_CHECKED,
-        consumer=consumer,
-        summary="not submitted: the cluster has other machines than this: " + others[0],
-        remedy=f"cputune verify --submit {path}",
-    )
 
 
 def _version(host: Host) -> str:

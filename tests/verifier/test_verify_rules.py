@@ -2,12 +2,8 @@ import copy
 
 import pytest
 
-from cputune.verifier.kubernetes import (
-    environment_complaints,
-    pytorchjob_complaints,
-    resource_complaints,
-    trainjob_complaints,
-)
+from cputune.doctor.files.kubernetes import job_faults
+from cputune.doctor.files.yaml_lines import Document
 
 RESOURCES = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": "2", "memory": "4Gi"}}
 
@@ -64,9 +60,12 @@ def trainjob():
     )
 
 
+def complaints(job):
+    return [said for _, _, said in job_faults(Document(value=job))]
+
+
 def test_good_jobs_are_let_in():
-    assert pytorchjob_complaints(pytorchjob()) == ()
-    assert trainjob_complaints(trainjob()) == ()
+    assert complaints(pytorchjob()) == complaints(trainjob()) == []
 
 
 def put(document, path, value):
@@ -86,65 +85,61 @@ CONTAINER = (*REPLICAS, "Master", "template", "spec", "containers", 0)
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
-        (("metadata", "name"), "1bert", "no DNS-1035 label"),
-        (("metadata", "name"), "b" * 64, "no DNS-1035 label"),
-        (("metadata", "name"), "bert\n", "no DNS-1035 label"),
-        (("spec", "nprocPerNode"), None, "one process for each CPU"),
-        (("spec", "nprocPerNode"), 2, "not a number in quotes"),
-        (("spec", "nprocPerNode"), "auto", "not a number in quotes"),
-        (("spec", "elasticPolicy"), {"minReplicas": 1}, "part of its nodes"),
-        (("spec", "runPolicy"), None, "runPolicy is missing"),
-        ((*REPLICAS, "Master"), None, "no MASTER_ADDR"),
-        ((*REPLICAS, "Master", "replicas"), 2, "must be 1"),
-        ((*REPLICAS, "Worker", "replicas"), 0, "at least 1"),
-        ((*REPLICAS, "Worker", "restartPolicy"), "Sometimes", "restartPolicy"),
-        ((*REPLICAS, "Chief"), replica(1), "no replica type"),
-        ((*CONTAINER, "name"), "main", "no container named pytorch"),
-        ((*CONTAINER, "image"), None, "no image"),
-        ((*CONTAINER, "env", 0, "value"), 1, "not a string"),
-        ((*CONTAINER, "resources", "requests", "cpu"), "1", "Burstable"),
-        ((*CONTAINER, "resources", "limits", "memory"), None, "Guaranteed"),
+        (("apiVersion",), "kubeflow.org/v2", "of kubeflow.org/v1"),
+        (("metadata", "name"), "1bert", "beginning with a letter"),
+        (("metadata", "name"), "b" * 64, "beginning with a letter"),
+        (("metadata", "name"), "bert\n", "beginning with a letter"),
+        (("spec", "nprocPerNode"), None, "one rank for each CPU"),
+        (("spec", "nprocPerNode"), 2, "is a number"),
+        (("spec", "nprocPerNode"), "auto", "one rank for each CPU"),
+        (("spec", "elasticPolicy"), {"minReplicas": 0}, "minReplicas: 0"),
+        ((*REPLICAS, "Master"), None, "nobody sets MASTER_ADDR"),
+        ((*REPLICAS, "Master", "replicas"), 2, "it is one"),
+        ((*REPLICAS, "Worker", "replicas"), 0, "at least one"),
+        ((*REPLICAS, "Chief"), replica(1), "no replica of a PyTorchJob"),
+        ((*CONTAINER, "name"), "main", "no container is called pytorch"),
+        ((*CONTAINER, "env", 0, "value"), 1, "no string"),
+        ((*CONTAINER, "resources", "requests", "cpu"), "1", "requests 1, limits 2"),
+        ((*CONTAINER, "resources", "limits", "memory"), None, "limits.memory is missing"),
+        ((*CONTAINER, "resources", "limits", "cpu"), "1500m", "no whole number"),
     ],
 )
 def test_what_the_training_operator_refuses(path, value, complaint):
     job = pytorchjob()
     put(job, path, value)
-    found = pytorchjob_complaints(job)
+    found = complaints(job)
     assert any(complaint in text for text in found), found
 
 
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
-        (("apiVersion",), "trainer.kubeflow.org/v1", "this is no TrainJob"),
+        (("apiVersion",), "trainer.kubeflow.org/v1", "v1alpha1"),
         (("spec", "runtimeRef", "kind"), "Runtime", "runtimeRef.kind"),
         (("spec", "runtimeRef", "name"), None, "runtimeRef.name"),
-        (("spec", "trainer", "numProcPerNode"), None, "one process for each CPU"),
-        (("spec", "trainer", "numProcPerNode"), "2", "without a number"),
+        (("spec", "trainer", "numProcPerNode"), None, "one rank for each CPU"),
+        (("spec", "trainer", "numProcPerNode"), "2", "is a string"),
         (("spec", "trainer", "numNodes"), 0, "numNodes"),
-        (("spec", "trainer", "env", 0, "name"), "PET_NNODES", "reserved"),
-        (("spec", "trainer"), None, "trainer is missing"),
+        (("spec", "trainer", "env", 0, "name"), "PET_NNODES", "belong to the trainer"),
+        (("spec", "trainer"), None, "one rank for each CPU"),
     ],
 )
 def test_what_kubeflow_trainer_refuses(path, value, complaint):
     job = trainjob()
     put(job, path, value)
-    found = trainjob_complaints(job)
+    found = complaints(job)
     assert any(complaint in text for text in found), found
 
 
 @pytest.mark.parametrize("document", [{}, {"spec": None}, {"spec": []}, {"spec": {"trainer": 3}}])
-def test_half_a_document_is_refused_in_words(document):
-    assert pytorchjob_complaints(document)
-    assert trainjob_complaints(document)
-
-
-def test_cpus_of_a_pod_are_whole_ones():
-    assert "whole" in resource_complaints({"limits": {"cpu": "1500m", "memory": "1Gi"}}, "x")[0]
-    assert resource_complaints({"limits": {"cpu": "2", "memory": "1Gi"}}, "x") == ()
+@pytest.mark.parametrize("kind", ["PyTorchJob", "TrainJob"])
+def test_half_a_document_is_refused_in_words(document, kind):
+    assert complaints({"kind": kind, **document})
 
 
 def test_a_variable_is_set_once():
-    twice = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
-    assert environment_complaints(twice, "x") == ("x: A is set twice",)
-    assert environment_complaints([{"name": "A", "valueFrom": {"fieldRef": {}}}], "x") == ()
+    job = trainjob()
+    job["spec"]["trainer"]["env"] = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
+    assert complaints(job) == ["env A is set twice"]
+    job["spec"]["trainer"]["env"] = [{"name": "A", "valueFrom": {"fieldRef": {}}}]
+    assert complaints(job) == []

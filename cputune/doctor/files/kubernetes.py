@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 from cputune.doctor.files.accelerate import oversubscribed
 from cputune.doctor.files.command import (
@@ -84,132 +85,191 @@ def job_elastic() -> None:
     """
 
 
-def judge_kubernetes(document: Document, context: Context) -> Iterator[Finding]:
-    """Every fault of one PyTorchJob or TrainJob."""
-    there = replace(context, here=False)
-    name = document.get("metadata", "name")
-    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        text = f"the name {name!r} is not of the form a-z, 0-9 and -, beginning with a letter"
-        yield job_field.finding(there.at(document.line("metadata", "name"), text))
-    if document.get("kind") == "PyTorchJob":
-        yield from _pytorch_job(document, there)
-    else:
-        yield from _train_job(document, there)
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _pytorch_job(document: Document, context: Context) -> Iterator[Finding]:
-    ranks = document.get("spec", "nprocPerNode")
-    line = document.line("spec", "nprocPerNode")
-    if isinstance(ranks, int) and not isinstance(ranks, bool):
-        text = f'nprocPerNode: {ranks} is a number; write nprocPerNode: "{ranks}"'
-        yield job_field.finding(context.at(line, text))
-    elif ranks is None or not re.fullmatch(r"[0-9]+", str(ranks)):
+_REPLICAS: Path = ("spec", "pytorchReplicaSpecs")
+_RANKS: dict[str, Path] = {
+    "PyTorchJob": ("spec", "nprocPerNode"),
+    "TrainJob": ("spec", "trainer", "numProcPerNode"),
+}
+Row: TypeAlias = "tuple[Path, Callable[[Any], object], str]"
+"""Of a field: where it stands, whether its value is right, and what is said where it is not."""
+
+_OF_BOTH: tuple[Row, ...] = (
+    (
+        ("metadata", "name"),
+        lambda name: name is None or (isinstance(name, str) and _NAME.fullmatch(name)),
+        "the name {0!r} is not of the form a-z, 0-9 and -, beginning with a letter",
+    ),
+)
+_FIELDS: dict[str, tuple[Row, ...]] = {
+    "PyTorchJob": (
+        *_OF_BOTH,
+        (
+            ("apiVersion",),
+            lambda version: version in (None, "kubeflow.org/v1"),
+            "apiVersion is {0!r}; a PyTorchJob is of kubeflow.org/v1",
+        ),
+        (
+            _RANKS["PyTorchJob"],
+            lambda ranks: not _whole(ranks),
+            'nprocPerNode: {0} is a number; write nprocPerNode: "{0}"',
+        ),
+        (
+            (*_REPLICAS, "Master", "replicas"),
+            lambda count: count in (None, 1),
+            "Master has {0} replicas; it is one",
+        ),
+        (
+            (*_REPLICAS, "Worker", "replicas"),
+            lambda count: count is None or (_whole(count) and count >= 1),
+            "Worker has {0!r} replicas; it is at least one, or not there",
+        ),
+    ),
+    "TrainJob": (
+        *_OF_BOTH,
+        (
+            ("apiVersion",),
+            lambda version: version in (None, "trainer.kubeflow.org/v1alpha1"),
+            "apiVersion is {0!r}; a TrainJob is of trainer.kubeflow.org/v1alpha1",
+        ),
+        (
+            _RANKS["TrainJob"],
+            lambda ranks: not isinstance(ranks, str) or not ranks.isdigit(),
+            'numProcPerNode: "{0}" is a string; write numProcPerNode: {0}',
+        ),
+        (
+            ("spec", "trainer", "numNodes"),
+            lambda count: count is None or (_whole(count) and count >= 1),
+            "numNodes is {0!r}; it is a whole number of at least 1",
+        ),
+        (
+            ("spec", "runtimeRef", "kind"),
+            lambda kind: kind in (None, "ClusterTrainingRuntime", "TrainingRuntime"),
+            "runtimeRef.kind is {0!r}; it is ClusterTrainingRuntime or TrainingRuntime",
+        ),
+        (
+            ("spec", "runtimeRef", "name"),
+            lambda name: name is not None,
+            "runtimeRef.name is missing, e.g. torch-distributed",
+        ),
+    ),
+}
+"""What the operators' webhooks refuse: kubeflow/training-operator 1.9
+``pkg/webhooks/pytorch/pytorchjob_webhook.go``, kubeflow/trainer 2 ``pkg/webhooks``."""
+
+Fault: TypeAlias = "tuple[Check, Path, str]"
+
+
+def job_faults(document: Document) -> Iterator[Fault]:
+    """What the operator refuses of a job, or does wrongly with it: fault, place and words."""
+    kind = str(document.get("kind"))
+    for path, good, words in _FIELDS[kind]:
+        if not good(document.get(*path)):
+            yield job_field, path, words.format(document.get(*path))
+    ranks = document.get(*_RANKS[kind])
+    if _ranks(document) is None:
         shown = "is missing, which means auto" if ranks is None else f"is {ranks!r}"
-        text = f"nprocPerNode {shown}: one rank for each CPU of the host"
-        yield ranks_left_open.finding(context.at(line, text))
-    specs = document.mapping("spec", "pytorchReplicaSpecs")
-    elastic = document.get("spec", "elasticPolicy")
-    at = document.line("spec", "pytorchReplicaSpecs")
-    if "Master" not in specs and not isinstance(elastic, dict):
-        text = "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
-        yield job_field.finding(context.at(at, text))
-    masters = document.get("spec", "pytorchReplicaSpecs", "Master", "replicas")
-    if masters not in (None, 1):
-        text = f"Master has {masters} replicas; it is one"
-        line = document.line("spec", "pytorchReplicaSpecs", "Master", "replicas")
-        yield job_field.finding(context.at(line, text))
+        text = f"{_RANKS[kind][-1]} {shown}: one rank for each CPU of the host"
+        yield ranks_left_open, _RANKS[kind], text
+    if kind == "PyTorchJob":
+        yield from _replica_faults(document)
+    for at, resources in _containers(document):
+        yield from _variable_faults(document, at, reserved=kind == "TrainJob")
+        yield from _resource_faults(document, resources)
+
+
+def _replica_faults(document: Document) -> Iterator[Fault]:
+    specs = document.mapping(*_REPLICAS)
+    if "Master" not in specs and not document.mapping("spec", "elasticPolicy"):
+        yield job_field, _REPLICAS, "pytorchReplicaSpecs without Master: nobody sets MASTER_ADDR"
     least = document.get("spec", "elasticPolicy", "minReplicas")
-    workers = document.get("spec", "pytorchReplicaSpecs", "Worker", "replicas")
-    if isinstance(least, int) and isinstance(workers, int) and least < workers:
+    workers = document.get(*_REPLICAS, "Worker", "replicas")
+    if _whole(least) and _whole(workers) and least < workers:
         text = f"minReplicas: {least}, and {workers} workers are asked for"
-        line = document.line("spec", "elasticPolicy", "minReplicas")
-        yield job_elastic.finding(context.at(line, text))
-    count = int(ranks) if re.fullmatch(r"[0-9]{1,6}", str(ranks)) else None
+        yield job_elastic, ("spec", "elasticPolicy", "minReplicas"), text
     for role in specs:
-        pod: Path = ("spec", "pytorchReplicaSpecs", role, "template", "spec")
-        yield from _pod(document, context, pod, count)
+        if role not in ("Master", "Worker"):
+            yield job_field, (*_REPLICAS, role), f"{role!r} is no replica of a PyTorchJob"
+        pod: Path = (*_REPLICAS, role, "template", "spec")
+        names = [c.get("name") for c in document.items(*pod, "containers") if isinstance(c, dict)]
+        if "pytorch" not in names:
+            text = f"no container is called pytorch (found: {', '.join(map(str, names)) or 'none'})"
+            yield job_field, (*pod, "containers"), text
 
 
-def _train_job(document: Document, context: Context) -> Iterator[Finding]:
-    ranks = document.get("spec", "trainer", "numProcPerNode")
-    line = document.line("spec", "trainer", "numProcPerNode")
-    count = ranks if isinstance(ranks, int) and not isinstance(ranks, bool) else None
-    if isinstance(ranks, str) and re.fullmatch(r"[0-9]{1,6}", ranks):
-        text = f'numProcPerNode: "{ranks}" is a string; write numProcPerNode: {ranks}'
-        yield job_field.finding(context.at(line, text))
-        count = int(ranks)
-    elif count is None:
-        shown = "is missing, which means auto" if ranks is None else f"is {ranks!r}"
-        text = f"numProcPerNode {shown}: one rank for each CPU"
-        yield ranks_left_open.finding(context.at(line, text))
-    if document.get("spec", "runtimeRef", "name") is None:
-        line = document.line("spec", "runtimeRef")
-        yield job_field.finding(
-            context.at(line, "runtimeRef.name is missing, e.g. torch-distributed")
-        )
-    for number, entry in enumerate(document.items("spec", "trainer", "env")):
-        name = str(entry.get("name")) if isinstance(entry, dict) else ""
-        if name.startswith("PET_"):
-            line = document.line("spec", "trainer", "env", number)
-            text = f"{name}: names that begin with PET_ belong to the trainer"
-            yield job_field.finding(context.at(line, text))
-    yield from _container(
-        document, context, ("spec", "trainer"), ("spec", "trainer", "resourcesPerNode"), count
-    )
+def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
+    """Where the containers that train stand, and where their resources."""
+    if document.get("kind") == "TrainJob":
+        yield ("spec", "trainer"), ("spec", "trainer", "resourcesPerNode")
+        return
+    for role in document.mapping(*_REPLICAS):
+        listed: Path = (*_REPLICAS, role, "template", "spec", "containers")
+        containers = document.items(*listed)
+        for number, container in enumerate(containers):
+            if isinstance(container, dict) and (
+                container.get("name") == "pytorch" or len(containers) == 1
+            ):
+                yield (*listed, number), (*listed, number, "resources")
 
 
-def _pod(document: Document, context: Context, pod: Path, ranks: int | None) -> Iterator[Finding]:
-    containers = document.items(*pod, "containers")
-    names = [item.get("name") for item in containers if isinstance(item, dict)]
-    if "pytorch" not in names:
-        text = f"no container is called pytorch (found: {', '.join(map(str, names)) or 'none'})"
-        yield job_field.finding(context.at(document.line(*pod, "containers"), text))
-    for number, container in enumerate(containers):
-        if not isinstance(container, dict) or (
-            container.get("name") != "pytorch" and len(names) > 1
-        ):
-            continue
-        at: Path = (*pod, "containers", number)
-        yield from _container(document, context, at, (*at, "resources"), ranks)
-        if not _shares_memory(document, pod, at):
-            text = "no emptyDir of medium Memory is mounted at /dev/shm"
-            yield pod_shm.finding(context.at(document.line(*at), text))
-
-
-def _container(
-    document: Document, context: Context, at: Path, resources: Path, ranks: int | None
-) -> Iterator[Finding]:
-    yield from _resources(document, context, resources)
-    variables: dict[str, str] = {}
+def _variable_faults(document: Document, at: Path, *, reserved: bool) -> Iterator[Fault]:
+    seen: set[str] = set()
     for number, entry in enumerate(document.items(*at, "env")):
+        name = str(entry.get("name")) if isinstance(entry, dict) else "(no name)"
         value = entry.get("value") if isinstance(entry, dict) else None
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            text = f'env {entry.get("name")}: {value!r} is no string; write "{value}"'
-            yield job_field.finding(context.at(document.line(*at, "env", number, "value"), text))
-        variables[str(entry.get("name"))] = str(value)
-    yield from judge_pod_variables(variables, document.line(*at, "env"), context)
-    yield from _threads(document, context, at, resources, ranks, variables)
-    yield from _command(document, context, at, variables)
+        place: Path = (*at, "env", number)
+        if name in seen:
+            yield job_field, place, f"env {name} is set twice"
+        if value is not None and not isinstance(value, str):
+            text = f'env {name}: {value!r} is no string; write "{value}"'
+            yield job_field, (*place, "value"), text
+        if reserved and name.startswith("PET_"):
+            yield job_field, place, f"{name}: names that begin with PET_ belong to the trainer"
+        seen.add(name)
 
 
-def _resources(document: Document, context: Context, at: Path) -> Iterator[Finding]:
-    line = document.line(*at)
+def _resource_faults(document: Document, at: Path) -> Iterator[Fault]:
     limits = document.mapping(*at, "limits")
     requests = document.mapping(*at, "requests") or limits
     for what in ("cpu", "memory"):
         limit, request = limits.get(what), requests.get(what)
         if limit is None:
-            text = f"resources.limits.{what} is missing"
-            yield pod_resources.finding(context.at(line, text))
+            yield pod_resources, at, f"resources.limits.{what} is missing"
         elif str(limit) != str(request):
             text = f"{what}: requests {request}, limits {limit}"
-            yield pod_resources.finding(context.at(document.line(*at, "limits", what), text))
+            yield pod_resources, (*at, "limits", what), text
     cpus = cpus_of(limits.get("cpu"))
     if cpus is not None and cpus != int(cpus):
         text = f"cpu: {limits.get('cpu')} is no whole number of CPUs"
-        yield pod_resources.finding(context.at(document.line(*at, "limits", "cpu"), text))
+        yield pod_resources, (*at, "limits", "cpu"), text
+
+
+def judge_kubernetes(document: Document, context: Context) -> Iterator[Finding]:
+    """Every fault of one PyTorchJob or TrainJob."""
+    there = replace(context, here=False)
+    for fault_found, path, text in job_faults(document):
+        yield fault_found.finding(there.at(document.line(*path), text))
+    for at, resources in _containers(document):
+        variables = {
+            str(entry.get("name")): str(entry["value"])
+            for entry in document.items(*at, "env")
+            if isinstance(entry, dict) and entry.get("value") is not None
+        }
+        yield from judge_pod_variables(variables, document.line(*at, "env"), there)
+        yield from _threads(document, there, at, resources, variables)
+        yield from _command(document, there, at, variables)
+        if document.get("kind") == "PyTorchJob" and not _shares_memory(document, at):
+            text = "no emptyDir of medium Memory is mounted at /dev/shm"
+            yield pod_shm.finding(there.at(document.line(*at), text))
+
+
+def _ranks(document: Document) -> int | None:
+    """Ranks of a pod; None where that is left to the operator."""
+    told = str(document.get(*_RANKS[str(document.get("kind"))]))
+    return int(told) if re.fullmatch(r"[0-9]{1,6}", told) else None
 
 
 def _threads(
@@ -217,10 +277,9 @@ def _threads(
     context: Context,
     at: Path,
     resources: Path,
-    ranks: int | None,
     variables: dict[str, str],
 ) -> Iterator[Finding]:
-    line = document.line(*at, "env")
+    line, ranks = document.line(*at, "env"), _ranks(document)
     threads = variables.get("OMP_NUM_THREADS", "")
     if ranks is not None and ranks > 1 and not threads:
         text = f"{ranks} ranks in a pod and no OMP_NUM_THREADS: torchrun sets it to 1"
@@ -260,28 +319,25 @@ def _command(
 
 def _several(document: Document) -> bool:
     """Whether the job has more than one rank, as far as it says."""
-    ranks = document.get("spec", "nprocPerNode") or document.get(
-        "spec", "trainer", "numProcPerNode"
-    )
     workers = document.get("spec", "pytorchReplicaSpecs", "Worker", "replicas")
     nodes = document.get("spec", "trainer", "numNodes")
     many = isinstance(nodes, int) and nodes > 1
-    return str(ranks) != "1" or many or (isinstance(workers, int) and workers > 0)
+    return _ranks(document) != 1 or many or (isinstance(workers, int) and workers > 0)
 
 
-def _shares_memory(document: Document, pod: Path, container: Path) -> bool:
+def _shares_memory(document: Document, container: Path) -> bool:
+    """Whether memory is mounted at /dev/shm."""
     memory = {
         volume.get("name")
-        for volume in document.items(*pod, "volumes")
-        if isinstance(volume, dict)
-        and isinstance(volume.get("emptyDir"), dict)
-        and volume["emptyDir"].get("medium") == "Memory"
+        for volume in document.items(*container[:-2], "volumes")
+        if isinstance(volume, dict) and Document(value=volume).get("emptyDir", "medium") == "Memory"
     }
+    mounts = document.items(*container, "volumeMounts")
     return any(
         isinstance(mount, dict)
         and mount.get("mountPath") == "/dev/shm"
         and mount.get("name") in memory
-        for mount in document.items(*container, "volumeMounts")
+        for mount in mounts
     )
 
 
