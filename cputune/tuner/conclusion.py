@@ -191,9 +191,17 @@ def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _R
 
 def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
     """From the trials alone: single numbers, with an interval that says so."""
+    fallen = {one.plan for one in (*findings.fallen, *findings.rivals) if _fell(one)}
     measured = [_measured(trial) for trial in valid]
     base = next((one for one in measured if one.plan.as_found), measured[0])
-    best = max(measured, key=lambda one: one.samples_per_second.median)
+    best = max(
+        (one for one in measured if one == base or one.plan not in fallen),
+        key=lambda one: one.samples_per_second.median,
+    )
+    if base == best and fallen:
+        return _Recommendation(
+            baseline=base, best=base, speedup=Speedup(ratio=1.0, low=1.0, high=1.0)
+        )
     if base == best:
         only = len(valid) == 1
         note = (
@@ -217,6 +225,11 @@ def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
     )
 
 
+def _fell(contender: Contender) -> bool:
+    """Whether it failed in the confirmation."""
+    return contender.out is not None and contender.out != SLOWER
+
+
 def _measured(trial: Trial) -> Measured:
     rate = trial.samples_per_second
     assert rate is not None, "a valid trial has a throughput"
@@ -229,15 +242,26 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
     if findings.cut_off is not None:
         notes.append(findings.cut_off.note())
     if findings.exhausted and space is not None:
-        notes.append(f"Every one of the {len(space)} plans was tried; the search ended early.")
+        tried = len({trial.plan for trial in trials} & set(space.values))
+        notes.append(
+            f"Every one of the {len(space)} plans was tried; the search ended early."
+            if tried == len(space)
+            else f"The search ended after {tried} of {len(space)} plans: no other one is expected "
+            "to be worth a trial."
+        )
     if findings.stand_in is not None:
         first = next(t for t in trials if t.plan.as_found)
         notes.append(
             f"The launch of today does not run ({first.kind}: {_first_line(first.reason)}); "
             f"the speed-up is over {findings.stand_in.describe()} instead."
         )
+    if findings.baseline is not None and _fell(findings.baseline):
+        notes.append(
+            f"The launch of today failed when it was run afresh ({findings.baseline.out}); nothing "
+            "was measured beside it."
+        )
     for contender in (*findings.fallen, *findings.rivals):
-        if contender.out is not None and contender.out != SLOWER:
+        if _fell(contender):
             notes.append(
                 f"{contender.plan.describe()} failed when it was run afresh ({contender.out})."
             )

@@ -53,10 +53,8 @@ from cputune.tuner.gains import (
 from cputune.tuner.measuring import Findings, Measuring
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Run
+from cputune.tuner.sampler import SPARE
 from cputune.tuner.space import SearchSpace
-
-SPARE = 0.8
-"""Share of the memory that was free before the study; the rest is for what grows meanwhile."""
 
 
 def room_for(facts: HostFacts, trials: Sequence[Trial]) -> int:
@@ -340,7 +338,11 @@ class _Match:
         failure = seat.run.failure
         reason = None if failure is None else f"{failure.kind}: {failure}"
         if rate is None and reason is None:
-            reason = "contended: other processes delayed its steps"
+            reason = (
+                "contended: other processes delayed its steps"
+                if seat.delayed
+                else "no turn: it was over before"
+            )
         findings.confirm_runs.append(
             ConfirmRun(
                 round=sitting,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -15,11 +16,22 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from cputune.knobs import KnobValue
+from cputune.knobs.accumulation import accumulation_of
+from cputune.memory import room_bytes
 from cputune.plan import Plan
-from cputune.tuner.model import Belief, SpeedModel, expected_improvement
+from cputune.tuner.model import Array, Belief, SpeedModel, expected_improvement
 from cputune.tuner.space import SearchSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+SPARE = 0.8
+"""Share of the memory that was free before the study; the rest is for what grows meanwhile."""
+
+LEAST_PROMISE = 0.003
+"""A trial that is expected to make the best plan less faster than that (log) is not made."""
+
+SURELY_DIES = 0.001
+"""The chance of a plan that needs no less memory than one that died of it."""
 
 
 @dataclass(slots=True)
@@ -28,7 +40,8 @@ class History:
 
     ``claimed`` are those that other tuners of a shared study measure now: they are passed over.
     ``seconds`` are those of the steps of all trials, and ``when`` is the middle of each in them; of
-    trials on other machines, which wander by themselves, there is none.
+    trials on other machines, which wander by themselves, there is none. ``too_large`` are those of
+    ``failed`` that ran out of memory, ``rank_bytes`` is the most that a rank was seen to hold.
     """
 
     tried: set[Plan] = field(default_factory=set)
@@ -39,6 +52,8 @@ class History:
     when: list[float] = field(default_factory=list)
     seconds: float = 0.0
     failed: list[Plan] = field(default_factory=list)
+    too_large: list[Plan] = field(default_factory=list)
+    rank_bytes: int = 0
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
@@ -61,6 +76,8 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         self._index = {plan: index for index, plan in enumerate(self._plans)}
         self._model = SpeedModel(space.facts, self._plans, space.workload.time_shares)
         self._known = 0
+        self._asked: object = None
+        self._next: Plan | None = None
         self._learnt = self._model.believe([], [], [])
 
     def believe(self) -> Mapping[Plan, tuple[float, float]]:
@@ -82,31 +99,43 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         return self._learnt
 
     def propose(self, number: int) -> Plan | None:
-        """The plan to try as trial ``number``; None where all were tried."""
-        open_ = [self._index[plan] for plan in self._untried()]
+        """The plan to try as trial ``number``; None where no trial is worth its time."""
+        open_ = self._untried()
         if not open_:
             return None
+        promise = self._promise(open_)
+        if self._history.plans and promise.max() < LEAST_PROMISE:
+            return None
+        # Equal promises are told apart by the seed, not by the order of the space.
+        jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(open_))
+        return open_[int(np.argmax(promise + jitter))]
+
+    def next_plan(self) -> Plan | None:
+        """The plan to try next; None where there is none that is worth it."""
+        past = self._history
+        asked = (len(past.tried), len(past.plans), len(past.failed), frozenset(past.claimed))
+        if asked != self._asked:
+            self._asked, self._next = asked, self.propose(len(past.tried))
+        return self._next
+
+    def left(self) -> bool:
+        """Whether there is a plan that is worth a trial, and that nobody measures now."""
+        return self.next_plan() is not None
+
+    def _untried(self) -> list[Plan]:
+        """The plans that nobody has tried, but for those that would run out of memory."""
+        taken = self._history.tried | self._history.claimed
+        return [p for p in self._space.plans() if p not in taken and self.fits(p) > SURELY_DIES]
+
+    def _promise(self, plans: Sequence[Plan]) -> Array:
+        """How much faster than the fastest so far (log) each is expected to be, if it runs."""
         belief = self._belief()
         measured = [self._index[plan] for plan in self._history.plans]
         best = float(belief.mean[measured].min()) if measured else float(belief.mean.min())
-        promise = expected_improvement(belief, best)[open_]
+        promise = expected_improvement(belief, best)[[self._index[plan] for plan in plans]]
         if self._history.failed:
-            promise = promise * np.array(self.chances([self._plans[i] for i in open_]))
-        # Equal promises are told apart by the seed, not by the order of the space.
-        jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(open_))
-        return self._plans[open_[int(np.argmax(promise + jitter))]]
-
-    def next_plan(self) -> Plan | None:
-        """The plan to try next; None where there is none."""
-        return self.propose(len(self._history.tried))
-
-    def left(self) -> bool:
-        """Whether there is a plan that was not tried, and that nobody measures now."""
-        return bool(self._untried())
-
-    def _untried(self) -> list[Plan]:
-        taken = self._history.tried | self._history.claimed
-        return [plan for plan in self._space.plans() if plan not in taken]
+            promise = promise * self.chances(plans) * [self.fits(plan) for plan in plans]
+        return np.asarray(promise)
 
     def chances(self, plans: Sequence[Plan]) -> list[float]:
         """How likely each of these plans runs at all: as its least likely value does.
@@ -123,6 +152,32 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
             )
             for plan in plans
         ]
+
+    def fits(self, plan: Plan) -> float:
+        """How likely the memory suffices for a plan, by those that ran and those that died of it.
+
+        More ranks need more memory, and so do fewer, larger batches of one step. Between the
+        most ranks that ran and the fewest that died any number may be the last that fits, each
+        doubling as likely as the next.
+        """
+        past, cuts = self._history, self._batches(plan)
+        died = [d.processes_per_node for d in past.too_large if self._batches(d) >= cuts]
+        if not died:
+            return 1.0
+        ran = [w.processes_per_node for w in past.plans if self._batches(w) <= cuts]
+        facts = self._space.facts
+        free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]
+        if past.rank_bytes and free:
+            ran.append(int(SPARE * min(free)) // past.rank_bytes)
+        least, ranks = min(died), plan.processes_per_node
+        most = max((one for one in ran if one < least), default=0.5)
+        if ranks > least or (ranks == least and past.plans):
+            return SURELY_DIES
+        return min(1.0, math.log(least / ranks) / math.log(least / most))
+
+    def _batches(self, plan: Plan) -> int:
+        """In how many batches a rank takes its samples of a step."""
+        return accumulation_of(plan) or self._space.workload.accumulation or 1
 
     def _having(self, plans: Sequence[Plan]) -> Counter[tuple[str, KnobValue]]:
         """How many of these plans have each value of each knob."""

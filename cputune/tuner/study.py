@@ -37,6 +37,7 @@ from cputune.steps import (
     DataRunner,
     HostLost,
     LearningRunner,
+    OutOfMemory,
     ProfilingRunner,
     PunctualRunner,
     Runner,
@@ -68,7 +69,7 @@ from cputune.tuner.measuring import (
 )
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
-from cputune.tuner.sampler import History, PlanSampler
+from cputune.tuner.sampler import SURELY_DIES, History, PlanSampler
 from cputune.tuner.space import SearchSpace, build_space
 from cputune.tuner.storage import (
     Identity,
@@ -259,7 +260,11 @@ class TrialHistory:
         if trial.state == FAILED:
             if trial.kind not in (Contended.kind, HostLost.kind):
                 past.failed.append(trial.plan)
+            if trial.kind == OutOfMemory.kind:
+                past.too_large.append(trial.plan)
             return
+        held = (int(rank.get("peak_bytes") or 0) for rank in trial.observed)
+        past.rank_bytes = max(past.rank_bytes, *held, 0)
         guess = race.lost(run.logs) if trial.state == PRUNED else race.estimate(run.logs)
         guess = replace(guess, error=math.hypot(guess.error, doubt))
         race.learn(run.logs, guess, completed=trial.state == COMPLETED)
@@ -445,7 +450,14 @@ class TuningStudy:
         """Who proposes the next plan, and which if it is known; None where there is none."""
         assert self._sampler is not None
         taken = self._past.history.tried | self._past.history.claimed
-        suggested = next((pair for pair in space.suggestions if pair[1] not in taken), None)
+        suggested = next(
+            (
+                pair
+                for pair in space.suggestions
+                if pair[1] not in taken and self._sampler.fits(pair[1]) > SURELY_DIES
+            ),
+            None,
+        )
         return suggested or (("sampler", None) if self._sampler.left() else None)
 
     def _measure_today(self, runner: Runner) -> None:

@@ -216,7 +216,9 @@ class TestNotes:
         assert "Trial 3 (" in said(found(contender(0, 1, 1), contender(1, 0, 0), cut_off=cut))
 
     def test_of_a_space_that_is_exhausted(self) -> None:
-        findings = Findings(trials=trials(8.0, 16.0), exhausted=True)
+        few = Findings(trials=trials(8.0, 16.0), exhausted=True)
+        assert f"The search ended after 1 of {len(PLANS)} plans: no other one" in said(few)
+        findings = Findings(trials=trials(8.0, *[16.0] * len(PLANS)), exhausted=True)
         assert f"Every one of the {len(PLANS)} plans was tried" in said(findings)
         assert "Every one" not in " ".join(ended(findings, space=None).notes)
         assert "Every one" not in said(Findings(trials=trials(8.0, 16.0)))

@@ -1,0 +1,90 @@
+"""Answers that were once wrong: a fallen plan, a crash laid on neighbours, memory that runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from machines import Model, machine, simulated
+from tuner.fakes import SMALL, FakeLivingRunner
+
+import cputune
+from cputune.plan import Plan
+from cputune.result import Result
+from cputune.steps import Crashed, OutOfMemory, Step
+
+TODAY = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
+
+
+class Falling(FakeLivingRunner):
+    """Plays trials as they are; those that fall do so in the confirmation alone."""
+
+    def __init__(self, falls: bool | None) -> None:
+        """``falls``: whether today's launch does; None is every other plan."""
+        self.falls = falls
+        super().__init__(lambda number: iter(()))
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        seconds = TODAY if plan.as_found else SMALL.seconds(plan)
+        while True:
+            yield Step(seconds=seconds, samples=8)
+
+    def living(self, plan: Plan) -> Dying:  # type: ignore[override]
+        return Dying(self.steps(plan), dies=plan.as_found is bool(self.falls))
+
+
+class Dying:
+    """A living plan that may die in its first turn."""
+
+    def __init__(self, steps: Iterator[Step], *, dies: bool) -> None:
+        self._steps, self._dies = steps, dies
+
+    def turn(self, steps: int) -> list[Step]:
+        if self._dies:
+            raise Crashed("rank 0 died: exit code 1")
+        return [next(self._steps) for _ in range(steps)]
+
+    def close(self) -> None:
+        pass
+
+
+def tuned(runner: Falling) -> Result:
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, budget=6)
+
+
+def test_what_fell_in_its_confirmation_is_not_recommended() -> None:
+    result = tuned(Falling(None))
+    assert result.best.plan.as_found
+    assert not result.speedup.significant
+    assert any("failed when it was run afresh" in note for note in result.notes)
+
+
+def test_todays_launch_that_dies_is_not_laid_on_the_neighbours() -> None:
+    result = tuned(Falling(True))
+    assert not result.disturbed
+    assert not any("other processes" in note.lower() for note in result.notes)
+    (note,) = [note for note in result.notes if "The launch of today failed" in note]
+    assert "rank 0 died: exit code 1" in note
+    assert not any("contended" in (run.reason or "") for run in result.confirmation)
+
+
+BIG = simulated("256 cores", machine(sockets=2, cores_per_socket=128), Model(work=64, bandwidth=64))
+
+
+@pytest.mark.parametrize("fits", [2, 4, 8])
+def test_deaths_for_memory_teach_how_many_ranks_fit(fits: int) -> None:
+    class Small:
+        """Memory for so many ranks."""
+
+        def steps(self, plan: Plan) -> Iterator[Step]:
+            while True:
+                if plan.processes_per_node > fits:
+                    raise OutOfMemory("killed")
+                yield Step(seconds=BIG.seconds(plan), samples=8)
+
+    space = cputune.search_space(BIG.facts, BIG.workload)
+    best = min(BIG.seconds(p) for p in space.plans() if p.processes_per_node <= fits)
+    result = cputune.tune(BIG.workload, facts=BIG.facts, runner=Small(), budget=20)
+    died = sum(trial.kind == "out of memory" for trial in result.trials)
+    assert best / BIG.seconds(result.best.plan) > 0.95
+    assert died <= 7
