@@ -28,7 +28,10 @@ SPARE = 0.8
 """Share of the memory that was free before the study; the rest is for what grows meanwhile."""
 
 LEAST_PROMISE = 0.003
-"""A trial that is expected to make the best plan less faster than that (log) is not made."""
+LEAST_TRIALS = 7
+"""A trial that is expected to make the best plan faster by less than that (log) is not made, once
+there are so many. On simulated machines of 12 to 252 plans the search ends after 7 to 20 of 20
+trials so, with the same plans found."""
 
 SURELY_DIES = 0.001
 """The chance of a plan that needs no less memory than one that died of it."""
@@ -104,7 +107,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         if not open_:
             return None
         promise = self._promise(open_)
-        if self._history.plans and promise.max() < LEAST_PROMISE:
+        if len(self._history.tried) >= LEAST_TRIALS and promise.max() < LEAST_PROMISE:
             return None
         # Equal promises are told apart by the seed, not by the order of the space.
         jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(open_))
@@ -171,8 +174,8 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
             ran.append(int(SPARE * min(free)) // past.rank_bytes)
         least, ranks = min(died), plan.processes_per_node
         most = max((one for one in ran if one < least), default=0.5)
-        if ranks > least or (ranks == least and past.plans):
-            return SURELY_DIES
+        if ranks >= least:
+            return SURELY_DIES if past.plans else 0.5 * least / ranks
         return min(1.0, math.log(least / ranks) / math.log(least / most))
 
     def _batches(self, plan: Plan) -> int:

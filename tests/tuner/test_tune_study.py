@@ -29,7 +29,7 @@ from cputune.errors import (
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
-from cputune.tuner import storage
+from cputune.tuner import sampler, storage
 from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded, TrialRepeated
 from cputune.tuner.storage import OwnStorage
 
@@ -58,7 +58,8 @@ class TestWellBehaved:
         assert origins == ["baseline", "guide", "topology", "sampler", "sampler"]
         assert result.trials[0].plan.as_found
 
-    def test_no_plan_is_tried_twice(self) -> None:
+    def test_no_plan_is_tried_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sampler, "LEAST_PROMISE", 0.0)
         of = BY_NAME["one-socket"]
         result = tune(of, of.runner(3), budget=30)
         assert len(result.trials) == 30
@@ -68,6 +69,13 @@ class TestWellBehaved:
         result = tune(SMALL, FakeRunner(truthful()), budget=50)
         assert len(result.trials) == 7
         assert "Every one of the 6 plans was tried" in " ".join(result.notes)
+
+    def test_it_ends_where_no_trial_is_expected_to_be_worth_it(self) -> None:
+        of = BY_NAME["one-socket"]
+        result = tune(of, of.runner(3), budget=30)
+        assert 7 <= len(result.trials) < 20
+        assert of.seconds(fastest(of)) / of.seconds(result.best.plan) > 0.96
+        assert "no other one is expected to be worth a trial" in " ".join(result.notes)
 
     def test_the_same_seed_makes_the_same_proposals(self) -> None:
         of = BY_NAME["two-sockets"]
