@@ -100,6 +100,24 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """How much of what a step computes is padding, as the ranks of today's launch have shown it.
+
+    Attributes:
+        share: of the tokens, those that are padding.
+        left: of them, those that are left where columns are cut that are padding in all samples
+            of a batch.
+        kept: why they may not be cut; None where loss and gradients were seen to be the same.
+        mend: how the script is told to pad less, where it can be.
+    """
+
+    share: Annotated[float, Meta(ge=0, le=1)]
+    left: Annotated[float, Meta(ge=0, le=1)]
+    kept: str | None = None
+    mend: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The job whose speed is measured.
 
@@ -125,6 +143,8 @@ class Workload:
         mapped_blocks: tensors that glibc's malloc has mapped by themselves in its first step as
             found: it gives them back when they are freed, and each costs a page fault for each
             4 KiB of the next. None while it has not shown it yet, and with another malloc.
+        padding: what of its batches is padding; None while it has not shown it yet, and where it
+            has none that can be told.
         loading_share: of the time of its steps as found, what they wait for their data; None
             while it has not shown it yet.
         time_shares: where the time of its steps as found goes, by kind; empty where nobody has
@@ -147,6 +167,7 @@ class Workload:
     accumulation: Samples | None = None
     optimizer: str | None = None
     mapped_blocks: Annotated[int, Meta(ge=0)] | None = None
+    padding: Padding | None = None
     loading_share: Annotated[float, Meta(ge=0, le=1)] | None = None
     time_shares: Mapping[str, Annotated[float, Meta(ge=0, le=1)]] = field(
         default_factory=dict, hash=False
@@ -283,6 +304,7 @@ class Workload:
         accumulation: int | None = None,
         optimizer: str | None = None,
         mapped_blocks: int | None = None,
+        padding: Padding | None = None,
     ) -> Workload:
         """The same job, with what its first trial has shown filled in."""
         return replace(
@@ -294,6 +316,7 @@ class Workload:
             accumulation=self.accumulation or accumulation,
             optimizer=self.optimizer or optimizer,
             mapped_blocks=mapped_blocks if self.mapped_blocks is None else self.mapped_blocks,
+            padding=self.padding or padding,
             global_batch_size=self.global_batch_size or global_batch_size,
         )
 

@@ -10,7 +10,13 @@ from cputune.emitters import header
 from cputune.emitters.format import Beside, EmittedFile, Output, Secret, Word
 from cputune.emitters.words import refuse_unprintable
 from cputune.errors import UsageError
-from cputune.inside import carry_script, lightning_script, recipe_script, torch_script
+from cputune.inside import (
+    carry_script,
+    lightning_script,
+    padding_script,
+    recipe_script,
+    torch_script,
+)
 from cputune.inside.state import digest
 from cputune.knobs import plan_in_torch
 from cputune.plan import Plan
@@ -109,7 +115,10 @@ def companions(
     if Beside(CARRY_SCRIPT) in command:
         files.append(_program(CARRY_SCRIPT, carry_script(), said))
         plan = str(command[1])
-        beside = [torch_script()] if '"torch":' in plan else []
+        settings = json.loads(plan).get("torch", {})
+        beside = [torch_script()] if settings.keys() - {"padding"} else []
+        if "padding" in settings:
+            beside.append(padding_script())
         if '"world_size":' in plan and workload.framework in (None, "lightning"):
             beside.append(lightning_script())
         files += [EmittedFile(name=f.name, text=f.read_text(encoding="utf-8")) for f in beside]

@@ -56,6 +56,11 @@ def torch_script() -> Path:
     return Path(__file__).with_name("in_torch.py")
 
 
+def padding_script() -> Path:
+    """What cuts padding off; emitted beside ``carry.py`` where a plan does."""
+    return Path(__file__).with_name("padding.py")
+
+
 def lightning_script() -> Path:
     """What ``carry.py`` sets in Lightning; emitted beside it where a script may train with it."""
     return Path(__file__).with_name("in_lightning.py")

@@ -14,6 +14,7 @@ The script stays as it is. When it has loaded transformers, accelerate or Lightn
 - in the data loader that a loop over an Accelerator, or Lightning, trains on: the batch of
   one rank;
 - in torch, whatever trains with it: what ``torch`` says (``in_torch.py``, likewise);
+- in the batches that are trained on: whether their padding is cut (``padding.py``, likewise);
 
 and the first rank says in one line on stderr what it has changed. ``samples_per_rank`` are
 the samples of one rank in a step of the optimizer; without them the script's own batch is
@@ -72,7 +73,8 @@ class Force:
         batch_per_rank: the batch of every rank whatever their number; None: see above.
         accumulation: batches of one step that the plan says, or that a loop of the script's
             own takes; None where its framework knows, and they stay.
-        torch: what is set in torch itself; see ``in_torch``.
+        torch: what is set in torch itself, see ``in_torch``; and ``padding``: ``cut``, or ``ask``
+            where it is only found out whether it may be.
     """
 
     world_size: int = 0
@@ -150,8 +152,12 @@ class Carrier:
     def patches(self) -> list[tuple[str, Patch]]:
         """What to do with which module once it is loaded."""
         torch: list[tuple[str, Patch]] = []
-        if self.force.torch:
-            torch = [("torch", self._set_in_torch)]
+        settings = dict(self.force.torch)
+        padding = settings.pop("padding", None)
+        if settings:
+            torch = [("torch", lambda module: self._set_in_torch(module, settings))]
+        if padding is not None:
+            torch += beside("padding").CUTTER.patches(padding, self._say)
         if not self.force.world_size:
             return torch
         lightning = LIGHTNING if os.path.isfile(path_beside("in_lightning")) else ()
@@ -163,8 +169,8 @@ class Carrier:
             *((f"{package}.trainer.trainer", self._patch_lightning) for package in lightning),
         ]
 
-    def _set_in_torch(self, module: ModuleType) -> None:
-        said = beside("in_torch").set_in(module, self.force.torch)
+    def _set_in_torch(self, module: ModuleType, settings: Mapping[str, str]) -> None:
+        said = beside("in_torch").set_in(module, settings)
         self._say("set for the plan: " + "; ".join(said))
 
     def _patch_arguments(self, module: ModuleType) -> None:

@@ -30,6 +30,9 @@ from cputune.inside.meter import Meter
 OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
 """What scripts call the folder that they write; read by argparse, it is led elsewhere."""
 
+PADS = "pad_to_max_length"
+"""What scripts of transformers call it that every sample is as long as the longest there may be."""
+
 SILENT = {
     "WANDB_MODE": "disabled",
     "WANDB_DISABLED": "true",
@@ -55,6 +58,9 @@ def install() -> Meter:
     carried: list[tuple[str, Patch]] = []
     if force:
         carried = Carrier(Force(**json.loads(force)), meter.refuse).patches()
+        cutter = getattr(sys.modules.get("cputune_padding"), "CUTTER", None)
+        if cutter is not None:
+            cutter.on_asked = meter.resume
     watch(
         [
             *carried,
@@ -79,6 +85,9 @@ def _watch_arguments(meter: Meter, scratch: str | None) -> None:
     def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> Any:
         namespace, rest = original(self, *args, **kwargs)
         meter.flags.update(vars(namespace))
+        if getattr(namespace, PADS, None) is True:
+            typed = any(word == f"--{PADS}" for word in sys.argv)
+            meter.facts["padding_mend"] = f"without --{PADS}" if typed else f"--{PADS} False"
         if scratch is not None:
             for name in OUTPUT_NAMES:
                 if isinstance(getattr(namespace, name, None), str):

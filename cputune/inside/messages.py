@@ -63,6 +63,12 @@ class RankState(TypedDict, total=False):
         products: in what oneDNN may multiply fp32 matrices, "fp32" or "bf16".
         products_rounded: whether it really rounds their factors to bf16.
         dropout: how masks were drawn so far: "bytes", or as torch does.
+        padding: what is done with columns that are padding in a whole batch: "cut", "may be cut",
+            or "full" and why they stay.
+        padding_unknown: why that was not found out.
+        padding_share: of the tokens of the first step, those that are padding.
+        columns_left: of them, those that are left where such columns are cut.
+        padding_mend: how the script is told to pad less.
         compiled: whether torch.compile has compiled something so far.
         loader_workers: processes that prepare the batches of the loader that was asked last.
         model: the class of the model, and the plain values of its transformers configuration.
@@ -105,6 +111,11 @@ class RankState(TypedDict, total=False):
     products: str
     products_rounded: bool
     dropout: str
+    padding: str
+    padding_unknown: str
+    padding_share: float
+    columns_left: float
+    padding_mend: str
     compiled: bool
     loader_workers: int
     model: dict[str, Any]

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from cputune.inside import PROFILE_VARIABLE, state
+from cputune.inside import PROFILE_VARIABLE, padding, state
 from cputune.inside.messages import Framework, RankState, Speaker
 from cputune.inside.where_time_goes import StepProfiler
 
@@ -48,6 +48,7 @@ class Meter:
         self.compiled = 0.0
         self._samples = 0
         self._losses: list[Any] = []
+        self._tokens = [0, 0, 0]
         self._delay: Delay | None = None
         self._mark = 0.0
         self._paused = 0.0
@@ -72,8 +73,12 @@ class Meter:
 
     def see_batch(self, batch: Any) -> int:
         """How many samples a batch holds; of the first one also how long they are."""
-        if self.steps == 0 and (length := length_in(batch)) is not None:
-            self.facts["sequence_length"] = length
+        if self.steps == 0:
+            if (length := length_in(batch)) is not None:
+                self.facts["sequence_length"] = length
+            self._tokens = [
+                a + b for a, b in zip(self._tokens, padding.counted(batch), strict=True)
+            ]
         return samples_in(batch)
 
     def micro_step(self, samples: int, loss: Any) -> None:
@@ -105,6 +110,10 @@ class Meter:
         if self.steps == 1:
             if optimizer is not None:
                 self.facts["optimizer"] = state.optimizer(optimizer)
+            padded, tokens, left = self._tokens
+            if tokens:
+                self.facts["padding_share"] = round(padded / tokens, 4)
+                self.facts["columns_left"] = round(left / tokens, 4)
             self.speaker.say(
                 {
                     "event": "state",

@@ -20,6 +20,7 @@ from cputune.knobs.dropout import DROPOUT
 from cputune.knobs.ipex import IPEX
 from cputune.knobs.malloc import MALLOC
 from cputune.knobs.optimizer import OPTIMIZER
+from cputune.knobs.padding import PADDING
 from cputune.knobs.precision import PRECISION, PRODUCTS
 from cputune.knobs.preload import ALLOCATOR, OPENMP
 from cputune.knobs.record import (
@@ -58,6 +59,7 @@ KNOBS: tuple[Knob, ...] = (
     OPTIMIZER,
     ACCUMULATION,
     WORKERS,
+    PADDING,
     PRODUCTS,
     DROPOUT,
     COMPILE,

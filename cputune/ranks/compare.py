@@ -11,7 +11,7 @@ from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
 from cputune.plan import Plan
 from cputune.steps import Infeasible
-from cputune.workload import Recipe, Workload
+from cputune.workload import Padding, Recipe, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +104,20 @@ def global_batch(states: Sequence[RankState]) -> int:
     )
 
 
+def padding_of(state: RankState) -> Padding | None:
+    """What of a rank's batches is padding; None where no mask tells it."""
+    share = state.get("padding_share")
+    if share is None:
+        return None
+    kept = state.get("padding_unknown") or state.get("padding", "it was not asked whether")
+    return Padding(
+        share=share,
+        left=state["columns_left"],
+        kept=None if kept == "may be cut" else kept.removeprefix("full, for "),
+        mend=state.get("padding_mend"),
+    )
+
+
 def fed_with(recipe: Recipe | None, states: Sequence[RankState]) -> str | None:
     """What a trial was fed with, as a sentence; None where no rank has said it."""
     if recipe is None:
@@ -123,7 +137,8 @@ _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
     "mapped",
 } | {
     "rank", "local_rank", "preload", "framework", "parses_arguments", "batch", "samples",
-    "learning_rate", "dataset", "products_rounded", "python", "pid", "peak_bytes",
+    "learning_rate", "dataset", "padding_share", "columns_left", "products_rounded", "python",
+    "pid", "peak_bytes",
 }  # fmt: skip
 """What of a rank's state a result keeps: all that shows a knob, but for the long lists of paths
 and variables, and what says who the rank is and what it trains."""

@@ -30,7 +30,7 @@ from cputune.inside.where_time_goes import SETTLED
 from cputune.knobs.optimizer import optimizer_of
 from cputune.plan import Plan
 from cputune.ranks import commands, compare, engines
-from cputune.ranks.compare import fed_with, for_people, global_batch
+from cputune.ranks.compare import fed_with, for_people, global_batch, padding_of
 from cputune.ranks.hosts import RankHosts
 from cputune.ranks.job import Job, Patience
 from cputune.ranks.listen import Post
@@ -251,7 +251,7 @@ class ProcessRunner:
         scratch = str(self._work.path / "scratch")
         variables = {
             **way.variables,
-            **self._reporting(scratch, str(self._kernels), way.force),
+            **self._reporting(scratch, str(self._kernels), way.force or self._question(plan)),
         }
         command = self.workload.filled(trial_command(self.workload, way), os.environ)
         if not supervisor.fork:
@@ -276,7 +276,9 @@ class ProcessRunner:
         way = self._carried(plan)
         folder = f"launch-{next(self._numbers)}"
         offline = environment.OFFLINE if self._hub_offline() else {}
-        told = self._reporting(f"{engines.HERE}/scratch", f"{engines.HERE}/kernels", None)
+        told = self._reporting(
+            f"{engines.HERE}/scratch", f"{engines.HERE}/kernels", self._question(plan)
+        )
         nodes = tuple(host.node for host in there)
         files: tuple[EmittedFile, ...] = ()
         argv: list[str] = []
@@ -321,6 +323,11 @@ class ProcessRunner:
         job.turn(self._turn)
         return job
 
+    def _question(self, plan: Plan) -> Force | None:
+        """Today's launch, once: whether its padding may be cut."""
+        asked = plan.as_found and self.workload.padding is None
+        return Force(torch={"padding": "ask"}) if asked else None
+
     def _carried(self, plan: Plan) -> Carried:
         try:
             return carried(self.workload, plan, self._versions)
@@ -360,6 +367,7 @@ class ProcessRunner:
             accumulation=first.get("accumulation") if own else None,
             optimizer=optimizer_of(first) if plan.as_found else None,
             mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
+            padding=padding_of(first) if plan.as_found else None,
         )
 
     def _hub_offline(self) -> bool:

@@ -277,6 +277,7 @@ def _suggestions(
     today = {
         knob.name: knob.today for knob in KNOBS if knob.put is not None and knob.name != "ipex"
     }
+    padding_cut = any(of["padding"] == "cut" for of in values.values())
     found: dict[Plan, Origin] = {}
     wanted: tuple[tuple[Origin, int, int, tuple[str, ...]], ...] = (
         ("guide", max(plan.nodes for plan in values), guide, ("default",)),
@@ -286,6 +287,7 @@ def _suggestions(
         for allocator in allocators:
             meant = {**today, "precision": precision, "allocator": allocator}
             meant |= {"nodes": count, "ranks": ranks, "smt": False, **held}
+            meant["padding"] = "cut" if origin == "topology" and padding_cut else meant["padding"]
             match = [plan for plan, of in values.items() if meant.items() <= of.items()]
             if match:
                 found.setdefault(max(match, key=_liked), origin)

@@ -505,6 +505,8 @@ class TuningStudy:
         if today.state == COMPLETED and isinstance(runner, ProfilingRunner):
             self._on_event(Said(text="looking where the time of today's launch goes"))
             shares = time_shares(runner, today.plan, partial(self._timer.left, STUDY_SHARE))
+            if self._workload.padding is not None:
+                shares["padding"] = 1 - self._workload.padding.left
             self._workload = replace(self._workload, time_shares=shares)
             self._storage.remember(self._workload)
 

@@ -1,0 +1,367 @@
+"""Columns of a batch that are padding in all of its samples: cut off before they are computed.
+
+``carry.py`` loads this file from beside itself, in trials and in emitted launches, and puts it
+around the training steps of a Trainer, or around the data loader of a loop of the script's own. It
+needs Python 3.9 and torch 2.0 or later.
+
+Whether a batch may be cut is asked of the model itself, once: the first batch that has such columns
+goes through it with and without them, dropout off, nothing updated. Where loss and gradient are
+equal but for rounding, this batch and those after it are cut, to a multiple of ``MULTIPLE``. Not
+equal are losses that run over positions (question answering), models that mix positions without
+a mask (FNet), and those that need one length.
+
+What is seen as padding is what a mask of samples × tokens says, whose name holds
+``attention_mask``; each mask speaks for all tensors of its length. Labels of a token that are not
+-100 are none, and stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+MULTIPLE = 8
+"""Of columns that are left: rows of 16 and 64 made no product faster, and leave more padding."""
+
+IGNORED = -100
+"""The label that torch's losses pass over."""
+
+SAME_LOSS, SAME_GRADIENT = 1e-4, 1e-3
+"""Relative differences of fp32 sums in another order; those of another loss are larger."""
+
+COARSE = 50
+"""How much larger they are where products are rounded to bf16."""
+
+NO_MASK = "the batches have no attention mask of samples × tokens"
+NO_TAIL = "no batch so far had a column that is padding in all of its samples"
+ON_THE_LEFT = "the padding stands before the tokens, whose positions count it"
+LABELLED = "tokens that are padding have labels other than -100, which the loss counts"
+COMPILED = "the model is compiled, and each new length would compile it anew"
+OUTSIDE = "its loss is computed outside of the model, from an output for each token"
+TOGETHER = "its loss asks all ranks for their figures (TRL), so it cannot be asked of one alone"
+
+
+def masks_of(batch: Any) -> dict[str, Any]:
+    """The masks of samples × tokens, by name."""
+    if not isinstance(batch, Mapping):
+        return {}
+    return {
+        str(name): value
+        for name, value in batch.items()
+        if "attention_mask" in str(name) and getattr(value, "ndim", 0) == 2
+    }
+
+
+def counted(batch: Any) -> tuple[int, int, int]:
+    """Tokens that are padding, all tokens, and those that are left where the batch is cut."""
+    padding = tokens = left = 0
+    columns = lengths(batch)
+    for mask in masks_of(batch).values():
+        samples, length = mask.shape
+        padding += int((mask == 0).sum())
+        tokens += samples * length
+        left += samples * columns[length]
+    return padding, tokens, left
+
+
+def lengths(batch: Any, *, labels: bool = True) -> dict[int, int]:
+    """For each length that a mask has, how many columns are left where the tail is cut.
+
+    ``labels``: those of tokens keep their columns.
+    """
+    used: dict[int, int] = {}
+    for mask in masks_of(batch).values():
+        length = int(mask.shape[1])
+        used[length] = max(used.get(length, 1), _last(mask != 0))
+    for name, value in batch.items() if used and labels else ():
+        if _labels_tokens(name, value) and value.shape[1] in used:
+            length = int(value.shape[1])
+            used[length] = max(used[length], _last(value != IGNORED))
+    return {length: min(length, -(-last // MULTIPLE) * MULTIPLE) for length, last in used.items()}
+
+
+def _labels_tokens(name: Any, value: Any) -> bool:
+    return "label" in str(name) and getattr(value, "ndim", 0) > 1 and not value.is_floating_point()
+
+
+def _last(used: Any) -> int:
+    """The columns up to the last one in which any sample has something."""
+    found = used.flatten(2).any(2).any(0) if used.ndim > 2 else used.any(0)
+    positions = found.nonzero()
+    return int(positions[-1]) + 1 if len(positions) else 1
+
+
+def cut(batch: Any, columns: Mapping[int, int]) -> Any:
+    """The batch without its tail: every tensor that has a dimension of such a length.
+
+    The first dimension is that of samples. Of numbers (embeddings) the last one may be as long by
+    chance, so only the second is cut; of masks and tokens all of them.
+    """
+    if all(length == left for length, left in columns.items()):
+        return batch
+    shorter = copy.copy(batch)
+    for name, value in batch.items():
+        dimensions = getattr(value, "ndim", 0)
+        if dimensions < 2:
+            continue
+        by_position = "mask" in str(name) or not value.is_floating_point()
+        for dimension in range(1, dimensions) if by_position else (1,):
+            left = columns.get(int(value.shape[dimension]), value.shape[dimension])
+            value = value.narrow(dimension, 0, left)
+        shorter[name] = value.contiguous()  # losses take a view of labels
+    return shorter
+
+
+class Cutter:
+    """Asks once whether batches may be cut, and cuts them.
+
+    Attributes:
+        allowed: whether they may; None while no batch had anything to cut.
+        why: why they may not, or are not so far.
+        cuts: whether they are cut where they may; else it is only asked.
+        on_asked: told when the question began, once it is answered: no part of a step.
+    """
+
+    def __init__(self) -> None:
+        self.cuts = False
+        self.allowed: bool | None = None
+        self.why = NO_TAIL
+        self.on_asked: Callable[[float], None] = lambda since: None
+        self._say: Callable[[str], None] = lambda text: None
+        self._has_trainer = False
+        self._called = False
+        self._last_data: Any = None
+        self._data: Any = None
+
+    def patches(
+        self, how: str, say: Callable[[str], None]
+    ) -> list[tuple[str, Callable[[ModuleType], None]]]:
+        """What to do with which module: ``how`` is ``cut``, or ``ask`` where that is all."""
+        self.cuts, self._say = how == "cut", say
+        return [
+            ("transformers.trainer", self._patch_trainer),
+            ("torch.nn.modules.module", self._patch_calls),
+            ("torch.utils.data.dataloader", self._patch_loaders),
+        ]
+
+    def said(self) -> dict[str, str]:
+        """What a rank shows: ``cut``, ``may be cut``, or ``full`` and why."""
+        if self.allowed is None:
+            return {"padding_unknown": self.why}
+        if not self.allowed:
+            return {"padding": f"full, for {self.why}"}
+        return {"padding": "cut" if self.cuts else "may be cut"}
+
+    def _patch_trainer(self, module: ModuleType) -> None:
+        """A Trainer has its loss computed by itself, from the whole batch."""
+        cls = module.Trainer
+        original = cls.training_step
+
+        @functools.wraps(original)
+        def training_step(trainer: Any, model: Any, inputs: Any, *args: Any, **kw: Any) -> Any:
+            self._has_trainer = True
+            if self.allowed is None:
+                kind = type(trainer)
+                if kind.__module__.startswith("trl."):
+                    self._decide(False, TOGETHER)
+                self.ask(
+                    model,
+                    inputs,
+                    # The class's own: a method of the object may be somebody's who measures.
+                    lambda inner, batch: kind.compute_loss(trainer, inner, copy.copy(batch)),
+                )
+            return original(trainer, model, self.shortened(inputs), *args, **kw)
+
+        cls.training_step = training_step
+
+    def _patch_calls(self, module: ModuleType) -> None:
+        """The first module that is called to train is asked, with what it is called with."""
+        cls = module.Module
+        original = cls.__call__
+
+        @functools.wraps(original)
+        def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.allowed is not None:
+                if cls.__call__ is call:
+                    cls.__call__ = original
+            elif not self._called and not self._has_trainer and _trains(model):
+                self._called = True
+                try:
+                    self._ask_called(model, args, kwargs)
+                    return original(model, *args, **kwargs)
+                finally:
+                    self._called = False
+            return original(model, *args, **kwargs)
+
+        cls.__call__ = call
+
+    def _ask_called(self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        self._data = self._last_data
+        self.ask(
+            model,
+            given,
+            lambda inner, batch: inner(
+                *(batch[at] for at in range(len(args))),
+                **{name: value for name, value in batch.items() if not isinstance(name, int)},
+            ),
+        )
+
+    def _patch_loaders(self, module: ModuleType) -> None:
+        """Batches of the data that the model was asked with, whoever iterates them."""
+        cls = module._BaseDataLoaderIter
+        original = cls.__next__
+
+        @functools.wraps(original)
+        def following(iterator: Any) -> Any:
+            batch = original(iterator)
+            self._last_data = iterator._dataset
+            if self._data is not None and self._data is self._last_data:
+                return self.shortened(batch)
+            return batch
+
+        cls.__next__ = following
+
+    def shortened(self, batch: Any) -> Any:
+        """The batch as it is trained on."""
+        return cut(batch, lengths(batch)) if self.allowed and self.cuts else batch
+
+    def ask(self, model: Any, batch: Any, run: Callable[[Any, Any], Any]) -> None:
+        """Find out whether this batch may be cut, where it has anything to cut.
+
+        ``run`` gives what a model makes of a batch: a loss, or what has it, or outputs.
+        """
+        if self.allowed is not None:
+            return None
+        since = time.perf_counter()
+        masks = masks_of(batch)
+        if not masks:
+            return self._decide(False, NO_MASK)
+        columns = lengths(batch)
+        if all(length == left for length, left in columns.items()):
+            without_labels = lengths(batch, labels=False)
+            if any(length != left for length, left in without_labels.items()):
+                self.why = LABELLED
+            elif any(bool((mask[:, 0] == 0).any()) for mask in masks.values()):
+                self.why = ON_THE_LEFT
+            return None
+        inner = getattr(model, "module", model)  # DistributedDataParallel
+        if hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None):
+            return self._decide(False, COMPILED)
+        why = difference(inner, batch, cut(batch, columns), run)
+        self._decide(why is None, why or "")
+        self.on_asked(since)
+        return None
+
+    def _decide(self, allowed: bool, why: str) -> None:
+        self.allowed, self.why = allowed, why
+        if self.cuts:
+            self._say(
+                "columns that are padding in every sample of a batch are cut off"
+                if allowed
+                else f"padding is not cut off: {why}"
+            )
+
+
+def difference(model: Any, whole: Any, shorter: Any, run: Callable[[Any, Any], Any]) -> str | None:
+    """Why the two batches do not train the same; None where loss and gradients are equal."""
+    torch = sys.modules["torch"]
+    try:
+        with _quiet(torch, model) as coarse:
+            one, its_gradients, shapes = _figures(torch, model, run(model, whole))
+            other, gradients, own_shapes = _figures(torch, model, run(model, shorter))
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        return f"the model fails without it ({type(error).__name__}: {lines[0][:120]})"
+    if shapes != own_shapes:
+        return OUTSIDE
+    slack = COARSE if coarse else 1
+    if not abs(one - other) <= slack * SAME_LOSS * max(abs(one), 1e-3):
+        return f"the loss counts it: {one:.4f}, and {other:.4f} without"
+    apart = math.dist(its_gradients, gradients)
+    if not apart <= slack * SAME_GRADIENT * max(math.hypot(*its_gradients), 1e-6):
+        return f"the gradient changes by {apart / math.hypot(*its_gradients):.1%} without it"
+    return None
+
+
+def _figures(torch: Any, model: Any, outcome: Any) -> tuple[float, list[float], list[Any]]:
+    """The loss, the norm of each parameter's gradient, and the shapes of what has no loss.
+
+    Of outputs without a loss, some weighted sum stands for any loss of them.
+    """
+    loss, shapes = _loss_of(torch, outcome), []
+    if loss is None:
+        outputs = outcome.items() if isinstance(outcome, Mapping) else enumerate(_all(outcome))
+        dice, loss = torch.Generator().manual_seed(0), 0.0
+        for name, value in outputs:
+            for one in _all(value) if name != "past_key_values" else ():
+                if torch.is_tensor(one) and one.requires_grad:
+                    shapes.append(one.shape)
+                    loss = loss + (one * torch.rand(one.shape, generator=dice)).sum()
+    learnt = [one for one in model.parameters() if one.requires_grad]
+    gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
+    norms = [0.0 if one is None else float(_dense(one).norm()) for one in gradients]
+    return float(loss.detach()), norms, shapes
+
+
+def _loss_of(torch: Any, outcome: Any) -> Any:
+    found: Any = outcome.get("loss") if isinstance(outcome, Mapping) else outcome
+    first: Any = found[0] if isinstance(found, (tuple, list)) and found else found
+    return first if torch.is_tensor(first) and first.numel() == 1 else None
+
+
+def _all(outcome: Any) -> Iterator[Any]:
+    if isinstance(outcome, (tuple, list)):
+        for one in outcome:
+            yield from _all(one)
+    else:
+        yield outcome
+
+
+def _dense(gradient: Any) -> Any:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+@contextlib.contextmanager
+def _quiet(torch: Any, model: Any) -> Iterator[bool]:
+    """Dropout off, random numbers as they were, fp32 where the weights are; whether it is not."""
+    training = [module for module in model.modules() if module.training]
+    own_forward = model.__dict__.get("forward")  # accelerate's, under its autocast
+    plain_forward = getattr(model, "_original_forward", None)
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    coarse = getattr(matmul, "fp32_precision", None) == "bf16"
+    coarse |= any(one.dtype != torch.float32 for one in model.parameters())
+    with contextlib.ExitStack() as held:
+        held.enter_context(torch.random.fork_rng(devices=()))
+        held.enter_context(torch.enable_grad())
+        if not coarse:
+            held.enter_context(torch.autocast("cpu", enabled=False))
+            if own_forward is not None and plain_forward is not None:
+                model.forward = plain_forward
+        model.eval()
+        try:
+            yield coarse
+        finally:
+            for module in training:
+                module.training = True
+            if own_forward is not None:
+                model.forward = own_forward
+
+
+def _trains(model: Any) -> bool:
+    torch = sys.modules["torch"]
+    return (
+        model.training
+        and torch.is_grad_enabled()
+        and any(parameter.requires_grad for parameter in model.parameters())
+    )
+
+
+CUTTER = Cutter()

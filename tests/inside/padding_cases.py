@@ -1,0 +1,316 @@
+"""Padding is cut where loss and gradient are the same without it, and stays everywhere else.
+
+These import torch: ``test_padding.py`` runs them in a process of their own.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from cputune.inside.padding import (
+    COMPILED,
+    IGNORED,
+    LABELLED,
+    NO_MASK,
+    NO_TAIL,
+    ON_THE_LEFT,
+    OUTSIDE,
+    Cutter,
+    counted,
+    cut,
+    difference,
+    lengths,
+)
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+LENGTH = 24
+
+
+def batch_of(*used: int, **more: Any) -> dict[str, Any]:
+    """Samples of so many tokens each, padded to LENGTH on the right."""
+    torch.manual_seed(1)
+    ids = torch.randint(5, 50, (len(used), LENGTH))
+    mask = torch.stack([(torch.arange(LENGTH) < tokens).long() for tokens in used])
+    return {"input_ids": ids * mask, "attention_mask": mask, **more}
+
+
+def labels_of(batch: Mapping[str, Any], padded: int = IGNORED) -> Any:
+    return torch.where(batch["attention_mask"] == 1, batch["input_ids"] % 2, padded)
+
+
+def model_of(kind: str, config: Any) -> Any:
+    torch.manual_seed(2)
+    return getattr(transformers, kind)(config).train()
+
+
+def bert(kind: str = "BertForSequenceClassification", **more: Any) -> Any:
+    return model_of(kind, transformers.BertConfig(**SIZES, **more))
+
+
+def run(model: Any, batch: Mapping[str, Any]) -> Any:
+    return model(**batch)
+
+
+def why_not(model: Any, batch: Mapping[str, Any]) -> str | None:
+    """What the model answers where the batch has a tail to cut."""
+    columns = lengths(batch)
+    assert any(length != left for length, left in columns.items())
+    return difference(model, batch, cut(batch, columns), run)
+
+
+def answered(model: Any, batch: Mapping[str, Any]) -> Cutter:
+    cutter = Cutter()
+    cutter.cuts = True
+    cutter.ask(model, batch, run)
+    return cutter
+
+
+CLASS = {"labels": torch.tensor([0, 1])}
+
+
+class TestWhatIsCut:
+    def test_every_tensor_of_the_length_in_one_piece_to_a_multiple_of_eight(self) -> None:
+        batch = batch_of(3, 9, **CLASS)
+        batch["labels_of_tokens"] = labels_of(batch)
+        shorter = cut(batch, lengths(batch))
+        assert {name: value.shape[-1] for name, value in shorter.items()} == {
+            "input_ids": 16,
+            "attention_mask": 16,
+            "labels": 2,
+            "labels_of_tokens": 16,
+        }
+        assert all(value.is_contiguous() for value in shorter.values())
+        assert batch["input_ids"].shape == (2, LENGTH), "the script's own batch stays"
+
+    def test_a_batch_of_transformers_stays_one(self) -> None:
+        batch = transformers.BatchEncoding(batch_of(3, 9))
+        shorter = cut(batch, lengths(batch))
+        assert type(shorter) is transformers.BatchEncoding
+        assert shorter["input_ids"].shape == (2, 16)
+        assert batch["input_ids"].shape == (2, LENGTH)
+
+    def test_several_inputs_of_unlike_length_each_by_their_own_mask(self) -> None:
+        batch = batch_of(3, 9)
+        other = torch.zeros(2, 40, dtype=torch.long)
+        other[:, :20] = 1
+        batch |= {"pair_input_ids": other * 7, "pair_attention_mask": other}
+        shorter = cut(batch, lengths(batch))
+        assert shorter["input_ids"].shape == shorter["attention_mask"].shape == (2, 16)
+        assert shorter["pair_input_ids"].shape == shorter["pair_attention_mask"].shape == (2, 24)
+
+    def test_masks_of_four_dimensions_are_cut_beside_one_that_tells(self) -> None:
+        batch = batch_of(3, 9)
+        batch["attention_bias_mask"] = torch.zeros(2, 1, LENGTH, LENGTH)
+        assert cut(batch, lengths(batch))["attention_bias_mask"].shape == (2, 1, 16, 16)
+
+    def test_numbers_as_wide_as_the_length_keep_their_width(self) -> None:
+        batch = batch_of(3, 9, inputs_embeds=torch.zeros(2, LENGTH, LENGTH))
+        assert cut(batch, lengths(batch))["inputs_embeds"].shape == (2, 16, LENGTH)
+
+    def test_a_packed_mask_that_numbers_its_documents_ends_with_the_last(self) -> None:
+        batch = batch_of(9, 9)
+        batch["attention_mask"] = batch["attention_mask"] * torch.tensor([[1], [2]])
+        assert lengths(batch) == {LENGTH: 16}
+
+    def test_what_is_counted_is_padding_tokens_and_what_is_left(self) -> None:
+        assert counted(batch_of(3, 9)) == (36, 48, 32)
+        assert counted({"pixel_values": torch.zeros(2, 3, 8, 8)}) == (0, 0, 0)
+        assert counted((torch.zeros(2, 8),)) == counted(torch.zeros(2)) == (0, 0, 0)
+
+
+class TestWhatTheModelSays:
+    @pytest.mark.parametrize(
+        ("kind", "config"),
+        [
+            ("BertForSequenceClassification", "BertConfig"),
+            ("RobertaForSequenceClassification", "RobertaConfig"),
+            ("ElectraForSequenceClassification", "ElectraConfig"),
+            ("GPT2ForSequenceClassification", "GPT2Config"),  # by its last token
+        ],
+    )
+    def test_classification_is_the_same(self, kind: str, config: str) -> None:
+        sizes = SIZES if "GPT2" not in kind else {"vocab_size": 50, "n_embd": 16, "n_head": 2}
+        more = {"pad_token_id": 0} | ({"n_layer": 1} if "GPT2" in kind else {})
+        model = model_of(kind, getattr(transformers, config)(**sizes, **more))
+        assert why_not(model, batch_of(3, 9, **CLASS)) is None
+
+    def test_labels_of_tokens_are_the_same_where_padding_has_none(self) -> None:
+        batch = batch_of(3, 9)
+        for kind in ("BertForTokenClassification", "BertForMaskedLM"):
+            assert why_not(bert(kind), {**batch, "labels": labels_of(batch)}) is None
+
+    def test_labels_of_padding_keep_their_columns(self) -> None:
+        batch = batch_of(3, 9)
+        cutter = answered(
+            bert("BertForTokenClassification"), {**batch, "labels": labels_of(batch, 0)}
+        )
+        assert (cutter.allowed, cutter.why) == (None, LABELLED)
+
+    def test_the_source_of_a_t5_is_cut_and_its_target_is_not(self) -> None:
+        config = transformers.T5Config(
+            vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2,
+            decoder_start_token_id=0,
+        )  # fmt: skip
+        model = model_of("T5ForConditionalGeneration", config)
+        batch = batch_of(3, 9, labels=torch.randint(5, 50, (2, 12)))
+        assert cut(batch, lengths(batch))["labels"].shape == (2, 12)
+        assert why_not(model, batch) is None
+
+    def test_a_target_as_long_as_the_source_keeps_all_that_it_says(self) -> None:
+        batch = batch_of(3, 9, labels=torch.full((2, LENGTH), 7))
+        assert lengths(batch) == {LENGTH: LENGTH}
+
+    def test_answers_that_are_sought_over_all_positions_are_not_the_same(self) -> None:
+        where = {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 3])}
+        why = why_not(bert("BertForQuestionAnswering"), batch_of(3, 9, **where))
+        assert why is not None
+        assert why.startswith("the loss counts it: ")
+
+    def test_a_model_that_mixes_positions_without_a_mask_is_not_the_same(self) -> None:
+        model = model_of("FNetForSequenceClassification", transformers.FNetConfig(**SIZES))
+        batch = batch_of(3, 9, **CLASS)
+        why = difference(
+            model, batch, cut(batch, lengths(batch)),
+            lambda m, b: m(input_ids=b["input_ids"], labels=b["labels"]),
+        )  # fmt: skip
+        assert why is not None
+
+    def test_a_model_of_one_length_says_so(self) -> None:
+        class Flat(torch.nn.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.flat = torch.nn.Linear(LENGTH, 2)
+
+            def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+                return self.flat(input_ids.float() * attention_mask)
+
+        why = why_not(Flat(), batch_of(3, 9))
+        assert why is not None
+        assert why.startswith("the model fails without it (RuntimeError: ")
+
+    def test_without_a_loss_the_outputs_stand_for_it(self) -> None:
+        batch = batch_of(3, 9)
+        assert why_not(bert(), batch) is None
+        assert why_not(bert("BertForTokenClassification"), batch) == OUTSIDE
+
+    def test_it_is_asked_without_dropout_and_leaves_nothing_behind(self) -> None:
+        model, batch = bert(), batch_of(3, 9, **CLASS)
+        before, dice = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
+        model.bert.embeddings.dropout.eval()
+        assert why_not(model, batch) is None
+        assert model.training
+        assert not model.bert.embeddings.dropout.training
+        assert all(one.grad is None for one in model.parameters())
+        assert all(bool((before[name] == now).all()) for name, now in model.state_dict().items())
+        assert bool((torch.random.get_rng_state() == dice).all())
+
+    def test_bf16_is_asked_as_fp32_where_the_weights_are(self) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert why_not(bert(), batch_of(3, 9, **CLASS)) is None
+        assert why_not(bert().to(torch.bfloat16), batch_of(3, 9, **CLASS)) is None
+
+
+class TestWhenItIsAsked:
+    @pytest.mark.parametrize(
+        ("batch", "allowed", "why"),
+        [
+            ({"input_ids": torch.ones(2, LENGTH)}, False, NO_MASK),
+            ({"pixel_values": torch.zeros(2, 3, 8, 8)}, False, NO_MASK),  # ViT
+            ({"attention_mask": torch.zeros(2, 1, LENGTH, LENGTH)}, False, NO_MASK),
+            (batch_of(LENGTH, LENGTH), None, NO_TAIL),
+            (batch_of(3, LENGTH), None, NO_TAIL),
+            ({"attention_mask": batch_of(3, 9)["attention_mask"].flip(1)}, None, ON_THE_LEFT),
+        ],
+    )
+    def test_a_batch_without_a_tail_is_not(
+        self, batch: Mapping[str, Any], allowed: bool | None, why: str
+    ) -> None:
+        cutter = answered(None, batch)
+        assert (cutter.allowed, cutter.why) == (allowed, why)
+        assert cutter.shortened(batch) is batch
+
+    def test_a_compiled_model_is_not(self) -> None:
+        batch = batch_of(3, 9, **CLASS)
+        for name in ("_orig_mod", "_compiled_call_impl"):
+            assert answered(SimpleNamespace(**{name: bert()}), batch).why == COMPILED
+
+    def test_a_rank_shows_what_is_done(self) -> None:
+        cutter = answered(bert(), batch_of(3, 9, **CLASS))
+        assert cutter.said() == {"padding": "cut"}
+        assert cutter.shortened(batch_of(3, 9))["input_ids"].shape == (2, 16)
+        cutter.cuts = False
+        assert cutter.said() == {"padding": "may be cut"}
+        assert cutter.shortened(batch_of(3, 9))["input_ids"].shape == (2, LENGTH)
+        assert Cutter().said() == {"padding_unknown": NO_TAIL}
+        assert answered(None, {}).said() == {"padding": f"full, for {NO_MASK}"}
+
+
+class Padded(torch.utils.data.Dataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        one = batch_of(3 + index)
+        return {**{name: value[0] for name, value in one.items()}, "labels": index % 2}
+
+
+@pytest.fixture
+def patched(monkeypatch: pytest.MonkeyPatch) -> Cutter:
+    """A cutter in torch and transformers of this process, until the test ends."""
+    cutter = Cutter()
+    trainer = sys.modules["transformers"].Trainer
+    monkeypatch.setattr(torch.nn.Module, "__call__", torch.nn.Module.__call__)
+    monkeypatch.setattr(trainer, "training_step", trainer.training_step)
+    loaders = torch.utils.data.dataloader._BaseDataLoaderIter
+    monkeypatch.setattr(loaders, "__next__", loaders.__next__)
+    for name, patch in cutter.patches("cut", lambda text: None):
+        patch(sys.modules[name])
+    return cutter
+
+
+class TestWhereItIsPut:
+    def test_a_loop_of_the_scripts_own(self, patched: Cutter) -> None:
+        model, seen = bert(), []
+        for batch in torch.utils.data.DataLoader(Padded(), batch_size=2):
+            seen.append(batch["input_ids"].shape[1])
+            model(**batch).loss.backward()
+        assert patched.allowed, patched.why
+        assert seen == [LENGTH, 8, 8]
+        other = next(iter(torch.utils.data.DataLoader(Padded(), batch_size=2)))
+        assert other["input_ids"].shape[1] == LENGTH, "data that is not trained on stays"
+
+    def test_evaluation_alone_asks_nothing(self, patched: Cutter) -> None:
+        with torch.no_grad():
+            bert()(**batch_of(3, 9))
+        bert().eval()(**batch_of(3, 9))
+        assert patched.allowed is None
+
+    def test_a_trainer(self, patched: Cutter, tmp_path: Any) -> None:
+        seen = []
+
+        class Looking(transformers.Trainer):  # type: ignore[misc]
+            def compute_loss(self, model: Any, inputs: Any, *args: Any, **kw: Any) -> Any:
+                seen.append(inputs["input_ids"].shape[1])
+                return super().compute_loss(model, inputs, *args, **kw)
+
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path), per_device_train_batch_size=2, num_train_epochs=1,
+            use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no",
+        )  # fmt: skip
+        Looking(model=bert(), args=arguments, train_dataset=Padded()).train()
+        assert patched.allowed, patched.why
+        assert seen == [LENGTH, 8, 8, 8, 8], "asked with and without, then three steps"

@@ -1,0 +1,121 @@
+"""Padding is cut where today's launch was seen to train the same so, and its launch does it too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from machines import machine
+
+import cputune
+from cputune.carrier.command import carried, launch_command
+from cputune.emitters.command import companions, training_command
+from cputune.knobs import kept_between
+from cputune.plan import Plan
+from cputune.ranks.compare import differences, padding_of
+from cputune.workload import Padding, Workload
+
+JOB = Workload.script(["train.py"])
+PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
+CUT = PLAN.with_setting("padding", "cut")
+SEEN = Padding(share=0.89, left=0.23)
+
+
+@pytest.mark.parametrize(
+    ("padding", "why"),
+    [
+        (None, "not known before it has run"),
+        (replace(SEEN, kept="the loss counts it"), "89% of the tokens are padding, but the loss"),
+        (replace(SEEN, left=0.99), "1.0% of the columns"),
+    ],
+)
+def test_is_left_out_with_the_reason(padding: Padding | None, why: str) -> None:
+    space = cputune.search_space(machine(), replace(JOB, padding=padding))
+    assert {plan.setting("padding") for plan in space.plans()} == {"full"}
+    assert why in next(out.why for out in space.left_out if out.what == "padding=cut")
+
+
+def test_is_varied_where_the_ranks_have_seen_it_and_tried_first() -> None:
+    space = cputune.search_space(machine(), replace(JOB, padding=SEEN))
+    assert {plan.setting("padding") for plan in space.plans()} == {"full", "cut"}
+    assert dict(space.suggestions)["topology"].setting("padding") == "cut"
+
+
+def test_keeps_the_mathematics_and_is_named() -> None:
+    assert kept_between(PLAN, CUT) == "mathematics"
+    assert CUT.describe() == "1 × 1 threads, fp32, padding cut"
+
+
+@pytest.mark.parametrize("framework", [None, "trainer", "accelerate", "lightning", "pytorch"])
+def test_a_launch_brings_what_cuts_it(framework: str | None) -> None:
+    job = replace(JOB, framework=framework, global_batch_size=8)  # type: ignore[arg-type]
+    way = carried(job, CUT, {})
+    assert json.loads(launch_command(job, way)[1])["torch"] == {"padding": "cut"}
+    command, _ = training_command(job, way)
+    names = {file.name for file in companions(job, command, ())}
+    assert "padding.py" in names
+    assert "in_torch.py" not in names
+
+
+@pytest.mark.parametrize(
+    ("state", "padding", "different"),
+    [
+        ({}, None, "padding: not shown, the plan says cut"),
+        (
+            {"padding": "full, for the loss counts it", "padding_mend": "--pad False"},
+            replace(SEEN, kept="the loss counts it", mend="--pad False"),
+            "padding: full, for the loss counts it, the plan says cut",
+        ),
+        ({"padding_unknown": "no tail"}, replace(SEEN, kept="no tail"), None),
+        ({"padding": "may be cut"}, SEEN, "padding: may be cut, the plan says cut"),
+        ({"padding": "cut"}, None, None),
+    ],
+)
+def test_what_ranks_show_of_it(
+    state: dict[str, str], padding: Padding | None, different: str | None
+) -> None:
+    told = {"world_size": 1, "threads": 1, "affinity": [0], "dtype": "float32", **state}
+    rows = [row for row in differences(CUT, [told]) if row.startswith("padding")]  # type: ignore[list-item]
+    assert rows == ([] if different is None else [different])
+    if padding is not None:
+        told |= {"padding_share": 0.89, "columns_left": 0.23}
+        assert padding_of(told) == padding  # type: ignore[arg-type]
+
+
+@pytest.mark.torch
+def test_an_emitted_launch_says_what_it_does_with_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "mask = torch.tensor([1] * 3 + [0] * 21)\n"
+        "class Mean(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.words = torch.nn.Embedding(9, 4)\n"
+        "    def forward(self, input_ids, attention_mask):\n"
+        "        weights = attention_mask.unsqueeze(-1).float()\n"
+        "        return (self.words(input_ids) * weights).sum(1) / weights.sum(1)\n"
+        "model = Mean()\n"
+        "data = [{'input_ids': mask, 'attention_mask': mask}] * 6\n"
+        "for batch in DataLoader(data, batch_size=2):\n"
+        "    model(**batch).sum().backward()\n"
+        "    print(tuple(batch['input_ids'].shape))\n"
+    )
+    job = replace(JOB, framework="pytorch")
+    command, _ = training_command(job, carried(job, CUT, {}))
+    for file in companions(job, command, ()):
+        (tmp_path / file.name).write_text(file.text, encoding="utf-8")
+    plan = str(command[1])
+    done = subprocess.run(
+        [sys.executable, "carry.py", plan, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["(2, 24)", "(2, 8)", "(2, 8)"], done.stderr
+    assert "columns that are padding in every sample of a batch are cut off" in done.stderr
