@@ -109,7 +109,8 @@ SMALLER = (
     # A launch is checked for real by tests/consumers and tests/verifier.
     (r"^cputune verify\b(?!.*--no-run)", "cputune verify --no-run"),
     (r"^cputune emit\b(.*) --verify\b", r"cputune emit\1"),
-    # Hosts that are made for it are of tests/nodes.
+    # Hosts that are made for it, and Slurm, are of tests/nodes.
+    (r"^(?:salloc|srun)(?: -\S+)+ (?=cputune)", ""),
     (r"^cputune doctor\b.* --host(s|file)\b.*", "cputune doctor --hosts none"),
     (r"^(cputune tune\b.*?) --host(s|file) \S+", r"\1 --hosts none"),
     # pip asks this tree in place of PyPI, and for none of what it needs.
