@@ -128,7 +128,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, asked: bool) 
 
 def _print_terms(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        from cputune.report.words import glossary
+        from cputune.words import glossary
 
         click.echo(glossary(), nl=False)
         ctx.exit()

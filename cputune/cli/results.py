@@ -19,9 +19,9 @@ from cputune.cli.settings import (
     option,
 )
 from cputune.errors import ResultError, UsageError
-from cputune.report.words import slower_by
 from cputune.report.writing import junit as write_junit
 from cputune.visible import visible
+from cputune.words import slower_by
 
 if TYPE_CHECKING:
     from rich.console import Console

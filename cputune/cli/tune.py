@@ -322,18 +322,23 @@ def _say_beforehand(facts: HostFacts) -> None:
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:
     from cputune.emitters.job import usual_format
-    from cputune.report.summary import profile_lines
-    from cputune.report.tuning import measured_lines, result_table, sentence
+    from cputune.report.summary import launch_commands, profile_lines
+    from cputune.report.tuning import measured_lines, result_table
+    from cputune.report.writing import print_verdict
+    from cputune.words import verdict_of
 
     if as_json:
         print_json(result.to_json())
         return
     out = console()
+    do, *_ = launch_commands(str(destination), result.best.plan.nodes)
+    good = result.speedup.significant and not result.disturbed
+    print_verdict(verdict_of(result, do), out, good=good)
+    out.print()
     out.print(result_table(result, width=out.width))
     out.print()
     for line in (*measured_lines(result), *profile_lines(result)):
         out.print(visible(line))
-    out.print(sentence(result), style="bold")
     for note in result.notes:
         out.print(visible(f"note: {note}"))
     out.print(

@@ -109,9 +109,9 @@ def command(
     cputune verify launch/mpirun.sh --steps 30 --report verify.json
     """
     from cputune.report.tuning import waiting_line
-    from cputune.report.words import TUNE_AGAIN, slower_by, surely_slower
     from cputune.report.writing import junit as write_junit
     from cputune.verifier import verify
+    from cputune.words import TUNE_AGAIN, slower_by, surely_slower
 
     share = None if fail_if_slower is None else slower_by(fail_if_slower)
     if report is not None:

@@ -15,6 +15,7 @@ from cputune.facts import HostFacts
 from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.result import Result, Throughput, host_fingerprint
+from cputune.words import verdict_of
 from cputune.workload import Workload
 
 WIDTH = 92
@@ -53,6 +54,7 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     best, baseline = result.best, result.baseline
     when = f" on {result.created[:10]}" if result.created else ""
     lines = [
+        *verdict_of(result, "start it; `cputune verify` shows what its ranks get").lines(),
         f"Plan: {plan.describe()}.",
         f"Measured{when}: {_speed(best.samples_per_second)} on {machine(result.host)}.",
     ]
@@ -65,21 +67,10 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
             "written down."
         )
     else:
-        other = "The launch as found" if baseline.plan.as_found else baseline.plan.describe()
-        lines.append(f"{other} ran at {_speed(baseline.samples_per_second)}; {_speedup(result)}")
+        other = "Today's launch" if baseline.plan.as_found else baseline.plan.describe()
+        lines.append(f"{other} ran at {_speed(baseline.samples_per_second)}.")
     lines += [*_versions(result.versions), *_data(result.data)]
     return (*lines, *(f"Note: {note}" for note in result.notes))
-
-
-def _speedup(result: Result) -> str:
-    """The speed-up; no factor where the machine was not quiet, or its interval is too wide."""
-    speedup = result.speedup
-    if result.disturbed:
-        return "the machine was not quiet, so no speed-up is said."
-    if not speedup.narrow:
-        return f"this is faster, between {speedup.low:.2f} and {speedup.high:.2f} times."
-    beside = f", {speedup.pairs} pairs measured side by side" if speedup.pairs else ""
-    return f"speed-up {speedup.ratio:.2f} ({speedup.low:.2f} to {speedup.high:.2f}){beside}."
 
 
 def unmeasured(host: Mapping[str, Any], plan: Plan, *, asked: bool = False) -> tuple[str, ...]:
@@ -91,9 +82,10 @@ def unmeasured(host: Mapping[str, Any], plan: Plan, *, asked: bool = False) -> t
         "per socket, all its cores, the precision its hardware has)"
     )
     return (
+        f"NOTHING WAS MEASURED. This is {whose} for {machine(host)}.",
+        "Do now: cputune tune, which finds out what is fastest",
+        "How sure: not at all",
         f"Plan: {plan.describe()}.",
-        f"NOTHING WAS MEASURED. This is {whose} for {machine(host)}; "
-        "`cputune tune` finds out what is fastest.",
     )
 
 

@@ -23,10 +23,13 @@ from cputune.report.writing import (
     fenced,
     markdown_table,
     markdown_text,
+    markdown_verdict,
     print_hanging,
+    print_verdict,
     rich_table,
 )
 from cputune.visible import visible
+from cputune.words import Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +74,7 @@ def print_text(
     """
     from rich.text import Text
 
-    console.print(Text(verdict(diagnosis), style="bold"))
+    print_verdict(verdict_of(diagnosis), console)
     print_findings(diagnosis.findings, console, stories=stories)
     if diagnosis.looked is not None:
         _print_looked(diagnosis.looked, console, unfold=stories)
@@ -163,6 +166,35 @@ def _print_story(finding: Finding, console: Console) -> None:
         console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
 
 
+_MEANS = {
+    Severity.ERROR: "Training fails, or is wrong, until something is mended",
+    Severity.WARNING: "Training runs here, slower than it could",
+    Severity.ADVICE: "Nothing is wrong, and there is more to gain",
+}
+"""By the gravest finding."""
+
+
+def verdict_of(diagnosis: Diagnosis) -> Verdict:
+    """What the findings mean together, what to do first, and what it rests on."""
+    found = diagnosis.findings
+    gravest = next((s for s in Severity if any(one.severity is s for one in found)), None)
+    means = "" if gravest is None else f"{_MEANS[gravest]}: "
+    first = next((one for one in found if one.severity is gravest), None)
+    do = "cputune tune"
+    if first is not None:
+        lines = (first.command or "").splitlines()
+        do = lines[0] if len(lines) == 1 else f"cputune doctor --explain {first.code}"
+    unknown = len(diagnosis.facts.unknown)
+    gaps = f"; {unknown} fact{'s are' if unknown > 1 else ' is'} not known" if unknown else ""
+    where = "the recording" if diagnosis.facts.recorded else "this machine"
+    said = verdict(diagnosis)
+    return Verdict(
+        means=f"{means}{said if means else said[0].upper() + said[1:]}.",
+        do=do,
+        sure=f"read from {where}, nothing was timed{gaps}",
+    )
+
+
 def verdict(diagnosis: FoundOn) -> str:
     """One line: how many findings of each severity, and how many are not shown."""
     shown, hidden = _counts(diagnosis.findings), _counts(diagnosis.hidden)
@@ -171,18 +203,19 @@ def verdict(diagnosis: FoundOn) -> str:
     return f"{shown or 'nothing found'}; left out by --only or --ignore: {hidden}"
 
 
+def _counted(severity: Severity, count: int) -> str:
+    many = "s" * (count > 1)
+    return f"piece{many} of advice" if severity is Severity.ADVICE else severity.value + many
+
+
 def _counts(findings: tuple[Finding, ...]) -> str:
     counted = [(sum(f.severity is severity for f in findings), severity) for severity in Severity]
-    return ", ".join(
-        f"{count} {severity.value}{'s' if count > 1 and severity is not Severity.ADVICE else ''}"
-        for count, severity in counted
-        if count
-    )
+    return ", ".join(f"{count} {_counted(severity, count)}" for count, severity in counted if count)
 
 
 def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
     """The diagnosis for pasting into an issue; without ``machine`` its findings alone."""
-    lines = ["## cputune doctor", "", verdict(diagnosis).capitalize() + ".", ""]
+    lines = ["## cputune doctor", "", *markdown_verdict(verdict_of(diagnosis))]
     lines += markdown_findings(diagnosis.findings)
     if diagnosis.looked is not None:
         lines += [f"### {HEADING}", ""]

@@ -32,7 +32,6 @@ from cputune.report.summary import (
     worth_words,
 )
 from cputune.report.tuning import fastest_first, outcome
-from cputune.report.words import between
 from cputune.result import FAILED, PRUNED, Profile, Result, Throughput, Trial
 from cputune.visible import visible
 
@@ -80,7 +79,7 @@ def page(result: Result, file: str = "cputune.json") -> str:
 
 def story(result: Result, file: str) -> dict[str, Any]:
     """What the page says, part by part, as plain values."""
-    said = summary_of(result)
+    said = summary_of(result, file)
     now, files = launch_commands(file, result.best.plan.nodes)
     install = install_command(said.versions)
     found = result.findings
@@ -88,7 +87,6 @@ def story(result: Result, file: str) -> dict[str, Any]:
         "result": result,
         "said": said,
         "quiet": not result.disturbed,
-        "sure": between(result.speedup) if said.speedup else None,
         "sides": list(_sides(result, said)),
         "steps_of_change": list(_waterfall(said)),
         "times": [_time(profile, result) for profile in (result.profile,) if profile],
@@ -368,6 +366,6 @@ def notebook(result: Result) -> str:
         for bar in _sides(result, said)
     )
     return (
-        f"<p><b>{escape(visible(said.verdict))}</b></p>"
+        f"<p><b>{escape(visible(said.verdict.means))}</b></p>"
         f"<table style='width:100%;max-width:60em'>{rows}</table>"
     )

@@ -27,18 +27,20 @@ from cputune.report.summary import (
 )
 from cputune.report.topology import picture
 from cputune.report.tuning import plans, result_table
-from cputune.report.words import factor
 from cputune.report.writing import (
     Rows,
     csv_text,
     fenced,
     markdown_table,
     markdown_text,
+    markdown_verdict,
     print_hanging,
+    print_verdict,
     rich_table,
 )
 from cputune.result import COLUMNS, Result, Speedup, Throughput, trial_rows
 from cputune.visible import visible
+from cputune.words import factor
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -158,9 +160,9 @@ def basis(summary: Summary) -> tuple[tuple[str, str], ...]:
 
 def markdown(shown: ResultToShow, *, every: bool = False) -> str:
     """The same for pasting into an issue."""
-    summary = summary_of(shown.result)
+    summary = summary_of(shown.result, shown.file)
     rows = trial_rows(shown.result)
-    lines = ["## cputune show", "", markdown_text(summary.verdict), ""]
+    lines = ["## cputune show", "", *markdown_verdict(summary.verdict)]
     lines += [*markdown_table(speeds(summary)), ""]
     if summary.changes:
         lines += ["### What to change", "", *markdown_table(changes(summary)), ""]
@@ -186,10 +188,12 @@ def csv_of_trials(result: Result) -> str:
 
 def document(shown: ResultToShow) -> dict[str, Any]:
     """The ``cputune.summary/1`` document: what the page says, without the plans in full."""
-    summary = summary_of(shown.result)
+    summary = summary_of(shown.result, shown.file)
     return {
         "schema": SCHEMA,
-        "verdict": summary.verdict,
+        "verdict": summary.verdict.means,
+        "do": summary.verdict.do,
+        "sure": summary.verdict.sure,
         "speedup": plain(summary.speedup),
         "today": plain(summary.today),
         "best": plain(summary.best),
@@ -211,9 +215,9 @@ def print_result(shown: ResultToShow, console: Console, *, every: bool = False) 
     """The verdict first, then what to change, the launch, the plans, and what they rest on."""
     from rich.text import Text
 
-    summary = summary_of(shown.result)
+    summary = summary_of(shown.result, shown.file)
     good = summary.speedup is not None and summary.speedup.significant
-    console.print(Text(visible(summary.verdict), "bold green" if good else "bold"))
+    print_verdict(summary.verdict, console, good=good)
     console.print()
     console.print(rich_table(speeds(summary)))
     if summary.changes:

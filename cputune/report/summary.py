@@ -17,10 +17,10 @@ from cputune.figures import figure
 from cputune.knobs import KEPT, Keeps, knob_named, least_kept
 from cputune.plan import Plan
 from cputune.report.machine import gib
-from cputune.report.tuning import sentence, value_words
-from cputune.report.words import factor
+from cputune.report.tuning import value_words
 from cputune.result import Measured, Profile, Result, Speedup
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
+from cputune.words import Verdict, factor, verdict_of
 from cputune.workload import Workload
 
 
@@ -46,7 +46,7 @@ class Summary:
     """A result in few words and numbers.
 
     Attributes:
-        verdict: the outcome in one sentence.
+        verdict: what it means, what to do now, and how sure it is.
         today: the launch that was compared with, and its speed.
         best: the recommendation; ``today`` itself where nothing beat it.
         speedup: of best over today; None where no factor is to be said.
@@ -58,7 +58,7 @@ class Summary:
         notes: what a reader needs in order to trust it.
     """
 
-    verdict: str
+    verdict: Verdict
     today: Measured
     best: Measured
     speedup: Speedup | None
@@ -75,11 +75,11 @@ class Summary:
         return self.best.plan == self.today.plan
 
 
-def summary_of(result: Result) -> Summary:
-    """All that a page says of a result but its trials."""
+def summary_of(result: Result, file: str = "cputune.json") -> Summary:
+    """All that a page says of a result but its trials; commands name it ``file``."""
     sure = result.speedup.narrow and not result.disturbed
     return Summary(
-        verdict=sentence(result),
+        verdict=verdict_of(result, launch_commands(file, result.best.plan.nodes)[0]),
         today=result.baseline,
         best=result.best,
         speedup=result.speedup if sure else None,

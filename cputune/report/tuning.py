@@ -1,4 +1,4 @@
-"""A study for people: progress while it runs, the table and the sentence at its end."""
+"""A study for people: progress while it runs, the table at its end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from cputune.figures import figure
 from cputune.knobs import KEPT, TODAY, kept_between
 from cputune.plan import Plan
-from cputune.report.words import between, factor, times_as_fast
 from cputune.report.writing import Rows, rich_table
-from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
+from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
 from cputune.tuner.events import (
     ConfirmStarted,
     Disturbed,
@@ -21,6 +20,7 @@ from cputune.tuner.events import (
 )
 from cputune.tuner.reading import count_of_steps
 from cputune.visible import visible
+from cputune.words import factor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,33 +95,6 @@ def outcome(trial: Trial) -> str:
         stopped = f"stopped after {count_of_steps(trial.steps)}: most likely slower"
         return stopped if most is None else f"at most {figure(most)} samples/s"
     return "not measured" if rate is None else f"{figure(rate.median)} samples/s"
-
-
-def sentence(result: Result) -> str:
-    """The outcome of a whole study in one sentence; a factor only where it is known well."""
-    speedup = result.speedup
-    sure = between(speedup)
-    today = "today's launch" if result.baseline.plan.as_found else "the plan compared with"
-    if result.disturbed:
-        return "The machine was not quiet, so nothing is said of how much faster a plan is."
-    if result.best.plan == result.baseline.plan:
-        if not result.confirmation and (few := _few(result)):
-            return few
-        if speedup.narrow:
-            return "Today's launch is as fast as anything that was tried."
-        return f"Nothing was surely faster than {today}, and the speeds are not sure ({sure})."
-    if not speedup.narrow:
-        return f"Faster than {today}, but by how much could not be measured ({sure})."
-    return f"{times_as_fast(speedup)} as {today} ({sure})."
-
-
-def _few(result: Result) -> str | None:
-    """What is to be said where fewer than two plans gave a number; None where there were more."""
-    numbers = sum(trial.state == COMPLETED for trial in result.trials)
-    if numbers > 1:
-        return None
-    only = "Only one plan gave a number, so there is nothing to compare it with."
-    return only if numbers else "Not one trial gave a number."
 
 
 def result_table(result: Result, *, width: int | None = None, most: int | None = None) -> Table:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cputune.visible import visible
+from cputune.words import Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,6 +116,20 @@ def junit(suite: str, cases: Iterable[tuple[str, str | None]]) -> str:
         if why is not None:
             ElementTree.SubElement(case, "failure", message=visible(why))
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def print_verdict(verdict: Verdict, console: Console, *, good: bool = False) -> None:
+    """The three lines that stand before everything else; a command is never wrapped."""
+    from rich.text import Text
+
+    styles = ("bold green" if good else "bold", "", "dim")
+    for line, style in zip(verdict.lines(), styles, strict=True):
+        console.print(Text(visible(line), style), soft_wrap=line.startswith("Do now: cputune "))
+
+
+def markdown_verdict(verdict: Verdict) -> list[str]:
+    """The same, a paragraph for each."""
+    return [part for line in verdict.lines() for part in (markdown_text(line), "")]
 
 
 def print_hanging(console: Console, label: Text, body: Text) -> None:

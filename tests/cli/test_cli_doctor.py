@@ -143,7 +143,7 @@ def test_text_says_what_is_wrong_before_what_is_worth_doing(cputune: Run, busy: 
     order = [
         text.index(part)
         for part in (
-            "1 warning, 1 advice",
+            "1 warning, 1 piece of advice",
             "What is wrong",
             "load average 9 on 32 CPUs",
             "Worth doing",
@@ -356,7 +356,9 @@ def test_only_takes_a_list(cputune: Run, busy: str) -> None:
 def test_what_is_not_shown_is_counted(cputune: Run, busy: str) -> None:
     """It said "nothing is wrong" under --only error while there were warnings."""
     text = cputune("doctor", "--root", busy, "--only", "error").out
-    assert text.startswith("nothing found; left out by --only or --ignore: 1 warning, 1 advice\n")
+    assert text.startswith(
+        "Nothing found; left out by --only or --ignore: 1 warning, 1 piece of advice.\n"
+    )
     assert "nothing is wrong" not in text
 
 

@@ -17,8 +17,8 @@ import cputune as library
 from cputune.cli import main
 from cputune.cli.completed import values
 from cputune.cli.look import next_step
-from cputune.report.words import TERMS, slower_by
 from cputune.result import Measured, Result, Throughput
+from cputune.words import TERMS, slower_by
 
 
 class Ended(NamedTuple):

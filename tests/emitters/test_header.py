@@ -18,19 +18,19 @@ RESULT = MACHINES["one-socket"]().result
 
 
 def test_the_speed_up_with_its_interval() -> None:
-    assert "speed-up 1.57 (1.51 to 1.62), 5 pairs measured side by side" in _flat(script(RESULT))
+    assert "How sure: 95 % interval 1.51–1.62, 5 pairs side by side" in _flat(script(RESULT))
 
 
 def test_no_factor_where_the_interval_is_too_wide() -> None:
     wide = replace(RESULT, speedup=Speedup(ratio=14.15, low=3.65, high=54.78))
     said = _flat(script(wide))
-    assert "faster, between 3.65 and 54.78 times" in said
+    assert "95 % interval 3.65–54.78" in said
     assert "14.15" not in said
 
 
 def test_no_factor_where_the_machine_was_not_quiet() -> None:
     said = _flat(script(replace(RESULT, disturbed=True)))
-    assert "the machine was not quiet, so no speed-up is said" in said
+    assert "The machine was not quiet, so nothing is said" in said
     assert "1.57" not in said
     assert '"samples_per_second"' not in said
 

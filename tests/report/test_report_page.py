@@ -28,8 +28,8 @@ from cputune.figures import figure
 from cputune.portrait import Place
 from cputune.report import page as page_module
 from cputune.report.page import page, side_by_side, story, thinned
-from cputune.report.tuning import sentence
 from cputune.result import Result
+from cputune.words import verdict_of
 
 
 class Read(HTMLParser):
@@ -68,7 +68,7 @@ def test_every_study_gives_a_plain_page(case: Callable[[], Result]) -> None:
     result = case()
     text = page(result)
     read = Read(text)
-    assert sentence(result) in read.words
+    assert verdict_of(result, "").means in read.words
     assert result.baseline.plan.describe() in read.words
     assert {"Who runs where", "What the doctor found", "Versions"} <= set(
         re.findall(r"<h[23]>([^<]+)</h", text)
@@ -92,7 +92,10 @@ def test_a_study_without_a_trial_says_so() -> None:
 
 def test_it_begins_with_the_verdict_what_to_do_and_how_sure_it_is() -> None:
     words = Read(page(tuned())).words
-    places = [words.index(w) for w in (sentence(tuned()), "Do now: cputune run", "How sure: 95 %")]
+    places = [
+        words.index(w)
+        for w in (verdict_of(tuned(), "").means, "Do now: cputune run", "How sure: 95 %")
+    ]
     assert places == sorted(places)
     assert max(places) < 600
 

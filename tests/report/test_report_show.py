@@ -53,7 +53,7 @@ def test_the_terminal_says_what_to_change_and_how(result: Result) -> None:
 def test_a_command_stays_in_one_line_and_the_rest_within_the_width(result: Result) -> None:
     lines = in_terminal(ResultToShow(result=result, file="x" * 90), width=80).splitlines()
     assert f"train         cputune run {'x' * 90}" in lines
-    pasted = ("train", "launch", "tune again", "variables", "flags")
+    pasted = ("Do now", "train", "launch", "tune again", "variables", "flags")
     assert all(len(line) <= 80 for line in lines if not line.startswith(pasted))
 
 

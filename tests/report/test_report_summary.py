@@ -85,7 +85,7 @@ def test_no_factor_is_said_of_what_was_disturbed_or_is_not_known_well(result: Re
 
 def test_the_summary_of_a_study(result: Result) -> None:
     found = summary_of(result)
-    assert found.verdict.startswith("2.56 times as fast as")
+    assert found.verdict.means.startswith("2.56 times as fast as")
     assert not found.nothing_to_change
     assert dict(found.machine)["allowed CPUs"] == "0-1"
     assert dict(found.work)["batch"] == f"{result.workload.global_batch_size} samples per step"

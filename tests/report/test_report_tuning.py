@@ -1,4 +1,4 @@
-"""A study in words: a line for each event, a table and a sentence at the end."""
+"""A study in words: a line for each event, a verdict and a table at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from cputune.report.tuning import (
     measured_lines,
     outcome,
     result_table,
-    sentence,
     space_lines,
     style_of,
     trial_line,
@@ -33,6 +32,7 @@ from cputune.tuner.events import (
     TrialRepeated,
     TrialStarted,
 )
+from cputune.words import verdict_of
 
 PLAN_HEADING = "plan (ranks × threads each)"
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
@@ -139,28 +139,30 @@ def test_a_narrow_terminal_has_room_for_the_plans(result: Result) -> None:
     ]
 
 
-def test_the_sentence(result: Result) -> None:
+def test_the_verdict(result: Result) -> None:
     gain = result.speedup
-    assert sentence(result) == (
-        f"{gain.ratio:.2f} times as fast as today's launch "
-        f"(95 % interval {gain.low:.2f}–{gain.high:.2f})."
+    said = verdict_of(result, "cputune run cputune.json")
+    hour = f"an hour of training takes {60 / gain.ratio:.0f} min"
+    assert said.lines() == (
+        f"{gain.ratio:.2f} times as fast as today's launch: {hour}.",
+        "Do now: cputune run cputune.json",
+        f"How sure: 95 % interval {gain.low:.2f}–{gain.high:.2f}, {gain.pairs} pairs side by side",
     )
     assert len(measured_lines(result)) == 3
     assert "other numbers" in measured_lines(result)[2], "bf16"
     same = replace(result, best=result.baseline)
-    assert sentence(same) == "Today's launch is as fast as anything that was tried."
+    assert verdict_of(same, "").means == "Today's launch is as fast as anything that was tried."
     assert len(measured_lines(same)) == 1
 
 
 def test_a_factor_is_said_only_where_it_is_known_well(result: Result) -> None:
     wide = replace(result, speedup=Speedup(ratio=14.15, low=3.65, high=54.78, pairs=3))
-    assert sentence(wide) == (
-        "Faster than today's launch, but by how much could not be measured "
-        "(95 % interval 3.65–54.78)."
-    )
+    said = verdict_of(wide, "")
+    assert said.means == "Faster than today's launch, but by how much could not be measured."
+    assert said.sure == "95 % interval 3.65–54.78, 3 pairs side by side"
     unsure = replace(wide, best=wide.baseline, speedup=Speedup(ratio=1.1, low=0.7, high=1.7))
-    assert "the speeds are not sure" in sentence(unsure)
-    assert "14" not in sentence(replace(wide, disturbed=True))
+    assert "the speeds are not sure" in verdict_of(unsure, "").means
+    assert "14" not in verdict_of(replace(wide, disturbed=True), "").means
 
 
 def test_who_computes_here_is_a_line() -> None:
@@ -202,6 +204,6 @@ def test_a_failure_of_which_no_kind_is_known_is_a_failure(result: Result) -> Non
 
 def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result) -> None:
     alone = replace(result, best=result.baseline, confirmation=(), trials=result.trials[:1])
-    assert sentence(alone).startswith("Only one plan gave a number")
+    assert verdict_of(alone, "").means.startswith("Only one plan gave a number")
     failed = replace(result.trials[0], state="failed", samples_per_second=None)
-    assert sentence(replace(alone, trials=(failed,))) == "Not one trial gave a number."
+    assert verdict_of(replace(alone, trials=(failed,)), "").means == "Not one trial gave a number."

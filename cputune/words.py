@@ -1,11 +1,13 @@
-"""Words that recur, each said in one place: ratios, and the terms that people meet first."""
+"""Words that recur, each said in one place: verdicts, ratios, the terms that people meet first."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Protocol
 
 from cputune.errors import UsageError
+from cputune.result import COMPLETED, Result
 
 TERMS = {
     "plan": "One way to run the same training: how many ranks, how many threads each, on which "
@@ -68,6 +70,66 @@ def times_as_fast(ratio: Interval) -> str:
 def between(ratio: Interval) -> str:
     """``95 % interval 1.20–1.31``."""
     return f"95 % interval {ratio.low:.2f}–{ratio.high:.2f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What stands before everything else: what it means, what to do now, and how sure it is."""
+
+    means: str
+    do: str
+    sure: str
+
+    def lines(self) -> tuple[str, str, str]:
+        """The three lines."""
+        return self.means, f"Do now: {self.do}", f"How sure: {self.sure}"
+
+
+NOTHING_TO_DO = "nothing: keep the launch that you have"
+MEASURE_AGAIN = "cputune tune --resume --wait-quiet 10m, when the machine is quiet"
+
+
+def verdict_of(result: Result, do: str) -> Verdict:
+    """The outcome of a study; a factor only where it is known well.
+
+    ``do`` is the one command that puts the best plan to use, where there is one to use.
+    """
+    speedup = result.speedup
+    sure = f"{between(speedup)}, {_count(speedup.pairs)} side by side"
+    today = "today's launch" if result.baseline.plan.as_found else "the plan compared with"
+    if result.disturbed:
+        return Verdict(
+            means="The machine was not quiet, so nothing is said of how much faster a plan is.",
+            do=MEASURE_AGAIN,
+            sure="not at all: others computed on this machine",
+        )
+    if not speedup.pairs:
+        sure = f"{between(speedup)}, from single trials alone"
+    if result.best.plan == result.baseline.plan:
+        means = "Today's launch is as fast as anything that was tried."
+        if not result.confirmation and (few := _few(result)):
+            return Verdict(means=few, do=NOTHING_TO_DO, sure="not at all: nothing was compared")
+        if not speedup.narrow:
+            means = f"Nothing was surely faster than {today}, and the speeds are not sure."
+        return Verdict(means=means, do=NOTHING_TO_DO, sure=sure)
+    if not speedup.narrow:
+        means = f"Faster than {today}, but by how much could not be measured."
+        return Verdict(means=means, do=do, sure=sure)
+    hour = f"an hour of training takes {60 / speedup.ratio:.0f} min"
+    return Verdict(means=f"{times_as_fast(speedup)} as {today}: {hour}.", do=do, sure=sure)
+
+
+def _count(pairs: int) -> str:
+    return f"{pairs} pair" + "s" * (pairs != 1)
+
+
+def _few(result: Result) -> str | None:
+    """What is to be said where fewer than two plans gave a number; None where there were more."""
+    numbers = sum(trial.state == COMPLETED for trial in result.trials)
+    if numbers > 1:
+        return None
+    only = "Only one plan gave a number, so there is nothing to compare it with."
+    return only if numbers else "Not one trial gave a number."
 
 
 def slower_by(text: str) -> float:
