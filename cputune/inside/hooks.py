@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import traceback
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -23,7 +24,7 @@ from cputune.inside import (
     loops,
     trainer_hooks,
 )
-from cputune.inside.carry import Carrier, Force, Patch, watch
+from cputune.inside.carry import Carrier, Force, Patch, around, watch
 from cputune.inside.messages import LOCAL_RANK_NAMES, OF_LAUNCHERS, Speaker, number_from
 from cputune.inside.meter import Meter
 
@@ -36,14 +37,28 @@ PADS = "pad_to_max_length"
 SILENT = {
     "WANDB_MODE": "disabled",
     "WANDB_DISABLED": "true",
-    "COMET_MODE": "disabled",
-    "MLFLOW_TRACKING_URI": "",
+    "COMET_AUTO_LOG_DISABLE": "1",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "NEPTUNE_MODE": "debug",
+    "SWANLAB_MODE": "disabled",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "CODECARBON_LOG_LEVEL": "error",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-"""Keeps trackers from reporting trials as runs of the user, and ``__pycache__`` out of folders."""
+"""Keeps trackers from reporting trials as runs of the user, and ``__pycache__`` out of folders.
+
+COMET_AUTO_LOG_DISABLE makes comet_ml's experiments disabled ones (``comet_ml/experiment.py``).
+"""
+
+ELSEWHERE = {
+    "WANDB_DIR": "output",
+    "MLFLOW_TRACKING_URI": "output/mlruns",
+    "COMET_OFFLINE_DIRECTORY": "output",
+    "CODECARBON_OUTPUT_DIR": "output",
+    "NUMBA_CACHE_DIR": "../prepared",
+}
+"""Where, from the scratch folder, what would else be written to the working folder goes."""
 
 
 def install() -> Meter:
@@ -52,6 +67,8 @@ def install() -> Meter:
     force = os.environ.get(FORCE_VARIABLE)
     scratch = os.environ.get(SCRATCH_VARIABLE) or None
     os.environ.update(SILENT)
+    if scratch is not None:
+        os.environ.update({name: os.path.join(scratch, part) for name, part in ELSEWHERE.items()})
     sys.dont_write_bytecode = True
     _watch_arguments(meter, scratch)
     meter.facts["ipex"] = False
@@ -68,6 +85,7 @@ def install() -> Meter:
             *loops.accelerate_patches(meter, scratch),
             *lightning_hooks.patches(meter, scratch),
             *loops.torch_patches(meter, scratch),
+            *([] if scratch is None else _led_elsewhere(scratch)),
             ("torch.utils.data.dataloader", lambda module: _time_loading(module, meter)),
             ("torch._dynamo.callback", lambda module: _time_compiling(module, meter)),
             ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),
@@ -90,11 +108,64 @@ def _watch_arguments(meter: Meter, scratch: str | None) -> None:
             meter.facts["padding_mend"] = f"without --{PADS}" if typed else f"--{PADS} False"
         if scratch is not None:
             for name in OUTPUT_NAMES:
-                if isinstance(getattr(namespace, name, None), str):
-                    setattr(namespace, name, os.path.join(scratch, "output"))
+                if isinstance(given := getattr(namespace, name, None), (str, os.PathLike)):
+                    output = os.path.join(scratch, "output")
+                    setattr(namespace, name, output if isinstance(given, str) else Path(output))
+            if getattr(namespace, "push_to_hub", None) is True:
+                namespace.push_to_hub = False
         return namespace, rest
 
     argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+
+def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
+    """What to do with the libraries that write of themselves, once they are loaded."""
+    output = os.path.join(scratch, "output")
+
+    def hydra(module: ModuleType) -> None:
+        for name, key in (("run", "hydra.run.dir"), ("multirun", "hydra.sweep.dir")):
+
+            @around(module.Hydra, name)
+            def run(
+                original: Any, *args: Any, overrides: Any, key: str = key, **kwargs: Any
+            ) -> Any:
+                return original(*args, overrides=[*overrides, f"{key}='{output}'"], **kwargs)
+
+    def tensorboard(module: ModuleType) -> None:
+        @around(module.SummaryWriter, "__init__")
+        def init(original: Any, writer: Any, log_dir: Any = None, *args: Any, **given: Any) -> None:
+            given.pop("logdir", None)  # the older name of tensorboardX
+            original(writer, output, *args, **given)
+
+    def wandb(module: ModuleType) -> None:
+        @around(module, "init")
+        def init(original: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(*args, **{**kwargs, "mode": "disabled"})
+
+    def mlflow(module: ModuleType) -> None:
+        module.set_tracking_uri = lambda *args, **kwargs: None  # type: ignore[attr-defined]
+
+    def datasets(module: ModuleType) -> None:
+        """Beside data of the user's (``load_from_disk``); trials share what one has prepared."""
+
+        @around(module.Dataset, "_get_cache_file_path")
+        def path_of(original: Any, data: Any, fingerprint: str) -> str:
+            path = str(original(data, fingerprint))
+            kept = sys.modules["datasets.config"].HF_DATASETS_CACHE
+            if os.path.exists(path) or path.startswith(str(kept)):
+                return path
+            prepared = os.path.join(os.path.dirname(scratch), "prepared")
+            os.makedirs(prepared, exist_ok=True)
+            return os.path.join(prepared, os.path.basename(path))
+
+    return [
+        ("hydra._internal.hydra", hydra),
+        ("torch.utils.tensorboard.writer", tensorboard),
+        ("tensorboardX.writer", tensorboard),
+        ("wandb", wandb),
+        ("mlflow", mlflow),
+        ("datasets.arrow_dataset", datasets),
+    ]
 
 
 def _time_loading(module: ModuleType, meter: Meter) -> None:

@@ -83,6 +83,9 @@ def _patch_fabric(module: ModuleType, meter: Meter) -> None:
         _refuse_own_processes(fabric, meter)
         return original(fabric, *args, **kwargs)
 
+    for name in ("save", "log", "log_dict"):
+        setattr(module.Fabric, name, lambda self, *args, **kwargs: None)
+
 
 def _is_wanted(callback: Any) -> bool:
     return _UNWANTED.isdisjoint(parent.__name__ for parent in type(callback).__mro__)

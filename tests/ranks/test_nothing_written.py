@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
@@ -104,6 +106,37 @@ Trainer(
     data_collator=default_data_collator,
 ).train()
 """
+TRACKS = """
+import hydra
+import torch
+from omegaconf import DictConfig
+from tiny import Data, model
+from torch.utils.tensorboard import SummaryWriter
+@hydra.main(version_base=None, config_path=None)
+def main(config: DictConfig) -> None:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    writer, default = SummaryWriter("mine"), SummaryWriter()
+    for number, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=8)):
+        loss = net(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        writer.add_scalar("loss", float(loss), number)
+main()
+"""
+FROM_DISK = """
+import datasets
+import torch
+from tiny import Data, model
+rows = datasets.load_from_disk("rows").map(lambda row: {"b": row["a"] + 1})
+net = model()
+optimizer = torch.optim.AdamW(net.parameters())
+for batch in torch.utils.data.DataLoader(Data(), batch_size=len(rows)):
+    net(**batch).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 FEW = OVERRIDES.replace("Data()", "Data(3)")
 ONE_STEP = SAVES.replace("    torch.save", "    raise SystemExit(0)\n    torch.save")
 
@@ -119,6 +152,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("fits.py", FITS),
         ("overrides.py", OVERRIDES),
         ("streams.py", STREAMS),
+        ("tracks.py", TRACKS),
+        ("from_disk.py", FROM_DISK),
         ("few.py", FEW),
         ("one_step.py", ONE_STEP),
     ):
@@ -171,6 +206,20 @@ def test_nothing_is_written_while_it_trains(folder: Path, words: str) -> None:
     today, two = trained(folder, (baseline_plan(cputune.probe()), TWO), *words.split())
     assert {step.samples for step in today} == {step.samples for step in two} == {8}
     assert two[0].loss == pytest.approx(today[0].loss, rel=0.15)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("script", ["tracks.py", "from_disk.py"])
+def test_nor_by_what_writes_of_itself(folder: Path, script: str) -> None:
+    """Hydra's folder of a run, TensorBoard's, what datasets prepares beside the user's data."""
+    for needed in ("hydra", "tensorboard") if script == "tracks.py" else ("datasets",):
+        if find_spec(needed) is None:
+            pytest.skip("pip install --group scripts")
+    if script == "from_disk.py":
+        make = "import datasets; datasets.Dataset.from_dict({'a': [0] * 8}).save_to_disk('rows')"
+        subprocess.run([sys.executable, "-c", make], cwd=folder, check=True)
+    (today,) = trained(folder, (baseline_plan(cputune.probe()),), script)
+    assert {step.samples for step in today} == {8}
 
 
 @pytest.mark.torch
