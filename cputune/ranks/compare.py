@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from cputune import cpulist
 from cputune.inside.messages import RankState
@@ -76,6 +76,21 @@ def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
         f"{what}{_of(numbers, len(states))}: {seen or 'not shown'}, the plan says {expected}"
         for (what, expected, seen), numbers in ranks.items()
     )
+
+
+def runs_alike(plan: Plan, told: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether ranks that told this of themselves (``for_people``) ran as the plan says.
+
+    What ranks do not show has to be as it is today.
+    """
+    if plan.as_found or len(told) != plan.world_size:
+        return False
+    hidden = (knob for knob in KNOBS if not knob.shown and knob.put is not None)
+    if any(plan.value(knob.name) != knob.today for knob in hidden):
+        return False
+    states = [{**one, "affinity": cpulist.parse(str(one.get("affinity") or ""))} for one in told]
+    rows = compare(plan, [(rank, cast("RankState", one)) for rank, one in enumerate(states)])
+    return all(row.seen == row.expected for row in rows)
 
 
 def unseen(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:

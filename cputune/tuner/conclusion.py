@@ -242,13 +242,15 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
     if findings.cut_off is not None:
         notes.append(findings.cut_off.note())
     if findings.exhausted and space is not None:
-        tried = len({trial.plan for trial in trials} & set(space.values))
+        tried = len({trial.plan for trial in trials} & set(space.values)) + findings.same_as_today
         notes.append(
             f"Every one of the {len(space)} plans was tried; the search ended early."
             if tried == len(space)
             else f"The search ended after {tried} of {len(space)} plans: no other one is expected "
             "to be worth a trial."
         )
+    if findings.same_as_today:
+        notes.append("A plan is today's launch itself, as its ranks show: it was not run again.")
     if findings.stand_in is not None:
         first = next(t for t in trials if t.plan.as_found)
         notes.append(

@@ -95,12 +95,14 @@ class Findings:
     ``believed``: the confirmation has counted steps that others delayed, since it was asked to.
     ``cut_off`` is the trial that the end of the time has cut short. ``stand_in`` is the plan
     that is compared with where the baseline did not run; ``fallen`` are candidates that failed
-    in the confirmation. ``compile_seconds`` is the longest that torch.compile has taken.
+    in the confirmation. ``same_as_today`` counts the plans that are today's launch, as its ranks
+    show. ``compile_seconds`` is the longest that torch.compile has taken.
     """
 
     trials: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     exhausted: bool = False
+    same_as_today: int = 0
     never_quiet: bool = False
     saw_quiet: bool = False
     contended_runs: int = 0

@@ -23,6 +23,7 @@ from cputune.facts import HostFacts
 from cputune.knobs import as_seen
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
+from cputune.ranks.compare import runs_alike
 from cputune.result import (
     COMPLETED,
     FAILED,
@@ -494,10 +495,20 @@ class TuningStudy:
             self._look_where_time_goes(runner)
             space = replace(space, workload=self._workload)
         self._space = space
+        self._leave_today_out(space)
         self._sampler = PlanSampler(space, self._past.history, seed=options.seed)
         self._storage.guide(self._sampler)
         self._on_event(StudyStarted(space=space, budget=options.budget, resumed=resumed))
         return space
+
+    def _leave_today_out(self, space: SearchSpace) -> None:
+        """The plans by which ranks would run as those of today's launch were seen to."""
+        today = next((t for t in self._findings.trials if t.plan.as_found and t.observed), None)
+        if today is None or today.state != COMPLETED:
+            return
+        same = [plan for plan in space.plans() if runs_alike(plan, today.observed)]
+        self._past.history.tried.update(same)
+        self._findings.same_as_today = len(same)
 
     def _look_where_time_goes(self, runner: Runner) -> None:
         """Of today's launch, where that can be seen: it says what is worth trying first."""

@@ -151,6 +151,23 @@ class TestTodaysLaunch:
         assert {trial.plan.precision for trial in result.trials} == {"bf16"}
         assert len(result.trials) > 1
 
+    def test_a_plan_by_which_ranks_would_run_the_same_is_not_tried(self) -> None:
+        plans = list(cputune.search_space(SMALL.facts, SMALL.workload, knobs=["threads"]).plans())
+        same = next(plan for plan in plans if plan.describe() == "1 × 2 threads, fp32")
+
+        class FakeShowing(FakeRunner):
+            def observed(self) -> tuple[dict[str, object], ...]:
+                cpus = ",".join(map(str, same.cpus[0]))
+                libraries = {"allocator": "default", "ipex": False, "backend": None}
+                layout = {"world_size": 1, "threads": 2, "affinity": cpus, "dtype": "float32"}
+                return ({**libraries, **layout},) if self.started[-1].as_found else ({},)
+
+        runner = FakeShowing(truthful())
+        result = tune(SMALL, runner, budget=20, knobs=["threads"])
+        assert same not in runner.started
+        assert len(result.trials) == len(plans)
+        assert any("today's launch itself" in note for note in result.notes)
+
 
 class TestNoGain:
     def test_equal_plans_leave_the_baseline(self) -> None:
