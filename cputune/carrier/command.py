@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cputune.carrier.environment import plan_variables
 from cputune.inside import carry_script, recipe_script
@@ -41,7 +41,7 @@ class Carried:
     @property
     def sets_objects(self) -> bool:
         """Whether code sets the plan in the script's own objects, which takes no flags."""
-        return self.force is not None and self.force.world_size > 0
+        return self.force is not None and self.force.world_size > 0 and not self.force.by_flags
 
     @property
     def carry(self) -> str | None:
@@ -67,30 +67,39 @@ def carried(
     """
     variables = {**workload.variables, **plan_variables(plan, versions)}
     if plan.as_found:
-        flags = batch_flags(workload, plan) if workload.recipe is not None else ()
-        return Carried(variables=variables, flags=flags)
+        batch = batch_flags(workload, plan) if workload.recipe is not None else ()
+        return Carried(variables=variables, flags=batch)
     in_torch = plan_in_torch(plan, by_arguments=trains_by_arguments(workload))
     torch_alone = Force(torch=in_torch) if in_torch else None
     if workload.framework == "pytorch":  # the rest is the script's own; see knobs.owned
         return Carried(variables=variables, force=torch_alone, world_size=plan.world_size)
     never_run = workload.parses_arguments is None and workload.framework is None
-    if workload.takes_flags or (by_flags and never_run):
-        flags = training_flags(workload, plan, versions)
-        return Carried(
-            variables=variables, flags=flags, force=torch_alone, world_size=plan.world_size
-        )
-    force = Force(
+    force: Force | None
+    whole = Force(
         world_size=plan.world_size,
-        # fp16 beside bf16 is a ValueError, and means nothing on a CPU.
-        arguments={"use_cpu": True, "fp16": False, **plan_arguments(plan)},
         samples_per_rank=workload.samples_per_rank(plan.world_size),
         batch_per_rank=workload.batch_per_rank,
-        accumulation=accumulation_of(plan)
-        if workload.framework == "trainer"
-        else workload.accumulation,
         torch=in_torch,
+        typed_ranks=workload.launch_ranks,
     )
-    return Carried(variables=variables, force=force, world_size=plan.world_size)
+    flags: tuple[str, ...] = ()
+    if workload.takes_flags or (by_flags and never_run):
+        flags = training_flags(workload, plan, versions)
+        wanted, steps = _accumulation(workload, plan)
+        same = workload.recipe is not None  # it trains the same by itself
+        same |= not whole.other_ranks and wanted == steps
+        told = replace(whole, by_flags=True, typed_accumulation=wanted)
+        force = torch_alone if same else told
+    else:
+        force = replace(
+            whole,
+            # fp16 beside bf16 is a ValueError, and means nothing on a CPU.
+            arguments={"use_cpu": True, "fp16": False, **plan_arguments(plan)},
+            accumulation=accumulation_of(plan)
+            if workload.framework == "trainer"
+            else workload.accumulation,
+        )
+    return Carried(variables=variables, flags=flags, force=force, world_size=plan.world_size)
 
 
 def trains_by_arguments(workload: Workload) -> bool:
@@ -173,14 +182,22 @@ def batch_flags(workload: Workload, plan: Plan) -> tuple[str, ...]:
         return ()
     if workload.batch_per_rank is not None:
         return ("--per_device_train_batch_size", str(samples))
-    asked = workload.argument("--gradient_accumulation_steps") or "1"
-    wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
-    wanted = workload.accumulation or wanted  # a configuration file may have said it
-    steps = math.gcd(accumulation_of(plan) or wanted, samples)
+    wanted, steps = _accumulation(workload, plan)
     flags: tuple[str, ...] = ("--per_device_train_batch_size", str(samples // steps))
     if steps != wanted:
         flags += ("--gradient_accumulation_steps", str(steps))
     return flags
+
+
+def _accumulation(workload: Workload, plan: Plan) -> tuple[int, int]:
+    """Batches of a step: as the script says, and with the plan."""
+    asked = workload.argument("--gradient_accumulation_steps") or "1"
+    wanted = max(1, int(asked)) if re.fullmatch(r"[0-9]{1,9}", asked) else 1
+    wanted = workload.accumulation or wanted  # a configuration file may have said it
+    samples = workload.samples_per_rank(plan.world_size)
+    if samples is None or workload.batch_per_rank is not None:
+        return wanted, wanted
+    return wanted, math.gcd(accumulation_of(plan) or wanted, samples)
 
 
 def _switch(workload: Workload, flag: str, *, on: bool) -> tuple[str, ...]:

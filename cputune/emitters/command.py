@@ -119,7 +119,8 @@ def companions(
         beside = [torch_script()] if settings.keys() - {"padding"} else []
         if "padding" in settings:
             beside.append(padding_script())
-        if '"world_size":' in plan and workload.framework in (None, "lightning"):
+        objects = '"world_size":' in plan and '"by_flags":' not in plan
+        if objects and workload.framework in (None, "lightning"):
             beside.append(lightning_script())
         files += [EmittedFile(name=f.name, text=f.read_text(encoding="utf-8")) for f in beside]
     if workload.recipe is not None:

@@ -15,6 +15,9 @@ The script stays as it is. When it has loaded transformers, accelerate or Lightn
   one rank;
 - in torch, whatever trains with it: what ``torch`` says (``in_torch.py``, likewise);
 - in the batches that are trained on: whether their padding is cut (``padding.py``, likewise);
+- and so that it trains the same as typed, on ``typed_ranks``: the steps of its schedules, what a
+  loop over an Accelerator is told of the number of ranks before it trains, and the scale of a
+  Trainer's losses, which grows with the ranks for models that ignore ``num_items_in_batch``;
 
 and the first rank says in one line on stderr what it has changed. ``samples_per_rank`` are
 the samples of one rank in a step of the optimizer; without them the script's own batch is
@@ -47,8 +50,8 @@ import runpy
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from types import ModuleType
+from dataclasses import dataclass, field, fields, replace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 Patch = Callable[[ModuleType], None]
@@ -75,6 +78,11 @@ class Force:
             own takes; None where its framework knows, and they stay.
         torch: what is set in torch itself, see ``in_torch``; and ``padding``: ``cut``, or ``ask``
             where it is only found out whether it may be.
+        typed_ranks: ranks of the launch as it was typed; what it trains hangs on them.
+        typed_accumulation: batches of one of its steps, where flags have changed them.
+        by_flags: flags have set the arguments, and the batch of those that are parsed.
+        loader: which of the loaders that an Accelerator prepares is trained on, from 0.
+        find_unused: whether the model has parameters that a step does not use.
     """
 
     world_size: int = 0
@@ -83,10 +91,22 @@ class Force:
     batch_per_rank: int | None = None
     accumulation: int | None = None
     torch: Mapping[str, str] = field(default_factory=dict)
+    typed_ranks: int = 1
+    typed_accumulation: int | None = None
+    by_flags: bool = False
+    loader: int = 0
+    find_unused: bool = False
 
     def to_json(self) -> str:
-        """PLAN; what is None is left out."""
-        return json.dumps({name: value for name, value in asdict(self).items() if value})
+        """PLAN; what is as by default is left out."""
+        usual = Force()
+        said = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return json.dumps({name: v for name, v in said if v != getattr(usual, name)})
+
+    @property
+    def other_ranks(self) -> bool:
+        """Whether the plan has another number of ranks than the launch as typed."""
+        return self.batch_per_rank is None and self.world_size != self.typed_ranks
 
     @property
     def precision(self) -> str:
@@ -104,11 +124,11 @@ class Force:
             return self.batch_per_rank, accumulation
         samples = self.samples_per_rank
         if samples is None:
-            samples, rest = divmod(batch * accumulation, self.world_size)
+            whole = batch * accumulation * self.typed_ranks
+            samples, rest = divmod(whole, self.world_size)
             if rest:
                 raise ValueError(
-                    f"a global batch of {batch * accumulation} cannot be divided over "
-                    f"{self.world_size} ranks"
+                    f"a global batch of {whole} cannot be divided over {self.world_size} ranks"
                 )
         accumulation = math.gcd(self.accumulation or accumulation, samples)
         return samples // accumulation, accumulation
@@ -128,6 +148,15 @@ def around(cls: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     return put
 
 
+class Divided(int):
+    """A batch that was divided over the ranks: it says so in arguments that are made of others.
+
+    ``typed`` are the batches of a step of the launch as typed.
+    """
+
+    typed: int
+
+
 class Carrier:
     """Sets a ``Force`` in the objects of a script, as the script makes them.
 
@@ -145,9 +174,10 @@ class Carrier:
         self.refuse = refuse
         self._say = say
         self.changes: dict[str, str] = {}
-        self._divided: set[tuple[int, int]] = set()
+        self._own: tuple[int, int] | None = None
         self._has_trainer = False
-        self._has_loader = False
+        self._prepared: list[Any] = []
+        self._trains = self._pretends = False
 
     def patches(self) -> list[tuple[str, Patch]]:
         """What to do with which module once it is loaded."""
@@ -160,14 +190,21 @@ class Carrier:
             torch += beside("padding").CUTTER.patches(padding, self._say)
         if not self.force.world_size:
             return torch
-        lightning = LIGHTNING if os.path.isfile(path_beside("in_lightning")) else ()
-        return [
+        patches: list[tuple[str, Patch]] = [
             *torch,
             ("transformers.training_args", self._patch_arguments),
             ("transformers.trainer", self._patch_trainer),
-            ("accelerate.accelerator", self._patch_accelerator),
-            *((f"{package}.trainer.trainer", self._patch_lightning) for package in lightning),
         ]
+        if self.force.find_unused and self.force.world_size > 1:
+            patches.append(("torch.nn.parallel.distributed", self._patch_distributed))
+        if self.force.other_ranks:
+            patches.append(("accelerate.scheduler", self._patch_schedules))
+            patches.append(("accelerate.accelerator", self._patch_number_of_ranks))
+        if not self.force.by_flags:
+            lightning = LIGHTNING if os.path.isfile(path_beside("in_lightning")) else ()
+            patches.append(("accelerate.accelerator", self._patch_accelerator))
+            patches += [(f"{name}.trainer.trainer", self._patch_lightning) for name in lightning]
+        return patches
 
     def _set_in_torch(self, module: ModuleType, settings: Mapping[str, str]) -> None:
         said = beside("in_torch").set_in(module, settings)
@@ -197,16 +234,25 @@ class Carrier:
             args.per_device_train_batch_size = args.per_gpu_train_batch_size
             args.per_gpu_train_batch_size = None
         own = (args.per_device_train_batch_size, args.gradient_accumulation_steps)
-        if own in self._divided:  # arguments that were made of others, as TRL does
+        if isinstance(own[0], Divided):  # arguments that were made of others, as TRL does
             return
+        first = self._own is None or (self._own == own and not self.force.by_flags)
+        self._own = self._own or own
+        # What was asked for as the global batch is that of the first arguments.
+        force = self.force if first else replace(self.force, samples_per_rank=None)
+        typed = own[1]
         try:
-            batch, accumulation = self.force.batch(*own)
+            if first and force.by_flags and own[0] * own[1] == force.samples_per_rank:
+                (batch, accumulation), typed = own, force.typed_accumulation or own[1]
+            else:
+                batch, accumulation = force.batch(*own)
         except ValueError as error:
             args._cannot_divide = str(error)  # it matters where a Trainer trains with it
             return
-        self._divided.add((batch, accumulation))
         self._set(args, "per_device_train_batch_size", batch)
         self._set(args, "gradient_accumulation_steps", accumulation)
+        args.per_device_train_batch_size = divided = Divided(batch)
+        divided.typed = typed
 
     def _patch_trainer(self, module: ModuleType) -> None:
         @around(module.Trainer, "__init__")
@@ -216,13 +262,85 @@ class Carrier:
 
         @around(module.Trainer, "train")
         def train(original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-            batch = trainer.args.per_device_train_batch_size
-            steps = trainer.args.gradient_accumulation_steps
-            if (batch, steps) not in self._divided:
-                changed = f"the script has changed its batch to {batch} × {steps} by itself"
-                self.refuse(getattr(trainer.args, "_cannot_divide", changed))
+            self._divide(trainer.args)  # the script may have changed its batch by itself
+            if not isinstance(trainer.args.per_device_train_batch_size, Divided):
+                self.refuse(trainer.args._cannot_divide)
+            self._keep_scale(trainer)
             self.tell()
             return original(trainer, *args, **kwargs)
+
+    def _keep_scale(self, trainer: Any) -> None:
+        """Let the losses of this trainer have the scale of the launch as typed.
+
+        Since 4.46 Trainer takes every model whose forward has ``**kwargs`` for one that divides
+        its loss by the items of the whole step, multiplies it by the ranks, and does not divide
+        it by the batches of a step. The gradient of models that do not divide (BERT's classifier)
+        grows with both.
+        """
+        args, accepts = trainer.args, getattr(trainer, "model_accepts_loss_kwargs", None)
+        typed, steps = args.per_device_train_batch_size.typed, args.gradient_accumulation_steps
+        changed = self.force.other_ranks or typed != steps
+        if accepts is None or not changed or "compute_loss" in vars(trainer):
+            return
+        if self.force.typed_ranks == 1 and hasattr(args, "average_tokens_across_devices"):
+            args.average_tokens_across_devices = True  # the items are those of all ranks
+        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # of late releases
+        if scaled is None:
+            scaled = accepts or getattr(trainer, "compute_loss_func", None) is not None
+        original = trainer.compute_loss
+        ignores: list[bool] = []
+
+        def compute_loss(model: Any, inputs: Any, *words: Any, **kwargs: Any) -> Any:
+            items = kwargs.get("num_items_in_batch")
+            if items is None:
+                return original(model, inputs, *words, **kwargs)
+            if not ignores:
+                ignores.append(_ignores(original, model, inputs, items))
+            if not ignores[0]:
+                return original(model, inputs, *words, **kwargs)
+            self._pretends = True
+            try:
+                loss = original(model, inputs, *words, **kwargs)
+            finally:
+                self._pretends = False
+            scale = args.per_device_train_batch_size.typed / args.gradient_accumulation_steps
+            return loss * scale if scaled and model.training else loss
+
+        trainer.compute_loss = compute_loss
+
+    def _patch_distributed(self, module: ModuleType) -> None:
+        """One rank needs no word of parameters that a step leaves out; several have to look."""
+
+        @around(module.DistributedDataParallel, "__init__")
+        def init(original: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+            if not kwargs.get("static_graph"):
+                kwargs["find_unused_parameters"] = True
+            original(model, *args, **kwargs)
+
+    def _patch_schedules(self, module: ModuleType) -> None:
+        """AcceleratedScheduler steps once for each rank: it takes the batch to grow with them."""
+        ranks = SimpleNamespace(num_processes=self.force.typed_ranks)
+        module.AcceleratorState = lambda: ranks  # type: ignore[attr-defined]
+
+    def _patch_number_of_ranks(self, module: ModuleType) -> None:
+        """Before it trains, a script is told the number of ranks of its launch as typed.
+
+        By it scripts scale learning rates and count the steps of their schedules. What libraries
+        ask for, and all that is asked later, is the number that there is.
+        """
+        cls = module.Accelerator
+        real = cls.num_processes
+        libraries = os.path.dirname(os.path.dirname(str(module.__file__)))
+
+        def num_processes(accelerator: Any) -> int:
+            asking = sys._getframe(1)
+            script = asking.f_globals.get("__name__") == "__main__"
+            script |= not asking.f_code.co_filename.startswith(libraries)
+            before = script and not (self._trains or self._has_trainer)
+            typed = before or self._pretends
+            return self.force.typed_ranks if typed else int(real.fget(accelerator))
+
+        cls.num_processes = property(num_processes)
 
     def _patch_accelerator(self, module: ModuleType) -> None:
         cls = module.Accelerator
@@ -243,15 +361,26 @@ class Carrier:
         def prepare_data_loader(
             original: Any, accelerator: Any, loader: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            if not self._has_trainer and not self._has_loader:
-                self._has_loader = True
+            if self._has_trainer:
+                return original(accelerator, loader, *args, **kwargs)
+            if len(self._prepared) == self.force.loader:
                 # BatchSamplerShard reads the batch of the sampler when it is made: set it before.
                 split = getattr(accelerator, "split_batches", False)
-                shared_by = accelerator.num_processes if split else 1
                 steps = accelerator.gradient_accumulation_steps
-                self.divide_loader(loader, steps, shared_by=shared_by)
+                self.divide_loader(loader, steps, shared=split)
                 self.tell()
-            return original(accelerator, loader, *args, **kwargs)
+            if self.force.other_ranks and not getattr(accelerator, "use_seedable_sampler", False):
+                self._keep_shuffles(getattr(loader, "sampler", None))
+            prepared = original(accelerator, loader, *args, **kwargs)
+            self._prepared.append(prepared)
+            return prepared
+
+        @around(cls, "backward")
+        def backward(original: Any, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._has_trainer:
+                self._trains = True
+                self._refuse_other_loader(accelerator)
+            return original(accelerator, *args, **kwargs)
 
         @around(cls, "prepare_optimizer")
         def prepare_optimizer(
@@ -261,15 +390,49 @@ class Carrier:
                 self.set_adamw(optimizer)
             return original(accelerator, optimizer, *args, **kwargs)
 
+    def _keep_shuffles(self, sampler: Any) -> None:
+        """Let a loader take its samples in the order of the launch as typed.
+
+        Of one rank torch draws the seed of each epoch's shuffle as it begins. Of several accelerate
+        draws one as it prepares the loader, the same in every rank.
+        """
+        if type(sampler).__name__ != "RandomSampler" or sampler.generator is not None:
+            return
+        torch = sys.modules["torch"]
+        if self.force.world_size == 1:
+            sampler.generator = torch.Generator()
+            sampler.generator.manual_seed(_drawn(torch))
+        elif self.force.typed_ranks == 1:
+            sampler.generator = torch.Generator()
+
+            class RandomSampler(type(sampler)):  # type: ignore[misc]
+                def __iter__(self) -> Any:
+                    self.generator.manual_seed(_drawn(torch, torch.distributed))
+                    yield from super().__iter__()
+
+            sampler.__class__ = RandomSampler
+
+    def _refuse_other_loader(self, accelerator: Any) -> None:
+        """The batch that is trained on must be one of the loader that was divided."""
+        trained = accelerator.gradient_state.active_dataloader
+        divided = self._prepared[self.force.loader : self.force.loader + 1]
+        if self.force.other_ranks and trained is not None and [trained] != divided:
+            number = next((n for n, one in enumerate(self._prepared) if one is trained), None)
+            known = "" if number is None else f" (number {number} in the order of accelerate)"
+            self.refuse(
+                f"the script trains on another data loader{known} than the one whose batch was "
+                f"divided over the ranks (number {self.force.loader})"
+            )
+
     def _patch_lightning(self, module: ModuleType) -> None:
         beside("in_lightning").patch(module, self, around)
 
     def divide_loader(
-        self, loader: Any, steps: int, *, fixed: bool = True, shared_by: int = 1
+        self, loader: Any, steps: int, *, fixed: bool = True, shared: bool = False
     ) -> int:
         """Set the batch of a loader; how many of them a step takes. ``fixed``: as many as before.
 
-        ``shared_by``: ranks that share one batch.
+        ``shared``: all ranks share one batch.
         """
         sampler = getattr(loader, "batch_sampler", None)
         own = getattr(sampler, "batch_size", None)
@@ -278,8 +441,10 @@ class Carrier:
                 self.refuse("the batch of the script's data loader cannot be seen, nor divided")
             return steps
         wanted = self.force.accumulation or steps
+        shared_by = self.force.world_size if shared else 1
         try:
-            batch, accumulation = self.force.batch(own, wanted)
+            each = own // self.force.typed_ranks if shared else own
+            batch, accumulation = self.force.batch(each, wanted)
         except ValueError as error:
             self.refuse(str(error))
         if fixed and accumulation != wanted:
@@ -310,6 +475,33 @@ class Carrier:
             self._say("set for the plan: " + ", ".join(self.changes.values()))
             self.changes.clear()
             self._say = lambda text: None
+
+
+def _drawn(torch: Any, ranks: Any = None) -> int:
+    """A seed as torch draws it for a shuffle; the first rank's, where there are others."""
+    seed = torch.empty((), dtype=torch.int64).random_()
+    if ranks is not None and ranks.is_initialized():
+        ranks.broadcast(seed, 0)
+    return int(seed)
+
+
+def _ignores(compute_loss: Any, model: Any, inputs: Any, items: Any) -> bool:
+    """Whether a loss stays as it is for twice as many items: asked of a batch, trained on by none.
+
+    Autocast keeps the weights that it rounds, and those that it rounds here have no gradient.
+    """
+    torch, training = sys.modules["torch"], model.training
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            one, two = (
+                float(compute_loss(model, dict(inputs), num_items_in_batch=number))
+                for number in (items, 2 * items)
+            )
+    finally:
+        model.train(training)
+        torch.clear_autocast_cache()
+    return abs(two - one) < 0.1 * abs(one)
 
 
 def beside(name: str) -> Any:

@@ -361,6 +361,9 @@ def main() -> None:
         train_dataset=data,
         data_collator=default_data_collator,
     )
+    # The loss of a batch is the mean over it, and that of a step the mean over its batches:
+    # Trainer would multiply both for models that ignore the number of items.
+    trainer.model_accepts_loss_kwargs = False
     trainer.train()
     trainer.save_model()
     if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import sys
 from dataclasses import fields
 from types import ModuleType
 from typing import Any
@@ -127,61 +126,15 @@ def _callback_class(base: type, meter: Meter) -> type:
 def _watch_training_step(trainer: Any, meter: Meter) -> None:
     """Wrap the methods of this one object, so that a subclass's own are measured too."""
     original = trainer.training_step
-    scale = _LossScale(trainer)
 
     def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         meter.watch(model)
         samples = meter.see_batch(inputs)
         loss = original(model, inputs, *args, **kwargs)
-        meter.micro_step(samples, loss / scale.of(loss))
+        meter.micro_step(samples, loss)
         return loss
 
     trainer.training_step = training_step
-
-
-class _LossScale:
-    """By how much the losses of this trainer grow with its ranks and accumulation steps.
-
-    Since 4.46 Trainer takes every model whose forward has ``**kwargs`` for one that divides
-    its loss by the items of the whole step, multiplies it by the ranks, and does not divide
-    it by the accumulation steps. Models that do not divide (BERT's classifier) then train
-    with a loss that grows with both; no two plans could be compared by it. Subclasses (TRL,
-    sentence-transformers) have ways of their own. So the trainer is asked at its first
-    batch: for the loss with the number of items, with twice as many, and without.
-    """
-
-    def __init__(self, trainer: Any) -> None:
-        self._steps = int(trainer.args.gradient_accumulation_steps)
-        self._plain: float | None = None
-        self._scale = 1.0
-        if self._steps * int(trainer.accelerator.num_processes) > 1:
-            self._trainer, self._original = trainer, trainer.compute_loss
-            trainer.compute_loss = self._compute_loss
-
-    def of(self, loss: Any) -> float:
-        """The scale of this loss, which a training step has returned."""
-        if self._plain is not None:
-            self._scale = float(loss) * self._steps / self._plain
-            self._plain = None
-        return self._scale or 1.0
-
-    def _compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        self._trainer.compute_loss = self._original  # asked once
-        items = kwargs.get("num_items_in_batch")
-        if items is not None:
-            told, told_double, plain = (
-                self._ask(model, dict(inputs), *args, **{**kwargs, "num_items_in_batch": number})
-                for number in (items, 2 * items, None)
-            )
-            if abs(told_double - told) < 0.1 * abs(told) and plain:
-                self._plain = plain  # the number of items means nothing to this loss
-        return self._original(model, inputs, *args, **kwargs)
-
-    def _ask(self, *args: Any, **kwargs: Any) -> float:
-        """The loss of the same batch with the same dropout, which nobody is trained on."""
-        torch = sys.modules["torch"]
-        with torch.no_grad(), torch.random.fork_rng(devices=()):
-            return float(self._original(*args, **kwargs))
 
 
 def _asked_steps(trainer: Any, endless: int) -> int:

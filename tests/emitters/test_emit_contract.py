@@ -177,9 +177,10 @@ def container_words(text: str) -> list[str]:
 
 
 def training_words(words: list[str]) -> list[str]:
-    """What is trained; without carry.py where that does nothing but end the ranks together."""
+    """What is trained; without carry.py where the script is given flags all the same."""
     words = words[words.index("--") + 1 :]
-    return words[2:] if words[1] == "{}" and words[0].endswith("carry.py") else words
+    flags = words[1] == "{}" or '"by_flags": true' in words[1]
+    return words[2:] if flags and words[0].endswith("carry.py") else words
 
 
 class TestHostileArguments:
@@ -403,9 +404,9 @@ class TestPlan:
     def test_several_ranks_of_a_script_end_together(self, format: str, launch: Launch) -> None:
         files = files_for(format)
         words = launch.run(files)[0] if format in SHELL_FORMATS else container_words(files[0].text)
-        carry, nothing, script, *_ = words[words.index("--") + 1 :]
+        carry, told, script, *_ = words[words.index("--") + 1 :]
         assert carry.endswith("/carry.py")
-        assert (nothing, script) == ("{}", "run_qa.py")
+        assert (json.loads(told)["by_flags"], script) == (True, "run_qa.py")
 
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("parses", [False, None])

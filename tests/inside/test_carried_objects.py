@@ -32,7 +32,7 @@ class Carried:
     def patched(self, module: str, **members: Any) -> Any:
         """A module of this name with these members, after it was loaded."""
         loaded = ModuleType(module)
-        vars(loaded).update(members)
+        vars(loaded).update(members, __file__="/libraries/accelerate/accelerator.py")
         for name, patch in self.carrier.patches():
             if name == module:
                 patch(loaded)
@@ -64,8 +64,9 @@ class Carried:
 
     def accelerator(self) -> Callable[..., Any]:
         class FakeAccelerator:
-            num_processes = 2
+            num_processes = property(lambda self: 2)
             gradient_accumulation_steps = 1
+            gradient_state = SimpleNamespace(active_dataloader=None)
 
             def __init__(
                 self,
@@ -78,6 +79,9 @@ class Carried:
 
             def prepare_data_loader(self, loader: Any, shift: int = 0) -> tuple[int, int]:
                 return loader.batch_sampler.batch_size, shift
+
+            def backward(self, loss: float) -> float:
+                return loss
 
             def prepare_optimizer(self, optimizer: Any) -> Any:
                 return optimizer.param_groups
@@ -138,15 +142,30 @@ class TestTrainer:
         with pytest.raises(RefusedError, match="a global batch of 8 cannot be divided over 3"):
             trainer.train()
 
-    @pytest.mark.parametrize(
-        "field", ["per_device_train_batch_size", "gradient_accumulation_steps"]
-    )
-    def test_is_refused_a_batch_that_the_script_sets_later(self, field: str) -> None:
-        way = Carried(world_size=2)
+    def test_a_batch_that_the_script_sets_later_is_divided_too(self) -> None:
+        way = Carried(world_size=2, samples_per_rank=4)
         args = way.arguments()()
-        setattr(args, field, 3)
-        with pytest.raises(RefusedError, match="the script has changed its batch to"):
-            way.trainer()(args).train()
+        args.per_device_train_batch_size, args.gradient_accumulation_steps = 12, 3
+        way.trainer()(args).train()
+        assert batch_of(args) == (6, 3)
+
+    def test_a_second_training_keeps_the_batch_that_it_has_by_itself(self) -> None:
+        """4 is what the first one takes on each of two ranks, and the second on all of them."""
+        way = Carried(world_size=2, samples_per_rank=4)
+        make, trainer = way.arguments(), way.trainer()
+        first, second = make(), make(per_device_train_batch_size=4)
+        trainer(first).train()
+        trainer(second).train()
+        assert (batch_of(first), batch_of(second)) == ((4, 1), (2, 1))
+
+    def test_flags_have_divided_the_batch_that_is_parsed_and_no_other(self) -> None:
+        way = Carried(world_size=2, samples_per_rank=4, by_flags=True)
+        make = way.arguments()
+        assert batch_of(make(per_device_train_batch_size=4)) == (4, 1)
+        assert batch_of(make(per_device_train_batch_size=6)) == (3, 1)
+
+    def test_typed_on_several_ranks_takes_the_batch_of_all_of_them(self) -> None:
+        assert batch_of(Carried(world_size=1, typed_ranks=2).arguments()()) == (16, 1)
 
 
 class TestAccelerator:
@@ -163,11 +182,22 @@ class TestAccelerator:
         way.accelerator()(mixed_precision="no").prepare_data_loader(loader(8))
         assert way.said == []
 
-    def test_the_first_loader_is_the_one_that_is_trained_on(self) -> None:
-        made = (way := Carried(world_size=2)).accelerator()()
-        assert made.prepare_data_loader(loader(8), 1) == (4, 1)
-        assert made.prepare_data_loader(loader(8), shift=2) == (8, 2)
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_the_loader_that_is_trained_on_is_divided(self, number: int) -> None:
+        made = (way := Carried(world_size=2, loader=number)).accelerator()()
+        batches = (4, 8) if number == 0 else (8, 4)
+        assert made.prepare_data_loader(loader(8), 1) == (batches[0], 1)
+        assert made.prepare_data_loader(loader(8), shift=2) == (batches[1], 2)
         assert way.said == ["set for the plan: batch of the data loader=4 (was 8)"]
+
+    def test_another_loader_that_is_trained_on_is_refused(self) -> None:
+        made = Carried(world_size=2).accelerator()()
+        first, second = (made.prepare_data_loader(loader(8), shift) for shift in (1, 2))
+        made.gradient_state = SimpleNamespace(active_dataloader=first)
+        assert made.backward(0.5) == 0.5
+        made.gradient_state = SimpleNamespace(active_dataloader=second)
+        with pytest.raises(RefusedError, match=r"another data loader \(number 1 in the order"):
+            made.backward(0.5)
 
     @pytest.mark.parametrize(("samples", "batch"), [(2, 4), (4, 8)])
     def test_a_batch_that_ranks_share_is_that_of_all_of_them(
@@ -247,6 +277,11 @@ def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
         ({"torch": {"dropout": "bytes"}}, 1),
         ({"world_size": 1}, 5),
         ({"world_size": 1, "torch": {"dropout": "bytes"}}, 6),
+        ({"world_size": 2}, 7),
+        ({"world_size": 2, "batch_per_rank": 4}, 5),
+        ({"world_size": 2, "typed_ranks": 2}, 5),
+        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 6),
+        ({"world_size": 2, "by_flags": True}, 4),
     ],
 )
 def test_no_more_is_watched_than_the_plan_needs(force: dict[str, Any], modules: int) -> None:

@@ -53,7 +53,7 @@ unset LD_PRELOAD "${!MALLOC_@}" GLIBC_TUNABLES "${!TCMALLOC_@}"
 # shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand
 train=(
   "$here/carry.py"
-  '{}'
+  '{"world_size": 8, "samples_per_rank": 12, "typed_accumulation": 1, "by_flags": true}'
   run_qa.py
   --do_train
   --output_dir '/data/my runs/$USER'

@@ -1,0 +1,175 @@
+"""Real frameworks under a plan of another number of ranks: they train what they would as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cputune.inside import carry_script
+from cputune.inside.carry import Force
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SEEN = """
+import json, os, sys
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+steps = []
+
+def look(optimizer, *_):
+    grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+    norm = float(torch.stack([g.norm() for g in grads]).norm())
+    steps.append((optimizer.param_groups[0]["lr"], norm))
+
+register_optimizer_step_pre_hook(look)
+
+def tell(**more):
+    if os.environ.get("RANK", "0") == "0":
+        print("SEEN" + json.dumps({"rates": [s[0] for s in steps], "norms": [s[1] for s in steps],
+                                   **more}))
+"""
+
+LOOP = (
+    SEEN
+    + """
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+    def forward(self, x):
+        return self.used(x)
+
+torch.manual_seed(0)
+accelerator = Accelerator(cpu=True)
+data = TensorDataset(torch.randn(96, 4), torch.randn(96, 1))
+held_out, train = DataLoader(data, batch_size=32), DataLoader(data, batch_size=%d, shuffle=True)
+model = Model()
+rate = 1e-2 * accelerator.num_processes
+optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+total = len(train)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
+model, optimizer, held_out, train, schedule = accelerator.prepare(
+    model, optimizer, held_out, train, schedule
+)
+batches = []
+for x, y in train:
+    batches.append(len(x))
+    accelerator.backward(torch.nn.functional.mse_loss(model(x), y))
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+tell(batches=batches, ranks=accelerator.num_processes)
+"""
+)
+
+TRAINER = (
+    SEEN
+    + """
+import dataclasses
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers import HfArgumentParser
+
+torch.manual_seed(0)
+model = BertForSequenceClassification(BertConfig(
+    vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=32, max_position_embeddings=16, hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0))
+ids = torch.randint(5, 60, (64, 8)).tolist()
+data = [{"input_ids": row, "attention_mask": [1] * 8, "labels": row[0] % 2} for row in ids]
+flags = ["--output_dir", "out", "--max_steps", "3", "--use_cpu", "--optim", "sgd",
+         "--learning_rate", "1e-2", "--max_grad_norm", "0", "--report_to", "none",
+         "--save_strategy", "no", "--disable_tqdm", "True", *sys.argv[1:]]
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(flags)
+seen = []
+class Counting(Trainer):
+    def training_step(self, model, inputs, *words):
+        seen.append(len(inputs["labels"]))
+        return super().training_step(model, inputs, *words)
+for one in (args, dataclasses.replace(args, per_device_train_batch_size=4)):
+    Counting(model=model, args=one, train_dataset=data).train()
+tell(batches=seen)
+"""
+)
+
+
+def run(folder: Path, script: str, *words: str, ranks: int, force: Force | None) -> Any:
+    """What the first rank of a launch has told: learning rates, norms and batches."""
+    path = folder / "train.py"
+    path.write_text(script, encoding="utf-8")
+    carried = [] if force is None else [str(carry_script()), force.to_json()]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    numbers = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, *carried, str(path), *words],
+            cwd=folder,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                **({**numbers, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    said = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0] * ranks, said
+    (line,) = [line for line in said[0][0].splitlines() if line.startswith("SEEN")]
+    return json.loads(line[len("SEEN") :])
+
+
+def loop(folder: Path, *, batch: int, ranks: int, **force: Any) -> Any:
+    script = LOOP.replace("%d", str(batch))
+    return run(folder, script, ranks=ranks, force=Force(**force) if force else None)
+
+
+def test_a_loop_over_accelerate_trains_the_same_on_more_and_on_fewer_ranks(
+    tmp_path: Path,
+) -> None:
+    """Its evaluation loader is prepared first, its model has parameters that no step uses, its
+    learning rate is scaled by the ranks, and accelerate steps its schedule once for each of them.
+    """
+    typed = loop(tmp_path, batch=8, ranks=1)
+    two = loop(tmp_path, batch=8, ranks=2, world_size=2, loader=1, find_unused=True)
+    assert two["ranks"] == 2, "what is asked after the first batch is as it is"
+    assert (typed["batches"], two["batches"]) == ([8] * 12, [4] * 12)
+    assert two["rates"] == typed["rates"]
+    assert two["norms"] == pytest.approx(typed["norms"], rel=1e-4)
+
+    whole = ("return self.used(x)", "return self.used(x) + 0 * self.unused(x)")
+    used = LOOP.replace("%d", "4").replace(*whole)
+    typed = run(tmp_path, used, ranks=2, force=None)
+    one = loop(tmp_path, batch=4, ranks=1, world_size=1, typed_ranks=2, loader=1)
+    assert (typed["batches"], one["batches"]) == ([4] * 12, [8] * 12)
+    assert one["rates"] == typed["rates"]
+    assert one["norms"] == pytest.approx(typed["norms"], rel=1e-4)
+
+
+@pytest.mark.parametrize("by_flags", [False, True])
+def test_a_trainer_has_the_gradients_and_the_batches_of_its_launch_as_typed(
+    tmp_path: Path, *, by_flags: bool
+) -> None:
+    """BERT's classifier takes the number of items and does not divide its loss by it."""
+    words = ("--gradient_accumulation_steps", "2", "--per_device_train_batch_size")
+    typed = run(tmp_path, TRAINER, *words, "8", ranks=1, force=None)
+    force = Force(world_size=2, samples_per_rank=8, by_flags=by_flags)
+    two = run(tmp_path, TRAINER, *words, "4" if by_flags else "8", ranks=2, force=force)
+    assert typed["batches"] == [8] * 6 + [4] * 6
+    assert two["batches"] == [4] * 6 + [2] * 6
+    assert two["rates"] == typed["rates"]
+    assert two["norms"] == pytest.approx(typed["norms"], rel=1e-4)
