@@ -138,12 +138,18 @@ def test_a_loop_over_torch_alone_gets_variables_and_what_torch_is_told() -> None
     assert not way.sets_objects
 
 
+SAME_AS_TYPED = (
+    '{"world_size": 2, "samples_per_rank": 4, "typed_accumulation": 1, "by_flags": true}'
+)
+
+
 @pytest.mark.parametrize(
     ("job", "plan", "carries"),
     [
         (SEEN, AS_FOUND, None),
         (SEEN, ONE, None),
-        (SEEN, TWO, "{}"),  # its ranks end together
+        (SEEN, TWO, SAME_AS_TYPED),
+        (replace(SEEN, launch_ranks=2), TWO, "{}"),  # its ranks end together
         (TINY, TWO, None),  # they do by themselves
         (TINY, MASKS, '{"torch": {"dropout": "bytes"}}'),
         (replace(SCRIPT, framework="pytorch"), TWO, "{}"),
