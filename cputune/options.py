@@ -401,6 +401,9 @@ class Cluster:
     runtime: str | None = option(
         None, "ClusterTrainingRuntime of a TrainJob.", "--runtime", folder=True
     )
+    trainer_version: str | None = option(
+        None, "Kubeflow Trainer of the cluster. Default: 2.3.", "--trainer-version", folder=True
+    )
     time_limit: str | None = option(None, "Slurm time limit, e.g. 04:00:00.", "--time", folder=True)
     partition: str | None = option(None, "Slurm partition.", "--partition", folder=True)
     account: str | None = option(None, "Slurm account.", "--account", folder=True)

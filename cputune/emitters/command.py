@@ -51,7 +51,7 @@ def training_command(
             hint=f"write ./{first}",
         )
     known = workload.framework is not None or workload.parses_arguments is not None
-    words = (*_words(workload), *way.flags)
+    words = (*as_typed(workload), *way.flags)
     if carrier and way.carry is not None:
         words = (Beside(CARRY_SCRIPT), way.carry, *words)
     if carrier and way.sets_objects:
@@ -69,7 +69,8 @@ def training_command(
     return words, (*_secret_notes(workload), *notes)
 
 
-def _words(workload: Workload) -> tuple[Word, ...]:
+def as_typed(workload: Workload) -> tuple[Word, ...]:
+    """The script with its arguments, as they were typed."""
     secrets = ((word, workload.secret_of(word)) for word in workload.argv)
     return tuple(word if secret is None else Secret(*secret) for word, secret in secrets)
 

@@ -48,8 +48,8 @@ def files(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
     )
 
 
-def volume_claim(job: LaunchJob) -> str:
-    """The claim for data and output; every node of a job mounts it."""
+def claim_document(job: LaunchJob) -> dict[str, object]:
+    """The claim for data and output, as data."""
     spec: dict[str, object] = {
         "accessModes": ["ReadWriteMany" if job.plan.nodes > 1 else "ReadWriteOnce"],
         "resources": {
@@ -60,16 +60,20 @@ def volume_claim(job: LaunchJob) -> str:
     }
     if k8s.storage_class(job):
         spec["storageClassName"] = words.Quoted(k8s.storage_class(job))
-    content = {
+    return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": k8s.metadata(job, k8s.claim(job)),
         "spec": spec,
     }
+
+
+def volume_claim(job: LaunchJob) -> str:
+    """The claim for data and output; every node of a job mounts it."""
     lines = [f"Volume for data and output of {job.workload.name}.", "", *job.header]
     if job.plan.nodes > 1:
         lines += ["Every node of the job mounts it: the storage class must offer ReadWriteMany."]
-    return words.document(content, lines)
+    return words.document(claim_document(job), lines)
 
 
 def steps(job: LaunchJob, format: str) -> str:

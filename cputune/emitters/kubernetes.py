@@ -300,10 +300,11 @@ def arguments(job: LaunchJob) -> list[Quoted]:
     """rank.py with its binding, then the training command."""
     words = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
     words += ["--bind", f"pod={pod_cpus(job)}", "--"]
-    return [Quoted(word) for word in words] + [_inside(word) for word in job.command]
+    return [Quoted(word) for word in words] + [inside(word) for word in job.command]
 
 
-def _inside(word: Word) -> Quoted:
+def inside(word: Word) -> Quoted:
+    """A word of a command as it is in the pod."""
     if isinstance(word, Secret):
         return Quoted(escape(word.before) + f"$({VariableName(word.variable)})")
     if isinstance(word, Beside):

@@ -1,25 +1,30 @@
-"""``trainjob``: a TrainJob of Kubeflow Trainer 2.3 on a torch runtime.
+"""``trainjob``: a TrainJob of Kubeflow Trainer 2 on a torch runtime.
 
 numProcPerNode is always written: unset it means one process for each CPU. Names that
 begin with PET_ are the runtime's own. Volumes reach the pods through a runtime patch; the
-torch runtimes call both their job and their container ``node``.
+torch runtimes call both their job and their container ``node``. The field that patches has another
+name, and may say less, in 2.0 and 2.1 (``pkg/apis/trainer/v1alpha1/trainjob_types.go``).
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from cputune.emitters import container, header, words
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
+from cputune.errors import UsageError
 
 DEFAULT_RUNTIME = "torch-distributed"
+NEWEST = 3
+"""Minor versions of Kubeflow Trainer 2 whose TrainJobs are known: 0 to this."""
 
 
 def emit_trainjob(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The YAML, and the files to build, feed and drive it. Raises UsageError."""
-    notes = k8s.notes(job)
+    notes = (*k8s.notes(job), *_unsaid(job))
     if job.cluster.ttl_seconds is not None:
         notes += ("A TrainJob has no TTL: it stays until somebody deletes it.",)
     title = f"Launch of {job.workload.name} as a TrainJob."
@@ -52,25 +57,52 @@ def document(job: LaunchJob) -> dict[str, Any]:
                 "env": k8s.environment(job),
                 "resourcesPerNode": k8s.resources(job),
             },
-            "runtimePatches": [
-                {
-                    "manager": "cputune",
-                    "trainingRuntimeSpec": {
-                        "template": {
-                            "spec": {
-                                "replicatedJobs": [
-                                    {
-                                        "name": "node",
-                                        "template": {"spec": {"template": _pod_patch(job)}},
-                                    }
-                                ]
-                            }
-                        }
-                    },
-                }
-            ],
+            **_patches(job),
         },
     }
+
+
+def trainer_version(job: LaunchJob) -> int:
+    """The minor version of the cluster's Trainer 2. Raises UsageError."""
+    given = job.cluster.trainer_version or f"2.{NEWEST}"
+    match = re.fullmatch(r"v?2\.([0-9]{1,3})(\.[0-9]+)*", given)
+    if match is None or int(match[1]) > NEWEST:
+        raise UsageError(
+            f"no TrainJob is known of Kubeflow Trainer {given}",
+            hint=f"--trainer-version is one of 2.0 to 2.{NEWEST}",
+        )
+    return int(match[1])
+
+
+def _patches(job: LaunchJob) -> dict[str, Any]:
+    """What the pods get beside the trainer, in the field that this version has."""
+    patch, minor = _pod_patch(job), trainer_version(job)
+    target = {"targetJobs": [{"name": "node"}]}
+    if minor >= 2:
+        jobs = [{"name": "node", "template": {"spec": {"template": patch}}}]
+        spec = {"template": {"spec": {"replicatedJobs": jobs}}}
+        return {"runtimePatches": [{"manager": "cputune", "trainingRuntimeSpec": spec}]}
+    known = {name: value for name, value in patch["spec"].items() if name != "securityContext"}
+    known["containers"] = [{"name": "node", "volumeMounts": k8s.mounts()}]
+    if minor == 1:
+        of_pods = {"metadata": patch["metadata"], "spec": known}
+        return {"podTemplateOverrides": [target | of_pods]}
+    known.pop("imagePullSecrets", None)
+    return {"podSpecOverrides": [target | known]}
+
+
+def _unsaid(job: LaunchJob) -> tuple[str, ...]:
+    """What an old Trainer cannot be told of the pods."""
+    minor = trainer_version(job)
+    if minor >= 2:
+        return ()
+    left = ["security contexts"]
+    if minor == 0:
+        left += ["labels", "annotations"] + ["pull secrets"] * bool(job.cluster.pull_secrets)
+    return (
+        f"A TrainJob of Kubeflow Trainer 2.{minor} cannot say {', '.join(left)} of its pods: "
+        f"the ClusterTrainingRuntime {job.cluster.runtime or DEFAULT_RUNTIME} must.",
+    )
 
 
 def _pod_patch(job: LaunchJob) -> dict[str, Any]:

@@ -63,7 +63,12 @@ def _checks_of(document: Manifest, plan: Plan | None) -> Iterator[Outcome]:
         yield pod_schema([dict(document)])
         return
     distribution, operator, through = OPERATORS[kind]
-    yield round_trip(document, distribution, INSTALL, through)
+    old = next((name for name in OF_OLD_TRAINERS if at(document, "spec", name)), None)
+    if kind == "TrainJob" and old is not None:
+        why = f"{old} is a field of Kubeflow Trainer {OF_OLD_TRAINERS[old]}, not of the models"
+        yield not_checked("SDK models", why, consumer=distribution)
+    else:
+        yield round_trip(document, distribution, INSTALL, through)
     yield quantities(document)
     yield admission(document, operator)
     yield pod_schema(job_pods(document))
@@ -268,6 +273,9 @@ def at(document: Any, *path: str | int) -> Any:
     """What lies at a path of keys and indexes, None where there is nothing."""
     return Document(value=document).get(*path)
 
+
+OF_OLD_TRAINERS = {"podTemplateOverrides": "2.1", "podSpecOverrides": "2.0"}
+"""What has since become ``runtimePatches``; the models are those of the newest version."""
 
 OPERATORS: Mapping[str, tuple[str, str, Callable[[Manifest], Any]]] = {
     "PyTorchJob": ("kubeflow-training", "training operator 1.9", _through_training_sdk),

@@ -139,6 +139,8 @@ def instructions(dockerfile: str) -> list[str]:
 def test_no_name_and_no_value_of_a_result_becomes_a_command(text: str, tmp_path: Path) -> None:
     """The real readers: bash, dash, and YAML 1.1 and 1.2."""
     sound = emit(one_socket().result, "all", workload=script_workload(), nodes=1)
+    for format in PRINTED_FORMATS:
+        sound += emit(one_socket().result, format, workload=script_workload(), nodes=1)
     usual = {file.name: file.text for file in sound}
     written: set[str] = set()
     seen: set[str] = set()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nodes import install
 from nodes.cluster import Cluster, two_hosts
 from nodes.launches import assert_four_ranks, tiny, witnessed, write
 from nodes.slurm_nodes import slurm
+
+import cputune
+from cputune import cpulist
 
 pytestmark = [
     pytest.mark.nodes,
@@ -51,3 +59,57 @@ def test_the_batch_script_trains_to_its_end(allocated: Cluster, tmp_path: Path) 
     script = write(tmp_path, "slurm", tiny(tmp_path))
     submit(allocated, script, "--max_steps", "2", "--output_dir", str(out))
     assert (out / "model.safetensors").exists()
+
+
+LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
+CUT = ("env", "SRUN_CPUS_PER_TASK=1", "SLURM_EXACT=1", "SLURM_CPUS_PER_TASK=1")
+"""What salloc hands on where it was asked for one CPU: each cuts a step to that."""
+
+
+def tuned(hosts: Cluster, folder: Path, granted: tuple[str, ...], *words: str) -> dict[str, Any]:
+    argv = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "8m", *words]
+    salloc = ["salloc", "--exclusive", "--quiet", *granted, *CUT, *argv]
+    hosts.run("alpha", salloc, cwd=folder, env={"HF_HUB_OFFLINE": "1"}, timeout=600)
+    return json.loads((folder / "cputune.json").read_text())
+
+
+@pytest.mark.timeout(900)
+def test_a_tune_means_its_allocation_and_its_plan_runs_as_a_job(
+    allocated: Cluster, tmp_path: Path
+) -> None:
+    fixed = ("--fix", "nodes=2", "--fix", "ranks=2", "--budget", "3")
+    result = tuned(allocated, tmp_path, ("-N2",), *fixed, "--", str(LIGHT), "0.05")
+    assert result["hosts"] == ["alpha", "beta"]
+    allowed = cpulist.render(sorted(os.sched_getaffinity(0)))
+    assert result["host"]["topology"]["allowed"] == allowed
+    whole = [trial for trial in result["trials"] if len(trial["observed"]) == 4]
+    assert whole, [trial["reason"] for trial in result["trials"]]
+    for trial in whole:
+        planned = [sorted(cpus) for cpus in trial["plan"]["cpus"]] * 2
+        seen = [cpulist.parse(rank["affinity"]) for rank in trial["observed"]]
+        assert [sorted(one) for one in seen] == planned
+    kept = cputune.Result.load(tmp_path / "cputune.json")
+    four = next(trial.plan for trial in kept.trials if trial.plan.world_size == 4)
+    # On shared CPUs it may lose against one host: it is emitted as if it had won.
+    best = replace(kept.baseline, plan=four)
+    (tmp_path / "launch").mkdir()
+    for file in cputune.emit(replace(kept, best=best), "slurm", python=sys.executable):
+        (tmp_path / "launch" / file.name).write_text(file.text)
+        (tmp_path / "launch" / file.name).chmod(0o755)
+    verify = [sys.executable, "-m", "cputune", "verify", "--submit", "--share-machine", "--json"]
+    done = allocated.run(
+        "alpha", [*verify, "launch/slurm.sh"], cwd=tmp_path, check=False, timeout=240
+    )
+    (verdict,) = json.loads(done.stdout)["verdicts"]
+    checks = {check["name"]: check for check in verdict["checks"]}
+    assert checks["affinity"]["state"] == "passed", checks
+    assert [allocated.left(name) for name in allocated.names] == [[], []]
+
+
+@pytest.mark.timeout(500)
+def test_beside_an_allocation_of_one_node_that_node_is_meant(
+    allocated: Cluster, tmp_path: Path
+) -> None:
+    words = ("--budget", "2", "--knobs", "threads", "--", str(LIGHT), "0.02")
+    result = tuned(allocated, tmp_path, ("-N1", "-w", "beta"), *words)
+    assert result["hosts"] == ["beta"]
