@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -26,6 +26,9 @@ from cputune.workload import Workload
 
 if TYPE_CHECKING:
     import pandas
+
+Arguments = TypeVar("Arguments")
+"""TrainingArguments, of transformers or of a library that builds on it."""
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 2
@@ -305,6 +308,16 @@ class Result:
         """Write the page of ``cputune report``. Raises as ``save``, and without jinja2."""
         mode = 0o600 if self.workload.argv else 0o644
         write_atomically(Path(path), _pages().page(self), force=force, mode=mode)
+
+    def apply(self, arguments: Arguments) -> Arguments:
+        """A copy of TrainingArguments with the best plan's precision, optimizer, loaders, batch.
+
+        Variables and CPUs are given to a process when it starts: ``cputune run`` does that. Raises
+        UsageError for what is no TrainingArguments.
+        """
+        apply = import_module("cputune.emitters.apply")
+        changed: Arguments = apply.with_plan(self, arguments)
+        return changed
 
     def to_frame(self) -> pandas.DataFrame:
         """The trials as a pandas DataFrame: a row for each, ``cputune.result.COLUMNS``.

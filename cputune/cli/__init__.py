@@ -50,6 +50,7 @@ _SUBCOMMANDS = {
     "history": ("results.history", "List the results of earlier studies."),
     "emit": ("emit.command", "Write the launch files that reproduce the tuned plan."),
     "run": ("run.command", "Train with the tuned plan here, now, in the foreground."),
+    "apply": ("run.apply", "Write the tuned plan into settings that you keep; --undo."),
     "verify": (
         "verify.command",
         "Hand launch files to their consumers and say what they did.",

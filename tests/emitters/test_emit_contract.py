@@ -687,7 +687,8 @@ class TestHeader:
         job = make_job(one_socket().result, Emission())
         said = " ".join(job.header)
         assert "31.4 samples/s (95 % interval 31.1 to 31.8)" in said
-        assert "1.57 (1.51 to 1.62)" in said
+        assert "1.57 times as fast as today's launch" in said
+        assert "95 % interval 1.51–1.62" in said
         assert "on 2026-11-20" in said
         assert "Intel(R) Xeon(R) w5-3425, 1 socket, 8 cores" in said
 
