@@ -9,6 +9,7 @@ docs/ are made from these records. A new option is a new field.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -145,6 +146,8 @@ class TuneOptions:
         steps_planned: optimizer steps of the run that is tuned for: the time to compile
             (``knobs=["+compile"]``) is spread over them. None takes the run as long, and the
             result says after how many steps that time is won back.
+        price_per_hour: what an hour of one machine costs; the verdict then says what the whole
+            training costs, today and with the best plan.
         allow_slow_precision: offer bf16 where the CPU does not multiply it in hardware.
         study: an SQLite file to keep the study in; in memory where it is None.
         storage: the address of a database (``postgresql://user@host/name``,
@@ -201,6 +204,13 @@ class TuneOptions:
         metavar="N",
         folder=True,
     )
+    price_per_hour: float | None = option(
+        None,
+        "What an hour of one machine costs, in your currency: the verdict says what is saved.",
+        "--price-per-hour",
+        metavar="PRICE",
+        folder=True,
+    )
     allow_slow_precision: bool = option(
         False,
         "Try bf16 where the CPU only emulates it.",
@@ -255,6 +265,10 @@ class TuneOptions:
         if self.steps_planned is not None and self.steps_planned < 1:
             raise UsageError(
                 f"a run of {self.steps_planned} steps trains nothing", hint="--steps-planned 10000"
+            )
+        if self.price_per_hour is not None and not 0 < self.price_per_hour < math.inf:
+            raise UsageError(
+                f"an hour cannot cost {self.price_per_hour}", hint="--price-per-hour 0.68"
             )
         if self.storage is not None and self.study is not None:
             raise UsageError(

@@ -22,6 +22,7 @@ from cputune.knobs import KNOBS, Keeps, LeftOut
 from cputune.plan import Plan
 from cputune.portrait import Found, Place
 from cputune.steps import FailureKind
+from cputune.untried import Untried
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
@@ -227,7 +228,9 @@ class Result:
     ``worth`` is the way from the baseline to the best plan, one change at a time.
     ``places`` are the machine's cores, none where they are not known. ``findings`` are the
     doctor's when the study began; None where nobody asked it.
+    ``untried`` is what was left out of the search and would pay, what would bring the most first.
     ``steps_planned``: of the user's run, over which all speeds spread the time to compile.
+    ``price_per_hour`` is what one machine costs, in whatever currency.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
     nodes, as they were named; none where it was this machine alone.
     ``interface`` is the network interface on which their ranks talked, where a plan names no
@@ -250,10 +253,12 @@ class Result:
     notes: Annotated[tuple[Note, ...], Meta(max_length=64)] = ()
     budget: Count | None = None
     steps_planned: Count | None = None
+    price_per_hour: Amount | None = None
     seed: int | None = None
     sampler: str | None = None
     seconds: Amount | None = None
     left_out: tuple[LeftOut, ...] = ()
+    untried: tuple[Untried, ...] = ()
     confirmation: tuple[ConfirmRun, ...] = ()
     disturbed: bool = False
     worth: tuple[Worth, ...] = ()

@@ -107,6 +107,8 @@ def verdict_of(result: Result, do: str) -> Verdict:
         sure = f"{between(speedup)}, from single trials alone"
     if result.best.plan == result.baseline.plan:
         means = "Today's launch is as fast as anything that was tried."
+        if result.untried:
+            means = f"{means[:-1]}; not tried: {'; '.join(one.what for one in result.untried)}."
         if not result.confirmation and (few := _few(result)):
             return Verdict(means=few, do=NOTHING_TO_DO, sure="not at all: nothing was compared")
         if not speedup.narrow:
@@ -115,8 +117,37 @@ def verdict_of(result: Result, do: str) -> Verdict:
     if not speedup.narrow:
         means = f"Faster than {today}, but by how much could not be measured."
         return Verdict(means=means, do=do, sure=sure)
-    hour = f"an hour of training takes {60 / speedup.ratio:.0f} min"
-    return Verdict(means=f"{times_as_fast(speedup)} as {today}: {hour}.", do=do, sure=sure)
+    return Verdict(means=f"{times_as_fast(speedup)} as {today}: {saved(result)}.", do=do, sure=sure)
+
+
+def saved(result: Result) -> str:
+    """What the gain means to who trains: the time of the whole training, and what it costs.
+
+    It counts steps alone, at the speeds that were measured; evaluation and saving come on top.
+    """
+    job, ratio, price = result.workload, result.speedup.ratio, result.price_per_hour
+    if job.samples_to_end is None:
+        words, hours = f"an hour of training takes {60 / ratio:.0f} min", 1.0
+    else:
+        seconds = job.samples_to_end / result.baseline.samples_per_second.median
+        whole = "your training" if job.epochs is None else f"your {job.epochs:g} epochs"
+        whole = "your epoch" if job.epochs == 1 else whole
+        words = f"{whole}: {duration(seconds / ratio)} instead of {duration(seconds)}"
+        hours = seconds / 3600
+        if result.seconds is not None:
+            words += f"; the search took {duration(result.seconds)}"
+    if price is not None:
+        cost = hours * price * max(1, len(result.hosts))
+        words += f"; {cost / ratio:.2f} instead of {cost:.2f} at {price:g} an hour"
+    return words
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``1 h 5 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _count(pairs: int) -> str:

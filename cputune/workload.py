@@ -149,6 +149,8 @@ class Workload:
             while it has not shown it yet.
         time_shares: where the time of its steps as found goes, by kind; empty where nobody has
             looked.
+        samples_to_end: that the script trains on to its end; None while it has not shown it.
+        epochs: how often it goes through its data, where that is how it counts.
         global_batch_size: samples per optimizer step over all ranks; None while the
             script has not shown it yet.
         batch_per_rank: the guides' way instead: every rank takes this many samples,
@@ -172,6 +174,8 @@ class Workload:
     time_shares: Mapping[str, Annotated[float, Meta(ge=0, le=1)]] = field(
         default_factory=dict, hash=False
     )
+    samples_to_end: Annotated[int, Meta(ge=1)] | None = None
+    epochs: Annotated[float, Meta(gt=0)] | None = None
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
 
@@ -305,6 +309,8 @@ class Workload:
         optimizer: str | None = None,
         mapped_blocks: int | None = None,
         padding: Padding | None = None,
+        samples_to_end: int | None = None,
+        epochs: float | None = None,
     ) -> Workload:
         """The same job, with what its first trial has shown filled in."""
         return replace(
@@ -317,6 +323,8 @@ class Workload:
             optimizer=self.optimizer or optimizer,
             mapped_blocks=mapped_blocks if self.mapped_blocks is None else self.mapped_blocks,
             padding=self.padding or padding,
+            samples_to_end=self.samples_to_end or samples_to_end,
+            epochs=self.epochs or epochs,
             global_batch_size=self.global_batch_size or global_batch_size,
         )
 

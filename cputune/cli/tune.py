@@ -339,6 +339,8 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
     out.print()
     for line in (*measured_lines(result), *profile_lines(result)):
         out.print(visible(line))
+    for one in result.untried:
+        out.print(visible(f"not tried, and would pay: {one.words}"))
     for note in result.notes:
         out.print(visible(f"note: {note}"))
     out.print(

@@ -34,6 +34,9 @@ OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
 PADS = "pad_to_max_length"
 """What scripts of transformers call it that every sample is as long as the longest there may be."""
 
+EPOCHS = ("num_train_epochs", "num_epochs", "epochs")
+"""What scripts call how often they go through their data."""
+
 SILENT = {
     "WANDB_MODE": "disabled",
     "WANDB_DISABLED": "true",
@@ -103,6 +106,7 @@ def _watch_arguments(meter: Meter, scratch: str | None) -> None:
     def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> Any:
         namespace, rest = original(self, *args, **kwargs)
         meter.flags.update(vars(namespace))
+        _note_length(namespace, meter)
         if getattr(namespace, PADS, None) is True:
             typed = any(word == f"--{PADS}" for word in sys.argv)
             meter.facts["padding_mend"] = f"without --{PADS}" if typed else f"--{PADS} False"
@@ -166,6 +170,14 @@ def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
         ("mlflow", mlflow),
         ("datasets.arrow_dataset", datasets),
     ]
+
+
+def _note_length(namespace: Any, meter: Meter) -> None:
+    """How long a loop of the script's own trains, where its arguments have usual names."""
+    for key, names in (("steps_to_end", ("max_train_steps", "max_steps")), ("epochs", EPOCHS)):
+        for value in (getattr(namespace, name, None) for name in names):
+            if isinstance(value, (int, float)) and value > 0:
+                meter.facts[key] = value  # type: ignore[literal-required]
 
 
 def _time_loading(module: ModuleType, meter: Meter) -> None:

@@ -63,6 +63,8 @@ class RankState(TypedDict, total=False):
         products: in what oneDNN may multiply fp32 matrices, "fp32" or "bf16".
         products_rounded: whether it really rounds their factors to bf16.
         dropout: how masks were drawn so far: "bytes", or as torch does.
+        epochs: how often the script goes through its data, where it counts so.
+        steps_to_end: optimizer steps of the whole training, as the script would have them.
         padding: what is done with columns that are padding in a whole batch: "cut", "may be cut",
             or "full" and why they stay.
         padding_unknown: why that was not found out.
@@ -111,6 +113,8 @@ class RankState(TypedDict, total=False):
     products: str
     products_rounded: bool
     dropout: str
+    epochs: float
+    steps_to_end: int
     padding: str
     padding_unknown: str
     padding_share: float

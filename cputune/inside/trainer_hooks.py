@@ -101,6 +101,12 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
         facts["learning_rate"] = arguments.learning_rate
         facts["dataset"] = type(self.train_dataset).__name__
         facts["dataset_samples"] = samples_of(self.train_dataset)
+        facts.pop("epochs", None)
+        if hasattr(arguments, "_cputune_asked"):
+            steps, epochs = arguments._cputune_asked
+            facts["steps_to_end"] = steps if steps > 0 else _asked_steps(self, 0)
+            if steps <= 0:
+                facts["epochs"] = epochs
         meter.begin("trainer")
         original_train(self, None, *args, **kwargs)
         meter.end()

@@ -31,10 +31,11 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A knob or a value that is not in the space, and why."""
+    """A knob or a value that is not in the space, and why; ``option`` of tune brings it in."""
 
     what: str
     why: str
+    option: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

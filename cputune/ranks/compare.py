@@ -119,6 +119,19 @@ def global_batch(states: Sequence[RankState]) -> int:
     )
 
 
+def samples_to_end(states: Sequence[RankState]) -> int | None:
+    """What the whole training takes through a step; None where the script does not say it."""
+    first = states[0]
+    steps, epochs, there = (
+        first.get("steps_to_end"),
+        first.get("epochs"),
+        first.get("dataset_samples"),
+    )
+    if steps:
+        return int(steps) * global_batch(states)
+    return round(epochs * there) or None if epochs and there else None
+
+
 def padding_of(state: RankState) -> Padding | None:
     """What of a rank's batches is padding; None where no mask tells it."""
     share = state.get("padding_share")

@@ -30,7 +30,7 @@ from cputune.inside.where_time_goes import SETTLED
 from cputune.knobs.optimizer import optimizer_of
 from cputune.plan import Plan
 from cputune.ranks import commands, compare, engines
-from cputune.ranks.compare import fed_with, for_people, global_batch, padding_of
+from cputune.ranks.compare import fed_with, for_people, global_batch, padding_of, samples_to_end
 from cputune.ranks.hosts import RankHosts
 from cputune.ranks.job import Job, Patience
 from cputune.ranks.listen import Post
@@ -323,6 +323,10 @@ class ProcessRunner:
         job.turn(self._turn)
         return job
 
+    def _is_today(self, plan: Plan) -> bool:
+        """Whether a script of the user's runs as found: recipes train on a part of their data."""
+        return plan.as_found and self.workload.recipe is None
+
     def _question(self, plan: Plan) -> Force | None:
         """Today's launch, once: whether its padding may be cut."""
         asked = plan.as_found and self.workload.padding is None
@@ -368,6 +372,8 @@ class ProcessRunner:
             optimizer=optimizer_of(first) if plan.as_found else None,
             mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
             padding=padding_of(first) if plan.as_found else None,
+            samples_to_end=samples_to_end(states) if self._is_today(plan) else None,
+            epochs=first.get("epochs") if self._is_today(plan) else None,
         )
 
     def _hub_offline(self) -> bool:

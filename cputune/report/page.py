@@ -252,7 +252,8 @@ def side_by_side(result: Result) -> dict[Plan, Throughput]:
 def _not_tried(result: Result) -> list[tuple[str, str]]:
     """What was left out and why, what a command would bring in first."""
     said = dict.fromkeys((out.what, out.why) for out in result.left_out)
-    return sorted(said, key=lambda one: not any(word in one[1] for word in _BRINGS_IN))
+    rest = sorted(said, key=lambda one: not any(word in one[1] for word in _BRINGS_IN))
+    return [*(("would pay", one.words) for one in result.untried), *rest]
 
 
 def _plans(result: Result) -> Iterator[Bar]:

@@ -174,6 +174,9 @@ def markdown(shown: ResultToShow, *, every: bool = False) -> str:
     lines += ["### The plans", "", *markdown_table(plans(shown.result, most)), ""]
     if len(rows) > most:
         lines += [f"{len(rows) - most} slower ones are left out (`--all`).", ""]
+    if summary.untried:
+        lines += ["### Not tried, and would pay", ""]
+        lines += [*(f"- {markdown_text(line)}" for line in summary.untried), ""]
     lines += ["### What it rests on", ""]
     lines += [*markdown_table(Rows(headings=("", ""), rows=basis(summary))), ""]
     lines += [f"- {f.severity}: {markdown_text(f.title)}" for f in shown.result.findings or ()]
@@ -206,6 +209,7 @@ def document(shown: ResultToShow) -> dict[str, Any]:
         "other_machine": shown.elsewhere,
         "versions": dict(summary.versions),
         "findings": plain(shown.result.findings),
+        "untried": plain(shown.result.untried),
         "notes": list(summary.notes),
         "trials": trial_rows(shown.result),
     }
@@ -233,6 +237,10 @@ def print_result(shown: ResultToShow, console: Console, *, every: bool = False) 
         console.print(Text(f"{hidden} slower ones; --all shows them", "dim"))
     for line in profile_lines(shown.result):
         console.print(Text(visible(line)))
+    if summary.untried:
+        _heading(console, "Not tried, and would pay")
+        for line in summary.untried:
+            print_hanging(console, Text("- "), Text(visible(line)))
     _print_findings(shown.result, console)
     _heading(console, "What it rests on")
     _print_labelled(console, basis(summary))

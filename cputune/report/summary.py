@@ -20,7 +20,7 @@ from cputune.report.machine import gib
 from cputune.report.tuning import value_words
 from cputune.result import Measured, Profile, Result, Speedup
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
-from cputune.words import Verdict, factor, verdict_of
+from cputune.words import Verdict, duration, factor, verdict_of
 from cputune.workload import Workload
 
 
@@ -55,6 +55,7 @@ class Summary:
         work: (label, text) of what was trained.
         study: (label, text) of how it was searched.
         versions: of the training stack and of cputune, by distribution name.
+        untried: what was not tried and would pay, in words, what would bring the most first.
         notes: what a reader needs in order to trust it.
     """
 
@@ -67,6 +68,7 @@ class Summary:
     work: tuple[tuple[str, str], ...]
     study: tuple[tuple[str, str], ...]
     versions: Mapping[str, str]
+    untried: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
@@ -88,6 +90,7 @@ def summary_of(result: Result, file: str = "cputune.json") -> Summary:
         work=tuple(_work(result.workload, result.data)),
         study=tuple(_study(result)),
         versions=dict(result.versions),
+        untried=tuple(one.words for one in result.untried),
         notes=result.notes,
     )
 
@@ -219,14 +222,6 @@ def _confirmed(result: Result) -> str:
     failed = sum(run.samples_per_second is None for run in result.confirmation)
     pairs = f"{result.speedup.pairs} pairs" if result.speedup.pairs else "no pairs"
     return f"{pairs}, {len(result.confirmation)} runs" + (f", {failed} failed" if failed else "")
-
-
-def duration(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``1 h 5 min``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from cputune.steps import Contended
 from cputune.tuner.gains import DOUBT, SLOWER, Contender, Gain, doubt_each, gain_of, throughput_of
 from cputune.tuner.measuring import Findings, is_disturbed
 from cputune.tuner.space import SearchSpace
+from cputune.untried import untried
 from cputune.workload import Workload
 
 
@@ -102,6 +103,7 @@ def conclude(
     budget: int,
     seed: int,
     steps_planned: int | None,
+    price_per_hour: float | None = None,
     created: str | None,
     seconds: float,
     hosts: Sequence[str] = (),
@@ -112,12 +114,14 @@ def conclude(
     if not valid:
         raise _nothing_valid(findings)
     advice = _recommend(findings, valid, noise)
+    left_out = () if space is None else space.left_out
+    found = tuple(record_of(Found, found.to_json()) for found in diagnose(facts).findings)
     result = Result(
         host=host_fingerprint(facts),
         hosts=tuple(hosts),
         interface=interface,
         places=places_of(facts.topology),
-        findings=tuple(record_of(Found, found.to_json()) for found in diagnose(facts).findings),
+        findings=found,
         versions=_versions(facts),
         workload=workload,
         baseline=advice.baseline,
@@ -128,9 +132,11 @@ def conclude(
         created=created,
         budget=budget,
         steps_planned=steps_planned,
+        price_per_hour=price_per_hour,
         sampler=SAMPLER,
         data=findings.data,
-        left_out=() if space is None else space.left_out,
+        left_out=left_out,
+        untried=untried(left_out, workload.padding, found),
         notes=(*findings.notes, *_study_notes(findings, space), *advice.notes),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),

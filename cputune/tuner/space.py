@@ -199,14 +199,20 @@ def _not_asked_for(
         if knob.choices is None or knob.name in {*ask.own, *held}:
             continue
         if knob.name in free and not keeps(knob, keep):
-            yield LeftOut(what=knob.name, why=f"{KEPT[knob.keeps]}: --keep {keep} leaves it out")
+            several = len(_choices(knob, facts, replace(ask, fixed={})).values) > 1
+            yield LeftOut(
+                what=knob.name,
+                why=f"{KEPT[knob.keeps]}: --keep {keep} leaves it out",
+                option="without --keep" if several else None,
+            )
             continue
         if knob.asked_for is None or knob.name in free:
             continue
         here = _choices(knob, facts, replace(ask, fixed={}))
         yield from here.left_out
         if len(here.values) > 1:
-            yield LeftOut(what=knob.name, why=f"{knob.asked_for} (--knobs +{knob.name})")
+            option = f"--knobs +{knob.name}"
+            yield LeftOut(what=knob.name, why=f"{knob.asked_for} ({option})", option=option)
 
 
 TOGETHER = {"backend", "ccl_workers"}

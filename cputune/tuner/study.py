@@ -600,6 +600,7 @@ class TuningStudy:
             noise=self._race.noise.deviation,
             budget=self._options.budget,
             steps_planned=self._options.steps_planned,
+            price_per_hour=self._options.price_per_hour,
             seed=self._options.seed,
             created=self._options.created,
             seconds=self._timer.used_seconds,

@@ -16,7 +16,7 @@ from cputune.carrier.command import carried, launch_command
 from cputune.emitters.command import companions, training_command
 from cputune.knobs import kept_between
 from cputune.plan import Plan
-from cputune.ranks.compare import differences, padding_of
+from cputune.ranks.compare import differences, padding_of, samples_to_end
 from cputune.workload import Padding, Workload
 
 JOB = Workload.script(["train.py"])
@@ -84,6 +84,21 @@ def test_what_ranks_show_of_it(
     if padding is not None:
         told |= {"padding_share": 0.89, "columns_left": 0.23}
         assert padding_of(told) == padding  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "samples"),
+    [
+        ({"steps_to_end": 100}, 800),
+        ({"epochs": 3.0, "dataset_samples": 50}, 150),
+        ({"epochs": 3.0, "dataset_samples": None}, None),
+        ({}, None),
+    ],
+)
+def test_the_whole_training_is_what_the_script_says(
+    state: dict[str, object], samples: int | None
+) -> None:
+    assert samples_to_end([{"batch": 4, "accumulation": 2, **state}]) == samples  # type: ignore[list-item]
 
 
 @pytest.mark.torch

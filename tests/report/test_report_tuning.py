@@ -32,7 +32,8 @@ from cputune.tuner.events import (
     TrialRepeated,
     TrialStarted,
 )
-from cputune.words import verdict_of
+from cputune.untried import Untried
+from cputune.words import saved, verdict_of
 
 PLAN_HEADING = "plan (ranks × threads each)"
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
@@ -150,9 +151,33 @@ def test_the_verdict(result: Result) -> None:
     )
     assert len(measured_lines(result)) == 3
     assert "other numbers" in measured_lines(result)[2], "bf16"
-    same = replace(result, best=result.baseline)
+    same = replace(result, best=result.baseline, untried=())
     assert verdict_of(same, "").means == "Today's launch is as fast as anything that was tried."
+    missing = Untried(what="no tcmalloc", low=1.1, high=1.3, takes="one command", do="get it")
+    untried = verdict_of(replace(same, untried=(missing,)), "").means
+    assert untried.endswith("as anything that was tried; not tried: no tcmalloc.")
     assert len(measured_lines(same)) == 1
+
+
+def test_the_gain_is_said_in_time_and_money_where_the_whole_training_is_known(
+    result: Result,
+) -> None:
+    speed = replace(result.baseline.samples_per_second, median=10.0)
+    known = replace(
+        result,
+        baseline=replace(result.baseline, samples_per_second=speed),
+        speedup=Speedup(ratio=2.5, low=2.4, high=2.6, pairs=9),
+        workload=replace(result.workload, samples_to_end=204_000, epochs=3.0),
+        seconds=120.0,
+        price_per_hour=0.6,
+        hosts=(),
+    )
+    assert saved(known) == (
+        "your 3 epochs: 2 h 16 min instead of 5 h 40 min; the search took 2 min; "
+        "1.36 instead of 3.40 at 0.6 an hour"
+    )
+    steps = replace(known, workload=replace(known.workload, epochs=None), price_per_hour=None)
+    assert saved(steps).startswith("your training: 2 h 16 min instead of")
 
 
 def test_a_factor_is_said_only_where_it_is_known_well(result: Result) -> None:

@@ -1,0 +1,108 @@
+"""What was not tried and would pay, in the order of what it would bring.
+
+The doctor, the tuner and the report have it from here; the factors are those that were read where
+the lever lives, with their sources in ``cputune.knobs`` and ``docs/measuring.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from cputune.documents import Amount
+from cputune.knobs.record import LeftOut
+from cputune.workload import Padding
+
+
+class FindingOfDoctor(Protocol):
+    """A finding, live or as a result keeps it."""
+
+    @property
+    def code(self) -> str:
+        """Which one."""
+
+    @property
+    def command(self) -> str | None:
+        """What cures it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untried:
+    """One thing that was left out, and what it would bring.
+
+    Attributes:
+        what: the lever, in words.
+        low: how many times as fast it makes a step, at least where it was read.
+        high: and at most.
+        takes: whether one command does it, or somebody has to decide.
+        do: the command, the option or the flag.
+    """
+
+    what: str
+    low: Amount
+    high: Amount
+    takes: Literal["one command", "your decision"]
+    do: str
+
+    @property
+    def words(self) -> str:
+        """``tcmalloc is not installed: ×1.12–1.30; one command: apt-get install …``."""
+        brings = f"×{self.low:.2f}"
+        brings += f"–{self.high:.2f}" if self.high > self.low else ""
+        return f"{self.what}: {brings}; {self.takes}: {self.do}"
+
+
+_BRINGS = {
+    "precision": ("bf16, which this CPU multiplies in hardware", 1.72, 2.22),
+    "dropout": ("dropout masks of bytes", 1.10, 1.36),
+    "optimizer": ("a fused AdamW, where the script's is a loop", 1.10, 1.28),
+}
+"""Of knobs that somebody left out: what they are, and the factors that were read of them."""
+
+_LEAST_SHARE = 0.1
+"""Of tokens that are padding: less is not worth a decision."""
+
+
+def untried(
+    left_out: Iterable[LeftOut],
+    padding: Padding | None,
+    findings: Iterable[FindingOfDoctor] = (),
+) -> tuple[Untried, ...]:
+    """Of what was left out, that which is known to pay; what would bring the most comes first."""
+    found = [
+        Untried(what=words, low=low, high=high, takes="your decision", do=f"tune {one.option}")
+        for one in left_out
+        if one.option is not None and one.what in _BRINGS
+        for words, low, high in (_BRINGS[one.what],)
+    ]
+    missing = next((one for one in findings if one.code == "allocator-missing"), None)
+    if missing is not None:
+        do = missing.command or "see `cputune doctor --explain allocator-missing`"
+        what = "tcmalloc is not installed"
+        found.append(Untried(what=what, low=1.12, high=1.30, takes="one command", do=do))
+    if padding is not None and padding.share >= _LEAST_SHARE:
+        left_so = next((o.option for o in left_out if o.what == "padding" and o.option), None)
+        if padding.kept is not None or left_so is not None:
+            found.append(_of_padding(padding, left_so))
+    return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
+
+
+def _of_padding(padding: Padding, option: str | None) -> Untried:
+    """What shorter batches would bring: a step takes at least as much less as it has tokens less.
+
+    Where no column is padding in all samples of a batch, only samples of like length help.
+    """
+    share = f"{padding.share:.0%} of the tokens that you compute are padding"
+    shorter = padding.left < 1
+    factor = round(1 / max(padding.left if shorter else 1 - padding.share, 0.01), 2)
+    if option is not None:
+        do = f"tune {option}"
+    elif padding.mend is not None:
+        do = f"start the script {padding.mend}"
+    elif shorter:
+        do = "pad each batch to its own longest sample (DataCollatorWithPadding)"
+    else:
+        do = "batches of like length (train_sampling_strategy or group_by_length of a Trainer)"
+    why = "" if padding.kept is None or option else f", and {padding.kept}"
+    return Untried(what=share + why, low=factor, high=factor, takes="your decision", do=do)

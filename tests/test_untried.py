@@ -1,0 +1,63 @@
+"""What was not tried and would pay: named with its factor and its command, the most first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from machines import machine
+
+import cputune
+from cputune.knobs import LeftOut
+from cputune.portrait import Found
+from cputune.untried import untried
+from cputune.workload import Padding, Workload
+
+TCMALLOC = Found(
+    code="allocator-missing", severity="advice", title="", evidence="", remedy="",
+    command="apt-get install libtcmalloc-minimal4",
+)  # fmt: skip
+SEEN = Padding(share=0.59, left=0.5, kept="the loss counts it: 3.1, and 2.9 without")
+
+
+def test_what_would_bring_the_most_comes_first_with_its_command() -> None:
+    first, second = untried((), replace(SEEN, mend="--pad_to_max_length False"), [TCMALLOC])
+    assert first.words == (
+        "59% of the tokens that you compute are padding, and the loss counts it: 3.1, and 2.9 "
+        "without: ×2.00; your decision: start the script --pad_to_max_length False"
+    )
+    assert second.words == (
+        "tcmalloc is not installed: ×1.12–1.30; one command: apt-get install libtcmalloc-minimal4"
+    )
+
+
+@pytest.mark.parametrize(
+    ("padding", "do"),
+    [
+        (SEEN, "DataCollatorWithPadding"),
+        (replace(SEEN, left=1.0), "batches of like length"),
+        (replace(SEEN, kept=None), None),  # it was tried
+        (replace(SEEN, share=0.05), None),
+        (None, None),
+    ],
+)
+def test_padding_that_may_not_be_cut_is_for_the_script(padding: Padding | None, do: str) -> None:
+    found = untried((), padding)
+    assert len(found) == (do is not None)
+    assert all(do in one.do for one in found)
+
+
+def test_what_keep_leaves_out_is_named_where_it_lives_here() -> None:
+    job = Workload.script(["train.py"])
+    native, old = (machine(isa=isa) for isa in (("avx512f", "avx512_bf16"), ("avx2",)))
+    for facts, there in ((native, True), (old, False)):
+        space = cputune.search_space(facts, job, keep="mathematics")
+        named = [one.what for one in untried(space.left_out, None)]
+        assert any(what.startswith("bf16") for what in named) is there
+    assert untried([LeftOut(what="dropout", why="on Intel's processors")], None) == ()
+
+
+def test_padding_that_keep_leaves_out_comes_back_without_it() -> None:
+    left_out = [LeftOut(what="padding", why="", option="without --keep")]
+    (found,) = untried(left_out, replace(SEEN, kept=None))
+    assert (found.high, found.do) == (2.0, "tune without --keep")
