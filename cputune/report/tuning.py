@@ -9,6 +9,7 @@ from cputune.knobs import KEPT, TODAY, kept_between
 from cputune.plan import Plan
 from cputune.report.writing import Rows, rich_table
 from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
+from cputune.tuner.confirmation import MOST_RIVALS, Pace, end_seconds
 from cputune.tuner.events import (
     ConfirmStarted,
     Disturbed,
@@ -40,7 +41,7 @@ def line_of(event: Event) -> str | None:
         return disturbed_line(event)
     if isinstance(event, StudyStarted):
         resumed = f", {event.resumed} trials are on record" if event.resumed else ""
-        return f"{len(event.space)} plans, {event.budget} trials{resumed} ({LEGEND})"
+        return f"{len(event.space)} plans, {event.budget} trials{resumed} ({LEGEND}){starts(event)}"
     if isinstance(event, TrialEnded):
         return trial_line(event.trial)
     if isinstance(event, TrialRepeated):
@@ -52,6 +53,33 @@ def line_of(event: Event) -> str | None:
         shown = f"{figure(rate.median)} samples/s" if rate is not None else event.reason
         return f"round {event.round + 1}: {shown}  {event.plan.describe()}"
     return None
+
+
+LONG_START_SECONDS = 10.0
+"""A start that takes longer is said: all that a script does before its first step."""
+
+
+def starts(event: StudyStarted) -> str:
+    """What the starts of a study cost, where one takes long; each trial and each plan of the
+    confirmation begins by one.
+    """
+    each = event.start_seconds or 0.0
+    if each < LONG_START_SECONDS:
+        return ""
+    trials = min(event.budget, len(event.space) + 1)
+    end = (
+        end_seconds(
+            Pace(start_seconds=start, step_seconds=0.1),
+            rivals=min(MOST_RIVALS, trials - 1),
+            changes=1,
+        )
+        for start in (1.0, 0.0)
+    )
+    count = trials - 1 + round(next(end) - next(end))
+    return (
+        f"\neach start takes {each:.0f} s until its first step, and about {count} are to come: "
+        f"{count * each / 60:.0f} min of them; data that the script keeps prepared shorten each"
+    )
 
 
 def waiting_line(owner: str) -> str:

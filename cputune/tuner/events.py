@@ -20,12 +20,14 @@ from cputune.tuner.space import SearchSpace
 class StudyStarted:
     """The space is known, now that trial 0 (the baseline) has shown the job.
 
-    ``resumed`` trials were on record, that one among them.
+    ``resumed`` trials were on record, that one among them. ``start_seconds`` is what today's launch
+    took until its first step; None where it was not run.
     """
 
     space: SearchSpace
     budget: int
     resumed: int = 0
+    start_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,8 @@ class CutOff:
     """The trial that was running when the time was up.
 
     ``when`` says during what: "after 2 steps", "while importing torch". ``startup_seconds``
-    went by before its first step began, as far as it began.
+    went by before its first step began, as far as it began. ``delayed_runs`` of the same plan were
+    before it, and do not count, because others delayed them.
     """
 
     number: int
@@ -54,6 +55,7 @@ class CutOff:
     when: str
     run: Run
     startup_seconds: float
+    delayed_runs: int = 0
 
     def note(self) -> str:
         """For a result: what became of the trial."""
@@ -61,6 +63,15 @@ class CutOff:
 
     def error(self) -> NoValidTrialError:
         """For a study of which this was the first trial, and which has no number."""
+        if self.delayed_runs:
+            runs = f"{self.delayed_runs} {'run' if self.delayed_runs == 1 else 'runs'}"
+            return NoValidTrialError(
+                f"{TIME_UP} before today's launch had a quiet run: other processes delayed "
+                f"{runs} of it",
+                details=self._known(),
+                hint=f"end what computes here, or wait for it: --wait-quiet 10m; a quiet study "
+                f"wants about --max-time {self._enough()}",
+            )
         return NoValidTrialError(
             f"{TIME_UP} {self.when} of today's launch, before it had a speed to compare with"
             if self.run.steps
@@ -70,7 +81,8 @@ class CutOff:
         )
 
     def _known(self) -> str:
-        start = f"it started for {self.startup_seconds:.0f} s"
+        start = "started again, it took" if self.delayed_runs else "it started for"
+        start += f" {self.startup_seconds:.0f} s"
         if not self.run.steps:
             return f"{start}, and the time was up {self.when}"
         each = self.run.step_seconds / self.run.steps
@@ -186,6 +198,7 @@ class Measuring:
     ``reference`` are the losses of the baseline, by step. ``shared``: the machine is known not
     to be quiet, so what a busy machine gives is taken in the confirmation too. ``steps_planned``
     are those of the user's run; None: so many that the time to compile does not matter.
+    ``start_seconds`` went by before the first step of the last run.
     """
 
     facts: HostFacts
@@ -196,6 +209,7 @@ class Measuring:
     reference: Sequence[float | None] = field(default=())
     shared: bool = False
     steps_planned: int | None = None
+    start_seconds: float = 0.0
 
     def quiet_run(self, runner: Runner, plan: Plan, number: int) -> tuple[Run, float]:
         """A run that no other process delayed, if one can be had; and the seconds of all tries."""
@@ -280,7 +294,10 @@ class Measuring:
             believe_delayed=believe_delayed,
             out_of_time=lambda seconds: self.timer.up(share, seconds),
         )
-        return read_run(runner, plan, rules)
+        begun = self.timer.used_seconds
+        run = read_run(runner, plan, rules)
+        self.start_seconds = max(0.0, self.timer.used_seconds - begun - run.step_seconds)
+        return run
 
     @property
     def _believes_delayed(self) -> bool:

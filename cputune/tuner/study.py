@@ -498,7 +498,10 @@ class TuningStudy:
         self._leave_today_out(space)
         self._sampler = PlanSampler(space, self._past.history, seed=options.seed)
         self._storage.guide(self._sampler)
-        self._on_event(StudyStarted(space=space, budget=options.budget, resumed=resumed))
+        start = self._measuring.start_seconds if not resumed else None
+        self._on_event(
+            StudyStarted(space=space, budget=options.budget, resumed=resumed, start_seconds=start)
+        )
         return space
 
     def _leave_today_out(self, space: SearchSpace) -> None:
@@ -531,7 +534,7 @@ class TuningStudy:
         number = self._past.next_number()
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
-        begun = self._timer.used_seconds
+        delayed = self._findings.contended_runs
         run, spent = self._measuring.quiet_run(runner, plan, number)
         if run.cut is not None:
             self._findings.cut_off = CutOff(
@@ -539,7 +542,8 @@ class TuningStudy:
                 plan=plan,
                 when=run.cut,
                 run=run,
-                startup_seconds=max(0.0, self._timer.used_seconds - begun - run.step_seconds),
+                startup_seconds=self._measuring.start_seconds,
+                delayed_runs=self._findings.contended_runs - delayed,
             )
             if not run.logs:  # it leaves nothing to write down, and may be tried again
                 self._storage.abandon()

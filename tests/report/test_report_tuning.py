@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,10 @@ def shown(renderable: object) -> str:
     ("event", "line"),
     [
         (StudyStarted(space=SPACE, budget=20), f"6 plans, 20 trials ({LEGEND})"),
+        (
+            StudyStarted(space=SPACE, budget=20, start_seconds=9.0),
+            f"6 plans, 20 trials ({LEGEND})",
+        ),
         (
             StudyStarted(space=SPACE, budget=9, resumed=2),
             f"6 plans, 9 trials, 2 trials are on record ({LEGEND})",
@@ -232,3 +237,17 @@ def test_one_plan_alone_is_called_neither_fast_nor_slow(result: Result) -> None:
     assert verdict_of(alone, "").means.startswith("Only one plan gave a number")
     failed = replace(result.trials[0], state="failed", samples_per_second=None)
     assert verdict_of(replace(alone, trials=(failed,)), "").means == "Not one trial gave a number."
+
+
+def test_what_a_long_start_costs_is_said_before() -> None:
+    line = line_of(StudyStarted(space=SPACE, budget=3, start_seconds=38.0))
+    assert line is not None
+    said = re.fullmatch(
+        r"each start takes 38 s until its first step, and about (\d+) are to come: (\d+) min of "
+        "them; data that the script keeps prepared shorten each",
+        line.splitlines()[1],
+    )
+    assert said is not None
+    starts = int(said[1])
+    assert starts > 2 + 1 + 3, "of trials, of the profile, of the plans side by side"
+    assert int(said[2]) == round(starts * 38 / 60)

@@ -50,3 +50,20 @@ def test_without_one_it_says_what_it_was_at() -> None:
         "and the time was up while importing torch"
     )
     assert error.details is None
+
+
+def test_runs_that_others_delayed_are_no_start_of_this_one() -> None:
+    cut = CutOff(
+        number=0,
+        plan=PLANS[0],
+        when="while it started",
+        run=Run(),
+        startup_seconds=30.0,
+        delayed_runs=2,
+    )
+    error = cut.error()
+    assert "before today's launch had a quiet run: other processes delayed 2 runs" in str(error)
+    assert error.details == "started again, it took 30 s, and the time was up while it started"
+    assert error.hint is not None
+    assert "--wait-quiet 10m" in error.hint
+    assert "--max-time 3m" in error.hint
