@@ -1,0 +1,359 @@
+"""Training scripts that others wrote: tuned, emitted, verified and launched to their end.
+
+    python benchmarks/public_scripts.py                       # what is there and fits
+    python benchmarks/public_scripts.py --only run_glue.py --only "trl sft"
+    python benchmarks/public_scripts.py --sources ~/src --write
+
+Nothing of them is kept here. The examples of transformers, accelerate and TRL are in no wheel and
+no sdist, so they are read from ``--sources DIR`` with a checkout of each, DIR/transformers/examples
+and so on; one that is not there is cloned from GitHub (``git clone --depth 1``), and where that
+cannot be, its rows are left out with the reason. What a package brings (``trl sft``,
+``accelerate.test_utils.scripts``) needs nothing.
+
+Models and data are made by ``tests/scripts/local.py``, so small that a step takes milliseconds,
+and metrics that scripts would fetch lie beside them. One after the other each script is tuned
+(today's launch and plans of two ranks), a plan of one and of two ranks is written as
+``torchrun.sh``, verified, and run to its end. A step counts as passed for what it says itself:
+``tune`` by trials that took steps on two ranks, ``verify`` by having no failed check, the launch by
+its exit status. ``--write`` puts the table between the marks of docs/scripts.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import cputune
+from cputune.plan import Plan
+from cputune.result import Measured, Result
+
+HERE = Path(__file__).resolve().parent.parent
+PAGE = HERE / "docs" / "scripts.md"
+BEGIN, END = "<!-- public scripts: begin -->", "<!-- public scripts: end -->"
+REPOSITORIES = {
+    name: f"https://github.com/huggingface/{name}" for name in ("transformers", "accelerate", "trl")
+}
+PYTORCH = "transformers/examples/pytorch"
+STEPS = 40
+"""Of loops that count their steps themselves: a trial cannot make them go on."""
+
+TRAINER = (
+    *("--do_train", "--output_dir", "trained", "--max_steps", "6", "--report_to", "none"),
+    *("--per_device_train_batch_size", "8", "--use_cpu"),
+)
+LOOP = (
+    *("--output_dir", "trained", "--max_train_steps", str(STEPS)),
+    *("--per_device_train_batch_size", "8"),
+)
+PAIRS = (
+    *("--train_file", "{place}/pairs.json", "--validation_file", "{place}/pairs.json"),
+    *("--model_name_or_path", "{place}/bert"),
+)
+TEXTS = ("--train_file", "{place}/text.txt", "--validation_file", "{place}/text.txt")
+ANSWERS = (
+    *("--train_file", "{place}/answers.json", "--validation_file", "{place}/answers.json"),
+    *("--model_name_or_path", "{place}/bert", "--max_seq_length", "32", "--doc_stride", "8"),
+)
+TAGS = (
+    *("--train_file", "{place}/tags.json", "--validation_file", "{place}/tags.json"),
+    *("--model_name_or_path", "{place}/bert"),
+)
+TRL = (
+    *("--dataset_name", "{place}/rows", "--model_name_or_path", "{place}/llama"),
+    *("--per_device_train_batch_size", "4", "--max_length", "32", "--max_steps", "6"),
+    *("--output_dir", "trained", "--report_to", "none", "--use_cpu"),
+)
+CHOICES = ("--train_file", "{place}/choices.json", "--validation_file", "{place}/choices.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One script: ``path`` below the sources ("" for what a package brings), its words."""
+
+    name: str
+    path: str = ""
+    launcher: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, sources: Path, place: Path) -> list[str]:
+        """What stands after ``--``."""
+        script = [str(sources / self.path)] if self.path else []
+        return [*self.launcher, *script, *(word.format(place=place) for word in self.words)]
+
+
+def row(path: str, *words: str, launcher: str = "", needs: str = "datasets") -> Row:
+    """A script of the sources."""
+    return Row(
+        name=path.rsplit("/", 1)[-1],
+        path=path,
+        launcher=tuple(launcher.split()),
+        words=words,
+        needs=tuple(needs.split()),
+    )
+
+
+TWO = "torchrun --nproc-per-node 2"
+LAUNCH = "accelerate launch --cpu"
+SEQUENCE = ("--max_seq_length", "32")
+BERT, LLAMA = ("--model_name_or_path", "{place}/bert"), ("--model_name_or_path", "{place}/llama")
+ROWS = (
+    row(f"{PYTORCH}/text-classification/run_glue.py", *PAIRS, *SEQUENCE, *TRAINER,
+        needs="evaluate"),
+    row(f"{PYTORCH}/text-classification/run_glue_no_trainer.py", *PAIRS, "--max_length", "32",
+        *LOOP, launcher=LAUNCH, needs="evaluate"),
+    row(f"{PYTORCH}/language-modeling/run_mlm.py", *TEXTS, *BERT, "--line_by_line", *SEQUENCE,
+        *TRAINER, needs="evaluate"),
+    row(f"{PYTORCH}/language-modeling/run_clm.py", *TEXTS, *LLAMA, "--block_size", "32", *TRAINER,
+        launcher=TWO, needs="evaluate"),
+    Row(name="trl sft", launcher=("trl", "sft"), words=TRL, needs=("trl",)),
+    row(f"{PYTORCH}/question-answering/run_qa.py", *ANSWERS, *TRAINER, needs="evaluate"),
+    row(f"{PYTORCH}/token-classification/run_ner.py", *TAGS, *TRAINER, needs="evaluate"),
+    row(f"{PYTORCH}/language-modeling/run_clm_no_trainer.py", *TEXTS, *LLAMA, "--block_size", "32",
+        *LOOP, launcher=LAUNCH),
+    row(f"{PYTORCH}/language-modeling/run_mlm_no_trainer.py", *TEXTS, *BERT, "--line_by_line",
+        *SEQUENCE, *LOOP),
+    row(f"{PYTORCH}/token-classification/run_ner_no_trainer.py", *TAGS, "--max_length", "32", *LOOP,
+        needs="evaluate"),
+    row(f"{PYTORCH}/question-answering/run_qa_no_trainer.py", *ANSWERS, *LOOP, needs="evaluate"),
+    row(f"{PYTORCH}/multiple-choice/run_swag.py", *CHOICES, *BERT, *SEQUENCE, *TRAINER),
+    row(f"{PYTORCH}/multiple-choice/run_swag_no_trainer.py", *CHOICES, *BERT, "--max_length", "32",
+        *LOOP, needs="evaluate"),
+    row(f"{PYTORCH}/text-classification/run_classification.py", *PAIRS, *SEQUENCE, *TRAINER,
+        "--text_column_names", "sentence1", "--label_column_name", "label",
+        "--metric_name", "accuracy", needs="evaluate"),
+    row(f"{PYTORCH}/language-modeling/run_fim.py", *TEXTS, *LLAMA, "--block_size", "32", *TRAINER,
+        needs="evaluate"),
+    Row(name="python -m trl.scripts.dpo", launcher=("python", "-m", "trl.scripts.dpo"),
+        words=tuple(w.replace("/rows", "/choice") for w in TRL), needs=("trl",)),
+    Row(name="trl reward", launcher=("trl", "reward"),
+        words=tuple(w.replace("/rows", "/choice") for w in TRL), needs=("trl",)),
+)  # fmt: skip
+NOT_RUN = (
+    ("run_summarization.py, its _no_trainer form", "they fetch nltk's data"),
+    ("run_translation.py, its _no_trainer form", "they want a model of T5's kind and sacrebleu"),
+    ("image classification, diffusers' LoRA", "torchvision has no wheel for torch's CPU build"),
+    ("audio classification", "torchcodec, which decodes the data, wants FFmpeg"),
+    ("nlp_example.py and others of accelerate", "model and data come from the hub by fixed names"),
+)
+METRIC = '''import datasets, evaluate
+
+
+class Metric(evaluate.Metric):
+    def _info(self):
+        value = datasets.Value("int64")
+        features = datasets.Features({"predictions": value, "references": value})
+        return evaluate.MetricInfo(description="", citation="", features=features)
+
+    def _compute(self, predictions, references):
+        return {"accuracy": sum(map(int.__eq__, predictions, references)) / len(references)}
+'''
+"""Stands where ``evaluate.load(name)`` looks first; evaluations of loops are cut to their loss."""
+
+
+def main() -> None:
+    """Run the rows that fit, one at a time, and print the table as it grows."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sources", type=Path, default=None, help="folder of checkouts")
+    parser.add_argument("--only", action="append", help="name of a row; may be given again")
+    parser.add_argument("--budget", default="3", help="trials of each study")
+    parser.add_argument("--max-time", default="5m", help="of each study")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/scripts.md")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        sources = (args.sources or top / "sources").resolve()
+        place = top / "place"
+        make_place(place)
+        lines = []
+        for one in ROWS:
+            if args.only and one.name not in args.only:
+                continue
+            why = cannot(one, sources)
+            said = f"| `{one.name}` | {typed(one)} | {why or passed(one, sources, place, args)} |"
+            print(said, flush=True)
+            lines.append(said)
+    if args.write:
+        write(lines)
+
+
+def make_place(place: Path) -> None:
+    """The models and the data of tests/scripts, and the same data as public scripts want it."""
+    subprocess.run(
+        [sys.executable, str(HERE / "tests/scripts/local.py"), str(place)],
+        check=True,
+        capture_output=True,
+    )
+    rows = [json.loads(line) for line in (place / "data/train.jsonl").read_text().splitlines()]
+    for name, kept in {
+        "pairs": [{k: r[k] for k in ("sentence1", "sentence2", "label")} for r in rows],
+        "tags": [
+            {"tokens": w, "ner_tags": [("O", "B")[len(x) % 2] for x in w]}
+            for w in (r["text"].split() for r in rows)
+        ],
+        "choices": [
+            {
+                "sent1": r["sentence1"],
+                "sent2": "w1",
+                **{f"ending{n}": f"w{n} w2" for n in range(4)},
+                "label": r["label"],
+            }
+            for r in rows
+        ],
+    }.items():
+        (place / f"{name}.json").write_text("".join(json.dumps(k) + "\n" for k in kept))
+    (place / "text.txt").write_text("".join(r["text"] + "\n" for r in rows))
+    answers = [
+        {
+            "id": str(number),
+            "question": r["sentence2"],
+            "context": r["text"],
+            "answers": {"text": [r["text"].split()[0]], "answer_start": [0]},
+        }
+        for number, r in enumerate(rows)
+    ]
+    (place / "answers.json").write_text(json.dumps({"data": answers}))
+    for name, keys in {
+        "rows": {"text": "text"},
+        "choice": {"chosen": "sentence1", "rejected": "sentence2"},
+    }.items():
+        (place / name).mkdir()
+        with (place / name / "train.jsonl").open("w") as file:
+            for r in rows:
+                first = {"prompt": "w1 w2"} if name == "choice" else {}
+                file.write(json.dumps({**first, **{k: " " + r[v] for k, v in keys.items()}}) + "\n")
+
+
+def cannot(one: Row, sources: Path) -> str | None:
+    """Why a row is not run here; its sources are cloned where they are not there yet."""
+    missing = [name for name in one.needs if find_spec(name) is None]
+    if missing:
+        return f"not run: pip install {' '.join(missing)}"
+    if not one.path or (sources / one.path).exists():
+        return None
+    name = one.path.split("/")[0]
+    if not (sources / name).exists():
+        clone = ["git", "clone", "-q", "--depth", "1", REPOSITORIES[name], str(sources / name)]
+        subprocess.run(clone, check=False, capture_output=True, stdin=subprocess.DEVNULL)
+    return None if (sources / one.path).exists() else f"not run: no checkout of {name}"
+
+
+def typed(one: Row) -> str:
+    """How it is typed, without its arguments."""
+    return f"`{' '.join([*one.launcher, *([one.name] if one.path else [])])} …`"
+
+
+def passed(one: Row, sources: Path, place: Path, args: argparse.Namespace) -> str:
+    """The cells of a row that was run: tune, then verify and launch for one and two ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        for metric in ("accuracy", "seqeval", "squad"):
+            (work / metric).mkdir()
+            (work / metric / f"{metric}.py").write_text(METRIC)
+        before = sorted(os.listdir(work))
+        words = [sys.executable, "-m", "cputune", "tune", "--budget", args.budget]
+        words += ["--share-machine", "--no-history", "--max-time", args.max_time]
+        ended = run(
+            [*words, "--fix", "ranks=2", "--", *one.command(sources, place)], work, 1200, place
+        )
+        if not (work / "cputune.json").is_file():
+            return f"✗ {last_line(ended)} | – | –"
+        result = Result.load(work / "cputune.json")
+        wrote = sorted(set(os.listdir(work)) - {*before, "cputune.db", "cputune.json"})
+        two = [t for t in result.trials[1:] if t.steps and t.plan.world_size == 2]
+        failed = [t for t in result.trials if t.state == "failed" and t.kind != "contended"]
+        cells = [
+            f"✗ it wrote {', '.join(wrote)}"
+            if wrote
+            else f"✗ {(failed[0].reason or '').splitlines()[0][:120]}"
+            if failed
+            else "✓"
+            if two
+            else "– no plan of 2 ranks was reached in time"
+        ]
+        for ranks in (1, 2):
+            cells.append(launched(result, ranks, work, place))
+        return " | ".join(cells)
+
+
+def launched(result: Result, ranks: int, work: Path, place: Path) -> str:
+    """Write a plan of so many ranks as torchrun.sh, verify it, and run it to its end."""
+    cpus = sorted(os.sched_getaffinity(0))
+    chosen = tuple((cpu,) for cpu in (cpus[0], cpus[-1])[:ranks])
+    plan = Plan(processes_per_node=ranks, threads_per_process=1, cpus=chosen, precision="fp32")
+    best = Measured(plan=plan, samples_per_second=result.baseline.samples_per_second)
+    here = Path.cwd()
+    os.chdir(work)
+    try:
+        files = cputune.emit(replace(result, best=best), "torchrun", python=sys.executable)
+        for file in files:
+            (work / file.name).write_text(file.text)
+        script = str(work / files[0].name)
+        (verdict,) = cputune.verify([script], steps=3, share_machine=True)
+    except cputune.CputuneError as error:
+        return f"✗ {str(error)[:120]}"
+    finally:
+        os.chdir(here)
+    wrong = [c for c in verdict.checks if c.state == "failed" and c.name != "throughput"]
+    if wrong:
+        return f"✗ {wrong[0].name}: {wrong[0].detail[:100]}"
+    ended = run(["bash", script], work, 600, place)
+    return "✓" if ended.returncode == 0 else f"verified; ✗ {last_line(ended)}"
+
+
+def run(
+    words: Sequence[str], work: Path, seconds: int, place: Path
+) -> subprocess.CompletedProcess[str]:
+    """A command in the working folder, offline, with the launchers of this environment."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", "HF_HOME": str(place / "hf")}
+    return subprocess.run(
+        list(words),
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def last_line(ended: subprocess.CompletedProcess[str]) -> str:
+    """What a command that failed said: its error, else its last line."""
+    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    return ((errors or lines or ["nothing"])[-1]).replace("|", "/")[:160]
+
+
+def write(lines: Sequence[str]) -> None:
+    """The table into the page, with the versions that it was made with."""
+    text = PAGE.read_text(encoding="utf-8")
+    names = ("torch", "transformers", "accelerate", "trl", "datasets")
+    versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in names)
+    table = [
+        f"With {versions}:",
+        "",
+        "| script | typed | tuned, 2 ranks | `torchrun`, 1 rank | 2 ranks |",
+        "|---|---|---|---|---|",
+        *lines,
+        "",
+        "Not run: " + "; ".join(f"{what} ({why})" for what, why in NOT_RUN) + ".",
+    ]
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text("\n".join([before + BEGIN, "", *table, "", END]) + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
