@@ -146,7 +146,7 @@ NOT_RUN = (
     ("audio classification", "torchcodec, which decodes the data, wants FFmpeg"),
     ("nlp_example.py and others of accelerate", "model and data come from the hub by fixed names"),
 )
-METRIC = '''import datasets, evaluate
+METRIC = """import datasets, evaluate
 
 
 class Metric(evaluate.Metric):
@@ -157,7 +157,7 @@ class Metric(evaluate.Metric):
 
     def _compute(self, predictions, references):
         return {"accuracy": sum(map(int.__eq__, predictions, references)) / len(references)}
-'''
+"""
 """Stands where ``evaluate.load(name)`` looks first; evaluations of loops are cut to their loss."""
 
 
