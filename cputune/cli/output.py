@@ -155,6 +155,14 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json_text(document, encoding=sys.stdout.encoding))
 
 
+def print_json_line(document: Any) -> None:
+    """One document in one line of stdout, there at once for whoever reads along."""
+    import json
+
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
 def json_text(document: Any, *, encoding: str | None = "utf-8") -> str:
     """The document as text that this encoding can carry: other characters are escaped.
 

@@ -86,6 +86,7 @@ _NUMBER = click.IntRange(min=1)
 )
 @option("--no-history", is_flag=True, help="Do not keep the result for `cputune history`.")
 @json_option
+@option("--json-lines", is_flag=True, help="Each event as a JSON line on stdout, as it comes.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
 @click.pass_context
 @interrupted_by_any_signal()
@@ -156,7 +157,8 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
             study.unlink(missing_ok=True)
     result: Result | None = None
     try:
-        with Progress(started, options.max_time_seconds) as progress:
+        lines = typed["json_lines"]
+        with Progress(started, options.max_time_seconds, json_lines=lines) as progress:
             result = tune(
                 job,
                 facts=facts,
@@ -169,7 +171,8 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
             result.save(destination, force=True)
         if not typed["no_history"]:
             remember(result, destination)
-        _show(result, destination, facts, as_json=typed["as_json"] or destination is None)
+        if not lines:
+            _show(result, destination, facts, as_json=typed["as_json"] or destination is None)
     except (Interrupted, KeyboardInterrupt) as error:  # the latter while all is put away
         found = getattr(error, "result", None) or result
         if found is not None and destination is not None:

@@ -196,7 +196,30 @@ class Standing:
         return ", ".join(named) + (f" and {more} more" if more else "") if named else None
 
 
-def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
+def race(standing: Standing, *, ascii_only: bool = False) -> list[tuple[str, str]]:
+    """(bar, interval) of today's launch and of the best so far: whole to where the speed surely
+    lies, broken through its interval. None before there are two.
+    """
+    today, best = standing.today, standing.best
+    if today is None or best is None or best is today:
+        return []
+    rates = [one.samples_per_second for one in (today, best) if one.samples_per_second]
+    most = max(rate.high for rate in rates) or 1.0
+    sure, perhaps = "=-" if ascii_only else "━╌"
+    found = []
+    for rate in rates:
+        low, high = (round(BAR_COLUMNS * value / most) for value in (rate.low, rate.high))
+        bar = (sure * low + perhaps * (high - low)).ljust(BAR_COLUMNS)
+        found.append((bar, f"  {figure(rate.low)} to {figure(rate.high)}"))
+    return found
+
+
+BAR_COLUMNS = 36
+
+
+def block(
+    standing: Standing, now: float, columns: int, *, ascii_only: bool = False
+) -> tuple[Text, ...]:
     """The standing for a terminal: a few lines, each cut where the terminal ends."""
     from rich.text import Text
 
@@ -209,6 +232,9 @@ def block(standing: Standing, now: float, columns: int) -> tuple[Text, ...]:
     if gain is not None and best is not None:
         heading = "today" if best is standing.today else "best"
         rows.append((heading, (gain, "green"), (f"  {best.plan.describe()}", "")))
+    bars = zip(("today", ""), race(standing, ascii_only=ascii_only), ("dim", "green"), strict=False)
+    for heading, (bar, interval), style in bars:
+        rows.append((heading, (bar, style), (interval, "dim")))
     rows.append(("time", (standing.time(now), ""), ("", "")))
     if disturbed is not None:
         rows.append(("beside you", (disturbed, "yellow"), ("", "")))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from cputune.documents import plain
 from cputune.figures import figure
 from cputune.log import log
 from cputune.plan import Plan
@@ -165,6 +167,17 @@ def in_words(event: Event) -> str:
             return f"round {event.round} of the confirmation: {_outcome(event)}"
         case StudyEnded(result=result):
             return f"study ended after {len(result.trials)} trials"
+
+
+def document(event: Event) -> dict[str, Any]:
+    """An event as ``cputune.event/1``, for other programs; of a space how many plans it has."""
+    if isinstance(event, StudyEnded):
+        said: dict[str, Any] = {"result": event.result.to_json()}
+    elif isinstance(event, StudyStarted):
+        said = {"plans": len(event.space), "budget": event.budget, "resumed": event.resumed}
+    else:
+        said = plain(event)
+    return {"schema": "cputune.event/1", "event": type(event).__name__, **said}
 
 
 def _outcome(run: Trial | ConfirmRun) -> str:

@@ -147,6 +147,15 @@ class TestGoodRun:
         assert len([line for line in ended.err.splitlines() if line.startswith("trial ")]) == 7
         assert Path("cputune.db").is_file()
 
+    def test_events_are_json_lines_for_other_programs(self, cputune: Run) -> None:
+        ended = cputune("tune", "--budget", "3", "--json-lines")
+        told = [json.loads(line) for line in ended.out.splitlines()]
+        assert {one["schema"] for one in told} == {"cputune.event/1"}
+        names = [one["event"] for one in told]
+        assert {"StudyStarted", "TrialEnded", "StepTaken", "ConfirmStarted"} <= set(names)
+        assert names[-1] == "StudyEnded"
+        assert told[-1]["result"] == json.loads(Path("cputune.json").read_text())
+
     def test_the_next_step_is_mpirun_where_there_is_one(
         self, cputune: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
