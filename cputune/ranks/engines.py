@@ -114,7 +114,7 @@ class Engine(Protocol):
 def engine_of(reach: Reach, plan: Plan) -> Engine:
     """Who starts a plan where this way leads; what runs as found, or on one host, is held there."""
     if isinstance(reach, Srun) and not plan.as_found:
-        return Step(reach)
+        return SlurmStep(reach)
     if isinstance(reach, Mpirun):
         return ByMpirun(reach) if plan.nodes > 1 else Held(reach, "mpirun")
     return Held(reach)
@@ -176,7 +176,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SlurmStep:
     """A step of the Slurm allocation that we are in: the script's own srun."""
 
     reach: Srun
