@@ -146,7 +146,8 @@ NOT_RUN = (
     ("audio classification", "torchcodec, which decodes the data, wants FFmpeg"),
     ("nlp_example.py and others of accelerate", "model and data come from the hub by fixed names"),
 )
-METRIC = """import datasets, evaluate
+METRIC = """import datasets
+import evaluate
 
 
 class Metric(evaluate.Metric):

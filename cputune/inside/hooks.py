@@ -16,12 +16,14 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from cputune.inside import (
+    CHILD_VARIABLE,
     CPUS_VARIABLE,
     FORCE_VARIABLE,
     SCRATCH_VARIABLE,
     carry,
     lightning_hooks,
     loops,
+    site_directory,
     trainer_hooks,
 )
 from cputune.inside.carry import Carrier, Force, Patch, around, watch
@@ -238,6 +240,14 @@ def tell_what_is_raised(meter: Meter) -> None:
     sys.excepthook = excepthook
 
 
+def watch_children() -> None:
+    """Let every Python below this process know that it is a child of a rank, should it train."""
+    others = os.environ.get("PYTHONPATH")
+    site = str(site_directory())
+    os.environ["PYTHONPATH"] = f"{site}:{others}" if others else site
+    os.environ[CHILD_VARIABLE] = str(os.getpid())
+
+
 def run_script(argv: list[str]) -> int:
     """Run ``argv[0]`` as ``__main__`` with the rest as its arguments; its exit status.
 
@@ -247,6 +257,7 @@ def run_script(argv: list[str]) -> int:
     if shares:
         os.sched_setaffinity(0, json.loads(shares)[number_from(LOCAL_RANK_NAMES)])
     meter = install()
+    watch_children()
     meter.speaker.say({"event": "note", "text": "started"})
     try:
         carry.run(argv)

@@ -301,6 +301,7 @@ def _refuse_what_is_not_measured(loop: _PlainLoop) -> None:
     meter = loop.meter
     if meter.framework is not None and not (loop.idle and meter.framework == "pytorch"):
         return
+    meter.refuse_a_child()
     if "Accelerator" in meter.seen:
         meter.refuse(
             "it has an Accelerator, but steps an optimizer outside a data loader that the "

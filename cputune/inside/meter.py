@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from cputune.inside import PROFILE_VARIABLE, padding, state
+from cputune.inside import CHILD_VARIABLE, PROFILE_VARIABLE, padding, state
 from cputune.inside.messages import Framework, RankState, Speaker
 from cputune.inside.where_time_goes import StepProfiler
 
@@ -53,6 +53,8 @@ class Meter:
         self._mark = 0.0
         self._paused = 0.0
         self._dtype = state.DtypeProbe()
+        self._pid = os.getpid()
+        self._is_child = CHILD_VARIABLE in os.environ
         profiled = int(os.environ.get(PROFILE_VARIABLE) or 0)
         self._look = StepProfiler(profiled) if profiled else None
 
@@ -83,6 +85,8 @@ class Meter:
 
     def micro_step(self, samples: int, loss: Any) -> None:
         """A batch went forward and backward; ``loss`` is a number or a tensor of one."""
+        if self.backwards == 0:
+            self.refuse_a_child()
         self.backwards += 1
         self._samples += samples
         if loss is not None:
@@ -159,6 +163,23 @@ class Meter:
         """
         self.speaker.say({"event": "refused", "reason": reason, "hopeless": hopeless})
         self.leave(3)
+
+    def refuse_a_child(self) -> None:
+        """End a process that trains, and that the script has started itself.
+
+        What a launch sets is set in the script; its children would train without it.
+        """
+        if self._is_child:
+            words = " ".join(getattr(sys, "orig_argv", sys.argv))[:160]
+        elif self._pid != os.getpid():
+            words = "a fork of the script"
+        else:
+            return
+        self.refuse(
+            f"it trains in a process that it starts itself ({words}), which no plan reaches: "
+            "tune the command that it starts, and start several ranks with torchrun",
+            hopeless=True,
+        )
 
     def end(self) -> None:
         """The script, or its training, is over."""

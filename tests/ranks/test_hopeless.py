@@ -128,3 +128,49 @@ def test_a_loop_without_a_data_loader_ends_at_its_first_step(folder: Path) -> No
     )
     error = tuned_in_vain(folder, "train.py")
     assert "it trains by a loop of its own" in str(error)
+
+
+TRAINS = """
+import sys, time
+sys.path.insert(0, {faults!r})
+def train(rank=0):
+    import torch
+    from tiny import Data, model
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    for batch in torch.utils.data.DataLoader(Data(), batch_size=8):
+        net(**batch).loss.backward()
+        optimizer.step()
+    open("trained", "w").close()
+"""
+STARTS = {
+    "subprocess": "import subprocess, sys; subprocess.run([sys.executable, 'child.py'])",
+    "spawn": "import torch; torch.multiprocessing.spawn(train, nprocs=1)",
+    "fork": "import os; pid = os.fork(); train() if pid == 0 else os.waitpid(pid, 0)",
+    "torchrun": (
+        "import subprocess, sys; subprocess.run([sys.executable, '-m', 'torch.distributed.run', "
+        "'--standalone', '--nproc-per-node', '1', 'child.py'])"
+    ),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "way",
+    [
+        "subprocess",
+        "spawn",
+        pytest.param("fork", marks=pytest.mark.matrix),
+        pytest.param("torchrun", marks=pytest.mark.matrix),
+    ],
+)
+def test_a_child_that_trains_is_named_at_its_first_batch(folder: Path, way: str) -> None:
+    trains = TRAINS.format(faults=str(Path(__file__).parent.parent / "faults"))
+    (folder / "child.py").write_text(trains + "train()\n")
+    (folder / "starts.py").write_text(f"{trains}if __name__ == '__main__':\n    {STARTS[way]}\n")
+    error = tuned_in_vain(folder, "starts.py")
+    assert "it trains in a process that it starts itself (" in str(error)
+    assert {"subprocess": "child.py", "torchrun": "child.py", "spawn": "spawn_main"}.get(
+        way, "a fork of the script"
+    ) in str(error)
+    assert not (folder / "trained").exists()
