@@ -18,6 +18,7 @@ What runs as found is held on its host, whichever way leads there.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import random
@@ -186,13 +187,15 @@ class SlurmStep:
         """As every verb: see ``Engine``."""
         nodes = ",".join(node.name for node in launch.nodes)
         told = {"LAUNCH_DIR": str(launch.folder / LAUNCH), "LAUNCH_NODES": nodes}
+        _place(self.reach, launch)
         return [_started_here(launch, told)]
 
     def watch(self, launch: Launch) -> str | None:
         """A step that shares its nodes waits for nobody."""
 
     def end(self, launch: Launch) -> None:
-        """Its folder is ours."""
+        """Remove what was put on other nodes."""
+        _take_away(self.reach, launch)
 
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """The node that Slurm names as it ends a step."""
@@ -215,10 +218,8 @@ class ByMpirun:
         """It waits for nobody."""
 
     def end(self, launch: Launch) -> None:
-        """Remove what was put on other hosts; those that are lost keep it."""
-        asked = {"folder": str(launch.folder), "files": None}
-        with contextlib.suppress(CputuneError):
-            ask_each(_others(launch), self.reach, script_text("place.py"), lambda _: asked)
+        """Remove what was put on other hosts."""
+        _take_away(self.reach, launch)
 
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """The host that its daemons name."""
@@ -292,13 +293,26 @@ def is_here(host: str) -> bool:
 
 
 def reporting_files() -> dict[str, str]:
-    """What ranks load of ours, so that nothing of cputune has to be installed there."""
+    """What ranks load of ours, so that nothing of cputune has to be installed there.
+
+    Without its words: what is sent has to be short (``sent_lines``).
+    """
     package = root_directory() / "cputune"
     files = {
-        f"{LIBRARY}/cputune/{path.relative_to(package)}": path.read_text(encoding="utf-8")
+        f"{LIBRARY}/cputune/{path.relative_to(package)}": _code_alone(path)
         for path in (package / "inside").rglob("*.py")
     }
     return {f"{LIBRARY}/cputune/__init__.py": "", **files}
+
+
+def _code_alone(path: Path) -> str:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def all_files(launch: Launch) -> dict[str, str]:
@@ -362,6 +376,13 @@ def _place(reach: Reach, launch: Launch) -> None:
     for answer in ask_each(others, reach, script, lambda _: asked, PLACE_SECONDS):
         if answer.unreachable is not None:
             raise HostLost(answer.node.name, answer.unreachable.reason)
+
+
+def _take_away(reach: Reach, launch: Launch) -> None:
+    """Remove them again; hosts that are lost keep them."""
+    asked = {"folder": str(launch.folder), "files": None}
+    with contextlib.suppress(CputuneError):
+        ask_each(_others(launch), reach, script_text("place.py"), lambda _: asked, PLACE_SECONDS)
 
 
 SSH = """#!{python}

@@ -40,7 +40,7 @@ _RUN = (
     "import sys;v=sys.version_info;sys.path[:]=[p for p in sys.path if p];"
     f'v<{OLDEST_PYTHON}and sys.exit("{TOO_OLD} %d.%d"%v[:2]);'
     "import base64,zlib;f=open(0,'rb',0,closefd=False);"
-    "s,q=[zlib.decompress(base64.b64decode(f.readline())).decode() for _ in 'ab'];"
+    "s,q=[zlib.decompress(base64.b85decode(f.readline()[:-1])).decode() for _ in 'ab'];"
     "sys.argv[1:]=[q];exec(s)"
 )
 """Reads two lines, byte by byte: what follows them is the script's. No file of the folder in which
@@ -87,9 +87,12 @@ def far_command(pythons: Sequence[str] = (), sourced: str | None = None) -> tupl
 
 
 def sent_lines(script: str, question: object) -> bytes:
-    """A script and its question as the two lines that ``far_command`` reads."""
+    """A script and its question as the two lines that ``far_command`` reads.
+
+    MPICH's hydra fails where a program leaves more of them unread than a pipe holds (64 KiB).
+    """
     texts = (script, json.dumps(question))
-    return b"".join(base64.b64encode(zlib.compress(t.encode(), 9)) + b"\n" for t in texts)
+    return b"".join(base64.b85encode(zlib.compress(t.encode(), 9)) + b"\n" for t in texts)
 
 
 def ask_each(

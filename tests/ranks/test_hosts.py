@@ -180,7 +180,7 @@ def engines_question(text: str) -> tuple[str, dict[str, Any]]:
     import zlib
 
     script, question = (
-        zlib.decompress(base64.b64decode(line)).decode() for line in text.splitlines()
+        zlib.decompress(base64.b85decode(line)).decode() for line in text.splitlines()
     )
     return script, json.loads(question)
 

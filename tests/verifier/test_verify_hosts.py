@@ -111,7 +111,7 @@ def test_torchrun_is_held_on_each_host_with_its_number(tmp_path):
     questions = []
     for command in begin(told):
         text = command["input"].splitlines()[1]
-        questions.append(json.loads(zlib.decompress(base64.b64decode(text))))
+        questions.append(json.loads(zlib.decompress(base64.b85decode(text.strip()))))
     here, there = (question["env"] for question in questions)
     assert [one["NODE_RANK"] for one in (here, there)] == ["0", "1"]
     assert here["PORT"] == there["PORT"]

@@ -152,7 +152,7 @@ def test_ccl_is_measured_too_where_all_hosts_have_the_bindings(tmp_path: Path) -
     assert shell[:2] == ["bash", "-c"]
     assert shell[3] == "/venv/oneccl_bindings_for_pytorch/env/setvars.sh"
     text = (tmp_path / "noted.asked").read_bytes()
-    said = json.loads(zlib.decompress(base64.b64decode(text)))
+    said = json.loads(zlib.decompress(base64.b85decode(text.strip())))
     assert said["module"] == "oneccl_bindings_for_pytorch"
     assert said["variables"]["MASTER_ADDR"] == "10.0.0.1"
     assert said["variables"]["CCL_KVS_IFACE"] == "eth0"
