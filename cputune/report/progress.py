@@ -18,7 +18,6 @@ from cputune.tuner.confirmation import (
     MOST_RIVALS,
     MOST_SECONDS,
     PROFILE_STEPS,
-    SITTINGS,
     Pace,
     end_seconds,
 )
@@ -277,8 +276,8 @@ def time_lines(space: SearchSpace, budget: int, most_seconds: float | None) -> t
         rivals = min(MOST_RIVALS, trials - 1)
         lines += [
             f"  confirmation: {1 + rivals} plans side by side, then today's launch, the best and "
-            f"those between them; up to {sum(MOST_SECONDS):.0f} s of their steps, or "
-            f"{SITTINGS * LEAST_ROUNDS} turns of each",
+            f"those between them; about {MOST_SECONDS:.0f} s, or "
+            f"{2 * LEAST_ROUNDS} turns of each",
             f"  profile: the best plan once more, {PROFILE_STEPS} steps",
         ]
     return (*lines, "  how long a start and a step take here, the first trials show")

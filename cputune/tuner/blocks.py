@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
+from cputune.plan import Plan
 from cputune.result import Turn
 from cputune.steps import Living, LivingRunner, NoMeasurement, TimeUp, TrialError
-from cputune.tuner.gains import Contender
+from cputune.tuner.gains import Contender, has_trend
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.race import Race, median
 from cputune.tuner.reading import Rules, Run, take, turn_of
@@ -83,7 +84,7 @@ class Seat:
 
     def warm_up(self, race: Race) -> None:
         """Its first steps, until they are level. Raises TooShort."""
-        self._read(race.warmup + 2)
+        self._read(max(race.warmup + 2, self.contender.warmup_steps))
         while self.is_in and self.run.steps < MOST_WARMUP:
             if self.run.logs and race.estimate(self.run.logs).level:
                 break
@@ -156,6 +157,10 @@ def seconds_of(seats: Sequence[Seat]) -> float:
     return sum(seat.run.step_seconds for seat in seats)
 
 
+MOST_VOIDED, MORE_ROUNDS = 4, 2
+"""So often the rounds of a block are begun anew, where a plan has not come to its speed in them,
+and each time with so many more: what is left of a warm-up is harder to see."""
+
 MOST_ROUNDS = 50
 """The delayed ones too."""
 
@@ -203,12 +208,23 @@ def take_turns(
     for seat in seats:
         seat.warm_up(measuring.race)
     measuring.timer.step_seconds += seconds_of(seats)
-    order, begun, quiet = random.Random(sitting), seconds_of(seats), 0
+    order, begun, quiet, voided = random.Random(sitting), seconds_of(seats), 0, 0
+    first, since = len(everybody[0].logs), 0
     turned, places = list(seats), count()
     for done in range(MOST_ROUNDS):
-        given_up = done >= GIVEN_UP and 3 * quiet < done
-        if given_up or is_enough(quiet, seconds_of(seats) - begun):
+        given_up = done - since >= GIVEN_UP and 3 * quiet < done - since
+        if given_up:
             return
+        if is_enough(quiet - MORE_ROUNDS * voided, seconds_of(seats) - begun):
+            moving = settling(seats, first)
+            if not moving or voided == MOST_VOIDED:
+                measuring.findings.unsettled.extend(moving)
+                return
+            for contender in everybody:
+                contender.logs[first:] = [None] * (len(contender.logs) - first)
+            for seat in seats:
+                seat.contender.warmup_steps = seat.run.steps
+            first, quiet, voided, since = len(everybody[0].logs), 0, voided + 1, done
         turned = turned[::-1] if done % 2 else order.sample(seats, len(seats))
         before = seconds_of(seats)
         taken = {id(seat.contender): _turn(seat, next(places)) for seat in turned if seat.is_in}
@@ -219,6 +235,24 @@ def take_turns(
             contender.sittings.append(sitting)
         if done % 2:
             after_two()
+
+
+def settling(seats: Sequence[Seat], first: int) -> list[Plan]:
+    """The plans that have not come to their speed in the rounds from ``first`` on.
+
+    Those of which the later half of all steps of a process got faster, and who gets faster or
+    slower beside the first seat: a machine that changes does that to all alike.
+    """
+    base = seats[0].contender.logs[first:]
+    moving = []
+    for seat in filter(lambda one: one.is_in, seats):
+        pairs = zip(seat.contender.logs[first:], base, strict=True)
+        beside = [own - other for own, other in pairs if own is not None and other is not None]
+        late = seat.run.logs[-max(MOST_WARMUP, len(seat.run.logs) // 2) :]
+        warming = late[-1] < late[0] and has_trend(late)
+        if warming or has_trend(beside):
+            moving.append(seat.contender.plan)
+    return moving
 
 
 def _turn(seat: Seat, place: int) -> float | None:

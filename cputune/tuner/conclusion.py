@@ -190,7 +190,12 @@ def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _R
     note = (
         f"No significant gain: the best other plan ({rival.plan.describe()}) ran "
         f"{speedup.ratio:.2f} times as fast (95 % interval {speedup.low:.2f} to "
-        f"{speedup.high:.2f}), so the recommendation is the baseline."
+        f"{speedup.high:.2f}), so the recommendation is the baseline. "
+        + (
+            "A gain above 2 % can be ruled out."
+            if gain.answer == "same"
+            else "That is undecided: more time would tell (--max-time)."
+        )
     )
     return _Recommendation(baseline=base, best=base, speedup=speedup, notes=(note,))
 
@@ -273,6 +278,11 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
             notes.append(
                 f"{contender.plan.describe()} failed when it was run afresh ({contender.out})."
             )
+    for plan in dict.fromkeys(findings.unsettled):
+        notes.append(
+            f"{plan.describe()} still got faster or slower when it was last measured: in a long "
+            "run its speed may be another."
+        )
     if findings.never_quiet:
         notes.append(
             "Other processes delayed most steps, at the end too: no factor is true of this "

@@ -17,11 +17,10 @@ machine does in the meantime hits all alike, so the difference within a round is
 The order of a round is drawn, and turned for the next one: what drifts in two rounds cancels.
 So is the order in which they are started, from sitting to sitting.
 
-Sittings with new processes each: in the first the rivals are told apart, in the second the
-leader alone is set against the baseline, with the plans between the two, which show what each
-change is worth. So what one process of a plan differs by from the next is seen, and is in the
-interval. Where that is still wide, more sittings of the two follow: more rounds of the same
-processes would not narrow it.
+Blocks of rounds, each with new processes. In the first the rivals are told apart; in the others
+the leader alone is set against the baseline, at first with the plans between the two, which show
+what each change is worth. After each round of them it is asked whether there is an answer: faster
+by more than ``DELTA``, or practically not; where the time is up before, there is none.
 
 Who is measured again at the end of a study, and against what.
 """
@@ -43,6 +42,7 @@ from cputune.tuner.blocks import Seat, TooShort, seated, steps_of_turn, take_tur
 from cputune.tuner.changes import Change, changes, worths
 from cputune.tuner.events import ConfirmStarted
 from cputune.tuner.gains import (
+    DELTA,
     SLOWER,
     Contender,
     Gain,
@@ -163,33 +163,22 @@ def _drop_the_slower(rivals: Sequence[Contender]) -> None:
         slow.out = SLOWER
 
 
-LEAST_ROUNDS = 6
-"""Of a sitting, delayed ones not counted; fewer have no interval by ranks."""
+LEAST_ROUNDS, LEAST_LATER = 6, 3
+"""Of the first block, and of each other, delayed ones not counted."""
 
-SITTINGS = 2
-MOST_SECONDS = (20.0, 20.0, 12.0, 12.0, 12.0)
-"""Of steps in each sitting, where it has its least rounds. The first ``SITTINGS`` take place
-whatever they show, the others where the interval is wide."""
+MOST_LATER = 5
+"""Of each other block: then new processes say more than more rounds of these."""
 
-NARROW = 0.03
-"""Half-width of the speed-up's interval (log) at which it is narrow enough; a tenth of
-the gain will do too."""
+LEAST_BLOCKS, MOST_BLOCKS = 2, 8
+MOST_SECONDS = 60.0
+"""Of the confirmation: then the answer is that it is not known. It has its least blocks."""
 
-CLEARLY = 0.01
+TELL_APART_SECONDS, LEAST_SECONDS = 20.0, 6.0
+"""Of steps in the first block, where several rivals are left; and of each plan at least, for a
+warm-up of many steps to be seen."""
+
+CLEARLY = 0.1
 """Doubt at which a rival is slower than the leader, and sits out."""
-
-
-def says_enough(gain: Gain | None, sitting: int, quiet: int, seconds: float) -> bool:
-    """Whether a sitting with so many quiet rounds, and seconds of steps, says enough of a gain."""
-    if gain is None or quiet < LEAST_ROUNDS:
-        return False
-    narrow = is_narrow(gain, NARROW * max(1, SITTINGS - sitting) ** 0.5)
-    return narrow or seconds > MOST_SECONDS[sitting]
-
-
-def is_narrow(gain: Gain, wanted: float = NARROW) -> bool:
-    """Whether an interval says what is to be known of a gain."""
-    return gain.half_width <= max(wanted, 0.1 * abs(gain.mean))
 
 
 Way = Callable[[Plan], Sequence[Change]]
@@ -231,6 +220,7 @@ class _Match:
         self._rivals = tuple(rivals)
         self._between: tuple[Contender, ...] = ()
         self._noise = measuring.race.noise.deviation
+        self._begun = measuring.timer.used_seconds
 
     def tell_apart(self) -> None:
         """The first sitting: the baseline and all rivals."""
@@ -243,7 +233,7 @@ class _Match:
         if self.is_over or leads is None:
             return
         leader, gain = leads
-        found = way(leader.plan) if gain.low > 0 else ()
+        found = way(leader.plan) if gain.mean > max(DELTA, gain.half_width / 2) else ()
         self._between = tuple(
             Contender(role="candidate", plan=change.plan, believed=leader.believed)
             for change in found[:-1]
@@ -251,22 +241,26 @@ class _Match:
         for contender in self._between:  # they had no part in the first sitting
             contender.logs += [None] * len(self._baseline.logs)
             contender.sittings += self._baseline.sittings
-        self._sit(1, (self._baseline, leader, *self._between), whole=bool(self._between))
-        if leader.out is None:  # the choice is made; what follows is no new one
-            for rival in self._rivals:
-                if rival is not leader and rival.out is None:
-                    rival.out = SLOWER
-        for sitting in range(SITTINGS, len(MOST_SECONDS)):
-            if not (self.is_over or self._is_sure(leader)):
-                self._sit(sitting, (self._baseline, leader))
+        for block in range(1, MOST_BLOCKS):
+            if self.is_over or self._is_answered(leader, block):
+                break
+            between = self._between if block == 1 else ()
+            self._sit(block, (self._baseline, leader, *between), leader)
+            if leader.out is None:  # the choice is made; what follows is no new one
+                for rival in self._rivals:
+                    if rival is not leader and rival.out is None:
+                        rival.out = SLOWER
         row = (self._baseline, *self._between, leader)
         if found:
             self._measuring.findings.worth = worths(found, row, self._noise)
 
-    def _is_sure(self, leader: Contender) -> bool:
-        """Whether more processes would tell no more; without one quiet round they would not."""
+    def _is_answered(self, leader: Contender, blocks: int) -> bool:
+        """Whether no more is asked: there is an answer, none can be had, or it takes too long."""
         gain = None if leader.out is not None else self._gain(leader)
-        return gain is None or is_narrow(gain)
+        if gain is None:
+            return True
+        spent = self._measuring.timer.used_seconds - self._begun
+        return blocks >= LEAST_BLOCKS and (gain.answer != "undecided" or spent > MOST_SECONDS)
 
     @property
     def is_over(self) -> bool:
@@ -274,18 +268,25 @@ class _Match:
         racing = [rival for rival in self._rivals if rival.out is None]
         return not racing or self._baseline.out is not None or self._measuring.timer.up(1.0)
 
-    def _sit(self, sitting: int, racing: Sequence[Contender], *, whole: bool = False) -> None:
+    def _sit(
+        self, sitting: int, racing: Sequence[Contender], leader: Contender | None = None
+    ) -> None:
         """New processes, their warm-up, and rounds until that is enough.
 
-        A ``whole`` one takes its time also where the leader's gain is plain: what each change is
-        worth is not yet.
+        Of the first, who leads is not known yet. One with plans on the way takes as many rounds,
+        for what each change is worth.
         """
+        alone = len(racing) == 2
 
         def is_enough(quiet: int, seconds: float) -> bool:
-            leads = self._leader()
-            gain = None if leads is None else leads[1]
-            early = whole and seconds <= MOST_SECONDS[sitting]
-            return self.is_over or (not early and says_enough(gain, sitting, quiet, seconds))
+            if self.is_over:
+                return True
+            if leader is None:
+                left = sum(rival.out is None for rival in self._rivals)
+                known = left < 2 and seconds > LEAST_SECONDS * len(racing)
+                return quiet >= LEAST_ROUNDS and (known or seconds > TELL_APART_SECONDS)
+            least, most = (LEAST_LATER, MOST_LATER) if alone else (LEAST_ROUNDS, LEAST_ROUNDS)
+            return quiet >= most or (quiet >= least and self._is_answered(leader, sitting + 1))
 
         last_first = sitting % 2 == 1
         with seated(self._measuring, self._runner, racing, last_first=last_first) as seats:
@@ -488,13 +489,8 @@ def end_seconds(pace: Pace, *, rivals: int, changes: int) -> float:
     profile = pace.start_seconds + PROFILE_STEPS * pace.step_seconds
     if not rivals:
         return profile
-    more = len(MOST_SECONDS) - SITTINGS
-    seats = (1 + rivals, 1 + max(1, changes), *[2] * more)
-    return profile + sum(map(partial(_sitting_seconds, pace), seats, MOST_SECONDS))
-
-
-def _sitting_seconds(pace: Pace, seats: int, most: float) -> float:
-    """One after the other starts and warms up; then all take turns."""
-    begun = seats * (pace.start_seconds + WARMUP_STEPS * pace.step_seconds)
-    round_ = seats * sum(steps_of_turn(pace.step_seconds, lone=False)) * pace.step_seconds
-    return begun + max(most, LEAST_ROUNDS * round_)
+    begun = pace.start_seconds + WARMUP_STEPS * pace.step_seconds
+    round_ = sum(steps_of_turn(pace.step_seconds, lone=False)) * pace.step_seconds
+    first = (1 + rivals) * (begun + LEAST_ROUNDS * round_)
+    second = (1 + max(1, changes)) * (begun + LEAST_ROUNDS * round_)
+    return profile + max(MOST_SECONDS, first + second)

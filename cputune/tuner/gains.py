@@ -1,11 +1,16 @@
 """How much faster one plan is than another, from rounds in which both had their turn.
 
-A round gives one difference (log of seconds per sample). Their centre is the
-Hodges-Lehmann estimate, the median of the means of all pairs of differences, and its interval
-is that of Wilcoxon's signed ranks (Hodges and Lehmann 1963, "Estimates of location based on
-rank tests"): a round that was disturbed counts for one rank, however far off it lies, and
-nothing has to be dropped by hand. What drifts while the rounds go on is taken out by their
-order, which is turned in every second round.
+A round gives one difference (log of seconds per sample). Rounds of the same processes are a
+block, and its centre is the Hodges-Lehmann estimate, the median of the means of all pairs (Hodges
+and Lehmann 1963): a round that was disturbed weighs little, however far off it lies. What drifts
+while the rounds go on is taken out by their order, which is turned in every second round.
+
+Blocks differ by more than their rounds say: processes of one plan do, and what the machine does
+to two plans wanders over a minute. Neither is known beforehand. So the gain is a mean over what
+both may be, each weighed by how likely it makes these blocks (the marginal likelihood, Rasmussen
+and Williams 2006, 5.8) and by how often it is met: Student's t where all blocks are alike sure,
+with what is usual for few blocks. Looks come as often as rounds do; the doubt of an interval is
+what ``benchmarks/aa.py`` needs for it to hold however often it is looked at.
 """
 
 from __future__ import annotations
@@ -13,9 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import zip_longest
+from itertools import product, zip_longest
 from statistics import NormalDist, fmean
+from typing import Literal
+
+import numpy as np
 
 from cputune.plan import Plan
 from cputune.result import Role, Throughput
@@ -24,19 +31,35 @@ from cputune.tuner.race import median
 DOUBT = 0.05
 """How often the truth may lie outside an interval."""
 
+LOOK_DOUBT = 0.03
+"""The same of one that is looked at after each round: so it holds the truth as often."""
+
 RUN_NOISE = 0.02
 """What two runs of one plan, one after the other, differ by beside the noise of steps (log)."""
 
-PROCESS_NOISE = 0.013
-"""Standard deviation (log) between processes of one plan that live side by side.
+DELTA = 0.02
+"""Plans within this (log) of each other are practically the same."""
 
-Of 25 that took turns on a virtual machine of two cores, one was 5 % slower than the others, and
-stayed so; the rest did not differ by more than their steps scatter.
-"""
+BLOCK_SECONDS, WANDER_SECONDS = 20.0, 60.0
+"""From one block to the next, about; and after so long a ratio has forgotten where it was."""
+
+PROCESSES = ((0.0, 0.06), (0.006, 0.12), (0.012, 0.2), (0.02, 0.22), (0.035, 0.19), (0.06, 0.21))
+"""By what two plans may differ from process to process (log), and how often that is met.
+
+Read: 1.8 % between two processes of a plan each that took turns (25 of them, one 5 % off), and 8 %
+between sittings of one confirmation."""
+
+WANDERS = ((0.0, 0.7), (0.015, 0.12), (0.03, 0.13), (0.06, 0.05))
+"""The same of what a ratio wanders by."""
+
+TREND = 2.2
+"""Deviations of the pairs that rise beside those that fall, above which they are no chance."""
 
 _PRIOR_WEIGHT = 2.0
-_PROCESS_WEIGHT = 4.0
-"""How many processes' worth of evidence ``PROCESS_NOISE`` stands for."""
+_NOISE_WEIGHT = 4.0
+"""How many rounds' worth of evidence the noise of steps stands for."""
+
+Answer = Literal["faster", "same", "undecided"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,27 +76,97 @@ class Gain:
         """Of the interval, its longer side."""
         return max(self.high - self.mean, self.mean - self.low)
 
+    @property
+    def answer(self) -> Answer:
+        """Whether it is faster by more than ``DELTA``, or practically not, or neither is known."""
+        if self.low > DELTA:
+            return "faster"
+        return "same" if self.high < DELTA else "undecided"
+
 
 def gain_side_by_side(
-    sittings: Sequence[Sequence[float]], noise: float, *, doubt: float = DOUBT
+    blocks: Sequence[Sequence[float]], noise: float, *, doubt: float = DOUBT
 ) -> Gain | None:
-    """The gain from differences of rounds, those of each sitting by themselves.
+    """The gain from differences of rounds, those of each block by themselves.
 
-    In a sitting the same processes take all turns; so what one process of a plan differs
-    by from the next is in all its rounds, and the interval has to cover it too. None
-    before two rounds.
+    In a block the same processes take all turns; so what one process of a plan differs by from
+    the next is in all its rounds, and the interval has to cover it too. ``noise`` is that of a
+    step. None before two rounds.
     """
-    differences = [value for sitting in sittings for value in sitting]
-    if len(differences) < 2:
+    filled = [(at, block) for at, block in enumerate(blocks) if block]
+    count = sum(len(block) for _, block in filled)
+    if count < 2:
         return None
-    center, low, high = _ranks(differences, doubt) or _student(differences, noise, doubt)
-    own = _between_processes(sittings) * _normal(doubt)
+    scatter = _scatter([block for _, block in filled], noise)
+    centers = np.array([center_of(block) for _, block in filled])
+    own = np.array([scatter**2 / len(block) for _, block in filled])
+    when = BLOCK_SECONDS * np.array([at for at, _ in filled], dtype=np.float64)
+    alike = np.exp(-np.abs(when[:, None] - when[None, :]) / WANDER_SECONDS)
+    likely, means, deviations = [], [], []
+    for (process, usual), (wander, usually) in product(PROCESSES, WANDERS):
+        factor = np.linalg.cholesky(np.diag(own + process**2) + wander**2 * alike)
+        ones, values = np.linalg.solve(factor, np.stack([np.ones_like(own), centers], axis=1)).T
+        weight = float(ones @ ones)
+        mean = float(ones @ values) / weight
+        rest = values - mean * ones
+        determinant = float(np.log(np.diag(factor)).sum())
+        likely.append(
+            math.log(usual * usually) - determinant - (math.log(weight) + float(rest @ rest)) / 2
+        )
+        means.append(mean)
+        deviations.append(weight**-0.5)
+    weights = [math.exp(value - max(likely)) for value in likely]
+    mixture = tuple(zip([w / sum(weights) for w in weights], means, deviations, strict=True))
     return Gain(
-        mean=center,
-        low=center - math.hypot(center - low, own),
-        high=center + math.hypot(high - center, own),
-        pairs=len(differences),
+        mean=sum(weight * mean for weight, mean, _ in mixture),
+        low=_below(mixture, doubt / 2),
+        high=_below(mixture, 1 - doubt / 2),
+        pairs=count,
     )
+
+
+def has_trend(values: Sequence[float]) -> bool:
+    """Whether values rise or fall from the first to the last, by more than chance and 2 %.
+
+    By the ranks of all pairs (Mann 1945, Kendall 1975), so that one value far off says little.
+    """
+    count, half = len(values), len(values) // 2
+    if count < 6:
+        return False
+    rises = sum((b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :])
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    apart = abs(median(values[:half]) - median(values[-half:]))
+    return abs(rises) - 1 > TREND * deviation and apart > DELTA
+
+
+def center_of(values: Sequence[float]) -> float:
+    """The Hodges-Lehmann centre: the median of the means of all pairs."""
+    return median([(a + b) / 2 for i, a in enumerate(values) for b in values[i:]])
+
+
+def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
+    """Standard deviation of one round, from how far rounds lie from the middle of their block.
+
+    By their median, so that some that were disturbed do not widen it, and with what steps
+    scatter, for few rounds now and then agree by chance.
+    """
+    off = [abs(value - median(block)) for block in blocks for value in block]
+    freedom = len(off) - len(blocks)
+    if freedom <= 0:
+        return math.sqrt(2) * noise
+    seen = median(off) / 0.6745 * math.sqrt(len(off) / freedom)
+    return math.sqrt((_NOISE_WEIGHT * 2 * noise**2 + freedom * seen**2) / (_NOISE_WEIGHT + freedom))
+
+
+def _below(mixture: Sequence[tuple[float, float, float]], share: float) -> float:
+    """Below which value so much of a mixture of normal distributions lies, by bisection."""
+    low = min(mean - 9 * deviation for _, mean, deviation in mixture)
+    high = max(mean + 9 * deviation for _, mean, deviation in mixture)
+    for _ in range(50):
+        middle = (low + high) / 2
+        under = sum(w * (1 + math.erf((middle - m) / (d * math.sqrt(2)))) for w, m, d in mixture)
+        low, high = (middle, high) if under < 2 * share else (low, middle)
+    return (low + high) / 2
 
 
 def gain_of_rounds(differences: Sequence[float], noise: float) -> Gain | None:
@@ -82,35 +175,6 @@ def gain_of_rounds(differences: Sequence[float], noise: float) -> Gain | None:
         return None
     center, low, high = _student(differences, noise, DOUBT)
     return Gain(mean=center, low=low, high=high, pairs=len(differences))
-
-
-def _ranks(values: Sequence[float], doubt: float) -> tuple[float, float, float] | None:
-    """Hodges-Lehmann centre and signed-rank interval; None where there are too few for it."""
-    means = sorted((a + b) / 2 for i, a in enumerate(values) for b in values[i:])
-    outside = _ranks_outside(len(values), doubt)
-    if outside == 0:
-        return None
-    return median(means), means[outside - 1], means[-outside]
-
-
-@cache
-def _ranks_outside(count: int, doubt: float) -> int:
-    """How many of the sorted means lie below the interval, its lower end included; 0: all.
-
-    From the exact distribution of the signed-rank statistic: each rank counts or does not,
-    all ways alike.
-    """
-    ways = [1]
-    for rank in range(1, count + 1):
-        padded = ways + [0] * rank
-        ways = [n + (padded[i - rank] if i >= rank else 0) for i, n in enumerate(padded)]
-    most = doubt / 2 * 2.0**count
-    below = 0
-    for index, number in enumerate(ways):
-        below += number
-        if below > most:
-            return index
-    return 0
 
 
 def _student(values: Sequence[float], noise: float, doubt: float) -> tuple[float, float, float]:
@@ -127,31 +191,6 @@ def _student(values: Sequence[float], noise: float, doubt: float) -> tuple[float
     variance = (squares + _PRIOR_WEIGHT * usual) / freedom
     half = _quantile(freedom, doubt) * math.sqrt(variance / count)
     return mean, mean - half, mean + half
-
-
-def _between_processes(sittings: Sequence[Sequence[float]]) -> float:
-    """Standard error of a gain from what processes of one plan differ by.
-
-    What the sittings lie apart by, beyond what their rounds scatter, and what is usual.
-    """
-    centers = [fmean(sitting) for sitting in sittings if len(sitting) > 1]
-    freedom, excess = len(centers) - 1, 0.0
-    if freedom > 0:
-        within = fmean(_error(sitting) ** 2 for sitting in sittings if len(sitting) > 1)
-        middle = fmean(centers)
-        apart = sum((center - middle) ** 2 for center in centers) / freedom
-        excess = max(0.0, apart - within)
-    usual = 2 * PROCESS_NOISE**2
-    variance = (_PROCESS_WEIGHT * usual + max(0, freedom) * excess) / (
-        _PROCESS_WEIGHT + max(0, freedom)
-    )
-    return math.sqrt(variance / max(1, len(centers)))
-
-
-def _error(values: Sequence[float]) -> float:
-    mean = fmean(values)
-    squares = sum((value - mean) ** 2 for value in values)
-    return math.sqrt(squares / (len(values) - 1) / len(values))
 
 
 def _quantile(freedom: float, doubt: float) -> float:
@@ -184,7 +223,7 @@ class Contender:
 
     ``believed`` is what the study thinks of it: mean and standard deviation. ``sittings``
     holds for each round which processes took their turns in it; empty where each round
-    had processes of its own.
+    had processes of its own. ``warmup_steps`` of a process were seen to get faster.
     """
 
     role: Role
@@ -193,6 +232,7 @@ class Contender:
     logs: list[float | None] = field(default_factory=list)
     sittings: list[int] = field(default_factory=list)
     out: str | None = None
+    warmup_steps: int = 0
 
     @property
     def measured(self) -> list[float]:
@@ -227,17 +267,19 @@ def gain_of(
     ]
     if not baseline.sittings:
         return gain_of_rounds([gain for _, gain in pairs], noise)
-    sittings = [[g for s, g in pairs if s == number] for number in dict(pairs)]
-    return gain_side_by_side(sittings, noise, doubt=doubt)
+    last = max((number or 0 for number, _ in pairs), default=-1)
+    blocks = [[g for s, g in pairs if s == number] for number in range(last + 1)]
+    return gain_side_by_side(blocks, noise, doubt=doubt)
 
 
 def doubt_each(rivals: Sequence[Contender]) -> float:
     """The doubt of one rival's interval, where the best of them is named for its gain.
 
-    The best of several that are alike is the luckiest one. A third of the doubt is what keeps
-    the gains that are falsely called below 3 % (benchmarks/aa.py, "A/A among 4").
+    The best of several that are alike is the luckiest one, in the first block: the others are
+    rounds of its own. Half of the doubt keeps the gains that are falsely called below 3 %
+    (benchmarks/aa.py, "A/A among 4").
     """
-    return DOUBT if len(rivals) < 2 else DOUBT / 3
+    return LOOK_DOUBT if len(rivals) < 2 else LOOK_DOUBT / 2
 
 
 def throughput_of(logs: Sequence[float], noise: float) -> Throughput:

@@ -107,8 +107,9 @@ class Findings:
     ``believed``: the confirmation has counted steps that others delayed, since it was asked to.
     ``cut_off`` is the trial that the end of the time has cut short. ``stand_in`` is the plan
     that is compared with where the baseline did not run; ``fallen`` are candidates that failed
-    in the confirmation. ``same_as_today`` counts the plans that are today's launch, as its ranks
-    show. ``compile_seconds`` is the longest that torch.compile has taken.
+    in the confirmation, ``unsettled`` those that still got faster or slower at its end.
+    ``same_as_today`` counts the plans that are today's launch, as its ranks show.
+    ``compile_seconds`` is the longest that torch.compile has taken.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -122,6 +123,7 @@ class Findings:
     delayed_turns: int = 0
     believed: bool = False
     samples_per_step: int | None = None
+    unsettled: list[Plan] = field(default_factory=list)
     compile_seconds: float = 0.0
     data: str | None = None
     cut_off: CutOff | None = None

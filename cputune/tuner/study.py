@@ -399,8 +399,12 @@ class TuningStudy:
             if rounds
             else "The study was interrupted; nothing was confirmed."
         )
+        if is_disturbed(self._findings):
+            self._findings.notes.append(
+                f"Nothing of it can be relied on: {how_disturbed(self._findings)}."
+            )
         try:
-            error.result = self._conclude()
+            error.result = self._concluded()
         except NoValidTrialError:
             error.result = None
         return error
@@ -596,6 +600,10 @@ class TuningStudy:
     def _conclude(self) -> Result:
         if is_disturbed(self._findings) and not self._shared:
             raise not_measurable(how_disturbed(self._findings), self._neighbours())
+        return self._concluded()
+
+    def _concluded(self) -> Result:
+        """What is known so far; of a disturbed study too, which says so."""
         return conclude(
             self._findings,
             facts=self._facts,

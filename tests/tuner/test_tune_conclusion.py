@@ -171,7 +171,7 @@ class TestConfirmed:
         result = ended(found(contender(0, *[1.0] * 8), *rivals, alive=True))
         assert result.best.plan == SECOND
 
-    @pytest.mark.parametrize(("rivals", "doubt"), [(1, 0.05), (2, 0.05 / 3)])
+    @pytest.mark.parametrize(("rivals", "doubt"), [(1, 0.03), (2, 0.03 / 2)])
     def test_one_of_several_that_lived_at_once_is_doubted_more(
         self, rivals: int, doubt: float
     ) -> None:

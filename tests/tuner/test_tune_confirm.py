@@ -273,7 +273,7 @@ def test_a_gain_is_settled_where_more_rounds_would_say_the_same(
 
 def test_of_several_rivals_each_has_half_the_doubt() -> None:
     rivals = contenders(1.0, 0.9)
-    assert [doubt_each(rivals[:1]), doubt_each(rivals)] == [0.05, 0.05 / 3]
+    assert [doubt_each(rivals[:1]), doubt_each(rivals)] == [0.03, 0.015]
 
 
 def test_a_speed_has_an_interval_after_one_round_too() -> None:

@@ -12,6 +12,7 @@ import cputune
 from cputune.plan import Plan
 from cputune.result import Result
 from cputune.steps import Crashed, OutOfMemory, Step
+from cputune.tuner.study import StudyInterrupted
 
 TODAY = SMALL.seconds(cputune.search_space(SMALL.facts, SMALL.workload).baseline)
 
@@ -88,3 +89,25 @@ def test_deaths_for_memory_teach_how_many_ranks_fit(fits: int) -> None:
     died = sum(trial.kind == "out of memory" for trial in result.trials)
     assert best / BIG.seconds(result.best.plan) > 0.95
     assert died <= 7
+
+
+def test_a_disturbed_study_that_is_interrupted_leaves_what_it_has_and_why() -> None:
+    class FakeBusy:
+        """Others delay every step, and the user has enough."""
+
+        taken = 0
+
+        def steps(self, plan: Plan) -> Iterator[Step]:
+            while True:
+                self.taken += 1
+                if self.taken > 60:
+                    raise KeyboardInterrupt
+                yield Step(seconds=SMALL.seconds(plan), samples=8, delayed_seconds=0.5)
+
+    with pytest.raises(StudyInterrupted) as caught:
+        cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeBusy())
+    result = caught.value.result
+    assert result is not None
+    assert result.disturbed
+    assert any("interrupted" in note for note in result.notes)
+    assert any("Nothing of it can be relied on: other processes" in n for n in result.notes)
