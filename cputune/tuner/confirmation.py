@@ -250,9 +250,21 @@ class _Match:
                 for rival in self._rivals:
                     if rival is not leader and rival.out is None:
                         rival.out = SLOWER
-        row = (self._baseline, *self._between, leader)
-        if found:
-            self._measuring.findings.worth = worths(found, row, self._noise)
+        whole = self._gain(leader)
+        if found and leader.out is None and whole is not None:
+            row = (self._baseline, *self._between, leader)
+            each = worths(found, row, self._noise)
+            product = math.fsum(math.log(one.speedup.ratio) for one in each)
+            findings = self._measuring.findings
+            if whole.low <= product <= whole.high:
+                findings.worth = each
+            else:
+                findings.notes.append(
+                    "What each change is worth is not separable: their product is "
+                    f"{math.exp(product):.2f}, and together they are worth "
+                    f"{math.exp(whole.mean):.2f} ({math.exp(whole.low):.2f} to "
+                    f"{math.exp(whole.high):.2f})."
+                )
 
     def _is_answered(self, leader: Contender, blocks: int) -> bool:
         """Whether no more is asked: there is an answer, none can be had, or it takes too long."""

@@ -386,3 +386,18 @@ def test_a_rival_that_still_warms_up_is_waited_for_or_said_to_be_so() -> None:
     base, rivals, _ = confirmed(FakeLivingRunner(steps))
     assert max(one.warmup_steps for one in (base, *rivals)) >= 12
     assert ratio(base, rivals[0]) > 1.0, "after 12 steps it was slower, in the end it is not"
+
+
+def test_worths_that_do_not_multiply_to_the_whole_are_not_told() -> None:
+    lives = [0] * 3
+
+    def steps(number: int) -> Iterator[Step]:
+        lives[number] += 1
+        slow = number == 1 and lives[1] == 2  # in the second block the leader is another
+        while True:
+            yield Step(seconds=(1.0, 1.4 if slow else 0.5, 0.9)[number], samples=8)
+
+    runner = FakeLivingRunner(steps)
+    _, _, findings = confirmed(runner, way=way(2, 1))
+    assert findings.worth == ()
+    assert any("not separable" in note for note in findings.notes)
