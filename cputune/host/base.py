@@ -47,13 +47,14 @@ class Process:
     """A running process other than ours, and no thread of the kernel.
 
     ``cpu_share`` is the CPU time it used since the processes were last asked for: 1.0 is
-    one CPU. None where there is no earlier answer, or no permission.
+    one CPU. None where there is no earlier answer, or no permission. ``user`` is whose it is.
     """
 
     pid: int
     name: str
     cpus: tuple[int, ...]
     cpu_share: float | None = None
+    user: str | None = None
 
 
 class Host:

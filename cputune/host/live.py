@@ -19,7 +19,7 @@ from cputune.host.interpreter import other_interpreter, training_interpreter
 SHORTEST_LOOK_SECONDS = 0.1
 """The kernel counts the CPU time of processes in hundredths of a second."""
 
-_PROCESS_FACTS = ["pid", "name", "memory_info", "cpu_percent"]
+_PROCESS_FACTS = ["pid", "name", "memory_info", "cpu_percent", "username"]
 if sys.platform == "linux":
     _PROCESS_FACTS.append("cpu_affinity")
 
@@ -149,6 +149,7 @@ class LiveHost(Host):
                     name=told["name"] or "",
                     cpus=tuple(sorted(told.get("cpu_affinity") or ())),
                     cpu_share=None if share is None else share / 100,
+                    user=told.get("username"),
                 )
             )
         self._looked_seconds = time.monotonic()
