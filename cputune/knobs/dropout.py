@@ -60,7 +60,7 @@ DROPOUT = Knob(
             expected=lambda plan, local_rank: _in_torch(plan).get("dropout"),
         ),
     ),
-    words=lambda plan: "dropout of bytes" if _in_torch(plan) else None,
+    words=lambda plan: "dropout masks of random bytes" if _in_torch(plan) else None,
     effect=Effect(
         own=0.15,
         within={"layout": 0.1, "precision": 0.1},

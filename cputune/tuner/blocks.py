@@ -162,10 +162,10 @@ MOST_VOIDED, MORE_ROUNDS = 4, 2
 and each time with so many more: what is left of a warm-up is harder to see."""
 
 MOST_ROUNDS = 50
-"""The delayed ones too."""
+"""Rounds in all, counted with those in which other processes delayed a step."""
 
 GIVEN_UP = 12
-"""After so many rounds it is over where hardly one was quiet."""
+"""Rounds after which the comparison ends, where other processes delayed nearly all of them."""
 
 
 @contextmanager

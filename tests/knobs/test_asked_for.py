@@ -114,7 +114,7 @@ class TestWhereItLives:
 
 class TestTheWayIntoAScript:
     def test_it_stands_in_the_plan_its_words_and_its_file(self) -> None:
-        assert MASKS.describe() == "1 × 1 threads, fp32, dropout of bytes"
+        assert MASKS.describe() == "1 × 1 threads, fp32, dropout masks of random bytes"
         assert PRODUCTS.describe() == "1 × 1 threads, fp32, products in bf16"
         assert Plan.from_json(json.loads(json.dumps(MASKS.to_json()))) == MASKS
 

@@ -27,11 +27,6 @@ from cputune.stack.tables import (
 from cputune.stack.uses import ccl_refusals, ccl_use, ipex_use, oneccl_module
 from cputune.stack.ways import both_ways, way_out
 
-IPEX_SOURCES = (
-    "intel/intel-extension-for-pytorch#811, intel/intel-extension-for-pytorch#313, "
-    "intel/intel-extension-for-pytorch#317, intel/intel-extension-for-pytorch#778"
-)
-
 
 @check("ipex-torch-mismatch", Severity.ERROR)
 def ipex_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
@@ -53,8 +48,7 @@ def ipex_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
     said = fit.ipex_torch(load(), versions)
     if said is None or (versions.torch is not None and not load().ipex_for(versions.torch)):
         return
-    remedy, command = both_ways(versions)
-    yield ipex_torch_mismatch.finding(said + _on_import(versions), remedy=remedy, command=command)
+    yield from _misfit(ipex_torch_mismatch, said + _on_import(versions), versions)
 
 
 @check("ipex-ended", Severity.ERROR)
@@ -81,8 +75,16 @@ def ipex_ended(facts: HostFacts) -> Iterator[Finding]:
         f"intel_extension_for_pytorch {versions.ipex} beside torch {versions.torch}; "
         f"the last IPEX for CPUs is {last}, for torch {last.major}.{last.minor}"
     )
-    remedy, command = both_ways(versions)
-    yield ipex_ended.finding(evidence + _on_import(versions), remedy=remedy, command=command)
+    yield from _misfit(ipex_ended, evidence + _on_import(versions), versions)
+
+
+def _misfit(
+    asking: Check, said: str | None, versions: Versions, severity: Severity | None = None
+) -> Iterator[Finding]:
+    """The finding of versions that do not fit, with the way to some that do."""
+    if said is not None:
+        remedy, command = both_ways(versions)
+        yield asking.finding(said, severity=severity, remedy=remedy, command=command)
 
 
 def _on_import(versions: Versions) -> str:
@@ -113,8 +115,7 @@ def oneccl_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
         return
     rows = load().bindings_for(versions.torch)
     fits = f"; oneccl_bind_pt {rows[0].version} fits" if rows else "; no bindings exist for it"
-    remedy, command = both_ways(versions)
-    yield oneccl_torch_mismatch.finding(said + fits, remedy=remedy, command=command)
+    yield from _misfit(oneccl_torch_mismatch, said + fits, versions)
 
 
 @check("transformers-torch", Severity.ERROR)
@@ -137,13 +138,7 @@ def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
         return
     needs = load().transformers.needs_of(versions.transformers)
     runs = needs is not None and satisfies(versions.torch, needs.torch_at_run_time)
-    remedy, command = both_ways(versions)
-    yield transformers_torch.finding(
-        said,
-        severity=Severity.WARNING if runs else Severity.ERROR,
-        remedy=remedy,
-        command=command,
-    )
+    yield from _misfit(transformers_torch, said, versions, Severity.WARNING if runs else None)
 
 
 @check("transformers-accelerate", Severity.ERROR)
@@ -160,10 +155,9 @@ def transformers_accelerate(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pypi.org/project/transformers/
     """
     versions = versions_of(facts)
-    said = fit.transformers_accelerate(load(), versions)
-    if said is not None:
-        remedy, command = both_ways(versions)
-        yield transformers_accelerate.finding(said, remedy=remedy, command=command)
+    yield from _misfit(
+        transformers_accelerate, fit.transformers_accelerate(load(), versions), versions
+    )
 
 
 @check("trainer-arguments", Severity.WARNING)
@@ -181,10 +175,7 @@ def trainer_arguments(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/transformers#40818, huggingface/trl#4098
     """
     versions = versions_of(facts)
-    said = fit.trainer_arguments(load(), versions)
-    if said is not None:
-        remedy, command = both_ways(versions)
-        yield trainer_arguments.finding(said, remedy=remedy, command=command)
+    yield from _misfit(trainer_arguments, fit.trainer_arguments(load(), versions), versions)
 
 
 @check("pair-does-not-train", Severity.ERROR)
@@ -204,10 +195,7 @@ def pair_does_not_train(facts: HostFacts) -> Iterator[Finding]:
     Source: cputune/stack/pairs.json, made by benchmarks/pairs.py; huggingface/transformers#34699
     """
     versions = versions_of(facts)
-    said = fit.trained(load(), versions)
-    if said is not None:
-        remedy, command = both_ways(versions)
-        yield pair_does_not_train.finding(said, remedy=remedy, command=command)
+    yield from _misfit(pair_does_not_train, fit.trained(load(), versions), versions)
 
 
 @check("requirement-unmet", Severity.ERROR)
@@ -267,10 +255,7 @@ def accelerate_torch(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pypi.org/project/accelerate/
     """
     versions = versions_of(facts)
-    said = fit.accelerate_torch(load(), versions)
-    if said is not None:
-        remedy, command = both_ways(versions)
-        yield accelerate_torch.finding(said, remedy=remedy, command=command)
+    yield from _misfit(accelerate_torch, fit.accelerate_torch(load(), versions), versions)
 
 
 @check("numpy-too-new", Severity.ERROR)
