@@ -23,6 +23,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,7 @@ from pathlib import Path
 
 import cputune
 from cputune.plan import Plan
+from cputune.ranks.failure import last_words
 from cputune.result import Measured, Result
 
 HERE = Path(__file__).resolve().parent.parent
@@ -308,6 +311,7 @@ def launched(result: Result, ranks: int, work: Path, place: Path) -> str:
     wrong = [c for c in verdict.checks if c.state == "failed" and c.name != "throughput"]
     if wrong:
         return f"✗ {wrong[0].name}: {wrong[0].detail[:100]}"
+    shutil.rmtree(work / "trained", ignore_errors=True)  # no run goes on with another's
     ended = run(["bash", script], work, 600, place)
     return "✓" if ended.returncode == 0 else f"verified; ✗ {last_line(ended)}"
 
@@ -332,9 +336,10 @@ def run(
 
 def last_line(ended: subprocess.CompletedProcess[str]) -> str:
     """What a command that failed said: its error, else its last line."""
-    lines = [line for line in ended.stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error: ")]
-    return ((errors or lines or ["nothing"])[-1]).replace("|", "/")[:160]
+    told = re.findall(r"^(?:error|hint): .*", ended.stderr, re.MULTILINE)
+    words = last_words(ended.stderr)
+    said = " ".join(told) or f"{words['kind']}: {words['text']}"
+    return f"exit status {ended.returncode}: {said}".replace("|", "/")[:300]
 
 
 def write(lines: Sequence[str]) -> None:
