@@ -3,7 +3,7 @@
     python benchmarks/peers.py [cputune.json] [--minutes 5.5]
 
 Reads what `cputune tune` has found for a recipe, emits its torchrun.sh, and starts beside it: the
-launch as found, bf16 by hand, torch's own `run_cpu`, torchrun, `accelerate launch`, and `ipexrun`
+launch as found, bf16 by hand, tcmalloc preloaded by hand, torch's own `run_cpu`, torchrun, `accelerate launch`, and `ipexrun`
 where it is installed. All are alive at once and take three steps in turn (the first of them does
 not count), so that each round compares all of them. Prints a Markdown table: samples per second
 (median), and how much faster the tuned launch is, with the 95 % interval over rounds.
@@ -83,8 +83,16 @@ def launches(facts: HostFacts, result: Result) -> Iterator[tuple[str, list[str],
         yield "python --bf16", ["python", *train(1, *fast)], 1
     xeon = ["python", "-m", "torch.backends.xeon.run_cpu", "--ninstances", "1"]
     yield f"run_cpu{said}", [*xeon, *train(1, *fast)], 1
-    if facts.library("tcmalloc") is not None:
-        words = [*xeon, "--enable-tcmalloc", *train(1, *fast)]
+    tcmalloc = facts.library("tcmalloc")
+    if tcmalloc is not None:
+        words = ["env", f"LD_PRELOAD={tcmalloc.path}", "python", *train(1, *fast)]
+        yield f"LD_PRELOAD=tcmalloc python{said}", words, 1
+        # It looks for libtcmalloc.so in CONDA_PREFIX first, and not for Debian's _minimal.so.4.
+        place = Path("conda/lib")
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "libtcmalloc.so").symlink_to(tcmalloc.path)
+        found = ["env", f"CONDA_PREFIX={place.parent.resolve()}"]
+        words = [*found, *xeon, "--enable-tcmalloc", *train(1, *fast)]
         yield f"run_cpu --enable-tcmalloc{said}", words, 1
     ranks = max(2, len(facts.topology.numa_nodes))
     if batch % ranks == 0 and ranks <= len(facts.topology.allowed_cores):
