@@ -3,10 +3,11 @@
     python benchmarks/peers.py [cputune.json] [--minutes 5.5]
 
 Reads what `cputune tune` has found for a recipe, emits its torchrun.sh, and starts beside it: the
-launch as found, bf16 by hand, tcmalloc preloaded by hand, torch's own `run_cpu`, torchrun, `accelerate launch`, and `ipexrun`
-where it is installed. All are alive at once and take three steps in turn (the first of them does
-not count), so that each round compares all of them. Prints a Markdown table: samples per second
-(median), and how much faster the tuned launch is, with the 95 % interval over rounds.
+launch as found, bf16 by hand, tcmalloc preloaded by hand, torch's own `run_cpu`, torchrun,
+`accelerate launch`, and `ipexrun` where it is installed. All are alive at once and take three
+steps in turn (the first of them does not count), so that each round compares all of them. Prints a
+Markdown table: samples per second (median), and how much faster the tuned launch is, with the 95 %
+interval over rounds.
 
 Needs a quiet machine, and about 1 GiB of memory for each process. Start-up takes ten seconds a
 launch; the rest of the time is measured.

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 MULTIPLE = 8
-"""Of columns that are left, so that rows of scores are whole vectors; 16 or 64 leave more padding."""
+"""Of columns that are left, so that scores fill whole vectors; 16 or 64 leave more padding."""
 
 IGNORED = -100
 """The label that torch's losses pass over."""
