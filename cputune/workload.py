@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from cputune.documents import plain, record_of
+from cputune.equivalence import Training
 from cputune.errors import RecipeError, UsageError
 from cputune.hidden import HIDDEN, hide_arguments, without_secrets
 from cputune.host import read_document
@@ -155,6 +156,8 @@ class Workload:
             script has not shown it yet.
         batch_per_rank: the guides' way instead: every rank takes this many samples,
             so that the global batch grows with the ranks.
+        training: what its launch as typed was seen to train in its first steps; None while nobody
+            has looked.
     """
 
     name: str
@@ -178,6 +181,7 @@ class Workload:
     epochs: Annotated[float, Meta(gt=0)] | None = None
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
+    training: Training | None = None
 
     def __post_init__(self) -> None:
         if self.recipe is None and not self.argv:
@@ -254,6 +258,10 @@ class Workload:
                 f"{world_size} ranks"
             )
         return self.global_batch_size // world_size
+
+    def keeps(self, typed: Training) -> bool:
+        """Whether plans take the samples of the launch as typed: another batch may be asked for."""
+        return self.batch_per_rank is None and self.global_batch_size == typed.batch
 
     def secret_of(self, word: str) -> tuple[str, str] | None:
         """The variable that a word of argv ends in, after what stands before it."""

@@ -81,6 +81,8 @@ def carried(
         batch_per_rank=workload.batch_per_rank,
         torch=in_torch,
         typed_ranks=workload.launch_ranks,
+        loader=0 if workload.training is None else workload.training.loader,
+        find_unused=workload.training is not None and workload.training.unused,
     )
     flags: tuple[str, ...] = ()
     if workload.takes_flags or (by_flags and never_run):

@@ -15,6 +15,7 @@ from cputune.carrier.interface import (
     link_with,
     loopback_name,
 )
+from cputune.documents import plain
 from cputune.emitters import header
 from cputune.emitters.command import (
     companions,
@@ -212,6 +213,8 @@ def promise(
     said.update(scale_promise(result, plan, workload))
     if workload.recipe is not None:
         said["sequence_length"] = workload.recipe.sequence_length
+    if workload.training is not None and workload.keeps(workload.training):
+        said["training"] = plain(workload.training)
     said["words"] = promised_words(workload, command)
     return said
 

@@ -79,7 +79,9 @@ def install() -> Meter:
     meter.facts["ipex"] = False
     carried: list[tuple[str, Patch]] = []
     if force:
-        carried = Carrier(Force(**json.loads(force)), meter.refuse).patches()
+        plan = Force(**json.loads(force))
+        meter.first.dropout_off = "dropout" not in plan.torch  # its masks are to be seen
+        carried = Carrier(plan, meter.refuse).patches()
         cutter = getattr(sys.modules.get("cputune_padding"), "CUTTER", None)
         if cutter is not None:
             cutter.on_asked = meter.resume
@@ -91,6 +93,7 @@ def install() -> Meter:
             *lightning_hooks.patches(meter, scratch),
             *loops.torch_patches(meter, scratch),
             *([] if scratch is None else _led_elsewhere(scratch)),
+            *meter.first.patches(),
             ("torch.utils.data.dataloader", lambda module: _time_loading(module, meter)),
             ("torch._dynamo.callback", lambda module: _time_compiling(module, meter)),
             ("intel_extension_for_pytorch", lambda module: _note_ipex(module, meter)),

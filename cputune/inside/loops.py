@@ -95,7 +95,7 @@ class _PreparedLoop(Loop):
 
     def __init__(self, meter: Meter) -> None:
         super().__init__(meter, "accelerate")
-        self.batch_seen = False
+        self.prepared: list[tuple[Any, Any]] = []
 
     @property
     def idle(self) -> bool:
@@ -121,6 +121,8 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
     def backward(self: Any, loss: Any, **kwargs: Any) -> Any:
         done = original_backward(self, loss, **kwargs)
         if not loop.idle:
+            if meter.steps == 0 and meter.backwards == 0:
+                _see_batch(self, loop, meter)
             loop.backward(loss)
         return done
 
@@ -134,9 +136,8 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
     @functools.wraps(original_loader)
     def prepare_data_loader(self: Any, data_loader: Any, *args: Any, **kwargs: Any) -> Any:
         prepared = original_loader(self, data_loader, *args, **kwargs)
-        if not loop.idle and not loop.batch_seen and "Trainer" not in meter.seen:
-            loop.batch_seen = True
-            _see_batch(self, data_loader, meter)
+        if not loop.idle and "Trainer" not in meter.seen:
+            loop.prepared.append((prepared, data_loader))
         return prepared
 
     cls.__init__, cls.backward = init, backward
@@ -146,14 +147,23 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
             setattr(cls, name, lambda self, *args, **kwargs: None)
 
 
-def _see_batch(accelerator: Any, loader: Any, meter: Meter) -> None:
-    """The batch of the first loader that is prepared, the one that is trained on."""
+def _see_batch(accelerator: Any, loop: _PreparedLoop, meter: Meter) -> None:
+    """The batch of the loader that is trained on: the one whose batch goes backward first."""
+    trained = accelerator.gradient_state.active_dataloader
+    places = [place for place, (one, _) in enumerate(loop.prepared) if one is trained]
+    if not places:
+        return
+    meter.first.facts["loader"] = places[0]
+    prepared, loader = loop.prepared[places[0]]
     batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(batch, int):
         return
     if getattr(accelerator, "split_batches", False):
         batch //= accelerator.num_processes
     meter.facts["batch"] = batch
+    epoch = samples_of(prepared)
+    if epoch is not None:
+        meter.first.facts["epoch_steps"] = -(-epoch // accelerator.gradient_accumulation_steps)
     data = getattr(loader, "dataset", None)
     meter.facts["dataset"] = type(data).__name__
     meter.facts["dataset_samples"] = samples_of(data)

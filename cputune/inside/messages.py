@@ -133,12 +133,33 @@ class StateMessage(RankState):
     event: Literal["state"]
 
 
+class Trained(TypedDict, total=False):
+    """What a rank trains in a step; see ``first_steps``. From ``gradient`` on of the first alone.
+
+    ``rates``: learning rates by group. ``samples``: a digest; None where they have no numbers.
+    ``steps``: to the end, ``epoch_steps``: of a pass over the data. ``cadence``: when it evaluates
+    and saves, as a word or in steps, or as a share of all.
+    """
+
+    rates: list[float]
+    samples: int | None
+    gradient: float | None
+    drawn: bool
+    content: float
+    optimizer: dict[str, Any]
+    unused: bool
+    loader: int
+    steps: int
+    epoch_steps: int
+    cadence: dict[str, str | float]
+
+
 class StepMessage(TypedDict):
     """One optimizer step of this rank; ``number`` counts from 1.
 
     ``delayed`` are the seconds that its most delayed thread waited for a CPU because of
     other processes, ``waited`` those that the script waited for a batch, ``compiled`` those
-    in which torch.compile compiled.
+    in which torch.compile compiled; ``trained``: of the first steps.
     """
 
     event: Literal["step"]
@@ -149,6 +170,7 @@ class StepMessage(TypedDict):
     delayed: float
     waited: float
     compiled: float
+    trained: Trained | None
 
 
 class Profiled(TypedDict):

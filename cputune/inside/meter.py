@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, PROFILE_VARIABLE, padding, state
+from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import Framework, RankState, Speaker
 from cputune.inside.where_time_goes import StepProfiler
 
@@ -38,6 +39,7 @@ class Meter:
 
     def __init__(self, speaker: Speaker) -> None:
         self.speaker = speaker
+        self.first = FirstSteps()
         self.framework: Framework | None = None
         self.seen: set[str] = set()
         self.facts: RankState = {}
@@ -65,6 +67,7 @@ class Meter:
                 self._delay = Delay()
                 self.speaker.say({"event": "note", "text": "training starts"})
             self.framework = framework
+            self.first.begin()
             self._start_lap()
 
     def watch(self, model: Any) -> None:
@@ -81,6 +84,7 @@ class Meter:
             self._tokens = [
                 a + b for a, b in zip(self._tokens, padding.counted(batch), strict=True)
             ]
+        self.first.batch(batch)
         return samples_in(batch)
 
     def micro_step(self, samples: int, loss: Any) -> None:
@@ -88,6 +92,7 @@ class Meter:
         if self.backwards == 0:
             self.refuse_a_child()
         self.backwards += 1
+        self.first.trained()
         self._samples += samples
         if loss is not None:
             self._losses.append(loss)
@@ -139,6 +144,7 @@ class Meter:
                 "delayed": delayed,
                 "waited": self.waited,
                 "compiled": self.compiled,
+                "trained": self.first.step(optimizer),
             }
         )
         self._samples = 0

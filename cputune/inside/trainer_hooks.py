@@ -42,6 +42,7 @@ def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> N
     def post_init(self: Any) -> None:
         if not hasattr(self, "_cputune_asked"):
             self._cputune_asked = (self.max_steps, self.num_train_epochs)
+            self._cputune_cadence = _cadence(self)
             # Every parser that makes flags of these arguments (HfArgumentParser, TRL's own)
             # knows all their names.
             self._cputune_parsed = meter.flags >= {f.name for f in fields(self) if f.init}
@@ -49,6 +50,17 @@ def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> N
         original(self)
 
     cls.__post_init__ = post_init
+
+
+def _cadence(args: Any) -> dict[str, str | float]:
+    """When a script evaluates and saves, before a trial lets it do neither."""
+    found: dict[str, str | float] = {}
+    for what, own in (("evaluation", "eval"), ("saving", "save")):
+        strategy = getattr(args, f"{own}_strategy", getattr(args, "evaluation_strategy", "no"))
+        word = str(getattr(strategy, "value", strategy))
+        steps = getattr(args, f"{own}_steps", None) or args.logging_steps
+        found[what] = float(steps) if word == "steps" else word
+    return found
 
 
 def _quiet(args: Any, scratch: str | None) -> None:
@@ -107,6 +119,8 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
             facts["steps_to_end"] = steps if steps > 0 else _asked_steps(self, 0)
             if steps <= 0:
                 facts["epochs"] = epochs
+        meter.first.facts["steps"] = _asked_steps(self, ENDLESS)
+        meter.first.facts["cadence"] = getattr(arguments, "_cputune_cadence", {})
         meter.begin("trainer")
         original_train(self, None, *args, **kwargs)
         meter.end()

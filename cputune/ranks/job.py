@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from cputune.inside.messages import Ended, Profiled, Raised, RankMessage, RankState, StepMessage
+from cputune.equivalence import Training, training_of
+from cputune.inside.messages import (
+    Ended,
+    Profiled,
+    Raised,
+    RankMessage,
+    RankState,
+    StepMessage,
+    Trained,
+)
+from cputune.ranks.compare import global_batch
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import Exit, RankCommand
@@ -50,6 +60,7 @@ class Job:
         errors: exceptions that scripts raised, with the rank.
         refusals: why a rank could not run as asked.
         ends: scripts that came to their own end.
+        trained: what each rank told of its first steps.
         waits: the share of each step of each rank that it waited for its data.
         profiles: where the time of each rank went, where that was asked for.
         on_end: called once all of it has ended.
@@ -95,6 +106,7 @@ class Job:
         self.ends: list[Ended] = []
         self.profiles: dict[int, Profiled] = {}
         self.waits: list[float] = []
+        self.trained: dict[int, list[Trained]] = {}
 
     def start(
         self,
@@ -214,6 +226,20 @@ class Job:
         """What the ranks saw, in their order."""
         return tuple(self.states[rank] for rank in sorted(self.states))
 
+    def training(self) -> Training | None:
+        """What all ranks train together, by what they told of their first steps."""
+        states = self.observed
+        if len(self.trained) < self._world or len(states) < self._world:
+            return None
+        rounded = any(state.get("products_rounded") for state in states)
+        return training_of(
+            [self.trained[rank] for rank in sorted(self.trained)],
+            dtype="bfloat16" if rounded else states[0].get("dtype"),
+            losses=[steps[0].loss for steps in self.ranks.values() if steps],
+            batch=global_batch(states),
+            data=states[0].get("dataset_samples"),
+        )
+
     def end(self) -> dict[str, str]:
         """End every process and all that they started; the tail of what each wrote."""
         if self._ended:
@@ -261,6 +287,8 @@ class Job:
             step = of_rank(message)
             self.waits.append(float(message.get("waited") or 0.0) / max(step.seconds, 1e-9))
             self.ranks.setdefault(rank, []).append(step)
+            if told := message.get("trained"):
+                self.trained.setdefault(rank, []).append(told)
             return self._gather.add(rank, int(message["number"]), step)
         if message["event"] == "state":
             message["local_rank"] = rank

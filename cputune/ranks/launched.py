@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cputune.equivalence import Training
 from cputune.host import Command
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE
 from cputune.inside.messages import RankState
@@ -45,6 +46,7 @@ class Launched:
     Attributes:
         ranks: what each rank has told, in order.
         steps: the steps of the whole job.
+        training: what its first steps train; None where not every rank has told it.
         returncode: the first that was not 0, else 0; None where the launch had to be
             ended, after the last step that was asked for (``enough``) or at its time limit.
         output: the tail of what it wrote.
@@ -52,6 +54,7 @@ class Launched:
 
     ranks: tuple[Rank, ...]
     steps: tuple[Step, ...] = ()
+    training: Training | None = None
     returncode: int | None
     enough: bool
     timed_out: bool
@@ -119,6 +122,7 @@ def observe(
         return Launched(
             ranks=_ranks(job),
             steps=tuple(whole),
+            training=job.training(),
             returncode=next((code for code in codes if code), 0) if over else None,
             enough=enough,
             timed_out=not over and not enough,

@@ -22,9 +22,11 @@ from typing import Any
 from cputune.carrier import environment
 from cputune.carrier.command import Carried, carried, trial_command
 from cputune.emitters.format import EmittedFile
+from cputune.equivalence import equivalent
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
 from cputune.inside.carry import Force
+from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
 from cputune.inside.where_time_goes import SETTLED
 from cputune.knobs.optimizer import optimizer_of
@@ -123,12 +125,17 @@ class ProcessRunner:
         job = self._job
         assert job is not None
         try:
-            yield from job.steps(
-                lambda states: self._check(plan, states),
-                self.workload.name,
-                self._patience,
-                self._seconds_left,
-            )
+            for number, step in enumerate(
+                job.steps(
+                    lambda states: self._check(plan, states),
+                    self.workload.name,
+                    self._patience,
+                    self._seconds_left,
+                )
+            ):
+                if number < LOOKED_AT:
+                    self._compare_training(plan, job)
+                yield step
         except TrialError as error:  # a script may print its arguments as it fails
             if isinstance(error, HostLost) and self._hosts is not None:
                 self._hosts.lost[error.name] = error
@@ -375,6 +382,18 @@ class ProcessRunner:
             samples_to_end=samples_to_end(states) if self._is_today(plan) else None,
             epochs=first.get("epochs") if self._is_today(plan) else None,
         )
+
+    def _compare_training(self, plan: Plan, job: Job) -> None:
+        """Keep what today's launch trains; raise Infeasible where a plan trains something else."""
+        seen, typed = job.training(), self.workload.training
+        if seen is None:
+            return
+        if plan.as_found:
+            self.workload = replace(self.workload, training=seen)
+        elif typed is not None and self.workload.keeps(typed):
+            verdict = equivalent(typed, seen)
+            if not verdict.same:
+                raise Infeasible("it does not train the same: " + "; ".join(verdict.differs))
 
     def _hub_offline(self) -> bool:
         if self._offline is None:

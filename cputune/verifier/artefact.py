@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cputune.documents import parse
+from cputune.documents import parse, record_of
 from cputune.emitters import FORMATS
 from cputune.emitters.job import placed_on
+from cputune.equivalence import Training
 from cputune.errors import ResultError, UsageError
 from cputune.host import read_document
 from cputune.plan import Plan
@@ -142,8 +144,13 @@ def expectation(artefact: Artefact, result_path: Path | None, base: Expected) ->
         environment = {**result.workload.variables, **plan.environment()}
         if result.workload.recipe is not None:
             length = result.workload.recipe.sequence_length
+    training = None
+    if "training" in said:
+        with contextlib.suppress(ValueError):
+            training = record_of(Training, said["training"])
     return replace(
         base,
+        training=training,
         plan=plan,
         samples_per_second=promised,
         global_batch_size=batch if isinstance(batch, int) else None,

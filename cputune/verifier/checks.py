@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
+from cputune.equivalence import Training, equivalent
 from cputune.figures import figure
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
@@ -66,6 +67,8 @@ def outcomes(
     checks += _held("workload", seen_workload(expected, ranks), consumer)
     checks += _held("interpreter", seen_interpreter(interpreter, ranks), consumer)
     checks.append(loss(ranks, consumer))
+    if expected.training is not None and seen.training is not None:
+        checks.append(same_training(expected.training, seen.training, consumer))
     if expected.global_batch_size is not None:
         checks.append(batch(ranks, expected.global_batch_size, consumer))
     return tuple(checks)
@@ -193,6 +196,15 @@ def placed(rank: Rank, *, good: bool, wanted: str) -> Evidence:
     """The CPUs of one rank; ``wanted`` is said where they are not good."""
     seen = cpulist.render(cpus_of(rank))
     return Evidence(what="affinity", rank=rank.number, seen=seen, expected=seen if good else wanted)
+
+
+def same_training(typed: Training, launched: Training, consumer: str) -> Outcome:
+    """Whether the first steps train what those of the launch as typed do."""
+    verdict = equivalent(typed, launched)
+    evidence = tuple(Evidence(what="training", seen=sentence) for sentence in verdict.differs)
+    state: State = PASSED if verdict.same else FAILED
+    summary = verdict.summary if verdict.same else verdict.differs[0]
+    return _named("the same training", state, summary, consumer, evidence)
 
 
 def loss(ranks: Sequence[Rank], consumer: str) -> Outcome:

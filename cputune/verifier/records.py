@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
+from cputune.equivalence import Training
 from cputune.host import Host
 from cputune.plan import Plan
 from cputune.result import Throughput
@@ -108,6 +109,7 @@ class Expected:
     Attributes:
         plan: the plan that the artefact must reproduce; None where no result file is known.
         samples_per_second: the tuned figure; None where nothing was measured.
+        training: what the launch as typed trains; None where nobody has looked.
         global_batch_size: samples per optimizer step over all ranks, where that is fixed.
         sequence_length: tokens of a sample; None where that is not promised.
         words: the command line of a rank (``promised_words`` of the emitters); None as above.
@@ -122,6 +124,7 @@ class Expected:
 
     plan: Plan | None = None
     samples_per_second: Throughput | None = None
+    training: Training | None = None
     global_batch_size: int | None = None
     sequence_length: int | None = None
     words: tuple[str | None, ...] | None = None

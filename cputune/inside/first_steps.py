@@ -1,0 +1,255 @@
+"""What this rank trains in its first steps: what no plan may change.
+
+Of each: the learning rates with which the optimizer steps, and which samples it takes. Of the first
+also its gradient, before it is clipped, with dropout off, and whether anything else drew random
+numbers. ``cputune.equivalence`` compares what two launches tell.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+from cputune.inside.carry import Patch
+from cputune.inside.messages import Trained
+
+LOOKED_AT = 4
+"""Steps that are told: a schedule that runs twice as fast differs at the second."""
+
+_DROPOUTS = ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d",
+             "dropout3d")  # fmt: skip
+
+
+class FirstSteps:
+    """One per rank; the meter takes what it has seen when a step is told.
+
+    Attributes:
+        facts: of the training as a whole, told with the first step.
+        dropout_off: whether dropout does nothing just now.
+    """
+
+    def __init__(self, *, dropout_off: bool = True) -> None:
+        self.facts: Trained = {}
+        self.dropout_off = dropout_off
+        self._steps = 0
+        self._samples: int | None = 0
+        self._fetched: deque[int | None] = deque(maxlen=1024)
+        self._rates: list[float] | None = None
+        self._gradient: float | None = None
+        self._content = 0.0
+        self._drawn = False
+        self._random: int | None = None
+
+    def patches(self) -> list[tuple[str, Patch]]:
+        """What to do with torch's loaders, optimizers, dropouts and clipping."""
+        return [
+            ("torch.nn.functional", self._let_dropout_rest),
+            ("torch.utils.data.dataloader", self._watch_loaders),
+            ("torch.optim.optimizer", self._watch_optimizers),
+            ("torch", self._watch_clipping),
+        ]
+
+    def batch(self, batch: Any) -> None:
+        """A batch begins to be trained on."""
+        if self._steps == 0:
+            self._content += _content(batch)
+            self._random = _randomness()
+
+    def trained(self) -> None:
+        """A batch went forward and backward."""
+        if self._steps >= LOOKED_AT:
+            return
+        taken = self._fetched.popleft() if self._fetched else None
+        unknown = taken is None or self._samples is None
+        self._samples = None if unknown else (self._samples + taken) % (1 << 64)  # type: ignore
+        if self._steps == 0 and self._random is not None:
+            self._drawn = self._drawn or _randomness() != self._random
+
+    def begin(self) -> None:
+        """What was fetched so far was not trained on."""
+        if self._steps == 0:
+            self._fetched.clear()
+
+    def step(self, optimizer: Any) -> Trained | None:
+        """What is told of this step; None once enough was told."""
+        if self._steps >= LOOKED_AT:
+            return None
+        self._steps += 1
+        told: Trained = {"rates": self._rates or [], "samples": self._samples}
+        if self._steps == 1:
+            told.update(self.facts)
+            told["gradient"] = self._gradient
+            told["drawn"], told["content"] = self._drawn, self._content
+            told["optimizer"] = settings(optimizer)
+            self.dropout_off = False
+        self._samples, self._rates = 0, None
+        return told
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        if self._steps >= LOOKED_AT or self._rates is not None:
+            return
+        groups = optimizer.param_groups
+        self._rates = [float(group["lr"]) for group in groups if "lr" in group]
+        if self._steps == 0:
+            parameters = [one for group in groups for one in group["params"]]
+            self.facts["unused"] = any(one.grad is None for one in parameters if one.requires_grad)
+            if self._gradient is None:
+                self._gradient = norm_of(parameters)
+
+    def _watch_optimizers(self, module: ModuleType) -> None:
+        before = getattr(module, "register_optimizer_step_pre_hook", None)  # torch 2.0 and later
+        if before is not None:
+            before(self._before_step)
+
+    def _watch_clipping(self, module: ModuleType) -> None:
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            self._see_before(module.nn.utils, name)
+
+    def _see_before(self, module: ModuleType, name: str) -> None:
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._steps == 0 and self._gradient is None:
+                one = hasattr(parameters, "grad")
+                parameters = [parameters] if one else list(parameters)
+                self._gradient = norm_of(parameters)
+            return original(parameters, *args, **kwargs)
+
+        setattr(module, name, clip)
+
+    def _let_dropout_rest(self, module: ModuleType) -> None:
+        """Until the first step is over; what torch.compile compiles is left as it is."""
+        compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", lambda: False)
+
+        def resting(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def dropout(
+                input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+            ) -> Any:
+                if not compiling() and self.dropout_off:
+                    training = False
+                return original(input, p, training, inplace)
+
+            return dropout
+
+        for name in _DROPOUTS:
+            setattr(module, name, resting(getattr(module, name)))
+        attention = getattr(module, "scaled_dot_product_attention", None)
+        if attention is None:
+            return
+
+        @functools.wraps(attention)
+        def attend(
+            query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+            *args: Any, **kwargs: Any,
+        ) -> Any:  # fmt: skip
+            if not compiling() and self.dropout_off:
+                dropout_p = 0.0
+            return attention(query, key, value, attn_mask, dropout_p, *args, **kwargs)
+
+        module.scaled_dot_product_attention = attend  # type: ignore[attr-defined]
+
+    def _watch_loaders(self, module: ModuleType) -> None:
+        """Which samples each batch holds, in the order in which batches come."""
+        cls = module._BaseDataLoaderIter
+        asked, following = cls._next_index, cls.__next__
+
+        def next_index(iterator: Any) -> Any:
+            index = asked(iterator)
+            if self._steps < LOOKED_AT:
+                iterator.__dict__.setdefault("_cputune_asked", deque()).append(digest_of(index))
+            return index
+
+        @functools.wraps(following)
+        def next_batch(iterator: Any) -> Any:
+            batch = following(iterator)
+            waiting = iterator.__dict__.get("_cputune_asked")
+            if waiting:
+                self._fetched.append(waiting.popleft())
+            return batch
+
+        cls._next_index, cls.__next__ = next_index, next_batch
+
+
+def norm_of(parameters: Iterable[Any]) -> float | None:
+    """The norm of all gradients together, in fp64; None where there is none."""
+    torch = sys.modules["torch"]
+    squares = []
+    for one in parameters:
+        gradient = getattr(one, "grad", None)
+        if gradient is not None:
+            gradient = gradient.coalesce().values() if gradient.is_sparse else gradient
+            squares.append(float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2)
+    return float(sum(squares)) ** 0.5 if squares else None
+
+
+def settings(optimizer: Any) -> dict[str, Any]:
+    """The class of an optimizer and what its groups are set to, beside their learning rates."""
+    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+    how = {"params", "lr", "initial_lr", "fused", "foreach", "capturable", "differentiable"}
+    said: dict[str, Any] = {"class": type(inner).__name__}
+    for group in getattr(inner, "param_groups", ()):
+        for name, value in group.items():
+            plain = isinstance(value, (bool, int, float, str, tuple, list)) or value is None
+            if name not in how and plain:
+                found = said.setdefault(name, [])
+                if str(value) not in found:
+                    found.append(str(value))
+    return said
+
+
+def digest_of(index: Any) -> int | None:
+    """A number for a set of samples, whatever their order; None where they have no numbers.
+
+    The sum of each number's digest (the mixer of SplitMix64), so that those of ranks add up.
+    """
+    numbers = index if isinstance(index, (list, tuple)) else [index]
+    if not all(isinstance(one, int) or hasattr(one, "__index__") for one in numbers):
+        return None
+    return sum(_mixed(int(one)) for one in numbers) % (1 << 64)
+
+
+def _mixed(number: int) -> int:
+    mask = (1 << 64) - 1
+    number = (number + 1) * 0x9E3779B97F4A7C15 & mask
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & mask
+    number = (number ^ number >> 27) * 0x94D049BB133111EB & mask
+    return number ^ number >> 31
+
+
+def _content(batch: Any) -> float:
+    """The sum of what a batch holds, padding and ignored labels (-100) left out."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return 0.0
+    named = batch if isinstance(batch, Mapping) else {}
+    mask = named.get("attention_mask")
+    parts = named.values() if named else batch if isinstance(batch, (list, tuple)) else [batch]
+    total = 0.0
+    for part in parts:
+        if isinstance(part, torch.Tensor) and not part.is_complex():
+            held = part.detach().double()
+            if not part.is_floating_point():
+                held = held * (part != -100)
+            if mask is not None and getattr(mask, "shape", None) == part.shape:
+                held = held * (mask != 0)
+            total += float(held.sum())
+    return total
+
+
+def _randomness() -> int:
+    """Changes where anything draws random numbers."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    state: list[Any] = [random.getstate()]
+    if torch is not None:
+        state.append(torch.get_rng_state().numpy().tobytes())
+    if numpy is not None:
+        _, keys, position, *_ = numpy.random.get_state()
+        state.append((keys.tobytes(), position))
+    return hash(tuple(state))
