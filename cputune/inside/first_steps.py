@@ -51,7 +51,7 @@ class FirstSteps:
             ("torch.nn.functional", self._let_dropout_rest),
             ("torch.utils.data.dataloader", self._watch_loaders),
             ("torch.optim.optimizer", self._watch_optimizers),
-            ("torch", self._watch_clipping),
+            ("torch.nn.utils", self._watch_clipping),
         ]
 
     def batch(self, batch: Any) -> None:
@@ -108,7 +108,7 @@ class FirstSteps:
 
     def _watch_clipping(self, module: ModuleType) -> None:
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self._see_before(module.nn.utils, name)
+            self._see_before(module, name)
 
     def _see_before(self, module: ModuleType, name: str) -> None:
         original = getattr(module, name)
