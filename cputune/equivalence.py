@@ -30,8 +30,8 @@ RATE_TOLERANCE = 1e-6
 """Of learning rates, which are computed in fp64 from the same numbers."""
 
 DRAWN_FACTOR = 1.5
-"""Between two draws of the same distribution; a gradient that grows with the ranks is twice as
-large on two of them."""
+"""Between two draws of the same distribution, random numbers of the step or the like; a gradient
+that grows with the ranks is twice as large on two of them. Other samples say nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,7 @@ class Training:
         steps: to the end; None where the script does not say.
         epoch_steps: of one pass over the data.
         cadence: when it evaluates and saves, in words and samples.
+        shuffled: whether its framework shuffles several ranks by a seed of its own (Lightning).
         loader: which of the prepared loaders it trains on.
         unused: whether parameters have no gradient.
         data: samples of the data set.
@@ -72,6 +73,7 @@ class Training:
     steps: int | None = None
     epoch_steps: int | None = None
     cadence: Mapping[str, str] = field(default_factory=dict, hash=False)
+    shuffled: bool = False
     loader: int = 0
     unused: bool = False
     data: int | None = None
@@ -127,6 +129,7 @@ def training_of(
         steps=lead.get("steps"),
         epoch_steps=lead.get("epoch_steps"),
         cadence={what: _in_samples(when, batch) for what, when in lead.get("cadence", {}).items()},
+        shuffled=lead.get("shuffled", False),
         loader=lead.get("loader", 0),
         unused=any(one.get("unused") for one in first),
         data=data,
@@ -159,14 +162,15 @@ def equivalent(typed: Training, plan: Training) -> Verdict:
     if differs:
         return Verdict(differs=differs)
     agreed = ["learning rate"] if steps else []
-    agreed = (["samples"] if None not in typed.samples[:steps] else []) + agreed
+    if None not in typed.samples[:steps] and typed.shuffled == plan.shuffled:
+        agreed.insert(0, "samples")
     length = plan.steps or plan.epoch_steps
     words = [f"{length} steps" + ("" if plan.steps else " an epoch")] if length else []
     apart = _relative(typed.gradient, plan.gradient)
     if apart is not None:
-        agreed.append("gradient")
+        agreed += ["gradient"] if typed.shuffled == plan.shuffled else []
     same = " and ".join(filter(None, (", ".join(agreed[:-1]), *agreed[-1:])))
-    within = "" if apart is None else f" ({_power(apart)})"
+    within = f" ({_power(apart)})" if apart is not None and "gradient" in agreed else ""
     why = _why_drawn(typed, plan)
     words += [f"same {same}{within}"] if same else []
     words += [f"gradients are of other draws: {why}"] if why and apart is not None else []
@@ -187,8 +191,9 @@ def _of_samples(typed: Training, plan: Training) -> Iterator[str]:
     if typed.batch != plan.batch:
         yield f"a step takes {plan.batch} samples, as typed it takes {typed.batch}"
         return
+    reshuffled = typed.shuffled != plan.shuffled
     for number, (own, other) in enumerate(zip(typed.samples, plan.samples, strict=False), 1):
-        if None not in (own, other) and own != other:
+        if not reshuffled and None not in (own, other) and own != other:
             yield f"step {number} takes other samples than as typed"
             return
 
@@ -198,6 +203,8 @@ def _of_first_step(typed: Training, plan: Training) -> Iterator[str]:
         yield "each rank trains with a gradient of its own: they are not averaged"
     why = _why_drawn(typed, plan)
     allowed = DRAWN_FACTOR - 1 if why else max(_tolerance(typed), _tolerance(plan))
+    if typed.shuffled != plan.shuffled:
+        return
     for what, own, other in (
         ("gradient", typed.gradient, plan.gradient),
         ("loss", typed.loss, plan.loss),
@@ -235,6 +242,8 @@ def _why_drawn(typed: Training, plan: Training) -> str:
     """Why losses and gradients agree only as two draws do; empty where they must be equal."""
     if typed.drawn or plan.drawn:
         return "the step draws random numbers"
+    if typed.shuffled != plan.shuffled:
+        return "the data of several ranks are shuffled by another seed"
     if None in (*typed.samples[:1], *plan.samples[:1]):
         return "its samples have no numbers"
     if not _close(typed.content or 0.0, plan.content or 0.0):

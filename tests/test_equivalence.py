@@ -93,6 +93,14 @@ def test_a_launch_of_more_data_than_its_trial_has_is_held_against_its_optimizer_
     assert not equivalent(TYPED, replace(more, optimizer={})).same
 
 
+def test_samples_that_lightning_shuffles_by_another_seed_are_not_compared() -> None:
+    other = replace(TWO, samples=("x", "y", "z"), gradient=2.0, loss=3.0, shuffled=True)
+    assert equivalent(TYPED, other).summary == (
+        "225 steps, same learning rate, gradients are of other draws: "
+        "the data of several ranks are shuffled by another seed"
+    )
+
+
 def test_what_ranks_tell_is_put_together() -> None:
     def told(first: list[int], second: list[int], gradient: float) -> list[Trained]:
         return [

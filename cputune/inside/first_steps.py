@@ -90,7 +90,12 @@ class FirstSteps:
         self._samples, self._rates = 0, None
         return told
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not any(map(callable, (*args, *kwargs.values()))):  # a closure makes gradients itself
+            self.before_step(optimizer)
+
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step, and all gradients are there."""
         if self._steps >= LOOKED_AT or self._rates is not None:
             return
         groups = optimizer.param_groups

@@ -128,6 +128,9 @@ def _callback_class(base: type, meter: Meter) -> type:
             if self._loss is None:  # the first, where a batch has several
                 self._loss = loss.detach() * trainer.accumulate_grad_batches
 
+        def on_before_optimizer_step(self, trainer: Any, model: Any, optimizer: Any) -> None:
+            meter.first.before_step(optimizer)
+
         def on_train_batch_end(self, trainer: Any, model: Any, *args: Any) -> None:
             meter.micro_step(self._samples, self._loss)
             if trainer.global_step == self._stepped:
@@ -142,6 +145,8 @@ def _callback_class(base: type, meter: Meter) -> type:
 
 def _see_loader(trainer: Any, meter: Meter) -> None:
     loader, facts = trainer.train_dataloader, meter.facts
+    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    meter.first.facts["shuffled"] = bool(getattr(sampler, "shuffle", False))
     data = getattr(loader, "dataset", None)
     facts["dataset"] = type(data).__name__
     facts["dataset_samples"] = samples_of(data)

@@ -138,7 +138,8 @@ class Trained(TypedDict, total=False):
 
     ``rates``: learning rates by group. ``samples``: a digest; None where they have no numbers.
     ``steps``: to the end, ``epoch_steps``: of a pass over the data. ``cadence``: when it evaluates
-    and saves, as a word or in steps, or as a share of all.
+    and saves, as a word or in steps, or as a share of all. ``shuffled``: its framework shuffles
+    several ranks by a seed of its own.
     """
 
     rates: list[float]
@@ -149,6 +150,7 @@ class Trained(TypedDict, total=False):
     optimizer: dict[str, Any]
     unused: bool
     loader: int
+    shuffled: bool
     steps: int
     epoch_steps: int
     cadence: dict[str, str | float]
