@@ -63,6 +63,7 @@ _SUBCOMMANDS = {
     "recipes": ("recipes.command", "List the workloads that can be tuned on."),
     "completion": ("config.completion", "Print the completion script for bash, zsh or fish."),
 }
+_LINUX_ALONE = ("tune", "run", "verify")
 _HELP = ("help", "--help", "-h")
 
 
@@ -103,6 +104,12 @@ class _LazyGroup(click.Group):
             raise UsageError(
                 f"there is no command {args[0]!r}",
                 hint=f"cputune tune -- {args[0]}" if script else hint,
+            )
+        elsewhere = sys.platform != "linux" and not ctx.resilient_parsing
+        if elsewhere and args[0] in _LINUX_ALONE and not {"--help", "-h"} & set(args):
+            raise CannotError(
+                f"{args[0]} starts training processes, which cputune does on Linux alone",
+                hint="use WSL or a container; `doctor --root` and `emit --root` work here",
             )
         return super().resolve_command(ctx, args)
 

@@ -12,8 +12,9 @@ from types import FrameType
 UNTOUCHED = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGHUP: signal.SIG_DFL,
 }
+if hasattr(signal, "SIGHUP"):  # Windows has none
+    UNTOUCHED[signal.SIGHUP] = signal.SIG_DFL
 """The signals, and what Python does with them where nobody asks for something else."""
 
 _came = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import struct
 import subprocess
@@ -164,6 +163,8 @@ class LiveHost(Host):
         return None if stats is None else stats.f_frsize * stats.f_bavail
 
     def resource_limit(self, name: str) -> int | None:
+        import resource  # Windows has none
+
         soft, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
         return None if soft == resource.RLIM_INFINITY else soft
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import pwd
 import socket
 import struct
 import sys
@@ -45,6 +43,8 @@ def study_lock(study: Path) -> Iterator[None]:
 
 
 def _locked(path: Path, study: Path) -> int:
+    import fcntl  # Windows has none
+
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -135,5 +135,7 @@ def _peer(visitor: socket.socket) -> str:
     raw = visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     pid, user, _ = struct.unpack("3i", raw)
     with contextlib.suppress(KeyError):
+        import pwd  # Windows has none
+
         user = pwd.getpwuid(user).pw_name
     return f"process {pid or 'in another container'} of {user}"

@@ -12,7 +12,6 @@ import ctypes
 import math
 import os
 import re
-import resource
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -59,6 +58,8 @@ def read() -> RankState:
         for name, value in os.environ.items()
         if _VARIABLES.fullmatch(name) or name in asked
     }
+    import resource  # Windows has none
+
     state: RankState = {
         "pid": os.getpid(),
         "host": os.uname().nodename,

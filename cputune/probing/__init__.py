@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
+from cputune.errors import HostError
 from cputune.facts import HostFacts
 from cputune.host import Host, LiveHost
 from cputune.log import log
@@ -33,13 +35,23 @@ from cputune.probing.topology import read_memory, read_topology
 _LOG = log.getChild("probing")
 
 
+_SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
+
+
 def probe(host: Host | None = None) -> HostFacts:
     """Look at a machine: the live one, or the ``host`` that is given.
 
-    Never raises for what a machine does not tell: such facts are None, and
+    Raises HostError on a system that is not Linux, where it is the live one. Never raises for
+    what a machine does not tell: such facts are None, and
     ``HostFacts.unknown`` holds the reasons. Starts one child at most, for the version
     of mpirun. Imports no package that it looks at.
     """
+    if (host is None or host.live) and sys.platform != "linux":
+        raise HostError(
+            f"this machine runs {_SYSTEMS.get(sys.platform, sys.platform)}, and only Linux is "
+            "looked at",
+            hint="--root DIR takes a machine that `cputune doctor --record DIR` has recorded",
+        )
     look = Look(LiveHost() if host is None else host)
     trouble = look.host.trouble()
     if trouble is not None:
