@@ -233,6 +233,7 @@ class Result:
     ``price_per_hour`` is what one machine costs, in whatever currency.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
     nodes, as they were named; none where it was this machine alone.
+    ``kernel`` is the release of Linux that it ran on.
     ``interface`` is the network interface on which their ranks talked, where a plan names no
     other.
     """
@@ -241,6 +242,7 @@ class Result:
     host: Mapping[str, Any]
     hosts: tuple[HostName, ...] = ()
     interface: InterfaceName | None = None
+    kernel: Annotated[str, Meta(max_length=256)] | None = None
     places: tuple[Place, ...] = ()
     findings: tuple[Found, ...] | None = None
     versions: Mapping[str, str]

@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 from cputune.cli.output import tell
 from cputune.cli.settings import option
 from cputune.documents import parse, record_of
-from cputune.emitters.header import machine_difference, missing_cpus
+from cputune.emitters.header import changed_since, machine_difference, missing_cpus
 from cputune.errors import CputuneError, ResultError, UsageError
 from cputune.facts import HostFacts, Network
 from cputune.host import LiveHost, read_document
@@ -34,6 +34,7 @@ from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts, pa
 from cputune.remote.reach import Manner, Reach, find_reach
 from cputune.result import Result
 from cputune.script import read_typed, require_trainable
+from cputune.words import TUNE_AGAIN
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 DEFAULT_RESULT = Path("cputune.json")
@@ -328,6 +329,8 @@ def tuned(path: Path | None, facts: HostFacts, *, other_machine: bool) -> Result
         )
     if difference:
         say(f"the plan was measured on another machine: {difference}")
+    elif changes := changed_since(result, facts):
+        say(f"{'; '.join(changes)}: {TUNE_AGAIN}")
     return result
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cputune.cli.given import facts_or_none
 from cputune.cli.output import console, print_json, put, tell, verbosity
 from cputune.cli.settings import (
     ConfiguredCommand,
@@ -18,7 +19,7 @@ from cputune.cli.settings import (
     junit_option,
     option,
 )
-from cputune.errors import UsageError
+from cputune.errors import ResultError, UsageError
 from cputune.host import write_atomically
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ SIGNS: dict[State, tuple[str, str]] = {
 @option("--submit", is_flag=True, help="Hand the Slurm job to a cluster of other machines.")
 @option("--no-run", is_flag=True, help="Read the files only; start nothing.")
 @json_option
+@option("--markdown", is_flag=True, help="A table for a pull request or a job's summary.")
 @option(
     "--report",
     metavar="FILE",
@@ -90,6 +92,7 @@ def command(
     submit: bool,
     no_run: bool,
     as_json: bool,
+    markdown: bool,
     report: str | None,
     fail_if_slower: str | None,
     junit: str | None,
@@ -132,8 +135,12 @@ def command(
     document = to_document(verdicts)
     if as_json:
         print_json(document)
+    elif markdown:
+        print_markdown(verdicts)
     else:
         print_text(verdicts)
+    if result is not None and (changes := _changes(result)):
+        tell(f"note: {'; '.join(changes)}: {TUNE_AGAIN}")
     if report is not None:
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         write_atomically(Path(report), text, force=force)
@@ -154,6 +161,36 @@ def _writable(path: Path, *, force: bool) -> None:
         raise UsageError(f"{path} exists already", hint="give --force to replace it")
     if not path.parent.is_dir():
         raise UsageError(f"there is no directory {path.parent}", hint="make it, or choose another")
+
+
+def _changes(result: str) -> tuple[str, ...]:
+    """What has changed here since the result was measured; nothing where it cannot be read."""
+    from cputune.emitters.header import changed_since
+    from cputune.result import Result
+
+    facts = facts_or_none(None)
+    try:
+        return () if facts is None else changed_since(Result.load(result), facts)
+    except ResultError:
+        return ()
+
+
+def print_markdown(verdicts: tuple[Verification, ...]) -> None:
+    """A row for each artefact, with what failed and the speed over that of the result."""
+    from cputune.report.writing import Rows, markdown_table
+    from cputune.words import factor
+
+    rows = tuple(
+        (
+            verdict.path,
+            verdict.state,
+            "–" if verdict.throughput is None else factor(verdict.throughput),
+            "; ".join(check.summary for check in verdict.checks if check.state == "failed"),
+        )
+        for verdict in verdicts
+    )
+    table = Rows(headings=("launch", "state", "speed over its result", "what failed"), rows=rows)
+    click.echo("\n".join(("## cputune verify", "", *markdown_table(table))))
 
 
 def default_paths() -> tuple[str, ...]:

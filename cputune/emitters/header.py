@@ -233,6 +233,24 @@ def machine_difference(host: Mapping[str, Any], facts: HostFacts) -> str | None:
     return host_difference(host, host_fingerprint(facts))
 
 
+_DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_pytorch")
+
+
+def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
+    """What has changed on this machine since it was tuned, so that another plan may be best."""
+    found = [difference] if (difference := machine_difference(result.host, facts)) else []
+    pairs = [("kernel", result.kernel, facts.settings.kernel)]
+    for name in _DECIDES_SPEED:
+        package = facts.package(name)
+        pairs.append((name, result.versions.get(name), package.version if package else None))
+    # What stands behind + is the build: 2.13.0+cpu is 2.13.0.
+    cut = (
+        (n, then.partition("+")[0], now.partition("+")[0]) for n, then, now in pairs if then and now
+    )
+    known = ((name, then, now) for name, then, now in cut if then != now)
+    return (*found, *(f"{name} {then} then, {now} now" for name, then, now in known))
+
+
 def host_difference(
     there: Mapping[str, Any], here: Mapping[str, Any], *, names: tuple[str, str] = ("there", "here")
 ) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cputune import cpulist
 from cputune.carrier.command import carried
 from cputune.documents import plain
-from cputune.emitters.header import machine_difference
+from cputune.emitters.header import changed_since, machine_difference
 from cputune.figures import figure
 from cputune.history import Kept
 from cputune.portrait import topology_of
@@ -40,7 +40,7 @@ from cputune.report.writing import (
 )
 from cputune.result import COLUMNS, Result, Speedup, Throughput, trial_rows
 from cputune.visible import visible
-from cputune.words import factor
+from cputune.words import TUNE_AGAIN, factor
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,7 +84,9 @@ class ResultToShow:
         """Those of the result, and whether it is of another machine."""
         difference = self.elsewhere
         other = (f"This was measured on another machine: {difference}.",) if difference else ()
-        return (*other, *self.result.notes)
+        changes = () if self.facts is None or difference else changed_since(self.result, self.facts)
+        again = (f"{'; '.join(changes)}: {TUNE_AGAIN}.",) if changes else ()
+        return (*other, *again, *self.result.notes)
 
 
 def speeds(summary: Summary) -> Rows:

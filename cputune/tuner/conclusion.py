@@ -118,6 +118,7 @@ def conclude(
     found = tuple(record_of(Found, found.to_json()) for found in diagnose(facts).findings)
     result = Result(
         host=host_fingerprint(facts),
+        kernel=facts.settings.kernel,
         hosts=tuple(hosts),
         interface=interface,
         places=places_of(facts.topology),

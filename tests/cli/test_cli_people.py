@@ -17,7 +17,8 @@ import cputune as library
 from cputune.cli import main
 from cputune.cli.completed import values
 from cputune.cli.look import next_step
-from cputune.result import Measured, Result, Throughput
+from cputune.emitters.header import changed_since
+from cputune.result import Measured, Result, Throughput, host_fingerprint
 from cputune.words import TERMS, slower_by
 
 
@@ -161,6 +162,29 @@ def test_compare_fails_where_speed_is_lost_beyond_doubt(cputune: Run, by: float,
     assert ("tune again" in ended.err) is bool(code)
     suite = ElementTree.parse("junit.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("1", str(code))
+
+
+def test_what_has_changed_since_it_was_tuned_is_a_reason_to_tune_again(cputune: Run) -> None:
+    facts = library.probe()
+    assert facts.settings.kernel is not None
+    host = host_fingerprint(facts)
+    result = replace(tuned(), host=host, kernel=facts.settings.kernel, versions={})
+    assert changed_since(result, facts) == ()
+    replace(result, kernel="4.18.0-old").save("cputune.json")
+    why = f"kernel 4.18.0-old then, {facts.settings.kernel} now"
+    assert changed_since(Result.load("cputune.json"), facts) == (why,)
+    shown = " ".join(cputune("show").out.split())
+    assert f"{why}: tune again" in shown
+    torch = replace(result, versions={"torch": "1.0"})
+    (said,) = changed_since(torch, facts)
+    assert said.startswith("torch 1.0 then, ")
+
+
+def test_verify_has_a_table_for_a_pull_request(cputune: Run) -> None:
+    assert cputune("emit", "--format", "torchrun").code == 0
+    ended = cputune("verify", "--no-run", "--markdown", "launch")
+    assert "| launch | state | speed over its result | what failed |" in ended.out
+    assert "| launch/torchrun.sh | not checked | – |" in ended.out
 
 
 def test_a_share_is_read_as_people_write_it(cputune: Run) -> None:
