@@ -68,6 +68,9 @@ _HELP = ("help", "--help", "-h")
 
 
 class _LazyGroup(click.Group):
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        return ["-h", "--help"]
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_SUBCOMMANDS)
 

@@ -139,6 +139,10 @@ class ConfiguredCommand(click.Command):
         self.takes_script = takes_script
         add_common_options(self, self.name or "")
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """``-h`` too, in every context: click keeps the option of the first one (8.1.8)."""
+        return ["-h", "--help"]
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut off the script, then read the options, then say what the folder sets."""
         if self.takes_script and "--" in args:
