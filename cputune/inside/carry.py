@@ -156,6 +156,13 @@ class Divided(int):
 
     typed: int
 
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        """Saved (``training_args.bin`` of a checkpoint) it is a number: __main__ is the script."""
+        return int, (int(self),)
+
+    def __deepcopy__(self, memo: object) -> Divided:
+        return self
+
 
 class Carrier:
     """Sets a ``Force`` in the objects of a script, as the script makes them.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import pickle
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -329,3 +331,11 @@ def test_a_watcher_is_asked_before_all_others_and_passes_over_what_finds_nothing
     carry.watch([("colorsys", patched.append)])
     assert sys.meta_path[1:] == others
     assert patched == [importlib.import_module("colorsys")]
+
+
+def test_a_divided_batch_is_a_number_in_a_checkpoint_and_divided_in_a_copy() -> None:
+    """``training_args.bin`` holds it, and carry.py is not __main__ where that is saved or read."""
+    batch = carry.Divided(4)
+    batch.typed = 1
+    assert type(pickle.loads(pickle.dumps(batch))) is int
+    assert copy.deepcopy({"batch": batch})["batch"].typed == 1
