@@ -22,8 +22,6 @@ from itertools import product, zip_longest
 from statistics import NormalDist, fmean
 from typing import Literal
 
-import numpy as np
-
 from cputune.plan import Plan
 from cputune.result import Role, Throughput
 from cputune.tuner.race import median
@@ -93,6 +91,8 @@ def gain_side_by_side(
     the next is in all its rounds, and the interval has to cover it too. ``noise`` is that of a
     step. None before two rounds.
     """
+    import numpy as np  # here: `compare` reads this module, and needs no numpy
+
     filled = [(at, block) for at, block in enumerate(blocks) if block]
     count = sum(len(block) for _, block in filled)
     if count < 2:
