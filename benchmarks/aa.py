@@ -287,11 +287,13 @@ def heading(text: str) -> None:
     print(f"{'seconds':>9}{'95th pct':>9}{'in turns':>10}")
 
 
-def on_simulated_machines(worlds: Sequence[str], studies: int) -> None:
+def on_simulated_machines(worlds: Sequence[str], studies: int, questions: Container[str]) -> None:
     """The table of every world."""
     for world in worlds:
         heading(f"{world}: {studies} confirmations each")
         for name, rivals, ratio in QUESTIONS:
+            if name not in questions:
+                continue
             row(name, [simulated(world, rivals, ratio, seed) for seed in range(studies)])
 
 
@@ -337,18 +339,17 @@ def _one_of_each_shape(space: cputune.SearchSpace) -> list[Plan]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    names = [name for name, _, _ in QUESTIONS]
     parser.add_argument("--studies", type=int, help="confirmations of each question")
     parser.add_argument("--worlds", nargs="*", default=list(WORLDS), choices=list(WORLDS))
-    parser.add_argument(
-        "--questions", nargs="*", default=("A/A", "1.07"), choices=("A/A", "1.07", "2.0")
-    )
+    parser.add_argument("--questions", nargs="*", default=tuple(names), choices=names)
     parser.add_argument("--real", action="store_true", help="measure on this machine")
     parser.add_argument("--forked", action="store_true", help="forked beside fresh processes")
     options = parser.parse_args(argv)
     if options.real or options.forked:
         on_this_machine(options.studies or 5, options.questions, options.forked)
     else:
-        on_simulated_machines(options.worlds, options.studies or 400)
+        on_simulated_machines(options.worlds, options.studies or 400, options.questions)
     return 0
 
 

@@ -53,6 +53,9 @@ WANDERS = ((0.0, 0.7), (0.015, 0.12), (0.03, 0.13), (0.06, 0.05))
 TREND = 2.2
 """Deviations of the pairs that rise beside those that fall, above which they are no chance."""
 
+FAR = 0.3
+"""So far from the middle of all rounds (log) no difference of processes is."""
+
 _PRIOR_WEIGHT = 2.0
 _NOISE_WEIGHT = 4.0
 """How many rounds' worth of evidence the noise of steps stands for."""
@@ -98,6 +101,7 @@ def gain_side_by_side(
     if count < 2:
         return None
     scatter = _scatter([block for _, block in filled], noise)
+    filled = [(at, _near(block, blocks, scatter)) for at, block in filled]
     centers = np.array([center_of(block) for _, block in filled])
     own = np.array([scatter**2 / len(block) for _, block in filled])
     when = BLOCK_SECONDS * np.array([at for at, _ in filled], dtype=np.float64)
@@ -142,6 +146,18 @@ def has_trend(values: Sequence[float]) -> bool:
 def center_of(values: Sequence[float]) -> float:
     """The Hodges-Lehmann centre: the median of the means of all pairs."""
     return median([(a + b) / 2 for i, a in enumerate(values) for b in values[i:]])
+
+
+def _near(
+    block: Sequence[float], blocks: Sequence[Sequence[float]], scatter: float
+) -> Sequence[float]:
+    """The rounds of a block without those so far off that a step of theirs was delayed.
+
+    Of three rounds one would else move the centre, whatever is asked of it.
+    """
+    middle = median([value for one in blocks for value in one])
+    far = max(6 * scatter, FAR)
+    return [value for value in block if abs(value - middle) <= far] or block
 
 
 def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:

@@ -118,6 +118,14 @@ def test_the_interval_covers_what_processes_differ_by(blocks: int, apart: float)
     assert held >= 0.91 * 200
 
 
+def test_a_delayed_round_of_a_short_block_does_not_move_it() -> None:
+    calm = gain_side_by_side([[0.1] * 6, [0.1, 0.12, 0.08]], NOISE)
+    wild = gain_side_by_side([[0.1] * 6, [0.1, 1.2, 0.08]], NOISE)
+    assert calm is not None
+    assert wild is not None
+    assert wild.mean == pytest.approx(calm.mean, abs=0.01)
+
+
 def test_less_doubt_makes_it_wider() -> None:
     values = drawn(random.Random(2), 12)
     widths = []
