@@ -3,6 +3,7 @@
     python benchmarks/search.py                  # every machine, budgets 10, 20, 30
     python benchmarks/search.py --machines two-sockets --budgets 20 --seeds 100
     python benchmarks/search.py --wander 0.1     # machines that get faster and slower meanwhile
+    python benchmarks/search.py --crashes 0.1 --most-ranks 4 --tails 0.1 --searches cputune
     python benchmarks/search.py --measure benchmarks/tables/amx-2-cores.json
 
 Share: time of the best plan of the space over that of the plan recommended, both without
@@ -12,6 +13,9 @@ believe the mean of the last ten, as HyperTune and DeepSpeed's autotuner do.
 
 With ``--wander`` the simulated machines as a whole get slower and faster by that much (standard
 deviation of the log) over some 15 s, and no counter tells; tables that replay do not.
+
+``--crashes`` is the share of plans that die, ``--most-ranks`` those for which there is memory, and
+``--tails`` the share of steps that take twice as long while the kernel is silent.
 
 ``--measure`` runs every plan of the machine it is started on and writes the table that
 later runs replay.
@@ -27,8 +31,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -39,6 +43,7 @@ from replayed import measured_machine, write_table
 
 import cputune
 from cputune.plan import Plan
+from cputune.steps import Crashed, OutOfMemory
 from cputune.tuner import study as study_module
 from cputune.tuner.sampler import PlanSampler
 from cputune.tuner.space import SearchSpace
@@ -197,15 +202,43 @@ SEARCHES: dict[str, Search] = {
 }
 
 
-def wandering(machine: Machine, wander: float) -> Machine:
-    """The machine, getting slower and faster by so much while it is measured."""
+class Faulty(SimulatedRunner):
+    """Some plans die: by chance, or because their ranks need more memory than there is."""
+
+    crashes: float = 0.0
+    most_ranks: float = math.inf
+
+    def steps(self, plan: Plan) -> Iterator[cputune.Step]:
+        """Endless steps of a plan, or its death."""
+        if plan.processes_per_node > self.most_ranks:
+            raise OutOfMemory("killed for memory")
+        if not plan.as_found and random.Random(f"{self.seed} {plan}").random() < self.crashes:
+            raise Crashed("rank 0 died")
+        yield from super().steps(plan)
+
+
+def troubled(
+    machine: Machine, *, wander: float, crashes: float, most_ranks: float, tails: float
+) -> Machine:
+    """The machine, getting slower and faster while it is measured, and with plans that die.
+
+    The truth of a plan for which there is no memory is that it never ends.
+    """
 
     def runner(seed: int) -> SimulatedRunner:
         made = machine.runner(seed)
         assert isinstance(made, SimulatedRunner)
-        return replace(made, wander=wander)
+        own = {one.name: getattr(made, one.name) for one in fields(made) if one.init}
+        faulty = Faulty(**{**own, "wander": wander})
+        if tails:
+            faulty.delays, faulty.delay, faulty.marked = tails, 2.0, False
+        faulty.crashes, faulty.most_ranks = crashes, most_ranks
+        return faulty
 
-    return replace(machine, runner=runner)
+    def seconds(plan: Plan) -> float:
+        return math.inf if plan.processes_per_node > most_ranks else machine.seconds(plan)
+
+    return replace(machine, runner=runner, seconds=seconds)
 
 
 def compare(machine: Machine, budget: int, seeds: Sequence[int], names: Sequence[str]) -> None:
@@ -247,6 +280,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--searches", nargs="*", default=list(SEARCHES))
     parser.add_argument("--wander", type=float, default=0.0, help="of simulated machines")
+    parser.add_argument("--crashes", type=float, default=0.0, help="share of plans that die")
+    parser.add_argument("--most-ranks", type=float, default=math.inf, help="that have memory")
+    parser.add_argument("--tails", type=float, default=0.0, help="share of steps twice as long")
     parser.add_argument("--measure", metavar="FILE", help="measure this machine into a table")
     parser.add_argument("--steps", type=int, default=15, help="steps a plan when measuring")
     options = parser.parse_args(argv)
@@ -256,8 +292,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     tables = [measured_machine(json.loads(p.read_text())) for p in sorted(TABLES.glob("*.json"))]
     known = {machine.name: machine for machine in (*tables, *MACHINES)}
-    if options.wander:
-        known = {one.name: wandering(one, options.wander) for one in MACHINES}
+    if options.wander or options.crashes or options.tails or options.most_ranks < math.inf:
+        trouble = {
+            name: getattr(options, name) for name in ("wander", "crashes", "most_ranks", "tails")
+        }
+        known = {one.name: troubled(one, **trouble) for one in MACHINES}
     wanted = options.machines or list(known)
     unknown = [name for name in wanted if name not in known]
     if unknown:
