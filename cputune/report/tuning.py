@@ -9,7 +9,7 @@ from cputune.knobs import KEPT, TODAY, kept_between
 from cputune.plan import Plan
 from cputune.report.writing import Rows, rich_table
 from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
-from cputune.tuner.confirmation import MOST_RIVALS, Pace, end_seconds
+from cputune.tuner.confirmation import MOST_RIVALS, starts_at_the_end
 from cputune.tuner.events import (
     ConfirmStarted,
     Disturbed,
@@ -67,15 +67,7 @@ def starts(event: StudyStarted) -> str:
     if each < LONG_START_SECONDS:
         return ""
     trials = min(event.budget, len(event.space) + 1)
-    end = (
-        end_seconds(
-            Pace(start_seconds=start, step_seconds=0.1),
-            rivals=min(MOST_RIVALS, trials - 1),
-            changes=1,
-        )
-        for start in (1.0, 0.0)
-    )
-    count = trials - 1 + round(next(end) - next(end))
+    count = trials - 1 + starts_at_the_end(rivals=min(MOST_RIVALS, trials - 1), changes=1)
     return (
         f"\neach start takes {each:.0f} s until its first step, and about {count} are to come: "
         f"{count * each / 60:.0f} min of them; data that the script keeps prepared shorten each"

@@ -492,6 +492,11 @@ class Pace:
     step_seconds: float
 
 
+def starts_at_the_end(*, rivals: int, changes: int) -> int:
+    """How many plans are started after the search at least: two blocks, and the profile."""
+    return 1 + (2 + rivals + max(1, changes) if rivals else 0)
+
+
 def end_seconds(pace: Pace, *, rivals: int, changes: int) -> float:
     """What comes after the search takes at most, about.
 
