@@ -14,6 +14,9 @@ from typing import Any
 from cputune.facts import HostFacts, Unknown
 from cputune.workload import Recipe, Workload
 
+SPARE = 0.8
+"""Share of the memory that was free before the study; the rest is for what grows meanwhile."""
+
 PROCESS_BYTES = 256 << 20
 """Private memory of a process that has imported torch and transformers' Trainer: 295 MiB with
 torch 2.13. The files of libraries, 120 MiB more, are shared by all ranks."""

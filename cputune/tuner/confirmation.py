@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cputune.facts import HostFacts
-from cputune.memory import room_bytes
+from cputune.memory import SPARE, room_bytes
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, ConfirmRun, Trial
 from cputune.steps import Contended, HostLost, LivingRunner, PunctualRunner, Runner
@@ -53,7 +53,6 @@ from cputune.tuner.gains import (
 from cputune.tuner.measuring import Findings, Measuring
 from cputune.tuner.race import Race, Verdict
 from cputune.tuner.reading import Run
-from cputune.tuner.sampler import SPARE
 from cputune.tuner.space import SearchSpace
 
 

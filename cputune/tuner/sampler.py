@@ -17,15 +17,12 @@ from optuna.trial import FrozenTrial
 
 from cputune.knobs import KnobValue
 from cputune.knobs.accumulation import accumulation_of
-from cputune.memory import room_bytes
+from cputune.memory import SPARE, room_bytes
 from cputune.plan import Plan
 from cputune.tuner.model import Array, Belief, SpeedModel, expected_improvement
 from cputune.tuner.space import SearchSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-SPARE = 0.8
-"""Share of the memory that was free before the study; the rest is for what grows meanwhile."""
 
 LEAST_PROMISE = 0.003
 LEAST_TRIALS = 7
