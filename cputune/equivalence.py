@@ -29,7 +29,7 @@ bf16 and fp16: each of some 24 layers in a row rounds its factors anew, by 2^-9 
 RATE_TOLERANCE = 1e-6
 """Of learning rates, which are computed in fp64 from the same numbers."""
 
-DRAWN_FACTOR = 1.5
+DRAWN_FACTOR = 1.8
 """Between two draws of the same distribution, random numbers of the step or the like; a gradient
 that grows with the ranks is twice as large on two of them. Other samples say nothing of it."""
 

@@ -46,8 +46,11 @@ class FirstSteps:
         self._random: int | None = None
 
     def patches(self) -> list[tuple[str, Patch]]:
-        """What to do with torch's loaders, optimizers, dropouts and clipping."""
+        """What to do with torch's loaders, optimizers, dropouts and clipping; and with seeds."""
+        random.seed(0)
         return [
+            ("numpy", lambda module: module.random.seed(0)),
+            ("torch", _seed),
             ("torch.nn.functional", self._let_dropout_rest),
             ("torch.utils.data.dataloader", self._watch_loaders),
             ("torch.optim.optimizer", self._watch_optimizers),
@@ -180,6 +183,12 @@ class FirstSteps:
             return batch
 
         cls._next_index, cls.__next__ = next_index, next_batch
+
+
+def _seed(torch: ModuleType) -> None:
+    """A script that sets no seed takes other samples in each launch: here it takes the same."""
+    if hasattr(torch, "manual_seed"):
+        torch.manual_seed(0)
 
 
 def norm_of(parameters: Iterable[Any]) -> float | None:
