@@ -191,6 +191,7 @@ STAND_INS = ("docker", "kubectl", "sbatch", "jq")
 STAND_IN = """#!/bin/sh
 case "$0 $*" in
 */jq*) cat ;;
+*' -f -') cat >/dev/null ;;
 *" get pods "*) echo pod/bert-master-0 ;;
 esac
 """
