@@ -80,7 +80,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Equivalence:
     """Whether a plan trains the same.
 
     Attributes:
@@ -148,19 +148,19 @@ def _in_samples(when: str | float, batch: int) -> str:
     return f"every {int(when * batch)} samples" if when >= 1 else f"every {when:.3g} of all steps"
 
 
-def equivalent(typed: Training, plan: Training) -> Verdict:
+def equivalent(typed: Training, plan: Training) -> Equivalence:
     """Hold the training of a plan against that of the launch as typed."""
     steps = min(len(typed.rates), len(plan.rates))
     if (typed.data or 0) < (plan.data or 0):  # a trial of a recipe takes less than a launch
         differs = tuple(_of_optimizer(typed, plan))
-        return Verdict(differs=differs, summary="same optimizer; the data are not as many")
+        return Equivalence(differs=differs, summary="same optimizer; the data are not as many")
     differs = tuple(
         sentence
         for looked in (_of_rates, _of_samples, _of_first_step, _of_optimizer, _of_the_end)
         for sentence in looked(typed, plan)
     )
     if differs:
-        return Verdict(differs=differs)
+        return Equivalence(differs=differs)
     agreed = ["learning rate"] if steps else []
     if None not in typed.samples[:steps] and typed.shuffled == plan.shuffled:
         agreed.insert(0, "samples")
@@ -174,7 +174,7 @@ def equivalent(typed: Training, plan: Training) -> Verdict:
     why = _why_drawn(typed, plan)
     words += [f"same {same}{within}"] if same else []
     words += [f"gradients are of other draws: {why}"] if why and apart is not None else []
-    return Verdict(summary=", ".join(words))
+    return Equivalence(summary=", ".join(words))
 
 
 def _of_rates(typed: Training, plan: Training) -> Iterator[str]:
