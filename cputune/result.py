@@ -16,12 +16,12 @@ from cputune import cpulist
 from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.errors import ResultError
 from cputune.facts import HostFacts
-from cputune.figures import figure
 from cputune.host import read_document, write_atomically
 from cputune.knobs import KNOBS, Keeps, LeftOut
 from cputune.plan import Plan
 from cputune.portrait import Found, Place
 from cputune.steps import FailureKind
+from cputune.text import figure
 from cputune.untried import Untried
 from cputune.workload import Workload
 

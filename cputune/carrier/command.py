@@ -71,7 +71,7 @@ def carried(
         return Carried(variables=variables, flags=batch)
     in_torch = plan_in_torch(plan, by_arguments=trains_by_arguments(workload))
     torch_alone = Force(torch=in_torch) if in_torch else None
-    if workload.framework == "pytorch":  # the rest is the script's own; see knobs.owned
+    if workload.framework == "pytorch":  # the rest is the script's own; see OWNED of knobs
         return Carried(variables=variables, force=torch_alone, world_size=plan.world_size)
     never_run = workload.parses_arguments is None and workload.framework is None
     force: Force | None

@@ -25,7 +25,7 @@ from cputune.cli.settings import (
 )
 from cputune.errors import UsageError
 from cputune.hidden import without_password
-from cputune.visible import visible
+from cputune.text import visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from cputune.cli.given import DEFAULT_RESULT, choose_python, facts_of
 from cputune.cli.output import console
 from cputune.errors import CputuneError
 from cputune.host.interpreter import has_module
-from cputune.visible import visible
+from cputune.text import visible
 
 _TRAINS = ("Trainer(", "accelerate", "torch.optim", "optimizer.step", "TrainingArguments")
 _MOST_LOOKED_AT = 50

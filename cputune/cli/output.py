@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from cputune.errors import CannotError, CputuneError
-from cputune.visible import visible
+from cputune.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

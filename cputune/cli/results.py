@@ -20,7 +20,7 @@ from cputune.cli.settings import (
 )
 from cputune.errors import ResultError, UsageError
 from cputune.report.writing import junit as write_junit
-from cputune.visible import visible
+from cputune.text import visible
 from cputune.words import slower_by
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from cputune.host.interpreter import has_module, training_python
 from cputune.layout import baseline_plan, guide_plan
 from cputune.plan import Plan
 from cputune.result import Result
-from cputune.visible import visible
+from cputune.text import visible
 
 
 @click.command(name="run", cls=ConfiguredCommand, takes_script=True)

@@ -63,10 +63,43 @@ class Setting(click.Option):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Values that begin so, where they are known."""
-        from cputune.cli.completed import values
-
-        known = values(self.name or "", incomplete)
+        known = completions(self.name or "", incomplete)
         return super().shell_complete(ctx, incomplete) if known is None else known
+
+
+def completions(name: str, typed: str) -> list[CompletionItem] | None:
+    """The values of an option that begin as typed, behind its last comma; None: not known."""
+    before, comma, last = typed.rpartition(",")
+    known = _known_values(name, last)
+    if known is None:
+        return None
+    return [CompletionItem(before + comma + word) for word in known if word.startswith(last)]
+
+
+def _known_values(name: str, typed: str) -> Iterable[str] | None:
+    if name == "recipe":
+        from cputune.workload import recipe_names
+
+        return recipe_names()
+    if name == "format_":
+        from cputune.emitters import FORMATS, PRINTED_FORMATS
+
+        return (*FORMATS, *PRINTED_FORMATS, "all")
+    if name == "mpi":
+        from cputune.emitters import MPI_DIALECTS
+
+        return MPI_DIALECTS
+    if name in ("explain", "only", "ignore"):
+        from cputune.doctor.registry import all_checks
+
+        return (check.code for check in all_checks())
+    if name in ("knobs", "fix"):
+        from cputune.knobs import KNOBS
+
+        if name == "fix":
+            return (f"{knob.name}=" for knob in KNOBS)
+        return (f"+{knob.name}" if typed.startswith("+") else knob.name for knob in KNOBS)
+    return None
 
 
 def option(*words: str, **said: Any) -> Callable[[Decorated], Decorated]:

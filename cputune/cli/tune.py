@@ -39,7 +39,7 @@ from cputune.hidden import hide_arguments, without_password
 from cputune.host.interpreter import has_module, training_python
 from cputune.options import TuneOptions, keywords
 from cputune.script import read_typed, require_trainable
-from cputune.visible import visible
+from cputune.text import visible
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 if TYPE_CHECKING:

@@ -220,7 +220,7 @@ def print_text(verdicts: tuple[Verification, ...]) -> None:
     """What was seen, artefact by artefact, the details of what failed below it."""
     from rich.text import Text
 
-    from cputune.visible import visible
+    from cputune.text import visible
 
     out = console()
     for verdict in verdicts:
@@ -242,7 +242,7 @@ def _print_check(out: Any, check: Outcome, *, said: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from cputune.visible import visible
+    from cputune.text import visible
 
     sign, color = SIGNS[check.state]
     line = Text("").append(f"{sign} ", style=color).append(f"{check.name:<19}")

@@ -12,9 +12,9 @@ from typing import Any
 from cputune import cpulist
 from cputune.emitters.format import LaunchJob
 from cputune.facts import HostFacts
-from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.result import Result, Throughput, host_fingerprint
+from cputune.text import figure
 from cputune.words import verdict_of
 from cputune.workload import Workload
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from cputune.documents import plain
 from cputune.emitters.header import host_difference, section, untold
-from cputune.figures import figure
 from cputune.report.writing import (
     Rows,
     csv_text,
@@ -24,9 +23,9 @@ from cputune.report.writing import (
     rich_table,
 )
 from cputune.result import Measured, Result, Throughput
+from cputune.text import figure, visible
 from cputune.tuner.gains import RUN_NOISE
 from cputune.tuner.race import Z95
-from cputune.visible import visible
 from cputune.words import TUNE_AGAIN, between, surely_slower, times_as_fast
 from cputune.workload import Workload
 

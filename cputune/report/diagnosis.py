@@ -28,7 +28,7 @@ from cputune.report.writing import (
     print_verdict,
     rich_table,
 )
-from cputune.visible import visible
+from cputune.text import visible
 from cputune.words import Verdict
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from cputune.doctor import Diagnosis, Finding, diagnose
 from cputune.facts import HostFacts
-from cputune.visible import visible
+from cputune.text import visible
 
 _HARMLESS = re.compile(
     r"(export [A-Za-z_]\w*=|unset [A-Za-z_]\w*( [A-Za-z_]\w*)*$|ulimit -S?n |source |\. "

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from cputune import __version__, cpulist
 from cputune.errors import MissingPackageError
-from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.portrait import Place
 from cputune.report.diagnosis import source_urls
@@ -33,7 +32,7 @@ from cputune.report.summary import (
 )
 from cputune.report.tuning import fastest_first, outcome
 from cputune.result import FAILED, PRUNED, Profile, Result, Throughput, Trial
-from cputune.visible import visible
+from cputune.text import figure, visible
 
 MOST_ROWS = 30
 MOST_LETTERS = 300

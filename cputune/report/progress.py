@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cputune.figures import figure
 from cputune.result import COMPLETED, Result, Trial
+from cputune.text import figure, visible
 from cputune.tuner.changes import changes
 from cputune.tuner.confirmation import (
     LEAST_ROUNDS,
@@ -35,7 +35,6 @@ from cputune.tuner.events import (
     Waiting,
 )
 from cputune.tuner.measuring import STUDY_SHARE
-from cputune.visible import visible
 
 if TYPE_CHECKING:
     from rich.text import Text

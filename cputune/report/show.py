@@ -11,7 +11,6 @@ from cputune import cpulist
 from cputune.carrier.command import carried
 from cputune.documents import plain
 from cputune.emitters.header import changed_since, machine_difference
-from cputune.figures import figure
 from cputune.history import Kept
 from cputune.portrait import topology_of
 from cputune.report.diagnosis import STYLES
@@ -39,7 +38,7 @@ from cputune.report.writing import (
     rich_table,
 )
 from cputune.result import COLUMNS, Result, Speedup, Throughput, trial_rows
-from cputune.visible import visible
+from cputune.text import figure, visible
 from cputune.words import TUNE_AGAIN, factor
 
 if TYPE_CHECKING:

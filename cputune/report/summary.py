@@ -1,7 +1,7 @@
 """What a result says, as the records that each page of it is made from: text, Markdown, HTML.
 
 Here stands what is said; how it looks is each page's own part. Text of a result comes from
-outside, so a page cleans it (``cputune.visible`` for a terminal).
+outside, so a page cleans it (``cputune.text`` for a terminal).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from cputune import cpulist
 from cputune.emitters.header import machine, section
-from cputune.figures import figure
 from cputune.knobs import KEPT, Keeps, knob_named, least_kept
 from cputune.plan import Plan
 from cputune.report.machine import gib
 from cputune.report.tuning import value_words
 from cputune.result import Measured, Profile, Result, Speedup
+from cputune.text import figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 from cputune.words import Verdict, duration, factor, verdict_of
 from cputune.workload import Workload

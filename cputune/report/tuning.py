@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cputune.figures import figure
 from cputune.knobs import KEPT, TODAY, kept_between
 from cputune.plan import Plan
 from cputune.report.writing import Rows, rich_table
 from cputune.result import FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
+from cputune.text import figure, visible
 from cputune.tuner.confirmation import MOST_RIVALS, starts_at_the_end
 from cputune.tuner.events import (
     ConfirmStarted,
@@ -20,7 +20,6 @@ from cputune.tuner.events import (
     Waiting,
 )
 from cputune.tuner.reading import count_of_steps
-from cputune.visible import visible
 from cputune.words import factor
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cputune.visible import visible
+from cputune.text import visible
 from cputune.words import Verdict
 
 if TYPE_CHECKING:

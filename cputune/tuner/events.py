@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cputune.documents import plain
-from cputune.figures import figure
 from cputune.log import log
 from cputune.plan import Plan
 from cputune.result import PRUNED, ConfirmRun, Origin, Result, Trial
+from cputune.text import figure
 from cputune.tuner.space import SearchSpace
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
-from cputune.figures import figure
 from cputune.plan import Plan
 from cputune.result import (
     COMPLETED,
@@ -29,6 +28,7 @@ from cputune.result import (
     Worth,
 )
 from cputune.steps import Contended, ObservingRunner, PunctualRunner, Runner, Step
+from cputune.text import figure
 from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
 from cputune.tuner.gains import Contender
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict

@@ -22,9 +22,11 @@ from cputune.knobs import (
     LeftOut,
     keeps,
     knob_named,
+    only,
+    owned,
     varied,
+    why_owned,
 )
-from cputune.knobs.owned import only, owned, why_owned
 from cputune.knobs.precision import advised_precision
 from cputune.layout import baseline_plan, guide_plan
 from cputune.plan import Plan

@@ -12,7 +12,6 @@ from dataclasses import replace
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
 from cputune.equivalence import Training, equivalent
-from cputune.figures import figure
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
 from cputune.plan import Plan
@@ -20,6 +19,7 @@ from cputune.ranks.compare import Comparison, compare
 from cputune.ranks.launched import Launched, Rank
 from cputune.result import Throughput
 from cputune.steps import Step
+from cputune.text import figure
 from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,

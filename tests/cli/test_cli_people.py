@@ -15,8 +15,8 @@ from report.result_cases import tuned
 
 import cputune as library
 from cputune.cli import main
-from cputune.cli.completed import values
 from cputune.cli.look import next_step
+from cputune.cli.settings import completions as values
 from cputune.emitters.header import changed_since
 from cputune.result import Measured, Result, Throughput, host_fingerprint
 from cputune.words import TERMS, slower_by

@@ -24,11 +24,11 @@ from report.result_cases import (
 )
 
 from cputune.errors import MissingPackageError
-from cputune.figures import figure
 from cputune.portrait import Place
 from cputune.report import page as page_module
 from cputune.report.page import page, side_by_side, story, thinned
 from cputune.result import Result
+from cputune.text import figure
 from cputune.words import verdict_of
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cputune
-from cputune.knobs.owned import OWNED
+from cputune.knobs import OWNED
 from cputune.workload import Workload
 
 HERE = Path(__file__).parent

@@ -14,14 +14,14 @@ from test_verify_checks import PLAN, launched, rank, states
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
 from cputune.ranks.engines import is_here, own_address
 from cputune.verifier.checks import outcomes
-from cputune.verifier.hosts import (
+from cputune.verifier.records import Artefact, Expected
+from cputune.verifier.scripts import (
     cannot_run,
     on_every_host,
+    over_hosts,
     scratch_everywhere,
     through_ssh,
 )
-from cputune.verifier.records import Artefact, Expected
-from cputune.verifier.scripts import over_hosts
 
 TWO = PLAN.on_nodes([((0,), (1,)), ((4,), (5,))])
 NOWHERE = "nowhere.invalid"

@@ -1,4 +1,4 @@
-"""The one cleaner of text that comes from outside and goes to a terminal or a line of a log."""
+"""How text is written for people: cleaned of what a terminal obeys, numbers with enough digits."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ def visible(text: str) -> str:
     return "".join(
         char if char.isprintable() else repr(char)[1:-1] if char != "\t" else " " for char in text
     )
+
+
+def figure(value: float, digits: int = 3) -> str:
+    """So many significant digits, whole ones all: ``22.5``, ``0.0013``, ``15300``."""
+    return f"{value:.0f}" if value >= 10**digits - 0.5 else f"{value:.{digits}g}"

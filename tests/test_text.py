@@ -14,7 +14,7 @@ from cputune.cli import main
 from cputune.layout import guide_plan
 from cputune.report.tuning import outcome, trial_line
 from cputune.result import Trial
-from cputune.visible import visible
+from cputune.text import figure, visible
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,14 @@ def test_an_error_that_quotes_a_name_is_clean(
     err = capsys.readouterr().err
     assert "\x1b" not in err
     assert not any(line.startswith("error: b") for line in err.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(15312.4, "15312"), (1000, "1000"), (22.54, "22.5"), (0.00131, "0.00131")]
+)
+def test_three_digits_and_no_exponent(value: float, text: str) -> None:
+    assert figure(value) == text
+
+
+def test_more_digits_where_they_are_asked_for() -> None:
+    assert (figure(22.5441, 4), figure(9999.6, 4)) == ("22.54", "10000")
