@@ -48,6 +48,7 @@ class Training:
         apart: whether the ranks had gradients of their own, which nobody has averaged.
         loss: of the first step.
         drawn: whether the first step drew random numbers, beside dropout.
+        dropout: whether its layers drop anything; None: not seen.
         content: the sum of what the first step's batches held.
         optimizer: its class and settings.
         steps: to the end; None where the script does not say.
@@ -68,6 +69,7 @@ class Training:
     apart: bool = False
     loss: float | None = None
     drawn: bool = False
+    dropout: bool | None = None
     content: float | None = None
     optimizer: Mapping[str, Any] = field(default_factory=dict, hash=False)
     steps: int | None = None
@@ -124,6 +126,7 @@ def training_of(
         apart=bool(known) and max(known) > (1 + TOLERANCES["float32"]) * min(known),
         loss=sum(seen) / len(seen) if seen else None,
         drawn=any(one.get("drawn") for one in first),
+        dropout=None if "dropout" not in lead else any(one.get("dropout") for one in first),
         content=math.fsum(one.get("content") or 0.0 for one in first),
         optimizer=lead.get("optimizer", {}),
         steps=lead.get("steps"),

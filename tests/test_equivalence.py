@@ -113,6 +113,7 @@ def test_what_ranks_tell_is_put_together() -> None:
     assert one is not None
     assert two is not None
     assert (one.samples, two.content, two.apart) == (two.samples, 4.0, False)
+    assert one.dropout is None, "nobody has said"
     apart = training_of([told([1], [2], 0.5), told([3], [4], 0.6)])
     assert apart is not None
     assert apart.apart

@@ -43,6 +43,7 @@ class FirstSteps:
         self._gradient: float | None = None
         self._content = 0.0
         self._drawn = False
+        self._drops = False
         self._random: int | None = None
 
     def patches(self) -> list[tuple[str, Patch]]:
@@ -88,6 +89,7 @@ class FirstSteps:
             told.update(self.facts)
             told["gradient"] = self._gradient
             told["drawn"], told["content"] = self._drawn, self._content
+            told["dropout"] = self._drops
             told["optimizer"] = settings(optimizer)
             self.dropout_off = False
         self._samples, self._rates = 0, None
@@ -140,8 +142,9 @@ class FirstSteps:
             def dropout(
                 input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
             ) -> Any:
-                if not compiling() and self.dropout_off:
-                    training = False
+                if not compiling():
+                    self._drops = self._drops or (training and p > 0)
+                    training = training and not self.dropout_off
                 return original(input, p, training, inplace)
 
             return dropout
@@ -157,8 +160,9 @@ class FirstSteps:
             query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
             *args: Any, **kwargs: Any,
         ) -> Any:  # fmt: skip
-            if not compiling() and self.dropout_off:
-                dropout_p = 0.0
+            if not compiling():
+                self._drops = self._drops or dropout_p > 0
+                dropout_p = 0.0 if self.dropout_off else dropout_p
             return attention(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
         module.scaled_dot_product_attention = attend  # type: ignore[attr-defined]

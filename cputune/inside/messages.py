@@ -139,13 +139,14 @@ class Trained(TypedDict, total=False):
     ``rates``: learning rates by group. ``samples``: a digest; None where they have no numbers.
     ``steps``: to the end, ``epoch_steps``: of a pass over the data. ``cadence``: when it evaluates
     and saves, as a word or in steps, or as a share of all. ``shuffled``: its framework shuffles
-    several ranks by a seed of its own.
+    several ranks by a seed of its own. ``dropout``: whether layers would have dropped anything.
     """
 
     rates: list[float]
     samples: int | None
     gradient: float | None
     drawn: bool
+    dropout: bool
     content: float
     optimizer: dict[str, Any]
     unused: bool

@@ -29,6 +29,14 @@ def _choices(facts: HostFacts, ask: Ask) -> Choices:
         why = "whose processor this is, is not known: on Intel's torch draws masks on all threads"
     if why is None and facts.cpu.vendor == INTEL:
         why = "on Intel's processors torch draws masks on all threads already"
+    training = None if ask.workload is None else ask.workload.training
+    if (
+        why is None
+        and training is not None
+        and training.dropout is False
+        and "dropout" not in ask.fixed
+    ):
+        why = "no layer of the model was seen to drop anything"
     if why is not None:
         return Choices(values=(TORCH,), left_out=(LeftOut(what="dropout=bytes", why=why),))
     return Choices(values=(TORCH, BYTES))

@@ -19,6 +19,7 @@ from cputune.carrier.command import carried, launch_command
 from cputune.emitters import Emission
 from cputune.emitters.format import LaunchJob
 from cputune.emitters.job import make_job
+from cputune.equivalence import Training
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.knobs import KNOBS, knob_named, varied
@@ -69,6 +70,14 @@ class TestAskingForAKnob:
         assert values_of(amd(), "precision", "ranks", "+dropout") == {"fp32"}
         assert values_of(amd(), "dropout", "ranks", "+dropout") == {"torch", "bytes"}
         assert values_of(amd(), "dropout", "ranks") == {"torch"}
+
+    def test_a_model_that_drops_nothing_has_no_masks_to_draw(self) -> None:
+        job = replace(JOB, training=Training(dropout=False))
+        space = cputune.search_space(amd(), job)
+        (why_not,) = (out.why for out in space.left_out if out.what == "dropout=bytes")
+        assert why_not == "no layer of the model was seen to drop anything"
+        dropping = cputune.search_space(amd(), replace(JOB, training=Training(dropout=True)))
+        assert {"torch", "bytes"} in [set(k.values) for k in dropping.knobs if k.name == "dropout"]
 
     def test_a_value_that_it_is_held_at_is_asking_too(self) -> None:
         assert values_of(amd(), "dropout", dropout="bytes") == {"bytes"}
