@@ -428,11 +428,15 @@ def _tokens(text: str, name: str) -> Iterator[tuple[int, str, str]]:
         yield start, "word", "".join(parts)
 
 
+_BRACKETS = re.compile(r"""[()]|\\.|'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+"""Brackets, and what is quoted: a bracket in it is text."""
+
+
 def _closed(text: str, position: int) -> int:
     """Where a ``$(`` that ends before ``position`` is closed; 0 where it is not."""
     depth = 1
-    for found in re.compile(r"[()]").finditer(text, position):
-        depth += 1 if found[0] == "(" else -1
+    for found in _BRACKETS.finditer(text, position):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
         if not depth:
             return found.end()
     return 0
