@@ -23,6 +23,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["CPUTUNE_CONFIG"] = "none"
 # No result of a test is kept in their history: below a file no folder can be made.
 os.environ["XDG_STATE_HOME"] = "/dev/null/state"
+# xdist tells its workers 80 columns, where no terminal tells any.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(autouse=True)
