@@ -24,7 +24,17 @@ def is_fine(outcome: Outcome) -> bool:
     return outcome.survived
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(
+            number,
+            id=number.name,
+            marks=() if number.name in ("SIGINT", "SIGKILL") else pytest.mark.matrix,
+        )
+        for number in SIGNALS
+    ],
+)
 def test_a_parent_ended_at_any_moment_is_gone_on_with(
     number: signal.Signals, tmp_path: Path
 ) -> None:

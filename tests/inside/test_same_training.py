@@ -160,7 +160,7 @@ def test_a_loop_over_accelerate_trains_the_same_on_more_and_on_fewer_ranks(
     assert one["norms"] == pytest.approx(typed["norms"], rel=1e-4)
 
 
-@pytest.mark.parametrize("by_flags", [False, True])
+@pytest.mark.parametrize("by_flags", [pytest.param(False, marks=pytest.mark.matrix), True])
 def test_a_trainer_has_the_gradients_and_the_batches_of_its_launch_as_typed(
     tmp_path: Path, *, by_flags: bool
 ) -> None:

@@ -76,7 +76,13 @@ def tuned_in_vain(folder: Path, *words: str) -> NoValidTrialError:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("script", LIGHTNING.values(), ids=LIGHTNING)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(text, id=name, marks=() if name == "Fabric" else pytest.mark.matrix)
+        for name, text in LIGHTNING.items()
+    ],
+)
 def test_lightning_that_starts_ranks_itself_is_told_before_it_does(
     folder: Path, script: str
 ) -> None:
@@ -158,8 +164,8 @@ STARTS = {
 @pytest.mark.parametrize(
     "way",
     [
-        "subprocess",
         "spawn",
+        pytest.param("subprocess", marks=pytest.mark.matrix),
         pytest.param("fork", marks=pytest.mark.matrix),
         pytest.param("torchrun", marks=pytest.mark.matrix),
     ],

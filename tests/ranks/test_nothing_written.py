@@ -192,12 +192,12 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
     "words",
     [
         "trainer_script.py --output_dir out --use_cpu --save_strategy steps --save_steps 1",
-        "accelerate_script.py --output_dir out --cpu",
+        pytest.param("accelerate_script.py --output_dir out --cpu", marks=pytest.mark.matrix),
         pytest.param("saves.py", marks=pytest.mark.matrix),
         pytest.param("by_hand.py", marks=pytest.mark.matrix),
         "fits.py",
         pytest.param("overrides.py", marks=pytest.mark.matrix),
-        "streams.py",
+        pytest.param("streams.py", marks=pytest.mark.matrix),
     ],
 )
 def test_nothing_is_written_while_it_trains(folder: Path, words: str) -> None:

@@ -31,7 +31,10 @@ def test_this_pythons_launchers_are_found_first() -> None:
     ("launcher", "threads", "dtype"),
     [
         ("torchrun --nproc-per-node 2", 1, "float32"),
-        ("python -m torch.distributed.run --standalone --nproc-per-node 1", None, "float32"),
+        pytest.param(
+            "python -m torch.distributed.run --standalone --nproc-per-node 1", None, "float32",
+            marks=pytest.mark.matrix,
+        ),
         ("accelerate launch --cpu --mixed_precision bf16 --num_cpu_threads_per_process 1", 1,
          "bfloat16"),
     ],

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.mark.parametrize(
     ("words", "batch", "precision"),
     [
-        pytest.param((), 8, "fp32", id="plain"),
+        pytest.param((), 8, "fp32", id="plain", marks=pytest.mark.matrix),
         pytest.param(
             ("--accumulate", "2", "--bf16", "--epochs", "2"),
             16,
