@@ -181,7 +181,7 @@ def verdict_of(diagnosis: Diagnosis) -> Verdict:
     means = "" if gravest is None else f"{_MEANS[gravest]}: "
     first = next((one for one in found if one.severity is gravest), None)
     do = "cputune tune"
-    if first is not None:
+    if first is not None and gravest is not Severity.ADVICE:  # what advice is worth, tune measures
         lines = (first.command or "").splitlines()
         do = lines[0] if len(lines) == 1 else f"cputune doctor --explain {first.code}"
     unknown = len(diagnosis.facts.unknown)

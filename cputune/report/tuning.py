@@ -188,8 +188,10 @@ def measured_lines(result: Result) -> tuple[str, ...]:
         lines.append(
             f"best   {_interval(result.best.samples_per_second)}  {_plan(result.best.plan)}"
         )
-        kept = KEPT[kept_between(result.baseline.plan, result.best.plan)]
-        lines.append(f"keeps  {kept} as today's launch")
+        kept = kept_between(result.baseline.plan, result.best.plan)
+        fewer_bits = "samples and learning rates of today's launch; its numbers have fewer bits"
+        same = f"{KEPT[kept]} as today's launch"
+        lines.append(f"keeps  {fewer_bits if kept == 'nothing' else same}")
     worth = worth_line(result)
     return tuple(lines) if worth is None else (*lines, worth)
 

@@ -155,7 +155,7 @@ def test_the_verdict(result: Result) -> None:
         f"How sure: 95 % interval {gain.low:.2f}–{gain.high:.2f}, {gain.pairs} pairs side by side",
     )
     assert len(measured_lines(result)) == 3
-    assert "other numbers" in measured_lines(result)[2], "bf16"
+    assert "its numbers have fewer bits" in measured_lines(result)[2], "bf16"
     same = replace(result, best=result.baseline, untried=())
     assert verdict_of(same, "").means == "Today's launch is as fast as anything that was tried."
     missing = Untried(what="no tcmalloc", low=1.1, high=1.3, takes="one command", do="get it")

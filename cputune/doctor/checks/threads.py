@@ -74,7 +74,8 @@ def _per_rank(facts: HostFacts) -> str:
     """``28 threads fit each of 2 ranks``: which launch the advised count is meant for."""
     advice = advised(facts)
     whom = "one rank" if advice.ranks == 1 else f"each of {advice.ranks} ranks"
-    return f"{advice.threads} threads fit {whom} ({advice.why})"
+    why = "" if advice.why == whom else f" ({advice.why})"
+    return f"{advice.threads} threads fit {whom}{why}"
 
 
 @check("threads-malformed", Severity.WARNING)
