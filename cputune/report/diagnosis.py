@@ -174,24 +174,32 @@ _MEANS = {
 """By the gravest finding."""
 
 
-def verdict_of(diagnosis: Diagnosis) -> Verdict:
+def verdict_of(diagnosis: Diagnosis | HostsDiagnosis) -> Verdict:
     """What the findings mean together, what to do first, and what it rests on."""
     found = diagnosis.findings
     gravest = next((s for s in Severity if any(one.severity is s for one in found)), None)
     means = "" if gravest is None else f"{_MEANS[gravest]}: "
     first = next((one for one in found if one.severity is gravest), None)
     do = "cputune tune"
+    if isinstance(diagnosis, HostsDiagnosis):
+        do += f" --hosts {','.join(one.name for one in diagnosis.hosts)}"
     if first is not None and gravest is not Severity.ADVICE:  # what advice is worth, tune measures
         lines = (first.command or "").splitlines()
         do = lines[0] if len(lines) == 1 else f"cputune doctor --explain {first.code}"
-    unknown = len(diagnosis.facts.unknown)
+    if isinstance(diagnosis, HostsDiagnosis):
+        looked_at = [one.facts for one in diagnosis.hosts if one.facts is not None]
+        where = f"{len(looked_at)} of {len(diagnosis.hosts)} hosts"
+    else:
+        looked_at = [diagnosis.facts]
+        where = "the recording" if diagnosis.facts.recorded else "this machine"
+        where += ", nothing was timed"
+    unknown = sum(len(facts.unknown) for facts in looked_at)
     gaps = f"; {unknown} fact{'s are' if unknown > 1 else ' is'} not known" if unknown else ""
-    where = "the recording" if diagnosis.facts.recorded else "this machine"
     said = verdict(diagnosis)
     return Verdict(
         means=f"{means}{said if means else said[0].upper() + said[1:]}.",
         do=do,
-        sure=f"read from {where}, nothing was timed{gaps}",
+        sure=f"read from {where}{gaps}",
     )
 
 
@@ -446,10 +454,10 @@ def _mpi(facts: HostFacts) -> str:
 
 
 def print_hosts(diagnosis: HostsDiagnosis, console: Console, *, stories: bool) -> None:
-    """How many findings, a row for each host, then the findings."""
+    """What it means in three lines, a row for each host, then the findings."""
     from rich.text import Text
 
-    console.print(Text(verdict(diagnosis), style="bold"))
+    print_verdict(verdict_of(diagnosis), console)
     console.print()
     console.print(rich_table(rows(diagnosis)))
     console.print()
@@ -465,6 +473,6 @@ def hosts_markdown(diagnosis: HostsDiagnosis) -> str:
     """The same for pasting into an issue."""
     count = len(diagnosis.hosts)
     lines = [f"## cputune doctor, {count} host{'s' * (count != 1)}", ""]
-    lines += [verdict(diagnosis).capitalize() + ".", "", *markdown_table(rows(diagnosis)), ""]
+    lines += [*markdown_verdict(verdict_of(diagnosis)), *markdown_table(rows(diagnosis)), ""]
     lines += [f"{_interface_line(diagnosis).capitalize()}.", ""]
     return "\n".join([*lines, *markdown_findings(diagnosis.findings)])

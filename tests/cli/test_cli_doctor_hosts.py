@@ -43,6 +43,9 @@ def test_one_row_per_host_then_what_is_wrong(
     code = run(monkeypatch, "--hosts", "node1,refused,nowhere,bare", "--ssh", ssh)
     out, err = capsys.readouterr()
     assert (code, err) == (1, "")
+    means, do, sure, *_ = out.splitlines()
+    assert means.startswith("Training fails, or is wrong, until something is mended: ")
+    assert (do[:8], sure[:28]) == ("Do now: ", "How sure: read from 1 of 4 h")
     assert "refused  not reached: it refuses our key" in out
     for words in ("ssh-copy-id refused", "name nowhere in /etc/hosts", "bare: there is no python3"):
         assert words in out
