@@ -151,12 +151,18 @@ def _in_samples(when: str | float, batch: int) -> str:
     return f"every {int(when * batch)} samples" if when >= 1 else f"every {when:.3g} of all steps"
 
 
-def equivalent(typed: Training, plan: Training) -> Equivalence:
-    """Hold the training of a plan against that of the launch as typed."""
+def equivalent(typed: Training, plan: Training, *, other_data: bool = False) -> Equivalence:
+    """Hold the training of a plan against that of the launch as typed.
+
+    ``other_data``: the plan's may be of another number of samples, as a recipe's launch is of
+    others than its trials; then their optimizers alone are compared.
+    """
     steps = min(len(typed.rates), len(plan.rates))
-    if (typed.data or 0) < (plan.data or 0):  # a trial of a recipe takes less than a launch
+    if other_data and typed.data != plan.data:
         differs = tuple(_of_optimizer(typed, plan))
-        return Equivalence(differs=differs, summary="same optimizer; the data are not as many")
+        return Equivalence(
+            differs=differs, summary="same optimizer; its trials took another number of samples"
+        )
     differs = tuple(
         sentence
         for looked in (_of_rates, _of_samples, _of_first_step, _of_optimizer, _of_the_end)

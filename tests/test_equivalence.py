@@ -87,10 +87,13 @@ def test_draws_of_their_own_agree_roughly_and_a_doubled_gradient_does_not(
     assert why in verdict.differs[0]
 
 
-def test_a_launch_of_more_data_than_its_trial_has_is_held_against_its_optimizer_alone() -> None:
+def test_a_recipe_of_other_data_than_its_trials_have_is_held_against_its_optimizer_alone() -> None:
     more = replace(TWO, data=10_000, samples=("x",), steps=9, gradient=3.0)
-    assert equivalent(TYPED, more).same
-    assert not equivalent(TYPED, replace(more, optimizer={})).same
+    assert equivalent(TYPED, more, other_data=True).same
+    fewer = replace(more, data=2)
+    assert equivalent(TYPED, fewer, other_data=True).same
+    assert not equivalent(TYPED, fewer).same, "a script's launch takes the data of its trials"
+    assert not equivalent(TYPED, replace(more, optimizer={}), other_data=True).same
 
 
 def test_samples_that_lightning_shuffles_by_another_seed_are_not_compared() -> None:

@@ -30,12 +30,10 @@ class FirstSteps:
 
     Attributes:
         facts: of the training as a whole, told with the first step.
-        dropout_off: whether dropout does nothing just now.
     """
 
-    def __init__(self, *, dropout_off: bool = True) -> None:
+    def __init__(self) -> None:
         self.facts: Trained = {}
-        self.dropout_off = dropout_off
         self._steps = 0
         self._samples: int | None = 0
         self._fetched: deque[int | None] = deque(maxlen=1024)
@@ -91,7 +89,6 @@ class FirstSteps:
             told["drawn"], told["content"] = self._drawn, self._content
             told["dropout"] = self._drops
             told["optimizer"] = settings(optimizer)
-            self.dropout_off = False
         self._samples, self._rates = 0, None
         return told
 
@@ -133,6 +130,12 @@ class FirstSteps:
 
         setattr(module, name, clip)
 
+    @property
+    def _rests(self) -> bool:
+        """Whether dropout does nothing just now: not where a plan draws its masks otherwise."""
+        masks = getattr(sys.modules.get("cputune_in_torch"), "MASKS", None)
+        return self._steps == 0 and not (masks is not None and masks.drawing)
+
     def _let_dropout_rest(self, module: ModuleType) -> None:
         """Until the first step is over; what torch.compile compiles is left as it is."""
         compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", lambda: False)
@@ -144,7 +147,7 @@ class FirstSteps:
             ) -> Any:
                 if not compiling():
                     self._drops = self._drops or (training and p > 0)
-                    training = training and not self.dropout_off
+                    training = training and not self._rests
                 return original(input, p, training, inplace)
 
             return dropout
@@ -162,7 +165,7 @@ class FirstSteps:
         ) -> Any:  # fmt: skip
             if not compiling():
                 self._drops = self._drops or dropout_p > 0
-                dropout_p = 0.0 if self.dropout_off else dropout_p
+                dropout_p = 0.0 if self._rests else dropout_p
             return attention(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
         module.scaled_dot_product_attention = attend  # type: ignore[attr-defined]

@@ -80,7 +80,6 @@ def install() -> Meter:
     carried: list[tuple[str, Patch]] = []
     if force:
         plan = Force(**json.loads(force))
-        meter.first.dropout_off = "dropout" not in plan.torch  # its masks are to be seen
         carried = Carrier(plan, meter.refuse).patches()
         cutter = getattr(sys.modules.get("cputune_padding"), "CUTTER", None)
         if cutter is not None:

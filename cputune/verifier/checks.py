@@ -68,7 +68,8 @@ def outcomes(
     checks += _held("interpreter", seen_interpreter(interpreter, ranks), consumer)
     checks.append(loss(ranks, consumer))
     if expected.training is not None and seen.training is not None:
-        checks.append(same_training(expected.training, seen.training, consumer))
+        recipe = expected.sequence_length is not None
+        checks.append(same_training(expected.training, seen.training, consumer, recipe=recipe))
     if expected.global_batch_size is not None:
         checks.append(batch(ranks, expected.global_batch_size, consumer))
     return tuple(checks)
@@ -198,9 +199,9 @@ def placed(rank: Rank, *, good: bool, wanted: str) -> Evidence:
     return Evidence(what="affinity", rank=rank.number, seen=seen, expected=seen if good else wanted)
 
 
-def same_training(typed: Training, launched: Training, consumer: str) -> Outcome:
+def same_training(typed: Training, launched: Training, consumer: str, *, recipe: bool) -> Outcome:
     """Whether the first steps train what those of the launch as typed do."""
-    verdict = equivalent(typed, launched)
+    verdict = equivalent(typed, launched, other_data=recipe)
     evidence = tuple(Evidence(what="training", seen=sentence) for sentence in verdict.differs)
     state: State = PASSED if verdict.same else FAILED
     summary = verdict.summary if verdict.same else verdict.differs[0]
