@@ -144,6 +144,7 @@ def test_parameters_are_a_close_lower_bound_of_real_models() -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_a_real_training_needs_no_less(tmp_path: Path) -> None:
     """The peak of a real process stands above the bound."""
     job = Workload.from_recipe("bert-mini")

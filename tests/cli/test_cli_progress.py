@@ -83,6 +83,7 @@ def test_it_is_alive_and_stays_within_the_terminal(
     assert json.loads(out)["schema"] == "cputune.result/2"
 
 
+@pytest.mark.matrix
 def test_a_terminal_that_gets_narrow_is_kept_to(tmp_path: Path) -> None:
     seen, _ = tune_on_terminal(tmp_path, 120, then=40)
     after = seen.partition("RESIZED\n")[2]
@@ -94,6 +95,7 @@ def test_a_terminal_that_gets_narrow_is_kept_to(tmp_path: Path) -> None:
     assert max(map(len, frames)) <= 40
 
 
+@pytest.mark.matrix
 def test_a_dumb_terminal_has_a_line_for_each_trial(tmp_path: Path) -> None:
     seen, _ = tune_on_terminal(tmp_path, 80, TERM="dumb")
     assert "\x1b" not in seen

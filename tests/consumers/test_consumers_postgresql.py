@@ -55,6 +55,7 @@ def running(postgres: Server) -> str:
     return postgres.run("select count(*) from trials where state = 'RUNNING'").strip()
 
 
+@pytest.mark.thorough
 def test_two_tuners_of_which_one_is_killed(postgres: Server, tmp_path: Path) -> None:
     address = postgres.address()
     secret = {"PGPASSWORD": PASSWORD}

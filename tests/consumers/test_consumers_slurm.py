@@ -46,6 +46,7 @@ def test_a_job_that_the_cluster_could_never_run_fails(cluster, write, tiny, monk
     assert verdict.state == "failed"
 
 
+@pytest.mark.thorough
 def test_without_a_cluster_it_is_not_checked(write, tiny, monkeypatch, tmp_path):
     (tmp_path / "slurm.conf").write_text(
         "ClusterName=none\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/none\n"

@@ -39,6 +39,7 @@ def test_the_recipe_trains_as_planned(write, tiny):
     assert verdict.state == "passed", verdict
 
 
+@pytest.mark.thorough
 def test_a_recipe_that_was_cut_fails_and_so_does_a_variable_beside_the_plan(write, tiny):
     script = write("torchrun", two_ranks(), tiny) / "torchrun.sh"
     recipe = script.with_name("recipe.json")

@@ -30,7 +30,7 @@ def is_fine(outcome: Outcome) -> bool:
         pytest.param(
             number,
             id=number.name,
-            marks=() if number.name in ("SIGINT", "SIGKILL") else pytest.mark.matrix,
+            marks=() if number.name == "SIGKILL" else pytest.mark.matrix,
         )
         for number in SIGNALS
     ],
@@ -55,6 +55,7 @@ def test_storage_that_fails_loses_nothing(storage: object, tmp_path: Path) -> No
     assert is_fine(storage(tmp_path / "study", Random(1)))
 
 
+@pytest.mark.matrix
 def test_a_clock_that_jumps(tmp_path: Path) -> None:
     assert is_fine(clock_jumps(tmp_path / "study", Random(1)))
 

@@ -162,7 +162,8 @@ class TestTheWayIntoAScript:
             launch(MASKS, carrier=False)
 
     @pytest.mark.torch
-    @pytest.mark.parametrize("job", [JOB, pytest.param(SCRIPT, marks=pytest.mark.matrix)])
+    @pytest.mark.matrix
+    @pytest.mark.parametrize("job", [JOB, SCRIPT])
     def test_a_rank_shows_it(
         self, job: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

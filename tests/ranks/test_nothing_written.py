@@ -191,7 +191,10 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize(
     "words",
     [
-        "trainer_script.py --output_dir out --use_cpu --save_strategy steps --save_steps 1",
+        pytest.param(
+            "trainer_script.py --output_dir out --use_cpu --save_strategy steps --save_steps 1",
+            marks=pytest.mark.matrix,
+        ),
         pytest.param("accelerate_script.py --output_dir out --cpu", marks=pytest.mark.matrix),
         pytest.param("saves.py", marks=pytest.mark.matrix),
         pytest.param("by_hand.py", marks=pytest.mark.matrix),
@@ -209,7 +212,9 @@ def test_nothing_is_written_while_it_trains(folder: Path, words: str) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("script", ["tracks.py", "from_disk.py"])
+@pytest.mark.parametrize(
+    "script", ["tracks.py", pytest.param("from_disk.py", marks=pytest.mark.matrix)]
+)
 def test_nor_by_what_writes_of_itself(folder: Path, script: str) -> None:
     """Hydra's folder of a run, TensorBoard's, what datasets prepares beside the user's data."""
     for needed in ("hydra", "tensorboard") if script == "tracks.py" else ("datasets",):

@@ -299,6 +299,7 @@ intermediate_size = 64
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_a_fork_measures_what_a_fresh_process_does(facts: HostFacts, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE)
