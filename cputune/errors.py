@@ -10,7 +10,7 @@
         - ``Unreachable``: a host that was named does not answer, or does so no longer
     - ``NoValidTrialError``: tuning ended without one valid trial (exit 4)
         - ``NotMeasurableError``: others computed here, so that nothing can be said (exit 4)
-    - ``Interrupted``: Ctrl-C, SIGTERM or SIGHUP stopped it, the study is kept (exit 130)
+    - ``Interrupted``: Ctrl-C or another signal stopped it, the study is kept (exit 130)
 """
 
 from __future__ import annotations

@@ -12,14 +12,19 @@ import signal
 INTERRUPTED = 130
 """128 + SIGINT, as shells count; ``cputune.errors.Interrupted.exit_code``."""
 
+_STOPPING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGXCPU")
+"""The signals that mean "stop, and keep what there is": keys, terminals, schedulers (USR1 is
+Slurm's warning of ``--signal``, XCPU the kernel's that the CPU time is up). Windows has some."""
+
 
 def main() -> None:
     """Run the command line. Ends the process."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
-        from cputune.cli import main as run
+    numbers = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
+    # What is ignored from the start stays so (nohup, a shell's background job).
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    ours = [number for number in numbers if signal.getsignal(number) in usual]
+    for number in ours:
+        signal.signal(number, lambda number, frame: os._exit(INTERRUPTED))
+    from cputune.cli import main as run
 
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    else:  # nohup, or a shell's background job: interrupts are ignored, and stay so
-        from cputune.cli import main as run
-    run()
+    run(ours)

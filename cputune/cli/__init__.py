@@ -9,7 +9,9 @@ import difflib
 import os
 import re
 import sys
+from collections.abc import Collection
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
@@ -33,6 +35,7 @@ from cputune.cli.settings import (
     take_verbosity,
     variable_behind,
 )
+from cputune.cli.signals import interrupted_by
 from cputune.errors import CannotError, CputuneError, Interrupted, UsageError
 
 _SUBCOMMANDS = {
@@ -199,8 +202,20 @@ def cli(ctx: click.Context, color: str) -> None:
 add_common_options(cli, "")
 
 
-def main() -> None:
-    """The console script. Ends the process with the exit code of the contract."""
+def main(stopping: Collection[int] = ()) -> NoReturn:
+    """The console script. Ends the process with the exit code of the contract.
+
+    ``stopping`` are the signals that stop it (``cputune.cli.signals``).
+    """
+    with interrupted_by(stopping):
+        try:
+            code = _run()
+        except KeyboardInterrupt:  # before a command began, or while an error was told
+            code = report_error(Interrupted("interrupted"))
+    sys.exit(code)
+
+
+def _run() -> int:
     guard_streams()
     set_verbosity(0)
     set_json("--json" in _typed_words())
@@ -217,7 +232,7 @@ def main() -> None:
         if max(verbosity(), _typed_verbosity()) >= 2:
             print_traceback(error)
         code = report_error(_of_ours(error))
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
 def _typed_verbosity() -> int:

@@ -1,21 +1,18 @@
-"""SIGTERM and SIGHUP interrupt as Ctrl-C does, so that a scheduler loses nothing either."""
+"""Signals in two stages: the first stops and lets the command save, another Ctrl-C ends at once."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-UNTOUCHED = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-}
-if hasattr(signal, "SIGHUP"):  # Windows has none
-    UNTOUCHED[signal.SIGHUP] = signal.SIG_DFL
-"""The signals, and what Python does with them where nobody asks for something else."""
+from cputune.errors import Interrupted
+
+_AGAIN = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
+"""The keys. Schedulers and terminals send theirs several times, and mean the same."""
 
 _came = False
 
@@ -30,26 +27,26 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def interrupted_by_any_signal() -> Iterator[None]:
+def interrupted_by(numbers: Collection[int]) -> Iterator[None]:
     """While the block runs, the first of these signals raises Stopped.
 
-    Those that follow are passed over until the process ends: what the first one has begun
-    shall come to its end. Only another Ctrl-C interrupts that too. A signal that is ignored
-    from the start stays ignored (nohup).
+    What it has begun shall come to its end, so those that follow are passed over, but for keys:
+    a second Ctrl-C (or QUIT) ends all that was started, and then this process with 130. After a
+    signal they stay ignored when the block is over: the process ends, with its own exit code.
     """
     global _came
     _came = False
-    ours = {n: usual for n, usual in UNTOUCHED.items() if signal.getsignal(n) is usual}
+    before = {number: signal.getsignal(number) for number in numbers}
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         global _came
         _came = True
-        for one, usual in ours.items():
-            signal.signal(one, usual if one == signal.SIGINT else signal.SIG_IGN)
+        for one in numbers:
+            signal.signal(one, _end_at_once if one in _AGAIN else signal.SIG_IGN)
         _leave_a_lost_terminal()
         raise Stopped
 
-    for number in ours:
+    for number in numbers:
         signal.signal(number, interrupt)
     shown = sys.unraisablehook
     sys.unraisablehook = lambda lost: None if lost.exc_type is Stopped else shown(lost)
@@ -57,9 +54,8 @@ def interrupted_by_any_signal() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = shown
-        for number, usual in ours.items():
-            if signal.getsignal(number) is interrupt:
-                signal.signal(number, usual)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if _came else handler)
 
 
 def stop_if_interrupted() -> None:
@@ -69,6 +65,19 @@ def stop_if_interrupted() -> None:
     """
     if _came:
         raise Stopped
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    for one in _AGAIN:
+        signal.signal(one, signal.SIG_IGN)
+    try:
+        os.write(2, b"\nerror: interrupted twice: ended at once\n")
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)  # whatever other threads say of closed files
+    finally:
+        from cputune.host.children import leave
+
+        leave(Interrupted.exit_code)
 
 
 def _leave_a_lost_terminal() -> None:

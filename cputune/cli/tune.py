@@ -32,7 +32,6 @@ from cputune.cli.settings import (
     options_from,
     options_of,
 )
-from cputune.cli.signals import interrupted_by_any_signal
 from cputune.documents import plain
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
 from cputune.hidden import hide_arguments, without_password
@@ -89,7 +88,6 @@ _NUMBER = click.IntRange(min=1)
 @option("--json-lines", is_flag=True, help="Each event as a JSON line on stdout, as it comes.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[-- SCRIPT ARGS...]")
 @click.pass_context
-@interrupted_by_any_signal()
 def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> None:
     """Measure plans on this machine, or over several hosts, and find the fastest.
 

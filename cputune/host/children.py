@@ -7,7 +7,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+from cputune.host.files import remove_for_now
 
 if TYPE_CHECKING:
     import psutil
@@ -45,6 +47,29 @@ def end(
             pause(LOOK_SECONDS)
         else:
             return
+
+
+ALONE_SECONDS = 6.0
+"""So long children may take to end by themselves, those held on other hosts among them."""
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once, after all that it has started is gone with all that it keeps.
+
+    It closes its descriptors first, as the kernel would: those who start ranks then end them
+    (``cputune.ranks.supervisor_main``). What is left after ALONE_SECONDS is killed.
+    """
+    try:
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        until = time.monotonic() + ALONE_SECONDS
+        with contextlib.suppress(ChildProcessError):  # there is none
+            while time.monotonic() < until:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    time.sleep(LOOK_SECONDS)
+        end(lambda: below(os.getpid()), grace_seconds=0)
+        remove_for_now()
+    finally:
+        os._exit(code)
 
 
 def below(root: int) -> list[psutil.Process]:

@@ -27,6 +27,19 @@ LEFT_SECONDS = 600.0
 """No file takes so long to be written: what has not got its name by then, never will."""
 
 
+FOR_NOW: set[Path] = set()
+"""Files and folders that are gone when this process is. Whoever makes one removes it; where the
+process ends at once, ``remove_for_now`` does."""
+
+
+def remove_for_now() -> None:
+    """Remove whatever this process keeps for as long as it lives, since it ends now."""
+    for path in list(FOR_NOW):
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def read_file(path: str) -> str:
     """The text of a file of the kernel, undecodable bytes as U+FFFD. Raises OSError."""
     return _content(path, READ_LIMIT_BYTES).decode("utf-8", errors="replace")
@@ -72,6 +85,7 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
     try:
         _remove_left(path)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        FOR_NOW.add(Path(temporary))
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -89,6 +103,7 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
         if temporary is not None:
             with contextlib.suppress(OSError):  # it has its name already
                 os.unlink(temporary)
+            FOR_NOW.discard(Path(temporary))
 
 
 def _remove_left(path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Locks between processes: one for each study, one for the machine while it is measured.
+"""Locks between processes: one for each study, two for the machine while it is measured.
 
-The kernel frees both when their owner ends, however it ends; so none can be stale, and a
+The kernel frees them when their owner ends, however it ends; so none can be stale, and a
 lock file that a killed owner has left, or one from before a reboot, is only a file.
 """
 
@@ -18,20 +18,38 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cputune.errors import CannotError
+from cputune.host.files import FOR_NOW, make_private, state_folder
 
 MEASURING = "\0cputune.measuring"
 """The socket of whoever measures: a name in the abstract namespace (unix(7)), which is no
 file that somebody could plant, and the same for every user of the machine. A container with
-a network of its own has a namespace of its own."""
+a network of its own has a namespace of its own. Without its NUL it is the name of the user's
+own lock file."""
 
-_AGAIN_SECONDS = 0.1
+OTHERS_SECONDS = 600.0
+"""So long at most is waited for other users: any of them could hold that socket for ever."""
+
+_AGAIN_SECONDS = 0.25
 
 
 @contextlib.contextmanager
 def study_lock(study: Path) -> Iterator[None]:
     """Hold ``STUDY.lock``, which names its owner. Raises CannotError where another holds it."""
     path = Path(os.path.realpath(study) + ".lock")
-    descriptor = _locked(path, study)
+    found = _locked(path)
+    if isinstance(found, str):
+        raise CannotError(
+            f"the study {study} is in use by {found}",
+            hint="wait until that has ended, or give another file with --study",
+        )
+    with _owned(path, found):
+        yield
+
+
+@contextlib.contextmanager
+def _owned(path: Path, descriptor: int) -> Iterator[None]:
+    """While a locked file is held it names its owner; then it is gone."""
+    FOR_NOW.add(path)
     try:
         os.ftruncate(descriptor, 0)
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
@@ -40,9 +58,11 @@ def study_lock(study: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)
+        FOR_NOW.discard(path)
 
 
-def _locked(path: Path, study: Path) -> int:
+def _locked(path: Path) -> int | str:
+    """The descriptor of a file that is now locked, or who holds it. Raises CannotError."""
     import fcntl  # Windows has none
 
     while True:
@@ -56,11 +76,10 @@ def _locked(path: Path, study: Path) -> int:
                 return descriptor
         except FileNotFoundError:
             pass  # its owner has just removed it
-        except BlockingIOError as error:
-            raise CannotError(
-                f"the study {study} is in use by {_owner(descriptor)}",
-                hint="wait until that has ended, or give another file with --study",
-            ) from error
+        except BlockingIOError:
+            owner = _owner(descriptor)
+            os.close(descriptor)
+            return owner
         except OSError as error:
             raise _no_lock(path, error) from error
         os.close(descriptor)
@@ -85,20 +104,67 @@ def _owner(descriptor: int) -> str:
 def measuring_lock(
     on_wait: Callable[[str], None] | None = None, *, until: float | None = None
 ) -> Iterator[None]:
-    """Be the only one that measures on this machine; whoever comes later waits.
+    """Be the only one of this user that measures on this machine; whoever comes later waits.
 
-    ``on_wait`` is told in words for whom, once for each owner. Raises CannotError where it is
-    not free ``until`` then, by ``time.monotonic()``.
+    Other users are waited for too, but not longer than OTHERS_SECONDS: nobody can keep this
+    machine from everybody. ``on_wait`` is told in words for whom, once for each owner. Raises
+    CannotError where the user's own is not free ``until`` then, by ``time.monotonic()``.
     """
-    holder = _hold(on_wait, until) if sys.platform == "linux" else None
-    try:
+    tell = on_wait or (lambda owner: None)
+    with contextlib.ExitStack() as held:
+        if sys.platform == "linux":
+            folder = _own_folder()
+            if folder is not None:
+                held.enter_context(_own_lock(folder / MEASURING[1:], tell, until))
+            soon = time.monotonic() + OTHERS_SECONDS
+            last = soon if until is None else min(soon, until)
+            holder = _among_users(tell, last)
+            if holder is not None:
+                held.enter_context(holder)
         yield
-    finally:
-        if holder is not None:
-            holder.close()
 
 
-def _hold(on_wait: Callable[[str], None] | None, until: float | None) -> socket.socket:
+def _own_folder() -> Path | None:
+    """The user's runtime folder, where nobody else may write; else that of the state, or none.
+
+    ``su`` and ``sudo`` may leave another user's XDG_RUNTIME_DIR behind.
+    """
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere")
+    with contextlib.suppress(OSError):
+        found = runtime.stat()
+        if runtime.is_absolute() and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+            return runtime
+    state = state_folder()
+    if state is None:
+        return None
+    try:
+        make_private(state)
+        here = state / f"on-{socket.gethostname()}"  # a home may be that of many machines
+        make_private(here)
+    except CannotError:
+        return None
+    return here
+
+
+@contextlib.contextmanager
+def _own_lock(path: Path, tell: Callable[[str], None], until: float | None) -> Iterator[None]:
+    told = None
+    while isinstance(found := _locked(path), str):
+        if found != told:
+            tell(told := found)
+        left = _AGAIN_SECONDS if until is None else until - time.monotonic()
+        if left <= 0:
+            raise CannotError(
+                f"the time given was up while {told} measured here",
+                hint="give it more time, or --share-machine where the CPUs are apart",
+            )
+        time.sleep(min(left, _AGAIN_SECONDS))
+    with _owned(path, found):
+        yield
+
+
+def _among_users(tell: Callable[[str], None], last: float) -> socket.socket | None:
+    """The socket that other users see; None where one of them still has it at the ``last``."""
     told = None
     while True:
         holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -110,23 +176,21 @@ def _hold(on_wait: Callable[[str], None] | None, until: float | None) -> socket.
             holder.close()
             if error.errno != errno.EADDRINUSE:
                 raise
-        left = None if until is None else until - time.monotonic()
-        if left is not None and left <= 0:
-            raise CannotError(
-                f"the time given was up while {told or 'another process'} measured here",
-                hint="give it more time, or --share-machine where the CPUs are apart",
-            )
+        left = last - time.monotonic()
+        if left <= 0:
+            return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
+            visitor.settimeout(left)
             try:
                 visitor.connect(MEASURING)
                 owner = _peer(visitor)
-                if owner != told and on_wait is not None:
-                    on_wait(owner)
-                    told = owner
-                visitor.settimeout(left)
+                if owner != told:
+                    tell(told := owner)
+                visitor.settimeout(max(0.001, last - time.monotonic()))
                 visitor.recv(1)  # until the owner has closed, or died
             except OSError:
-                time.sleep(_AGAIN_SECONDS)  # it listens not yet, or no more
+                # it listens not yet, or no more, or lets nobody in
+                time.sleep(max(0.0, min(_AGAIN_SECONDS, last - time.monotonic())))
 
 
 def _peer(visitor: socket.socket) -> str:

@@ -38,6 +38,7 @@ GRACE_SECONDS = 10.0
 
 PASSED_ON = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+    signal.SIGXCPU,
 )  # fmt: skip
 _WAITED_FOR = (*PASSED_ON, signal.SIGCHLD)
 _LIBC = ctypes.CDLL(None)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cputune.errors import CannotError
+from cputune.host.files import FOR_NOW
 
 PREFIX = "cputune-"
 OWNER = "owner.lock"
@@ -66,17 +67,20 @@ class WorkFolder:
         """Remove all of it."""
         for folder in self.folders:
             _remove(folder)
+            FOR_NOW.discard(folder)
         while self._owners:
             os.close(self._owners.pop())
 
     def _make(self, where: Path) -> Path:
         for _ in range(_MOST_TRIES):
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+            FOR_NOW.add(folder)
             try:
                 owner = _lock(folder / _NEW, os.O_CREAT)
                 # Nobody takes it for one that was left, now that it is locked.
                 (folder / _NEW).rename(folder / OWNER)
             except (FileNotFoundError, BlockingIOError):
+                FOR_NOW.discard(folder)
                 continue  # another run took it for one that was left; it holds nothing yet
             if owner is not None:
                 self._owners.append(owner)

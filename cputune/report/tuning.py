@@ -75,7 +75,10 @@ def starts(event: StudyStarted) -> str:
 
 def waiting_line(owner: str) -> str:
     """For whom is waited, and how to do without."""
-    return f"waiting for {owner}, which measures on this machine (--share-machine does not wait)"
+    return (
+        f"waiting for {owner}, which measures on this machine (for another user ten minutes at "
+        "most; --share-machine does not wait)"
+    )
 
 
 def style_of(event: Event) -> str | None:

@@ -18,7 +18,15 @@ from cputune.result import Result
 
 LIGHT = str(Path(__file__).parent.parent / "faults" / "light.py")
 TUNE = (sys.executable, "-m", "cputune", "tune", "--share-machine", "--budget", "50")
-ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+ALL = [
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    *(
+        pytest.param(number, marks=pytest.mark.matrix)
+        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)
+    ),
+]
 
 
 def start(folder: Path, *arguments: str, **more: object) -> subprocess.Popen[str]:
@@ -66,6 +74,24 @@ def test_further_signals_change_nothing(tmp_path: Path, number: int) -> None:
             time.sleep(0.002)
     assert child.returncode == 130
     assert Result.load(tmp_path / "cputune.json").trials
+
+
+def test_a_second_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    with start(tmp_path) as child:
+        list(lines_until(child, "trial 0:"))
+        family = psutil.Process(child.pid).children(recursive=True)
+        child.send_signal(signal.SIGSTOP)  # both are there when it goes on
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGCONT)
+        time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        assert child.stderr is not None
+        said = child.stderr.read()
+    assert child.returncode == 130
+    assert "Traceback" not in said
+    assert not [process for process in family if process.is_running()]
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not list(tmp_path.glob("*.lock"))
 
 
 def test_nohup_lives_on_when_the_terminal_goes(tmp_path: Path) -> None:
@@ -127,10 +153,10 @@ def test_a_signal_that_python_drops_is_not_forgotten() -> None:
     """What is raised in a finalizer is lost; the next event raises it again."""
     code = (
         "import signal\n"
-        "from cputune.cli.signals import interrupted_by_any_signal, stop_if_interrupted\n"
+        "from cputune.cli.signals import interrupted_by, stop_if_interrupted\n"
         "class Finalizer:\n"
         "    def __del__(self): signal.raise_signal(signal.SIGTERM)\n"
-        "with interrupted_by_any_signal():\n"
+        "with interrupted_by([signal.SIGTERM]):\n"
         "    Finalizer()\n"
         "    print('dropped', flush=True)\n"
         "    stop_if_interrupted()\n"
@@ -148,9 +174,9 @@ def test_the_exit_code_is_ours_whatever_python_was_doing(number: signal.Signals)
     """Python ends by SIGINT where KeyboardInterrupt was raised in a text that it runs."""
     code = (
         "import signal, sys\n"
-        "from cputune.cli.signals import interrupted_by_any_signal\n"
+        "from cputune.cli.signals import interrupted_by\n"
         "try:\n"
-        "    with interrupted_by_any_signal():\n"
+        f"    with interrupted_by([{int(number)}]):\n"
         f"        exec('signal.raise_signal({int(number)})')\n"
         "except KeyboardInterrupt:\n"
         "    sys.exit(130)\n"

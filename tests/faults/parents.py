@@ -13,7 +13,12 @@ from faults.watched import HERE, TUNE, Watched, on_record, told, traceback_in
 
 LIGHT = (str(HERE / "light.py"),)
 TORCH = (str(HERE / "accelerate_script.py"),)
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+SIGNALS = (
+    signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT,
+    signal.SIGQUIT, signal.SIGUSR1, signal.SIGXCPU,
+)  # fmt: skip
+AGAIN_SECONDS = 1.0
+"""A second Ctrl-C comes at a random moment within it: to save takes about as long."""
 
 SLOW_SECONDS = 60.0
 
@@ -28,6 +33,7 @@ class Chain:
         warm: whether it begins as a fork (see ``faults.warm``).
         late: the moment is counted from the beginning of the confirmation, so that it, the
             writing of the result and the end of the process are hit.
+        again: it is sent a second time, while the first is obeyed.
     """
 
     place: Path
@@ -37,6 +43,7 @@ class Chain:
     longest_seconds: float
     warm: bool = False
     late: bool = False
+    again: bool = False
     _studies: int = 0
     _told: set[int] = field(default_factory=set)
     _folders: set[Path] = field(default_factory=set)
@@ -64,6 +71,8 @@ class Chain:
         signalled = ended is None
         if signalled:
             watched.tell(self.number)
+            if self.again and watched.wait(self.dice.uniform(0.0, AGAIN_SECONDS)) is None:
+                watched.tell(self.number)
             ended = watched.wait(SLOW_SECONDS)
         said = watched.said
         self._told |= told(said)
@@ -90,12 +99,12 @@ class Chain:
             return "" if ended == -signal.SIGKILL else f"ended with {ended}: {said[-500:]}"
         if ended == -self.number and not said:
             return ""  # it came before Python had begun
-        if ended == -self.number and "round" in said and (folder / "cputune.json").exists():
-            return ""  # it came when all was written, while Python took itself down
-        # An interrupt inside an exec() (dataclasses are made so) lets CPython end itself by
-        # SIGINT after we have handled it; for a shell that is 130 as well.
-        if ended != 130 and (ended, self.number) != (-signal.SIGINT, signal.SIGINT):
+        if ended != 130:
             return f"ended with {ended}: {said[-500:]}"
+        if "interrupted twice" in said:
+            return ""  # it has saved nothing, and its study goes on
+        if "round" in said and not traceback_in(said) and (folder / "cputune.json").exists():
+            return ""  # it came when all was written and said
         if told(said) and "--resume" not in said:
             return f"says not how to go on: {said[-500:]}"
         if told(said) and not (folder / "cputune.json").exists():

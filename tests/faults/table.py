@@ -36,11 +36,17 @@ LIGHT_SECONDS, COLD_SECONDS, TORCH_SECONDS, LATE_SECONDS = 3.0, 4.5, 11.0, 3.5
 
 
 def chain(
-    place: Path, script: tuple[str, ...], number: int, seed: int, count: int, longest: float
+    place: Path,
+    script: tuple[str, ...],
+    number: int,
+    seed: int,
+    count: int,
+    longest: float,
+    again: bool = False,
 ) -> list[Outcome]:
     """So many signals to studies of this script, in a worker that is warm."""
     warm, late = longest != COLD_SECONDS, longest == LATE_SECONDS
-    sent = Chain(place, script, signal.Signals(number), Random(seed), longest, warm, late)
+    sent = Chain(place, script, signal.Signals(number), Random(seed), longest, warm, late, again)
     return list(itertools.islice(sent.tries(), count))
 
 
@@ -85,6 +91,10 @@ def main() -> int:
                         seconds = LATE_SECONDS
                     count = min(CHAIN, total - begin)
                     plan(name, chain, next(places), script, number, next(seeds), count, seconds)
+        for number in range(given.twice):
+            seconds = LATE_SECONDS if number % 2 else LIGHT_SECONDS
+            sent = (LIGHT, signal.SIGINT, next(seeds), 1, seconds, True)
+            plan("SIGINT, and again while that is obeyed", chain, next(places), *sent)
         for fault, name in STRIKES.items():
             for _ in range(given.times):
                 plan(name, once, "rank", fault, next(places), next(seeds))
@@ -117,6 +127,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make faults")
     parser.add_argument("--light", type=int, default=200, help="signals of each kind")
     parser.add_argument("--torch", type=int, default=20, help="the same, to torch")
+    parser.add_argument("--twice", type=int, default=25, help="Ctrl-C and Ctrl-C again")
     parser.add_argument("--times", type=int, default=5, help="tries of each other fault")
     parser.add_argument("--hangs", type=int, default=2, help="tries of each fault of a minute")
     parser.add_argument("--workers", type=int, default=4, help="studies beside each other")

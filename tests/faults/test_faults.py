@@ -42,6 +42,12 @@ def test_a_parent_ended_at_any_moment_is_gone_on_with(
     assert all(is_fine(outcome) for outcome in itertools.islice(chain.tries(), 3))
 
 
+@pytest.mark.matrix
+def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, LIGHT, signal.SIGINT, Random(2), longest_seconds=6.0, again=True)
+    assert all(is_fine(outcome) for outcome in itertools.islice(chain.tries(), 3))
+
+
 @pytest.mark.parametrize("fault", ["segfault", pytest.param("daemons", marks=pytest.mark.matrix)])
 def test_a_rank_that_goes_wrong_fails_its_trial_alone(fault: str, tmp_path: Path) -> None:
     assert is_fine(strike(fault, tmp_path / "study"))

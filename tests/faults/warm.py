@@ -101,7 +101,7 @@ def _be_cputune(
 
 
 def _main() -> int:
-    from cputune.cli import main
+    from cputune.start import main
 
     try:
         main()
@@ -112,5 +112,5 @@ def _main() -> int:
     except BaseException:
         sys.excepthook(*sys.exc_info())
         sys.stderr.flush()
-        return 130 if sys.exc_info()[0] is KeyboardInterrupt else 1
+        return 1
     return 0
