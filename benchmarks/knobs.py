@@ -24,8 +24,8 @@ import cputune
 from cputune.cores import usable_cores
 from cputune.facts import HostFacts
 from cputune.knobs import Ask, KnobValue, knob_named
+from cputune.knobs.libraries import preloads
 from cputune.knobs.precision import advised_precision
-from cputune.knobs.preload import preloads
 from cputune.layout import make_plan
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from cputune.cores import QUOTA_SHARE, paid_cores, usable_cores
 from cputune.facts import Core, HostFacts
 from cputune.knobs.backend import BACKEND, Backend
-from cputune.knobs.ipex import IPEX
+from cputune.knobs.kernels import IPEX
+from cputune.knobs.libraries import Allocator, OpenMP
 from cputune.knobs.precision import Precision, advised_precision
-from cputune.knobs.preload import Allocator, OpenMP
 from cputune.knobs.record import Ask, Knob, KnobValue
 from cputune.placing import LEAST_USED_SHARE, groups, rank_slices
 from cputune.plan import Plan

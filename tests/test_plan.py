@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cputune.errors import ResultError
 from cputune.knobs.backend import BACKENDS
+from cputune.knobs.libraries import ALLOCATORS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES
 from cputune.knobs.precision import PRECISIONS
-from cputune.knobs.preload import ALLOCATORS, JEMALLOC_SETTINGS, OPENMP_RUNTIMES
 from cputune.plan import Plan
 
 

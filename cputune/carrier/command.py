@@ -12,7 +12,7 @@ from cputune.carrier.environment import plan_variables
 from cputune.inside import carry_script, recipe_script
 from cputune.inside.carry import Force
 from cputune.knobs import plan_arguments, plan_in_torch
-from cputune.knobs.accumulation import accumulation_of
+from cputune.knobs.batches import accumulation_of
 from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, cpu_flag, takes
 from cputune.workload import Workload

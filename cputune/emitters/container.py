@@ -18,7 +18,7 @@ from cputune.emitters.header import comment
 from cputune.emitters.job import job_name
 from cputune.emitters.words import DockerWord, ShellWord
 from cputune.errors import UsageError
-from cputune.knobs.compile import compiled
+from cputune.knobs.kernels import compiled
 from cputune.stack.system_packages import DEBIAN
 
 PLACE_SCRIPT = "place.py"

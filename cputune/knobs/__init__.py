@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING
 
 from cputune import cpulist
 from cputune.errors import UsageError
-from cputune.knobs.accumulation import ACCUMULATION
 from cputune.knobs.affinity import NODES, PLACEMENT, RANKS, SMT, THREADS
 from cputune.knobs.backend import BACKEND, CCL_WORKERS, INTERFACE
-from cputune.knobs.compile import COMPILE
-from cputune.knobs.dropout import DROPOUT
-from cputune.knobs.ipex import IPEX
-from cputune.knobs.malloc import MALLOC
-from cputune.knobs.optimizer import OPTIMIZER
-from cputune.knobs.padding import PADDING
+from cputune.knobs.batches import ACCUMULATION, PADDING, WORKERS
+from cputune.knobs.kernels import COMPILE, DROPOUT, IPEX, OPTIMIZER
+from cputune.knobs.libraries import ALLOCATOR, MALLOC, OPENMP
 from cputune.knobs.precision import PRECISION, PRODUCTS
-from cputune.knobs.preload import ALLOCATOR, OPENMP
 from cputune.knobs.record import (
     KEPT,
     Argument,
@@ -37,7 +32,6 @@ from cputune.knobs.record import (
     Shown,
     State,
 )
-from cputune.knobs.workers import WORKERS
 
 if TYPE_CHECKING:
     from cputune.plan import Plan

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cputune import cpulist
-from cputune.knobs.record import Effect, Knob, Shown, State, one_of, whole_number, yes_or_no
+from cputune.knobs.record import Effect, Knob, Shown, one_of, whole_number, yes_or_no
 
 if TYPE_CHECKING:
     from cputune.plan import Plan
@@ -76,14 +76,6 @@ def _cpus(plan: Plan, local_rank: int) -> str:
     return cpulist.render(plan.cpus[local_rank % len(plan.cpus)])
 
 
-def _affinity(plan: Plan, cpus: Any) -> str:
-    return cpulist.render(cpus)
-
-
-def _as_seen(plan: Plan, state: State) -> Plan:
-    return replace(plan, threads_per_process=state.get("threads") or plan.threads_per_process)
-
-
 THREADS = Knob(
     name="threads",
     summary="OpenMP threads of a rank, each on a core of its own",
@@ -101,11 +93,13 @@ THREADS = Knob(
             what="affinity",
             key="affinity",
             expected=_cpus,
-            read=_affinity,
+            read=lambda plan, cpus: cpulist.render(cpus),
             by_cpu_number=True,
         ),
     ),
-    as_seen=_as_seen,
+    as_seen=lambda plan, state: replace(
+        plan, threads_per_process=state.get("threads") or plan.threads_per_process
+    ),
     words=lambda plan: f"{plan.processes_per_node} × {plan.threads_per_process} threads",
     effect=Effect(
         own=0.15,

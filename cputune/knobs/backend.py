@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from cputune import cpulist
 from cputune.errors import UsageError
@@ -14,10 +14,10 @@ from cputune.knobs.record import (
     Effect,
     Knob,
     KnobValue,
-    LeftOut,
     Shown,
     TrainerArgument,
     one_of,
+    unless,
     variable_shown,
     whole_number,
 )
@@ -47,15 +47,13 @@ def _named(value: object) -> KnobValue:
 
 def _interfaces(facts: HostFacts, ask: Ask) -> Choices:
     """The one that is chosen, and those beside it that lead to all hosts too."""
-    first, others = ask.interfaces[:1], ask.interfaces[1:]
     wanted = ask.fixed.get("interface")
     if wanted in (None, CHOSEN):
-        return Choices(values=(CHOSEN, *others))
-    if wanted in ask.interfaces:
-        return Choices(values=(CHOSEN, str(wanted)))
-    there = ", ".join((*first, *others)) or "none: it is said of several hosts (--hosts)"
+        return Choices(values=(CHOSEN, *ask.interfaces[1:]))
+    there = ", ".join(ask.interfaces) or "none: it is said of several hosts (--hosts)"
     why = f"the interfaces that lead to all hosts are {there}"
-    return Choices(values=(CHOSEN,), left_out=(LeftOut(what=f"interface={wanted}", why=why),))
+    why_not = None if wanted in ask.interfaces else why
+    return unless(why_not, f"interface={wanted}", CHOSEN, str(wanted))
 
 
 def _put_interface(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
@@ -77,13 +75,11 @@ INTERFACE = Knob(
     keeps="numbers",
     choices=_interfaces,
     put=_put_interface,
-    in_settings=True,
     unseen="no library tells the interface that it took, and one that is not there ends the ranks",
     words=lambda plan: (name := interface_of(plan)) and f"over {name}",
     effect=Effect(
         own=0.1,
         within={"nodes": 0.2},
-        label=lambda plan, at: interface_of(plan),
         source="assumed: of two networks one may be ten times as fast, and a step feels it by the "
         "share that adding up gradients has in it",
     ),
@@ -100,10 +96,8 @@ def _backends(facts: HostFacts, ask: Ask) -> Choices:
         why = "no mpirun of Intel MPI was found, and oneCCL needs one to start its ranks"
     if ask.fixed.get("backend") == "mpi":
         no_mpi = "trials start ranks over gloo or ccl: the torch of PyPI is built without MPI"
-        return Choices(values=("gloo",), left_out=(LeftOut(what="backend=mpi", why=no_mpi),))
-    if why is None:
-        return Choices(values=("gloo", "ccl"))
-    return Choices(values=("gloo",), left_out=(LeftOut(what="backend=ccl", why=why),))
+        return unless(no_mpi, "backend=mpi", "gloo")
+    return unless(why, "backend=ccl", "gloo", "ccl")
 
 
 def _said(plan: Plan, local_rank: int = 0) -> str | None:
@@ -161,14 +155,6 @@ def _cpus(plan: Plan, local_rank: int) -> str | None:
     return cpulist.render(plan.ccl_cpus[local_rank % len(plan.ccl_cpus)])
 
 
-def _count(plan: Plan, workers: Any) -> int:
-    return len(workers)
-
-
-def _bound_to(plan: Plan, workers: Any) -> str:
-    return cpulist.render(workers)
-
-
 def _workers(plan: Plan) -> str | None:
     if plan.world_size == 1 or not plan.ccl_workers:
         return None
@@ -183,12 +169,17 @@ CCL_WORKERS = Knob(
     keeps="numbers",
     variables=_worker_variables,
     shown=(
-        Shown(what="oneCCL workers", key="ccl_workers", expected=_number, read=_count),
+        Shown(
+            what="oneCCL workers",
+            key="ccl_workers",
+            expected=_number,
+            read=lambda plan, workers: len(workers),
+        ),
         Shown(
             what="CPUs of oneCCL workers",
             key="ccl_workers",
             expected=_cpus,
-            read=_bound_to,
+            read=lambda plan, workers: cpulist.render(workers),
             by_cpu_number=True,
         ),
         variable_shown("CCL_WORKER_COUNT", _worker_variables),

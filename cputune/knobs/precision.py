@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from cputune.knobs.record import (
     Ask,
@@ -15,7 +15,10 @@ from cputune.knobs.record import (
     Shown,
     State,
     TrainerArgument,
+    changed_shown,
+    in_field,
     one_of,
+    unless,
 )
 from cputune.stack import versions_of, why_no_bf16, why_no_bf16_products
 
@@ -49,26 +52,18 @@ def advised_precision(facts: HostFacts) -> Precision:
 
 def _choices(facts: HostFacts, ask: Ask) -> Choices:
     """fp32, and bf16 where the CPU multiplies it in hardware (or where that is waived)."""
-    left_out = [
-        LeftOut(
-            what="precision=fp16",
-            why="accelerate skips fp16 autocast on CPU: such a run trains in fp32 without a word",
-        )
-    ]
+    fp16 = LeftOut(
+        what="precision=fp16",
+        why="accelerate skips fp16 autocast on CPU: such a run trains in fp32 without a word",
+    )
     why = why_no_bf16(versions_of(facts)) if ask.framework == "trainer" else None
     if why is None and "bf16" not in native_precisions(facts) and not ask.allow_slow_precision:
         why = (
             f"this CPU has none of {', '.join(NATIVE_BF16)}: bf16 is then 3 to 4 times slower "
             "than fp32 (--allow-slow-precision tries it all the same)"
         )
-    if why is None:
-        return Choices(values=("fp32", "bf16"), left_out=tuple(left_out))
-    left_out.append(LeftOut(what="precision=bf16", why=why))
-    return Choices(values=("fp32",), left_out=tuple(left_out))
-
-
-def _put(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan:
-    return replace(plan, precision=cast("Precision", value))
+    found = unless(why, "precision=bf16", "fp32", "bf16")
+    return replace(found, left_out=(fp16, *found.left_out))
 
 
 def _variables(plan: Plan) -> Mapping[str, str]:
@@ -93,7 +88,7 @@ PRECISION = Knob(
     parse=one_of("precision", PRECISIONS),
     keeps="nothing",
     choices=_choices,
-    put=_put,
+    put=in_field("precision"),
     variables=_variables,
     # fp16 has no argument: ``--fp16`` trains in fp32 on a CPU, without a word.
     argument=TrainerArgument(name="bf16", value=lambda plan: plan.precision == "bf16"),
@@ -110,7 +105,6 @@ PRECISION = Knob(
     effect=Effect(
         own=0.6,
         within={"layout": 0.15, "smt": 0.1},
-        label=lambda plan, at: plan.precision,
         expected=_expected,
         source="read on two machines of two cores: bf16 takes 0.45 to 0.58 of the time of fp32 "
         "where it is native (log -0.8 to -0.55); emulated it is 3 to 4 times slower (oneDNN's "
@@ -118,55 +112,38 @@ PRECISION = Knob(
     ),
 )
 
-FP32, BF16 = "fp32", "bf16"
-
 
 def _products(facts: HostFacts, ask: Ask) -> Choices:
     """fp32; and bf16 where this torch can be told so and the CPU multiplies it in hardware."""
     why = why_no_bf16_products(versions_of(facts))
     if why is None and "bf16" not in native_precisions(facts):
         why = f"this CPU has none of {', '.join(NATIVE_BF16)}"
-    if why is not None:
-        return Choices(values=(FP32,), left_out=(LeftOut(what="products=bf16", why=why),))
-    return Choices(values=(FP32, BF16))
+    return unless(why, "products=bf16", "fp32", "bf16")
 
 
 def _put_products(plan: Plan, value: KnobValue, facts: HostFacts) -> Plan | None:
     """A plan of bf16 multiplies nothing in fp32 but what autocast keeps there."""
-    if plan.precision != "fp32" and value != FP32:
+    if plan.precision != "fp32" and value != "fp32":
         return None
     return plan.with_setting("products", value)
-
-
-def _in_torch(plan: Plan) -> Mapping[str, str]:
-    value = plan.setting("products")
-    return {} if value == FP32 else {"products": str(value)}
 
 
 PRODUCTS = Knob(
     name="products",
     summary="whether oneDNN may round the factors of fp32 matrix products to bf16",
-    today=FP32,
-    parse=one_of("products", (FP32, BF16)),
+    today="fp32",
+    parse=one_of("products", ("fp32", "bf16")),
     keeps="nothing",
     choices=_products,
     put=_put_products,
-    in_settings=True,
-    in_torch=_in_torch,
+    set_in_torch=True,
     asked_for="who trains in fp32 means its numbers, and precision=bf16 is faster",
-    shown=(
-        Shown(
-            what="products",
-            key="products",
-            expected=lambda plan, local_rank: _in_torch(plan).get("products"),
-        ),
-    ),
-    words=lambda plan: "products in bf16" if _in_torch(plan) else None,
+    shown=(changed_shown("products", "products", "products"),),
+    words=lambda plan: "products in bf16" if "products" in plan.settings else None,
     effect=Effect(
         own=0.3,
         within={"precision": 0.1, "layout": 0.06},
-        label=lambda plan, at: plan.setting("products"),
-        expected=lambda facts, plan: -0.2 if _in_torch(plan) else 0.0,
+        expected=lambda facts, plan: -0.2 if "products" in plan.settings else 0.0,
         answers=("matrix products", 0.4),
         source="read side by side on two Zen 5 cores: 1.67 times as fast as fp32 and 0.75 times as "
         "fast as bf16 (log -0.5); where there is no AMX, oneDNN keeps the factors in fp32 and only "

@@ -46,6 +46,13 @@ class Choices:
     left_out: tuple[LeftOut, ...] = ()
 
 
+def unless(why: str | None, what: str, *values: KnobValue) -> Choices:
+    """All of these values; today's alone, which is the first, where there is a reason ``why``."""
+    if why is None:
+        return Choices(values=tuple(dict.fromkeys(values)))
+    return Choices(values=values[:1], left_out=(LeftOut(what=what, why=why),))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """What somebody wants of the space, beside what the machine can do.
@@ -126,6 +133,14 @@ class Shown:
         return state.get(f"{self.key}_unknown") or self.unknown
 
 
+def changed_shown(what: str, key: str, name: str) -> Shown:
+    """A rank shows the value of a knob as it is; it has to where that is not today's.
+
+    ``name`` is the knob's.
+    """
+    return Shown(what=what, key=key, expected=lambda plan, local_rank: plan.settings.get(name))
+
+
 def variable_shown(
     name: str, variables: Callable[[Plan], Mapping[str, str]], *, by_cpu_number: bool = False
 ) -> Shown:
@@ -193,7 +208,8 @@ class Effect:
             one ``label`` are alike otherwise.
         scale: the distance of two features at which what one plan shows says little about
             the other.
-        label: what two plans must share to have the same effect.
+        label: what two plans must share to have the same effect; without it, and without a
+            ``feature``, the value of the knob.
         expected: the log of the factor that a plan is expected to gain (below 0) or lose.
         answers: what of a step a plan that is expected to gain takes away: a kind of where its
             time goes, and which part of that. Where a profile has shown how much of a step the
@@ -229,16 +245,17 @@ class Effect:
         )
 
 
-def _unseen(plan: Plan, state: State) -> Plan:
-    return plan
+Put = Callable[["Plan", KnobValue, "HostFacts"], "Plan | None"]
 
 
-def _no_variables(plan: Plan) -> Mapping[str, str]:
-    return {}
+def in_settings(name: str) -> Put:
+    """What puts the value of a knob into the ``settings`` of a plan."""
+    return lambda plan, value, facts: plan.with_setting(name, value)
 
 
-def _no_words(plan: Plan) -> str | None:
-    return None
+def in_field(name: str) -> Put:
+    """What puts the value of a knob into the field of a plan that is called like it."""
+    return lambda plan, value, facts: replace(plan, **{name: value})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,11 +273,10 @@ class Knob:
             from the cores (see ``cputune.layout``).
         put: a plan with this value; it gives None where the value means nothing beside what
             the knobs before it have put there. None for a knob that decides which CPUs a
-            plan has.
-        in_settings: whether a plan keeps the value in its ``settings``, for want of a field.
+            plan has. A plan keeps it in its ``settings`` where it has no field of this name.
         variables: the environment variables that carry it into a rank.
         argument: the field of TrainingArguments that carries it.
-        in_torch: what carries it that is set in torch itself (``cputune.inside.in_torch``).
+        set_in_torch: whether it is set in torch itself (``cputune.inside.in_torch``).
         asked_for: why it is varied only where somebody asks for it (``--knobs +NAME``); None
             for a knob that is varied unless it is left out.
         shown: how a rank shows that it obeys.
@@ -276,16 +292,15 @@ class Knob:
     keeps: Keeps
     effect: Effect
     choices: Callable[[HostFacts, Ask], Choices] | None = None
-    put: Callable[[Plan, KnobValue, HostFacts], Plan | None] | None = None
-    in_settings: bool = False
-    variables: Callable[[Plan], Mapping[str, str]] = _no_variables
+    put: Put | None = None
+    variables: Callable[[Plan], Mapping[str, str]] = lambda plan: {}
     argument: TrainerArgument | None = None
-    in_torch: Callable[[Plan], Mapping[str, str]] = _no_variables
+    set_in_torch: bool = False
     asked_for: str | None = None
     shown: tuple[Shown, ...] = ()
     unseen: str | None = None
-    as_seen: Callable[[Plan, State], Plan] = _unseen
-    words: Callable[[Plan], str | None] = _no_words
+    as_seen: Callable[[Plan, State], Plan] = lambda plan, state: plan
+    words: Callable[[Plan], str | None] = lambda plan: None
 
     def __post_init__(self) -> None:
         if bool(self.shown) == bool(self.unseen):
@@ -293,12 +308,15 @@ class Knob:
 
     def arguments(self, plan: Plan) -> Mapping[str, Argument]:
         """The field of TrainingArguments that this plan sets, and to what; empty for none."""
-        value = ... if self.argument is None else self.argument.value(plan)
-        return (
-            {}
-            if self.argument is None or isinstance(value, EllipsisType)
-            else {self.argument.name: value}
-        )
+        if self.argument is None:
+            return {}
+        value = self.argument.value(plan)
+        return {} if isinstance(value, EllipsisType) else {self.argument.name: value}
+
+    def in_torch(self, plan: Plan) -> Mapping[str, str]:
+        """What is set in torch for this plan; empty where it stays as it is."""
+        value = plan.setting(self.name) if self.set_in_torch else self.today
+        return {} if value == self.today else {self.name: "yes" if value is True else str(value)}
 
 
 _YES, _NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")

@@ -29,7 +29,7 @@ from cputune.inside.carry import Force
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
 from cputune.inside.where_time_goes import SETTLED
-from cputune.knobs.optimizer import optimizer_of
+from cputune.knobs.kernels import optimizer_of
 from cputune.plan import Plan
 from cputune.ranks import commands, compare, engines
 from cputune.ranks.compare import fed_with, for_people, global_batch, padding_of, samples_to_end

@@ -16,7 +16,7 @@ from cputune.doctor import diagnose
 from cputune.documents import record_of
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
-from cputune.knobs.compile import compiled
+from cputune.knobs.kernels import compiled
 from cputune.portrait import Found, places_of
 from cputune.result import (
     COMPLETED,

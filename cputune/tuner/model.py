@@ -88,7 +88,7 @@ class SpeedModel:
         self._nodes = np.log2([float(one.nodes) for one in at])
         self._unbound = _labels([plan.as_found for plan in plans])
         self._effects = {knob.name: knob.effect.informed(time_shares or {}) for knob in KNOBS}
-        self._alike = {name: _Alike(e, plans, at) for name, e in self._effects.items()}
+        self._alike = {name: _Alike(name, e, plans, at) for name, e in self._effects.items()}
         self._prior = EXPECTED_PER_DOUBLING * self._shares + np.array(
             [
                 sum(e.expected(facts, plan) for e in self._effects.values() if e.expected)
@@ -163,7 +163,9 @@ class SpeedModel:
 class _Alike:
     """How alike plans are in one knob, from 0 to 1."""
 
-    def __init__(self, effect: Effect, plans: Sequence[Plan], at: Sequence[Footprint]) -> None:
+    def __init__(
+        self, name: str, effect: Effect, plans: Sequence[Plan], at: Sequence[Footprint]
+    ) -> None:
         pairs = list(zip(plans, at, strict=True))
         self._scale = effect.scale
         self._features = (
@@ -171,7 +173,8 @@ class _Alike:
             if effect.feature is None
             else np.array([effect.feature(*pair) for pair in pairs], dtype=np.float64)
         )
-        label = effect.label or (lambda plan, at: None)
+        own = self._features is None
+        label = effect.label or (lambda plan, at: plan.value(name) if own else None)
         self._labels = _labels([label(*pair) for pair in pairs])
 
     def __call__(self, a: Labels, b: Labels) -> Array:

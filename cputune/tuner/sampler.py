@@ -16,7 +16,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from cputune.knobs import KnobValue
-from cputune.knobs.accumulation import accumulation_of
+from cputune.knobs.batches import accumulation_of
 from cputune.memory import SPARE, room_bytes
 from cputune.plan import Plan
 from cputune.tuner.model import Array, Belief, SpeedModel, expected_improvement

@@ -16,7 +16,7 @@ from cputune.carrier.command import carried
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Unknown
 from cputune.knobs import knob_named
-from cputune.knobs.compile import COMPILE
+from cputune.knobs.kernels import COMPILE
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.workload import Workload

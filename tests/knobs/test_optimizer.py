@@ -17,7 +17,7 @@ from cputune.carrier.command import training_flags
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
 from cputune.knobs import knob_named
-from cputune.knobs.optimizer import optimizer_of
+from cputune.knobs.kernels import optimizer_of
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.workload import Workload

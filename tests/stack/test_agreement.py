@@ -20,7 +20,7 @@ from cputune.doctor.checks.versions import (
 from cputune.facts import HostFacts, Launcher
 from cputune.knobs import Ask
 from cputune.knobs.backend import BACKEND
-from cputune.knobs.ipex import IPEX
+from cputune.knobs.kernels import IPEX
 from cputune.stack import Versions, load
 from cputune.stack.fit import misfits
 from cputune.stack.tables import DISTRIBUTIONS

@@ -15,7 +15,7 @@ from tuner.fakes import SMALL, FakeRunner, steady
 import cputune
 from cputune.errors import CannotError, UsageError
 from cputune.facts import HostFacts
-from cputune.knobs.compile import compiled
+from cputune.knobs.kernels import compiled
 from cputune.plan import Plan
 from cputune.result import Result, Speedup, Worth
 from cputune.steps import Step
