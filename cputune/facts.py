@@ -19,7 +19,10 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """The processor as it names itself. ``isa`` holds kernel flag names, sorted."""
+    """The processor as it names itself. ``isa`` holds kernel flag names, sorted.
+
+    ``microcode`` is the revision that the first CPU runs, as the kernel writes it.
+    """
 
     vendor: str | None
     model_name: str | None
@@ -30,6 +33,7 @@ class Cpu:
     architecture: str | None
     hypervisor: bool | None
     isa: tuple[str, ...]
+    microcode: str | None = None
 
     def has(self, flag: str) -> bool:
         """Whether the kernel (or CPUID, for amx_fp16) shows this flag."""

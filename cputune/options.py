@@ -276,6 +276,22 @@ class TuneOptions:
                 hint="the first is a file of this tuner alone, the second a database for several",
             )
 
+    @property
+    def search_words(self) -> tuple[str, ...]:
+        """As `cputune tune` is told what to vary, and for how long; nothing for what is usual."""
+        knobs = ",".join(self.knobs or ())
+        seconds = None if self.max_time_seconds is None else f"{self.max_time_seconds:.0f}s"
+        pairs = (
+            ("--max-time", seconds),
+            ("--knobs", knobs or None),
+            *(("--fix", f"{name}={value}") for name, value in (self.fix or {}).items()),
+            ("--keep", self.keep),
+            ("--steps-planned", self.steps_planned),
+            ("--price-per-hour", self.price_per_hour),
+        )
+        words = [word for flag, value in pairs if value is not None for word in (flag, str(value))]
+        return (*words, *(["--allow-slow-precision"] if self.allow_slow_precision else ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:

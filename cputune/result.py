@@ -233,7 +233,8 @@ class Result:
     ``price_per_hour`` is what one machine costs, in whatever currency.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
     nodes, as they were named; none where it was this machine alone.
-    ``kernel`` is the release of Linux that it ran on.
+    ``kernel`` is the release of Linux that it ran on, ``microcode`` the processor's revision.
+    ``asked`` are the words of `cputune tune` by which the search was narrowed or widened.
     ``interface`` is the network interface on which their ranks talked, where a plan names no
     other.
     """
@@ -243,6 +244,8 @@ class Result:
     hosts: tuple[HostName, ...] = ()
     interface: InterfaceName | None = None
     kernel: Annotated[str, Meta(max_length=256)] | None = None
+    microcode: Annotated[str, Meta(max_length=256)] | None = None
+    asked: Annotated[tuple[Note, ...], Meta(max_length=256)] = ()
     places: tuple[Place, ...] = ()
     findings: tuple[Found, ...] | None = None
     versions: Mapping[str, str]

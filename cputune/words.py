@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cputune.errors import UsageError
-from cputune.result import COMPLETED, Result
+from cputune.result import COMPLETED, Measured, Result
 
 TERMS = {
     "plan": "One way to run the same training: how many ranks, how many threads each, on which "
@@ -125,21 +125,25 @@ def saved(result: Result) -> str:
 
     It counts steps alone, at the speeds that were measured; evaluation and saving come on top.
     """
-    job, ratio, price = result.workload, result.speedup.ratio, result.price_per_hour
-    if job.samples_to_end is None:
-        words, hours = f"an hour of training takes {60 / ratio:.0f} min", 1.0
-    else:
-        seconds = job.samples_to_end / result.baseline.samples_per_second.median
-        whole = "your training" if job.epochs is None else f"your {job.epochs:g} epochs"
-        whole = "your epoch" if job.epochs == 1 else whole
-        words = f"{whole}: {duration(seconds / ratio)} instead of {duration(seconds)}"
-        hours = seconds / 3600
-        if result.seconds is not None:
-            words += f"; the search took {duration(result.seconds)}"
+    ratio, price = result.speedup.ratio, result.price_per_hour
+    words, seconds = training_time(result, result.baseline, ratio)
+    if result.workload.samples_to_end is not None and result.seconds is not None:
+        words += f"; the search took {duration(result.seconds)}"
     if price is not None:
-        cost = hours * price * max(1, len(result.hosts))
+        cost = seconds / 3600 * price * max(1, len(result.hosts))
         words += f"; {cost / ratio:.2f} instead of {cost:.2f} at {price:g} an hour"
     return words
+
+
+def training_time(result: Result, before: Measured, ratio: float) -> tuple[str, float]:
+    """What a ratio over ``before`` makes of the time of the training, and its seconds before."""
+    job = result.workload
+    if job.samples_to_end is None:
+        return f"an hour of training takes {60 / ratio:.0f} min", 3600.0
+    seconds = job.samples_to_end / before.samples_per_second.median
+    whole = "your training" if job.epochs is None else f"your {job.epochs:g} epochs"
+    whole = "your epoch" if job.epochs == 1 else whole
+    return f"{whole}: {duration(seconds / ratio)} instead of {duration(seconds)}", seconds
 
 
 def duration(seconds: float) -> str:

@@ -105,8 +105,9 @@ def compare(
     interval, and where that holds 1 no difference can be told. Results of different work are not
     compared; of different machines, arguments, data or versions it is said that they are.
 
-    Ends with 0 where all were compared, 3 where one could not be, and with --fail-if-slower with 1
-    where a best plan is slower by more than that: the whole interval lies below.
+    Ends with 0 where all were compared, 3 where one could not be, and 1 where a best plan on the
+    same machine is slower beyond doubt by more than 5 %, or by what --fail-if-slower says: the
+    whole interval lies below.
 
     \b
     cputune compare before.json after.json
@@ -115,7 +116,7 @@ def compare(
     """
     from cputune.report import compare as page
 
-    share = None if fail_if_slower is None else slower_by(fail_if_slower)
+    share = slower_by(fail_if_slower or page.SLOWER)
     if len(results) < 2:
         raise UsageError(
             "there is nothing to compare it with", hint="cputune compare before.json after.json"
@@ -142,11 +143,12 @@ def compare(
     )
     if junit is not None:
         put(
-            write_junit("cputune compare", page.junit_cases(compared, share or 0.0)),
+            write_junit("cputune compare", page.junit_cases(compared, share)),
             junit,
             force=True,
         )
-    lost = () if share is None else page.slower(compared, share)
+    asked = [one for one in compared if fail_if_slower or not one.other_machine]
+    lost = page.slower(asked, share)
     for line in lost:
         tell(f"slower: {line}")
     if lost or refused:

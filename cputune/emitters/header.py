@@ -239,7 +239,10 @@ _DECIDES_SPEED = ("torch", "transformers", "accelerate", "intel_extension_for_py
 def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
     """What has changed on this machine since it was tuned, so that another plan may be best."""
     found = [difference] if (difference := machine_difference(result.host, facts)) else []
-    pairs = [("kernel", result.kernel, facts.settings.kernel)]
+    pairs = [
+        ("kernel", result.kernel, facts.settings.kernel),
+        ("microcode", result.microcode, facts.cpu.microcode),
+    ]
     for name in _DECIDES_SPEED:
         package = facts.package(name)
         pairs.append((name, result.versions.get(name), package.version if package else None))

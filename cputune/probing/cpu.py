@@ -280,12 +280,13 @@ def read_cpu(look: Look, info: CpuInfo) -> Cpu:
         architecture=_architecture(info, flags),
         hypervisor="hypervisor" in flags if x86 else None,
         isa=_with_amx_fp16(look, flags),
+        microcode=info.first("microcode"),
     )
     codename = _x86_codename(look, cpu) if implementer is None else _arm_codename(look, info, flags)
     model_name = cpu.model_name
     if model_name is None and codename is None:
         model_name = _text(look.host.cpu_info().get("brand_raw"))
-    for fact in ("vendor", "family", "model", "stepping", "architecture", "hypervisor"):
+    for fact in (*_NUMBERED_FACTS, "microcode"):
         if getattr(cpu, fact) is None:
             look.not_known(f"cpu.{fact}", f"{CPUINFO} does not tell it")
     if model_name is None:
@@ -373,17 +374,8 @@ def _arm_codename(look: Look, info: CpuInfo, flags: frozenset[str]) -> str | Non
     return " + ".join(names) or None
 
 
-_NAMED_FACTS = (
-    "vendor",
-    "model_name",
-    "codename",
-    "family",
-    "model",
-    "stepping",
-    "architecture",
-    "hypervisor",
-    "isa",
-)
+_NUMBERED_FACTS = ("vendor", "family", "model", "stepping", "architecture", "hypervisor")
+_NAMED_FACTS = ("model_name", "codename", *_NUMBERED_FACTS, "isa", "microcode")
 
 
 def _without_cpuinfo(look: Look) -> Cpu:

@@ -14,25 +14,39 @@ from typing import TYPE_CHECKING, Any
 
 from cputune.documents import plain
 from cputune.emitters.header import host_difference, section, untold
+from cputune.report.summary import launch_commands, tune_command
 from cputune.report.writing import (
     Rows,
     csv_text,
     markdown_table,
     markdown_text,
+    markdown_verdict,
     print_hanging,
+    print_verdict,
     rich_table,
 )
 from cputune.result import Measured, Result, Throughput
 from cputune.text import figure, visible
 from cputune.tuner.gains import RUN_NOISE
 from cputune.tuner.race import Z95
-from cputune.words import TUNE_AGAIN, between, surely_slower, times_as_fast
+from cputune.words import (
+    NOTHING_TO_DO,
+    TUNE_AGAIN,
+    Verdict,
+    between,
+    surely_slower,
+    times_as_fast,
+    training_time,
+)
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 NO_DIFFERENCE = "no difference can be told"
+
+SLOWER = "5%"
+"""What may be lost where nobody says how much: less may be the machine's day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,10 +189,13 @@ def _batch(workload: Workload) -> str:
 
 
 def _notes(a: Result, b: Result) -> Iterator[str]:
+    there, here = (
+        {"kernel": one.kernel, "microcode": one.microcode, **one.versions} for one in (a, b)
+    )
     changed = [
-        f"{name} {a.versions.get(name, 'none')} → {b.versions.get(name, 'none')}"
-        for name in sorted({*a.versions, *b.versions})
-        if a.versions.get(name) != b.versions.get(name)
+        f"{name} {there.get(name) or 'none'} → {here.get(name) or 'none'}"
+        for name in sorted({*there, *here})
+        if there.get(name) != here.get(name)
     ]
     if changed:
         yield "other versions: " + ", ".join(changed)
@@ -214,6 +231,27 @@ def _halves(rate: Throughput, *, confirmed: bool) -> tuple[float, float]:
     return math.hypot(below, runs), math.hypot(above, runs)
 
 
+def verdict(first: str, reference: Result, compared: Sequence[Compared]) -> Verdict:
+    """What stands first: of the one that lost most beyond doubt, else of the fastest."""
+    known = [(one.best, one) for one in compared if one.best is not None]
+    if not known:
+        return Verdict(means="No speeds were compared.", do=NOTHING_TO_DO, sure="not at all")
+    slowest = min(known, key=lambda pair: pair[0].high)
+    best, one = slowest if slowest[0].high < 1 else max(known, key=lambda pair: pair[0].low)
+    sure = f"{between(best)}, measured at different times"
+    if best.verdict == NO_DIFFERENCE:
+        means = f"The best plans of {one.name} and {first} are as fast: {NO_DIFFERENCE}."
+        return Verdict(means=means, do=NOTHING_TO_DO, sure=sure)
+    time, _ = training_time(one.result, reference.best, best.ratio)
+    do = launch_commands(one.name, one.result.best.plan.nodes)[0]
+    if best.verdict == "slower":
+        there = f"nothing: {first} is of another machine"
+        do = there if one.other_machine else tune_command(one.result)
+    return Verdict(
+        means=f"{one.name} is {times_as_fast(best)} as {first}: {time}.", do=do, sure=sure
+    )
+
+
 SCHEMA = "cputune.comparison/1"
 DIFFERENT_TIMES = (
     "They were measured at different times; what a machine does from one day to the next is in no "
@@ -224,9 +262,11 @@ DIFFERENT_TIMES = (
 def print_comparison(
     first: str, reference: Result, compared: Sequence[Compared], console: Console
 ) -> None:
-    """A sentence for each, the table, and in what they differ."""
+    """The verdict, a sentence for each, the table, and in what they differ."""
     from rich.text import Text
 
+    print_verdict(verdict(first, reference, compared), console)
+    console.print()
     for one in compared:
         for line, style in _sentences(first, one):
             console.print(Text(visible(line), style))
@@ -240,7 +280,7 @@ def print_comparison(
 
 def markdown(first: str, reference: Result, compared: Sequence[Compared]) -> str:
     """The same for pasting into an issue."""
-    lines = ["## cputune compare", ""]
+    lines = ["## cputune compare", "", *markdown_verdict(verdict(first, reference, compared))]
     for one in compared:
         lines += [f"- {markdown_text(line)}" for line, _ in _sentences(first, one)]
     lines += ["", *markdown_table(table(first, reference, compared)), ""]
@@ -350,7 +390,14 @@ def _numbers(one: Compared, what: str) -> tuple[object, ...]:
 def document(first: str, reference: Result, compared: Sequence[Compared]) -> dict[str, Any]:
     """The ``cputune.comparison/1`` document; the first of its results is the reference."""
     every = (Compared(name=first, result=reference), *compared)
-    return {"schema": SCHEMA, "results": [_member(one) for one in every]}
+    said = verdict(first, reference, compared)
+    return {
+        "schema": SCHEMA,
+        "verdict": said.means,
+        "do": said.do,
+        "sure": said.sure,
+        "results": [_member(one) for one in every],
+    }
 
 
 def _member(one: Compared) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def launch_commands(file: str, nodes: int = 1) -> tuple[str, ...]:
 
 
 def tune_command(result: Result) -> str:
-    """The command of the study, as far as its result knows: it does not say what was varied."""
+    """The command of the study, as far as its result knows."""
     job = result.workload
     words = ["cputune", "tune"]
     for option, value in (
@@ -244,6 +244,7 @@ def tune_command(result: Result) -> str:
         ("--hosts", ",".join(result.hosts) or None),
     ):
         words += [] if value is None else [option, str(value)]
+    words += result.asked
     if job.recipe is None:
         return f"{shlex.join(words)} -- {for_shell(job, job.launch or job.argv)}"
     if job.global_batch_size not in (None, job.recipe.global_batch_size):

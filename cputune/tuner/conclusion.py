@@ -108,6 +108,7 @@ def conclude(
     seconds: float,
     hosts: Sequence[str] = (),
     interface: str | None = None,
+    asked: tuple[str, ...] = (),
 ) -> Result:
     """The result of a study. Raises NoValidTrialError where nothing can be believed."""
     valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
@@ -119,6 +120,8 @@ def conclude(
     result = Result(
         host=host_fingerprint(facts),
         kernel=facts.settings.kernel,
+        microcode=facts.cpu.microcode,
+        asked=asked,
         hosts=tuple(hosts),
         interface=interface,
         places=places_of(facts.topology),

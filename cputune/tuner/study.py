@@ -617,6 +617,7 @@ class TuningStudy:
             created=self._options.created,
             seconds=self._timer.used_seconds,
             hosts=self._named,
+            asked=self._options.search_words,
             interface=None if self._hosts is None else next(iter(self._hosts.interfaces), None),
         )
 

@@ -133,7 +133,8 @@ def test_an_error_is_told_as_json_where_json_is_asked_for(cputune: Run) -> None:
 def test_compare_says_it_in_words(cputune: Run) -> None:
     ended = cputune("compare", "cputune.json", "last")
     assert ended.code == 0
-    assert ended.out.startswith("last beside cputune.json: same machine, same work.\n")
+    assert ended.out.startswith("The best plans of last and cputune.json are as fast: ")
+    assert "last beside cputune.json: same machine, same work.\n" in ended.out
     assert "best plan: no difference can be told (95 % interval " in ended.out
 
 

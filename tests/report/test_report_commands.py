@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from report.result_cases import tuned
 
+from cputune.options import TuneOptions
 from cputune.report.summary import install_command, launch_commands, tune_command
 from cputune.workload import Workload
 
@@ -21,6 +22,10 @@ def test_the_study_of_a_recipe_is_made_again_with_what_was_asked_for() -> None:
     result = tuned()
     assert tune_command(result) == "cputune tune --budget 12 --seed 0 --recipe bert-mini"
     job = replace(result.workload, batch_per_rank=4)
+    options = TuneOptions(knobs=("padding", "threads"), fix={"precision": "bf16"}, keep="numbers")
+    assert "--knobs padding,threads --fix precision=bf16 --keep numbers --recipe" in tune_command(
+        replace(result, asked=options.search_words)
+    )
     assert "--batch-per-rank 4 --recipe" in tune_command(replace(result, workload=job))
     job = replace(result.workload, global_batch_size=64)
     assert "--global-batch-size 64 --recipe" in tune_command(replace(result, workload=job))

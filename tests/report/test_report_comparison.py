@@ -25,6 +25,7 @@ from cputune.report.compare import (
     print_comparison,
     ratio,
     rows_csv,
+    verdict,
 )
 from cputune.result import Measured, Result, Throughput
 from cputune.workload import Workload
@@ -206,10 +207,34 @@ def shown(result: Result, others: tuple[Compared, ...], width: int = 100) -> str
 def test_the_terminal_says_in_words_what_is_alike_and_what_is_faster(result: Result) -> None:
     a, b = at(result, 10), at(result, 12)
     text = shown(a, (compare(a, b, name="b.json"),))
-    assert text.startswith("b.json beside a.json: same machine, same work.\n")
+    assert text.startswith("b.json is 1.20 times as fast as a.json: ")
+    assert "b.json beside a.json: same machine, same work.\n" in text
     assert "best plan: 1.20 times as fast (95 % interval 1.17–1.23)." in text
     assert "the reference" in text
     assert "at different times" in text
+
+
+@pytest.mark.parametrize(
+    ("speed", "means", "do"),
+    [
+        (12, "b is 1.20 times as fast as a: an hour of training takes 50 min.", "cputune run b"),
+        (8, "b is 0.80 times as fast as a: an hour of training takes 75 min.", "cputune tune "),
+        (10, "The best plans of b and a are as fast: no difference can be told.", "nothing: keep"),
+    ],
+)
+def test_what_it_means_and_what_to_do_stand_first(
+    result: Result, speed: float, means: str, do: str
+) -> None:
+    a, b = at(result, 10), at(result, speed)
+    said = verdict("a", a, (compare(a, a, name="c"), compare(a, b, name="b"))[speed == 10 :])
+    assert said.means == means
+    assert said.do.startswith(do)
+    assert said.sure.endswith(", measured at different times")
+
+
+def test_where_nothing_was_compared_it_says_so(result: Result) -> None:
+    other = replace(result, workload=Workload.from_recipe("gpt2-clm"))
+    assert verdict("a", result, (compare(result, other),)).means == "No speeds were compared."
 
 
 def test_one_of_several_may_be_refused(result: Result) -> None:
