@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli.given import chosen_hosts, host_options
+from cputune.cli.given import choose_python, chosen_hosts, host_options, python_option
 from cputune.cli.output import console, json_text, put, tell, verbosity
 from cputune.cli.settings import ConfiguredCommand, force_option, json_option, option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cputune.host import Host
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
-_STARTS = "it names a program that is started"
 _LIVE_ONLY = {
     # what looks at something else than this machine as it is: options that do not go with it
     "root": ("deep", "python", "hosts"),
@@ -73,12 +72,7 @@ _WHY_NOT = {
     help="Record this machine for --root, without names.",
     why_not="it names a folder that is written",
 )
-@option(
-    "--python",
-    metavar="ENV",
-    help="Examine the packages of another environment, or interpreter.",
-    why_not=_STARTS,
-)
+@python_option
 @option(
     "--deep",
     is_flag=True,
@@ -167,7 +161,7 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
         tell(f"recorded this machine in {record}; look at it before you share it")
         return
     diagnosis = _diagnose(host, deep=asked["deep"], stack=stack, check_file=check_file)
-    if asked["python"] is not None:
+    if host.live and host.executable != sys.executable:
         diagnosis = diagnosis.for_python(host.executable)
     diagnosis = diagnosis.only(chosen)
     if asked["everything"]:
@@ -205,7 +199,10 @@ def _end(ctx: click.Context, diagnosis: FoundOn, fail_on: str) -> None:
 def _host(root: str | None, python: str | None) -> Host:
     from cputune.host import LiveHost, RecordedHost
 
-    return LiveHost(python) if root is None else RecordedHost(root)
+    if root is not None:
+        return RecordedHost(root)
+    choose_python(python)
+    return LiveHost()
 
 
 def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | None) -> Diagnosis:

@@ -24,6 +24,7 @@ from cputune.errors import CputuneError, ResultError, UsageError
 from cputune.facts import HostFacts, Network
 from cputune.host import LiveHost, read_document
 from cputune.host.interpreter import (
+    has_module,
     shebang,
     train_with,
     training_interpreter,
@@ -212,38 +213,47 @@ python_option = option(
     help="The environment, or the Python, that trains; else the active one.",
     why_not="it names a program that is started",
 )
-_PYTHON = re.compile(r".*/python[0-9.]*")
+_PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 def choose_python(typed: str | None, script: Sequence[str] = ()) -> None:
     """Let the Python train that is meant. Raises UsageError for one that is none.
 
-    As typed with --python, else before the script, else in the first line of its launcher, else the
-    one of the active environment, where ours has no torch (pipx, uv tool).
+    As typed with --python, else before the script, else in the first line of its launcher, else,
+    where ours has no torch (pipx, uv tool), that of the active environment or the first on PATH.
     """
-    chosen, why = typed, "--python"
-    first = script[0] if script else ""
-    alone = find_spec("torch") is None
-    if chosen is None and _PYTHON.fullmatch(first):
-        chosen, why = first, "as typed"
-    if chosen is None and first and (alone or "/" in first) and not first.endswith(".py"):
-        program = shutil.which(first)
-        chosen, why = (shebang(program) if program else None), f"of {first}"
-    for name in _ACTIVE if chosen is None and alone else ():
-        folder = os.environ.get(name, "")
-        if chosen is None and os.path.exists(os.path.join(folder, "bin", "python")):
-            chosen, why = folder, name
     train_with(None)
-    if chosen is None or not os.path.exists(chosen):
-        if typed is not None:
-            train_with(typed)  # and say what is wrong with it
+    chosen, why = _meant(typed, script[0] if script else "", alone=find_spec("torch") is None)
+    if chosen is None:
+        return
+    if typed is None and not os.path.exists(chosen):
         return
     train_with(chosen)
-    if training_interpreter().prefix == sys.prefix:
+    if training_interpreter().prefix == sys.prefix or (why == _ON_PATH and not has_module("torch")):
         train_with(None)
     else:
         tell(f"note: {training_python()} trains ({why})")
+
+
+_ON_PATH = "the first on PATH"
+
+
+def _meant(typed: str | None, first: str, *, alone: bool) -> tuple[str | None, str]:
+    """A Python, or its environment, and who says so. ``first`` is the word before the script."""
+    if typed is not None:
+        return typed, "--python"
+    if first and (alone or "/" in first) and not first.endswith(".py"):
+        program = shutil.which(first)
+        if _PYTHON.fullmatch(first):
+            return program, "as typed"
+        if program is not None and (named := shebang(program)) is not None:
+            return named, f"of {first}"
+    for name in _ACTIVE if alone else ():
+        folder = os.environ.get(name, "")
+        if folder and os.path.exists(os.path.join(folder, "bin", "python")):
+            return folder, name
+    return (shutil.which("python3") if alone else None), _ON_PATH
 
 
 def complete_result(

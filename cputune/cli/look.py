@@ -9,7 +9,7 @@ from pathlib import Path
 from cputune.cli.given import DEFAULT_RESULT, choose_python, facts_of
 from cputune.cli.output import console
 from cputune.errors import CputuneError
-from cputune.host.interpreter import has_module
+from cputune.host.interpreter import has_module, install_tuning
 from cputune.text import visible
 
 _TRAINS = ("Trainer(", "accelerate", "torch.optim", "optimizer.step", "TrainingArguments")
@@ -48,10 +48,10 @@ def next_step(folder: Path) -> tuple[str, str]:
     """(why, command): what brings somebody on who stands in this folder."""
     if (folder / DEFAULT_RESULT).is_file():
         return "a result lies here, so look at it", "cputune show"
-    missing = [] if has_module("torch") else ["torch"]
-    missing += ["optuna"] if find_spec("optuna") is None else []
+    stack = not has_module("torch")
+    missing = ["torch"] * stack + ["optuna"] * (find_spec("optuna") is None)
     if missing:
-        return f"tuning needs {' and '.join(missing)}", "pip install 'cputune[tune]'"
+        return f"tuning needs {' and '.join(missing)}", install_tuning(stack=stack)
     script = _training_script(folder)
     if script is not None:
         return (

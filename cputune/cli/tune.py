@@ -35,7 +35,7 @@ from cputune.cli.settings import (
 from cputune.documents import plain
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
 from cputune.hidden import hide_arguments, without_password
-from cputune.host.interpreter import has_module, training_python
+from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
 from cputune.script import read_typed, require_trainable
 from cputune.text import visible
@@ -298,10 +298,13 @@ def _require_packages(job: Workload) -> None:
         return
     elsewhere = training_python() != sys.executable
     names = ", ".join([*missing, *ours])
-    hint = "pip install 'cputune[tune,lora]'" if lora else "pip install 'cputune[tune]'"
+    hint = install_tuning(stack=bool(missing))
     if elsewhere and missing:
         hint = shlex.join([training_python(), "-m", "pip", "install", *missing])
-    elif "torch" in missing:
+        hint += f"; {install_tuning(stack=False)}" if ours else ""
+    elif lora and "peft" in missing:
+        hint = hint.replace("[tune]", "[tune,lora]")
+    if not elsewhere and "torch" in missing:
         hint += ", or --python ENV names the environment that has it"
     raise MissingPackageError(
         f"tuning needs {names}, which {'is' if ',' not in names else 'are'} not installed",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli.given import facts_or_none
+from cputune.cli.given import choose_python, facts_or_none, python_option
 from cputune.cli.output import console, print_json, put, tell, verbosity
 from cputune.cli.settings import (
     ConfiguredCommand,
@@ -21,6 +22,7 @@ from cputune.cli.settings import (
 )
 from cputune.errors import ResultError, UsageError
 from cputune.host import write_atomically
+from cputune.host.interpreter import training_python
 
 if TYPE_CHECKING:
     from cputune.verifier import Outcome, Verification
@@ -58,6 +60,7 @@ SIGNS: dict[State, tuple[str, str]] = {
     folder=True,
     help="Seconds that one launch may take.",
 )
+@python_option
 @option("--share-machine", is_flag=True, help="Run even while another process measures here.")
 @option(
     "--ssh",
@@ -87,6 +90,7 @@ def command(
     result: str | None,
     steps: int,
     timeout: float,
+    python: str | None,
     share_machine: bool,
     ssh: str,
     submit: bool,
@@ -116,6 +120,9 @@ def command(
     from cputune.verifier import verify
     from cputune.words import TUNE_AGAIN, slower_by, surely_slower
 
+    choose_python(python)
+    if python is not None:
+        os.environ["PYTHON"] = training_python()  # whom emitted scripts ask first
     share = None if fail_if_slower is None else slower_by(fail_if_slower)
     if report is not None:
         _writable(Path(report), force=force)

@@ -70,6 +70,19 @@ def has_module(name: str) -> bool:
     return PathFinder.find_spec(name, list(_CHOSEN[0].paths)) is not None
 
 
+def install_tuning(*, stack: bool) -> str:
+    """What puts the rest of tuning beside cputune, by the tool that has installed it here.
+
+    With ``stack`` also what trains, which another Python has otherwise (``--python``).
+    """
+    if os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json")):
+        return "pipx inject cputune optuna jinja2" + " torch transformers accelerate" * stack
+    if os.path.exists(os.path.join(sys.prefix, "uv-receipt.toml")):
+        with_stack = ",torch,transformers,accelerate" * stack
+        return f"uv tool install --with optuna,jinja2{with_stack} cputune"
+    return f"pip install 'cputune[{'tune' if stack else 'search'}]'"
+
+
 def shebang(program: str) -> str | None:
     """The Python of a console script, by its first line; None where it names none."""
     try:
@@ -87,7 +100,7 @@ def other_interpreter(path: str) -> Interpreter:
     It is started once and says where its packages lie; none of them is imported. Raises
     UsageError where it is no Python.
     """
-    program = os.path.join(path, "bin", "python") if os.path.isdir(path) else path
+    program = os.path.abspath(os.path.join(path, "bin", "python") if os.path.isdir(path) else path)
     try:
         done = subprocess.run(
             (program, "-c", ELSEWHERE + QUESTION),

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from cputune import __version__, cpulist
 from cputune.errors import MissingPackageError
+from cputune.host.interpreter import install_tuning
 from cputune.plan import Plan
 from cputune.portrait import Place
 from cputune.report.diagnosis import source_urls
@@ -59,7 +60,7 @@ def page(result: Result, file: str = "cputune.json") -> str:
     """
     if find_spec("jinja2") is None:
         raise MissingPackageError(
-            "the report needs jinja2, which is not installed", hint="pip install 'cputune[tune]'"
+            "the report needs jinja2, which is not installed", hint=install_tuning(stack=False)
         )
     import jinja2
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from cputune.errors import MissingPackageError, UsageError
 from cputune.facts import HostFacts
+from cputune.host.interpreter import has_module, install_tuning
 from cputune.options import Keep, TuneOptions, keywords_of
 from cputune.ranks.hosts import RankHosts
 from cputune.result import Result
@@ -206,5 +207,5 @@ def _require_optuna() -> None:
     if find_spec("optuna") is None:
         raise MissingPackageError(
             "tuning needs optuna, which is not installed",
-            hint="pip install 'cputune[tune]'",
+            hint=install_tuning(stack=not has_module("torch")),
         )

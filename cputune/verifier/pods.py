@@ -20,6 +20,7 @@ import yaml
 
 from cputune import cpulist
 from cputune.host import Command, Host, read_document
+from cputune.host.interpreter import training_python
 from cputune.placing import pod_shares, seen_cores
 from cputune.plan import Plan
 from cputune.ranks.launched import Rank, observe
@@ -76,7 +77,7 @@ def _run(
     job: Manifest, path: Path, expected: Expected, plan: Plan, volumes: Path, host: Host
 ) -> ConsumerAnswer:
     # The image's own interpreter cannot be had here: ours stands for it, and is named.
-    environment = {"PYTHON": sys.executable, **host.environment()}
+    environment = {"PYTHON": training_python(), **host.environment()}
     packages = versions(environment["PYTHON"], environment, host)
     if "torch" not in packages:
         return ConsumerAnswer(checks=(not_installed("launch", "torch", INSTALL_TORCH),))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -10,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from cputune.cli import given
+from cputune.cli import cli, given
 from cputune.cli.given import choose_python
 from cputune.errors import UsageError
 from cputune.host import LiveHost
-from cputune.host.interpreter import has_module, train_with, training_python
+from cputune.host.interpreter import has_module, install_tuning, train_with, training_python
 from cputune.probing import probe
 
 SCRIPT = "import sys, torch; print(sys.prefix, torch.WHO)"
@@ -76,6 +79,45 @@ def test_the_active_environment_trains_where_ours_has_no_torch(
     monkeypatch.setenv(variable, str(env))
     choose_python(None)
     assert (training_python() == str(env / "bin" / "python")) is alone
+
+
+def test_the_first_python_on_path_trains_where_ours_has_no_torch_and_it_has(
+    env: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(env / "bin"), prepend=os.pathsep)
+    choose_python(None)
+    assert training_python() == str(env / "bin" / "python3")
+    (torch,) = env.glob("lib/python*/site-packages/torch")
+    shutil.rmtree(torch)
+    choose_python(None)
+    assert training_python() == sys.executable
+
+
+def test_the_doctor_looks_at_the_active_environment(
+    env: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given, "find_spec", lambda name: None)
+    monkeypatch.setenv("VIRTUAL_ENV", str(env))
+    ended = CliRunner().invoke(cli, ["doctor", "--json"])
+    (torch,) = (p for p in json.loads(ended.stdout)["host"]["packages"] if p["name"] == "torch")
+    assert torch["version"] == "2.9.0"
+
+
+@pytest.mark.parametrize(
+    ("left", "command"),
+    [
+        ("pipx_metadata.json", "pipx inject cputune optuna jinja2"),
+        ("uv-receipt.toml", "uv tool install --with optuna,jinja2 cputune"),
+        ("nothing", "pip install 'cputune[search]'"),
+    ],
+)
+def test_what_is_missing_is_installed_by_what_installed_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, command: str
+) -> None:
+    (tmp_path / left).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert install_tuning(stack=False) == command
 
 
 def test_what_is_no_python_is_refused(env: Path) -> None:
