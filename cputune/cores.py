@@ -6,7 +6,7 @@ import math
 
 from cputune.facts import Core, HostFacts
 from cputune.knobs.affinity import PACKED, SPREAD
-from cputune.placing import groups
+from cputune.placing import evenly, groups
 
 QUOTA_SHARE = 0.9
 """Fewer sockets than the machine has are used where they hold so much of a CPU quota."""
@@ -30,11 +30,10 @@ def placements(facts: HostFacts) -> dict[str, tuple[Core, ...]]:
         k for k in range(1, len(largest) + 1) if sum(map(len, largest[:k])) >= QUOTA_SHARE * count
     )
     taken = {
-        SPREAD: _evenly(sockets, count),
-        PACKED: _evenly(tuple(s for s in sockets if s in largest[:fewest]), count),
+        SPREAD: evenly(cores, count),
+        PACKED: evenly([c for s in sockets if s in largest[:fewest] for c in s], count),
     }
-    found = {name: tuple(c for c in cores if c in chosen) for name, chosen in taken.items()}
-    return found if found[SPREAD] != found[PACKED] else {SPREAD: found[SPREAD]}
+    return taken if taken[SPREAD] != taken[PACKED] else {SPREAD: taken[SPREAD]}
 
 
 def paid_cores(facts: HostFacts) -> int | None:
@@ -61,25 +60,6 @@ def _allowed(facts: HostFacts) -> tuple[Core, ...]:
         # P and E cores in one team run at the pace of the slowest: P cores first.
         cores.sort(key=lambda c: -c.speed)
     return tuple(cores)
-
-
-def _evenly(sockets: tuple[tuple[Core, ...], ...], count: int) -> set[Core]:
-    """``count`` cores, as many on each socket as on the next, and so on its NUMA nodes."""
-    chosen: set[Core] = set()
-    for socket, share in zip(sockets, _shares(tuple(map(len, sockets)), count), strict=True):
-        nodes = groups(socket, by_node=True)
-        for node, part in zip(nodes, _shares(tuple(map(len, nodes)), share), strict=True):
-            chosen.update(node[:part])
-    return chosen
-
-
-def _shares(sizes: tuple[int, ...], count: int) -> list[int]:
-    """``count`` things in boxes of these sizes, as evenly as the sizes allow."""
-    shares = [0] * len(sizes)
-    for _ in range(min(count, sum(sizes))):
-        open_ = [i for i, size in enumerate(sizes) if shares[i] < size]
-        shares[min(open_, key=lambda i: shares[i])] += 1
-    return shares
 
 
 def nodes_spanned(facts: HostFacts, cpus: tuple[int, ...]) -> tuple[int, int]:

@@ -46,12 +46,14 @@ class Core:
 
     ``socket`` counts distinct packages from 0 in the order of their first CPU; it is
     not the kernel's physical_package_id. ``capacity`` is the kernel's cpu_capacity, or
-    ACPI's nominal performance: a number without unit.
+    ACPI's nominal performance: a number without unit. ``l3`` is the place of its cache in
+    ``Topology.l3``; None where it has none, or nobody tells.
     """
 
     cpus: tuple[int, ...]
     socket: int
     numa_node: int | None
+    l3: int | None = None
     max_khz: int | None = None
     capacity: int | None = None
 
@@ -66,12 +68,36 @@ class Core:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumaNode:
-    """One NUMA node; ``cpus`` are the online ones: () has memory only, None is not known."""
+    """One NUMA node; ``cpus`` are the online ones: () has memory only, None is not known.
+
+    ``distances`` are those of the ACPI SLIT to each node of the topology, in their order: 10 is
+    local. ``kind`` is dram, hbm, cxl, or slow (below the tier of DRAM, its kind not told).
+    Bandwidth and latency are what the firmware (HMAT) says of the CPUs nearest to it, the nodes
+    ``nearest``; ``tier`` is the kernel's number of its memory tier, the fastest lowest.
+    """
 
     id: int
     cpus: tuple[int, ...] | None
     memory_bytes: int | None
     free_bytes: int | None = None
+    distances: tuple[int, ...] | None = None
+    kind: str | None = None
+    tier: int | None = None
+    read_mb_per_second: int | None = None
+    read_latency_ns: int | None = None
+    nearest: tuple[int, ...] = ()
+
+
+MEMORY_WORDS = {"hbm": "HBM", "cxl": "CXL memory", "slow": "slow memory"}
+"""What kinds of memory are called; DRAM goes without saying."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheDomain:
+    """The online CPUs that share one last-level cache, and its size."""
+
+    cpus: tuple[int, ...]
+    size_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +108,9 @@ class Topology:
     Where the machine does not tell its cores (sockets), ``cores_known``
     (``sockets_known``) is false: each CPU stands as a core (all cores as one socket),
     so that work can be laid out, and the document says null.
+
+    ``l3`` are the L3 caches in the order of their first CPU (on AMD a CCX each), ``dies`` the CPUs
+    of each die (CCD, tile), ``clusters`` those that share an L2 beyond one core; None is not told.
     """
 
     cores: tuple[Core, ...]
@@ -89,6 +118,9 @@ class Topology:
     present: tuple[int, ...] | None
     allowed: tuple[int, ...]
     numa_nodes: tuple[NumaNode, ...]
+    l3: tuple[CacheDomain, ...] | None = None
+    dies: tuple[tuple[int, ...], ...] | None = None
+    clusters: tuple[tuple[int, ...], ...] | None = None
     hybrid: bool = False
     cores_known: bool = True
     sockets_known: bool = True
@@ -116,6 +148,23 @@ class Topology:
             counts[core.socket] += 1
         return tuple(counts.values())
 
+    def nearest(self, node: NumaNode) -> tuple[int, ...]:
+        """The nodes with CPUs that this one's memory is nearest to; () where nothing tells."""
+        if node.cpus:
+            return (node.id,)
+        ways = dict(
+            zip((other.id for other in self.numa_nodes), node.distances or (), strict=False)
+        )
+        far = {other.id: ways.get(other.id) for other in self.numa_nodes if other.cpus}
+        least = min((way for way in far.values() if way is not None), default=None)
+        return node.nearest or tuple(id for id, way in far.items() if way == least is not None)
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """The size of an L3 cache, where all have one size."""
+        sizes = {cache.size_bytes for cache in self.l3 or ()}
+        return sizes.pop() if len(sizes) == 1 else None
+
     @property
     def allowed_cores(self) -> tuple[Core, ...]:
         """The cores this process may use, each with only its allowed CPUs."""
@@ -129,6 +178,7 @@ class Topology:
                         cpus=cpus,
                         socket=core.socket,
                         numa_node=core.numa_node,
+                        l3=core.l3,
                         max_khz=core.max_khz,
                         capacity=core.capacity,
                     )

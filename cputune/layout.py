@@ -18,7 +18,7 @@ from cputune.knobs.kernels import IPEX
 from cputune.knobs.libraries import Allocator, OpenMP
 from cputune.knobs.precision import Precision, advised_precision
 from cputune.knobs.record import Ask, Knob, KnobValue
-from cputune.placing import LEAST_USED_SHARE, groups, rank_slices
+from cputune.placing import LEAST_USED_SHARE, by_caches, groups, rank_slices, team
 from cputune.plan import Plan
 from cputune.stack import LEAST_CCL_WORKERS
 from cputune.workload import Workload
@@ -26,18 +26,24 @@ from cputune.workload import Workload
 MOST_RANKS_PER_NODE = 8
 
 
-def most_ranks(cores: tuple[Core, ...]) -> int:
-    """The most ranks that are thought of; a rank of a large machine keeps two cores."""
-    nodes = len(groups(cores, by_node=True))
+def thinkable_ranks(cores: tuple[Core, ...]) -> tuple[int, ...]:
+    """The rank counts that are thought of; a rank of a large machine keeps two cores.
+
+    Up to eight on a NUMA node, and one on each L3 cache that has several cores.
+    """
+    if not cores:
+        return ()
+    nodes, caches = len(groups(cores, by_node=True)), len(by_caches(cores))
     least_cores = 1 if len(cores) <= 8 else 2
-    return max(nodes, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
+    most = max(nodes, min(len(cores) // least_cores, MOST_RANKS_PER_NODE * nodes))
+    return (*range(1, most + 1), *((caches,) if most < caches <= len(cores) // 2 else ()))
 
 
 def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = None) -> str | None:
     """Why so many ranks make no good plan on these cores; None where they do.
 
-    Good are one over all, one per socket, one per NUMA node, and evenly between and above
-    these, where few cores are left idle: a fifth of them at most, or a tenth of the
+    Good are one over all, one per socket, one per NUMA node, one per L3 cache, and evenly between
+    and above these, where few cores are left idle: a fifth of them at most, or a tenth of the
     ``paid`` ones, those that a CPU quota pays for.
     """
     sockets, nodes = (len(groups(cores, by_node=by_node)) for by_node in (False, True))
@@ -52,8 +58,7 @@ def why_not_ranks(cores: tuple[Core, ...], ranks: int, *, paid: int | None = Non
 
 def rank_counts(cores: tuple[Core, ...], *, paid: int | None = None) -> tuple[int, ...]:
     """The rank counts that make good plans on these cores, the fewest first."""
-    counts = range(1, most_ranks(cores) + 1) if cores else ()
-    return tuple(n for n in counts if why_not_ranks(cores, n, paid=paid) is None)
+    return tuple(n for n in thinkable_ranks(cores) if why_not_ranks(cores, n, paid=paid) is None)
 
 
 def fast_cores(cores: tuple[Core, ...]) -> tuple[Core, ...]:
@@ -236,7 +241,7 @@ def make_plan(
         workers = cores_of_rank[:ccl_workers]
         computing = cores_of_rank if share_cores else cores_of_rank[ccl_workers:]
         if not smt:
-            computing = computing[:threads]
+            computing = tuple(team(computing, len(computing) if threads is None else threads))
         cpus = tuple(
             sorted(cpu for core in computing for cpu in (core.cpus if smt else core.cpus[:1]))
         )

@@ -21,39 +21,107 @@ C = TypeVar("C", bound="Any")
 
 
 class SeenCore(NamedTuple):
-    """A core as the kernel shows it: its CPUs that may be used, its socket and NUMA node."""
+    """A core as the kernel shows it: its CPUs that may be used, its socket, NUMA node and L3."""
 
     cpus: tuple[int, ...]
     socket: int
     numa_node: int
+    l3: int | None = None
 
 
-def groups(cores: Sequence[C], *, by_node: bool) -> tuple[tuple[C, ...], ...]:
-    """The cores of each socket, or of each NUMA node of each socket, in their order."""
+def groups(
+    cores: Sequence[C], *, by_node: bool, by_cache: bool = False
+) -> tuple[tuple[C, ...], ...]:
+    """The cores of each socket, each NUMA node or each L3 cache on a node, in their order."""
     found: dict[object, list[C]] = {}
     for core in cores:
-        key = (core.socket, core.numa_node) if by_node else core.socket
-        found.setdefault(key, []).append(core)
+        node = core.numa_node if by_node else None
+        found.setdefault((core.socket, node, core.l3 if by_cache else None), []).append(core)
     return tuple(tuple(group) for group in found.values())
+
+
+def by_caches(cores: Sequence[C]) -> tuple[tuple[C, ...], ...]:
+    """The cores of each L3 cache on each NUMA node."""
+    return groups(cores, by_node=True, by_cache=True)
 
 
 def rank_slices(cores: Sequence[C], ranks: int) -> tuple[tuple[C, ...], ...]:
     """Cut cores into ``ranks`` contiguous slices of equal size; what is left over is idle.
 
-    Where the cores lie on several sockets or nodes and the ranks can be dealt out evenly
-    over them, no rank lies astride two of them, unless they differ so much in size that
-    many cores would be idle. Raises ValueError where there are fewer cores than ranks.
+    Where the cores lie on several sockets, nodes or L3 caches and the ranks can be dealt out
+    evenly over them, no rank lies astride two of them, unless they differ so much in size that
+    many cores would be idle; so ranks of several caches have whole ones. Raises ValueError where
+    there are fewer cores than ranks.
     """
     if ranks > len(cores):
         raise ValueError(f"{ranks} ranks need as many cores, and {len(cores)} can be used")
-    for parts in (groups(cores, by_node=True), groups(cores, by_node=False)):
+    least = LEAST_USED_SHARE * (len(cores) // ranks)
+    nodes, sockets = (groups(cores, by_node=by_node) for by_node in (True, False))
+    for parts in (by_caches(cores), nodes, sockets, (tuple(cores),)):
         if ranks % len(parts) == 0:
             each = ranks // len(parts)
-            size = min(map(len, parts)) // each
-            if size >= LEAST_USED_SHARE * (len(cores) // ranks):
-                return tuple(part[i * size : (i + 1) * size] for part in parts for i in range(each))
-    size = len(cores) // ranks
-    return tuple(tuple(cores[i * size : (i + 1) * size]) for i in range(ranks))
+            cut = [piece for part in parts for piece in _cut(part, each, least)]
+            size = min(map(len, cut))
+            if size >= least:
+                break
+    return tuple(piece[:size] for piece in cut)
+
+
+def _cut(part: tuple[C, ...], pieces: int, least: float) -> list[tuple[C, ...]]:
+    """A part in contiguous pieces: of whole caches, where they give every piece enough cores."""
+    caches = by_caches(part)
+    if len(caches) % pieces == 0:
+        each = len(caches) // pieces
+        whole = [sum(caches[i * each : (i + 1) * each], ()) for i in range(pieces)]
+        if min(map(len, whole)) >= least:
+            return whole
+    size = len(part) // pieces
+    return [part[i * size : (i + 1) * size] for i in range(pieces)]
+
+
+def evenly(cores: Sequence[C], count: int) -> tuple[C, ...]:
+    """``count`` of the cores, in their order: as many on each socket, node and L3 as on the next.
+
+    So a rank of fewer threads than cores has the caches and memory controllers of all.
+    """
+    chosen = _share(tuple(cores), count, 0)
+    return tuple(core for core in cores if core in chosen)
+
+
+def _share(cores: tuple[C, ...], count: int, level: int) -> set[C]:
+    if level == len(_LEVELS):
+        return set(cores[:count])
+    parts = groups(cores, by_node=level > 0, by_cache=level > 1)
+    shares = [0] * len(parts)
+    for _ in range(min(count, len(cores))):
+        open_ = [i for i, part in enumerate(parts) if shares[i] < len(part)]
+        shares[min(open_, key=lambda i: shares[i])] += 1
+    chosen: set[C] = set()
+    for part, share in zip(parts, shares):  # noqa: B905 (Python 3.7)
+        chosen |= _share(part, share, level + 1)
+    return chosen
+
+
+_LEVELS = ("socket", "NUMA node", "L3 cache")
+
+
+def team(cores: Sequence[C], threads: int) -> Sequence[C]:
+    """The cores of a rank that its threads run on, where it has more of them than threads.
+
+    A team that fits on the first NUMA node or socket stays there; there it has its share of every
+    node and L3 cache, each with a way to memory of its own. Slow cores of a hybrid machine are
+    taken last.
+    """
+    if threads >= len(cores):
+        return cores
+    near = (groups(cores, by_node=by_node)[0] for by_node in (True, False))
+    room = next((part for part in near if threads <= len(part)), cores)
+    fast = [core for core in room if getattr(core, "speed", 1) > 0.9 * _speed(room)]
+    return evenly(fast if threads <= len(fast) else room, threads)
+
+
+def _speed(cores: Sequence[C]) -> float:
+    return max((getattr(core, "speed", 1) for core in cores), default=1)
 
 
 def pod_shares(
@@ -72,7 +140,7 @@ def pod_shares(
         for part in slices:
             computing = part[workers:]
             if own_cores:
-                cpus = sorted(core.cpus[0] for core in computing[:threads])
+                cpus = sorted(core.cpus[0] for core in team(computing, threads))
             else:
                 cpus = sorted(cpu for core in computing for cpu in core.cpus)
             found.append((cpus, [core.cpus[0] for core in part[:workers]]))
@@ -94,6 +162,7 @@ def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
         for cpu in _list(f"{system}/devices/system/node/node{number}/cpulist")
     }
     sockets: dict[str, int] = {}
+    caches: dict[str, int] = {}
     found = []
     while free:
         first = min(free)
@@ -101,7 +170,10 @@ def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
         together = _list(f"{topology}/core_cpus_list") or _list(f"{topology}/thread_siblings_list")
         mine = (set(together) & free) | {first}
         socket = sockets.setdefault(_text(f"{topology}/physical_package_id"), len(sockets))
-        found.append(SeenCore(tuple(sorted(mine)), socket, nodes.get(first, 0)))
+        at = f"{system}/devices/system/cpu/cpu{first}/cache/index3"
+        shared = _text(f"{at}/shared_cpu_list") if _text(f"{at}/level") == "3" else ""
+        cache = caches.setdefault(shared, len(caches)) if shared else None
+        found.append(SeenCore(tuple(sorted(mine)), socket, nodes.get(first, 0), cache))
         free -= mine
     return sorted(found, key=lambda core: (core.socket, core.numa_node, core.cpus[0]))
 

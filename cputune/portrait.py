@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from cputune.cpulist import MAX_CPUS
-from cputune.facts import Core, Topology
+from cputune.facts import CacheDomain, Core, NumaNode, Topology
 
 CpuNumber = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
 """Of a logical CPU, a socket or a NUMA node."""
@@ -23,12 +23,18 @@ CpuNumber = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
 class Place:
     """The cores of one socket on one NUMA node; a core is its logical CPUs.
 
-    ``numa_node`` is None where no node is known.
+    ``numa_node`` is None where no node is known. ``caches`` are the numbers of cores that share
+    an L3 cache, in their order, where there are several of ``cache_bytes`` each. A node without
+    cores is memory near this socket; ``memory`` is its kind (hbm, cxl, slow).
     """
 
     socket: CpuNumber
     numa_node: CpuNumber | None = None
     cores: Annotated[tuple[tuple[CpuNumber, ...], ...], Meta(max_length=MAX_CPUS)]
+    caches: Annotated[tuple[CpuNumber, ...], Meta(max_length=MAX_CPUS)] = ()
+    cache_bytes: int | None = None
+    memory_bytes: int | None = None
+    memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +51,37 @@ class Found:
 
 
 def places_of(topology: Topology) -> tuple[Place, ...]:
-    """The online cores by socket and NUMA node; none where the kernel does not tell them."""
+    """The online cores by socket and NUMA node, and memory that has none at the socket it is near.
+
+    Nothing where the kernel does not tell the cores.
+    """
     if not (topology.cores_known and topology.sockets_known):
         return ()
-    ordered: Sequence[Core] = sorted(topology.cores, key=lambda c: (*_place(c), c.cpus[0]))
-    return tuple(
-        Place(socket=socket, numa_node=None if node < 0 else node, cores=tuple(c.cpus for c in of))
-        for (socket, node), of in groupby(ordered, key=_place)
-    )
+    nodes = {node.id: node for node in topology.numa_nodes}
+    found = []
+    for (socket, number), members in groupby(in_order(topology.cores), key=_place):
+        of, node = tuple(members), nodes.get(number)
+        caches = tuple(len(tuple(same)) for _, same in groupby(of, key=lambda core: core.l3))
+        found.append(
+            Place(
+                socket=socket,
+                numa_node=None if number < 0 else number,
+                cores=tuple(core.cpus for core in of),
+                caches=caches if len(caches) > 1 else (),
+                cache_bytes=topology.cache_bytes if len(caches) > 1 else None,
+                memory_bytes=node.memory_bytes if node else None,
+                memory=node.kind if node else None,
+            )
+        )
+    sockets = {place.numa_node: place.socket for place in reversed(found)}
+    for node in topology.numa_nodes:
+        near = sockets.get(next(iter(topology.nearest(node)), None))
+        if node.cpus == () and node.memory_bytes and near is not None:
+            size = node.memory_bytes
+            found.append(
+                Place(socket=near, numa_node=node.id, cores=(), memory_bytes=size, memory=node.kind)
+            )
+    return tuple(sorted(found, key=lambda place: place.socket))
 
 
 def topology_of(places: Sequence[Place], allowed: Iterable[int] | None) -> Topology:
@@ -60,20 +89,41 @@ def topology_of(places: Sequence[Place], allowed: Iterable[int] | None) -> Topol
 
     ``allowed`` are the CPUs that were; None, where that is not known: all of them.
     """
-    cores = tuple(
-        Core(cpus=cpus, socket=place.socket, numa_node=place.numa_node)
-        for place in places
-        for cpus in place.cores
-        if cpus
-    )
+    cores: list[Core] = []
+    nodes: dict[int, NumaNode] = {}
+    caches: list[CacheDomain] = []
+    for place in places:
+        of = [cpus for cpus in place.cores if cpus]
+        if place.numa_node is not None:
+            near = (n.numa_node for n in places if n.socket == place.socket and n.cores)
+            nodes[place.numa_node] = NumaNode(
+                id=place.numa_node,
+                cpus=tuple(sorted(cpu for cpus in of for cpu in cpus)),
+                memory_bytes=place.memory_bytes,
+                kind=place.memory,
+                nearest=tuple(node for node in near if node is not None and not of),
+            )
+        for size in place.caches if sum(place.caches) == len(of) else (len(of),):
+            run, of = of[:size], of[size:]
+            for cpus in run:
+                node, cache = place.numa_node, len(caches)
+                cores.append(Core(cpus=cpus, socket=place.socket, numa_node=node, l3=cache))
+            shared = tuple(sorted(cpu for cpus in run for cpu in cpus))
+            caches.append(CacheDomain(cpus=shared, size_bytes=place.cache_bytes))
     online = tuple(sorted({cpu for core in cores for cpu in core.cpus}))
     return Topology(
-        cores=cores,
+        cores=tuple(cores),
         online=online,
         present=None,
         allowed=online if allowed is None else tuple(sorted(set(allowed))),
-        numa_nodes=(),
+        numa_nodes=tuple(nodes.values()),
+        l3=tuple(caches),
     )
+
+
+def in_order(cores: Iterable[Core]) -> list[Core]:
+    """By socket, NUMA node, L3 cache and first CPU, as they are drawn."""
+    return sorted(cores, key=lambda c: (*_place(c), -1 if c.l3 is None else c.l3, c.cpus[0]))
 
 
 def _place(core: Core) -> tuple[int, int]:

@@ -16,8 +16,8 @@ from cputune.probing import probe
 def test_cores_stand_by_socket_and_node_with_their_siblings(tmp_path: Path) -> None:
     topology = probe(machine(tmp_path, sockets=2, cores=2, smt=2)).topology
     assert places_of(topology) == (
-        Place(socket=0, numa_node=0, cores=((0, 4), (1, 5))),
-        Place(socket=1, numa_node=1, cores=((2, 6), (3, 7))),
+        Place(socket=0, numa_node=0, cores=((0, 4), (1, 5)), memory_bytes=64 << 30, memory="dram"),
+        Place(socket=1, numa_node=1, cores=((2, 6), (3, 7)), memory_bytes=64 << 30, memory="dram"),
     )
 
 

@@ -35,7 +35,7 @@ CPU_INFO_KEYS = (
 )
 _CGROUP_TOPS = ("/sys/fs/cgroup", "/cgroup", "/dev/cgroup", "/dev/cpuset")
 _TREES = ("/proc/", "/sys/")
-_NUMBERED = re.compile(r"(cpu|node|policy)\d+")
+_NUMBERED = re.compile(r"(cpu|node|policy|memory_tier|dax_region|dax)\d+(\.\d+)?")
 
 
 def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:

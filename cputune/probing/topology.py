@@ -1,4 +1,4 @@
-"""Sockets, cores, SMT siblings, NUMA nodes and their memory, from sysfs.
+"""Sockets, dies, caches, cores, SMT siblings, NUMA nodes and their memory, from sysfs.
 
 Sockets and cores are the distinct sibling sets among the online CPUs, as lscpu counts
 them (util-linux, sys-utils/lscpu-topology.c): ids repeat between sockets, are -1 on
@@ -7,10 +7,12 @@ Power, and lie in virtual machines; the sets are what the scheduler works with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from cputune.facts import Core, Memory, NumaNode, Topology
-from cputune.probing._look import CPU_DIR, NODE_DIR, Look, fields, kibibytes
+from cputune.facts import CacheDomain, Core, Memory, NumaNode, Topology
+from cputune.probing._look import CPU_DIR, NODE_DIR, Look, fields, kibibytes, whole_number
 from cputune.probing.cpu import CpuInfo, cores_told, packages_told
 
 CORE_SETS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
@@ -39,13 +41,17 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     if sockets is None:
         look.not_known("topology.sockets", _UNTOLD.format("sockets"))
         look.not_known("topology.cores_per_socket", _UNTOLD.format("sockets"))
-    built = _cores(look, online, cores, sockets, nodes)
+    l3 = _caches(look, online)
+    built = _cores(look, online, cores, sockets, nodes, l3 or ())
     return Topology(
         cores=built,
         online=online,
         present=None if present is None else tuple(sorted(present)),
         allowed=_allowed(look, online, cpuset),
         numa_nodes=nodes,
+        l3=l3,
+        dies=_domains(look, "dies", "die_cpus_list", online),
+        clusters=_domains(look, "clusters", "cluster_cpus_list", online, beyond=built),
         hybrid=_is_hybrid(look, built, info, whole=present == frozenset(online)),
         cores_known=cores is not None,
         sockets_known=sockets is not None,
@@ -160,6 +166,7 @@ def _cores(
     cores: Groups | None,
     sockets: Groups | None,
     nodes: tuple[NumaNode, ...],
+    l3: tuple[CacheDomain, ...],
 ) -> tuple[Core, ...]:
     """The records, ordered by first CPU; each CPU a core of its own where nothing tells."""
     members: dict[Hashable, list[int]] = {}
@@ -167,6 +174,7 @@ def _cores(
         members.setdefault(cpu if cores is None else cores[cpu], []).append(cpu)
     socket_numbers: dict[Hashable, int] = {}
     node_of = {cpu: node.id for node in nodes for cpu in node.cpus or ()}
+    cache_of = {cpu: place for place, cache in enumerate(l3) for cpu in cache.cpus}
     built = []
     for cpus in members.values():
         first = cpus[0]
@@ -176,11 +184,67 @@ def _cores(
                 cpus=tuple(cpus),
                 socket=socket_numbers.setdefault(socket, len(socket_numbers)),
                 numa_node=node_of.get(first),
+                l3=cache_of.get(first),
                 max_khz=look.number(f"{CPU_DIR}/cpu{first}/cpufreq/cpuinfo_max_freq"),
                 capacity=_capacity(look, first),
             )
         )
     return tuple(built)
+
+
+def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | None:
+    """The L3 caches; of each the files of one CPU are read. () where there are none."""
+    found: list[CacheDomain] = []
+    left, told = set(online), False
+    for cpu in online:
+        at = f"{CPU_DIR}/cpu{cpu}/cache/index3"
+        if cpu not in left:
+            continue
+        told = told or look.exists(f"{CPU_DIR}/cpu{cpu}/cache")
+        if look.number(f"{at}/level") != 3:
+            continue
+        shared = look.cpu_list(f"{at}/shared_cpu_list") or look.cpu_mask(f"{at}/shared_cpu_map")
+        cpus = left.intersection(shared or ())
+        if cpu in cpus:
+            size = (look.text(f"{at}/size") or "").removesuffix("K")
+            found.append(CacheDomain(cpus=tuple(sorted(cpus)), size_bytes=kibibytes(size)))
+            left -= cpus
+    if not found and not told:
+        look.not_known("topology.l3", f"{CPU_DIR}/cpu*/cache does not exist")
+    for place, cache in enumerate(found):
+        if cache.size_bytes is None:
+            look.not_known(f"topology.l3.{place}.size_bytes", "the cache does not tell its size")
+    return tuple(found) if found or told else None
+
+
+def _domains(
+    look: Look,
+    fact: str,
+    name: str,
+    online: tuple[int, ...],
+    *,
+    beyond: tuple[Core, ...] = (),
+) -> tuple[tuple[int, ...], ...] | None:
+    """Sets of CPUs by the list that the first CPU of each has; without those that are a core.
+
+    None where not every CPU is in one (``die_cpus_list`` came with Linux 5.2, the list of
+    clusters with 5.16).
+    """
+    found: list[tuple[int, ...]] = []
+    left = set(online)
+    for cpu in online:
+        if cpu in left:
+            cpus = left.intersection(look.cpu_list(f"{CPU_DIR}/cpu{cpu}/topology/{name}") or ())
+            if cpu not in cpus:
+                look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/cpu{cpu}/topology/{name}"))
+                return None
+            found.append(tuple(sorted(cpus)))
+            left -= cpus
+    if not online:
+        look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
+        return None
+    small = {core.cpus for core in beyond}
+    return tuple(cpus for cpus in found if cpus not in small)
 
 
 def _allowed(
@@ -235,6 +299,7 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
     if listed:
         ids = tuple(node for node in ids if node in listed)
     nodes = []
+    tiers, cxl = _tiers(look), _cxl_nodes(look)
     for node in ids:
         directory = f"{NODE_DIR}/node{node}"
         cpus = look.cpu_list(f"{directory}/cpulist")
@@ -260,11 +325,85 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
                 cpus=None if cpus is None else tuple(sorted(cpus & online)),
                 memory_bytes=total,
                 free_bytes=free,
+                distances=_distances(look, directory, len(ids)),
+                kind="cxl" if node in cxl else None,
+                tier=tiers.get(node),
+                **_performance(look, directory),
             )
         )
     if not nodes:
         look.not_known("topology.numa_nodes", f"no node is shown below {NODE_DIR}")
-    return tuple(nodes)
+    return tuple(_of_a_kind(look, node, nodes) for node in nodes)
+
+
+def _distances(look: Look, directory: str, nodes: int) -> tuple[int, ...] | None:
+    numbers = tuple(map(whole_number, (look.text(f"{directory}/distance") or "").split()))
+    told = tuple(number for number in numbers if number is not None)
+    return told if len(told) == len(numbers) == nodes else None
+
+
+def _performance(look: Look, directory: str) -> dict[str, Any]:
+    """What the HMAT says: of CPUs (access1, since Linux 5.10), else of the best initiator.
+
+    https://docs.kernel.org/admin-guide/mm/numaperf.html; megabytes per second, nanoseconds.
+    """
+    for kind in ("access1", "access0"):
+        at = f"{directory}/{kind}/initiators"
+        if nearest := look.numbered(at, "node"):
+            told = {"read_mb_per_second": "read_bandwidth", "read_latency_ns": "read_latency"}
+            # A firmware that knows no figure says 0.
+            numbers = {name: look.number(f"{at}/{file}") or None for name, file in told.items()}
+            return {**numbers, "nearest": nearest}
+    return {}
+
+
+def _tiers(look: Look) -> dict[int, int]:
+    """The number of each node's memory tier; ``nodelist`` is a CPU list by its form."""
+    top = "/sys/devices/virtual/memory_tiering"
+    return {
+        node: tier
+        for tier in look.numbered(top, "memory_tier")
+        for node in look.cpu_list(f"{top}/memory_tier{tier}/nodelist") or ()
+    }
+
+
+def _cxl_nodes(look: Look) -> frozenset[int | None]:
+    """Nodes whose memory the CXL driver has put online (ABI/testing/sysfs-bus-cxl)."""
+    top = "/sys/bus/cxl/devices"
+    regions = [f"{top}/{name}" for name in look.names(top) if name.startswith("dax_region")]
+    return frozenset(
+        look.number(f"{region}/{name}/target_node")
+        for region in regions
+        for name in look.names(region)
+        if name.startswith("dax")
+    )
+
+
+HBM_TIMES = 1.5
+"""A node without CPUs that reads so many times as fast as the memory of its nearest CPUs is HBM
+(Xeon Max: 2 to 4 times its DDR5)."""
+
+
+def _of_a_kind(look: Look, node: NumaNode, nodes: Sequence[NumaNode]) -> NumaNode:
+    """The node with the kind of its memory, as its driver, its bandwidth or its tier tells it."""
+    if node.kind or not node.memory_bytes:
+        return node
+    if node.cpus:
+        return replace(node, kind="dram")
+    ordinary = [other for other in nodes if other.cpus and other.memory_bytes]
+    near = [other for other in ordinary if other.id in node.nearest] or ordinary
+    theirs = max((other.read_mb_per_second or 0 for other in near), default=0)
+    tiers = {other.tier for other in ordinary if other.tier is not None}
+    kind = None
+    if node.read_mb_per_second and theirs:
+        share = node.read_mb_per_second / theirs
+        kind = "hbm" if share >= HBM_TIMES else "dram" if share > 0.9 else "slow"
+    elif node.tier is not None and tiers and node.tier not in tiers:
+        kind = "hbm" if node.tier < min(tiers) else "slow"
+    if kind is None:
+        fact = f"topology.numa_nodes.{node.id}.kind"
+        look.not_known(fact, "neither the HMAT, a memory tier nor the CXL driver tells it")
+    return replace(node, kind=kind)
 
 
 MEMINFO = "/proc/meminfo"

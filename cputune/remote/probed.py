@@ -46,12 +46,17 @@ READ = (
     f"{_CPU}/online", f"{_CPU}/offline", f"{_CPU}/present", f"{_CPU}/smt/control",
     f"{_CPU}/cpu[0-9]*/online", f"{_CPU}/cpu[0-9]*/cpu_capacity",
     f"{_CPU}/cpu[0-9]*/topology/*_list", f"{_CPU}/cpu[0-9]*/topology/*_id",
+    f"{_CPU}/cpu[0-9]*/cache/index3/level", f"{_CPU}/cpu[0-9]*/cache/index3/size",
+    f"{_CPU}/cpu[0-9]*/cache/index3/shared_cpu_list",
     f"{_CPU}/cpu[0-9]*/cpufreq/cpuinfo_max_freq", f"{_CPU}/cpu[0-9]*/acpi_cppc/nominal_perf",
     f"{_CPU}/cpufreq/boost", f"{_CPU}/cpufreq/policy*/scaling_governor",
     f"{_CPU}/cpufreq/policy*/scaling_driver", f"{_CPU}/cpufreq/policy*/affected_cpus",
     f"{_CPU}/cpufreq/policy*/energy_performance_preference", f"{_CPU}/intel_pstate/no_turbo",
     f"{_NODE}/online", f"{_NODE}/has_*", f"{_NODE}/node[0-9]*/cpulist",
-    f"{_NODE}/node[0-9]*/meminfo",
+    f"{_NODE}/node[0-9]*/meminfo", f"{_NODE}/node[0-9]*/distance",
+    f"{_NODE}/node[0-9]*/access[01]/initiators/read_*",
+    "/sys/devices/virtual/memory_tiering/*/nodelist",
+    "/sys/bus/cxl/devices/dax_region*/*/target_node",
 )  # fmt: skip
 """Files that the probe reads on most machines, as patterns of glob."""
 
@@ -60,6 +65,8 @@ LISTED = (
     "/sys/devices", _CPU, f"{_CPU}/cpu[0-9]*", f"{_CPU}/cpu[0-9]*/topology",
     f"{_CPU}/cpu[0-9]*/cpufreq", f"{_CPU}/cpufreq", f"{_CPU}/cpufreq/policy*",
     "/sys/devices/system", _NODE, f"{_NODE}/node[0-9]*", "/sys/kernel/mm", "/sys/fs/cgroup",
+    f"{_NODE}/node[0-9]*/access[01]/initiators", "/sys/devices/virtual/memory_tiering",
+    "/sys/bus/cxl/devices", "/sys/bus/cxl/devices/dax_region*",
 )  # fmt: skip
 """Directories that tell what is not there either."""
 

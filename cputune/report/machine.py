@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from cputune import cpulist
 from cputune.facts import (
@@ -12,11 +12,14 @@ from cputune.facts import (
     Link,
     LinuxDistribution,
     Network,
+    NumaNode,
     Package,
     Settings,
     Topology,
 )
 from cputune.probing.installed import MPI_PROGRAMS
+
+_Item = TypeVar("_Item", str, int)
 
 _PACKAGES = (
     "torch",
@@ -312,22 +315,42 @@ def _topology(topology: Topology) -> dict[str, Any]:
         "offline": _list(None if present is None else tuple(set(present) - online)),
         "allowed": _list(topology.allowed or None),
         "cores_per_socket": list(topology.cores_per_socket) if cores and sockets else None,
-        "numa_nodes": [
-            {
-                "id": node.id,
-                "cpus": _list(node.cpus),
-                "memory_bytes": node.memory_bytes,
-                "free_bytes": node.free_bytes,
-            }
-            for node in topology.numa_nodes
-        ],
+        "numa_nodes": [_numa_node(node) for node in topology.numa_nodes],
+        "l3": None
+        if topology.l3 is None
+        else [{"cpus": _list(c.cpus), "size_bytes": c.size_bytes} for c in topology.l3],
+        "dies": _lists(topology.dies),
+        "clusters": _lists(topology.clusters),
         "hybrid": topology.hybrid,
     }
+
+
+def _numa_node(node: NumaNode) -> dict[str, Any]:
+    """Of what only some kernels and firmwares tell nothing that is not known."""
+    more = {
+        "distances": _items(node.distances),
+        "tier": node.tier,
+        "read_mb_per_second": node.read_mb_per_second,
+        "read_latency_ns": node.read_latency_ns,
+        "nearest": list(node.nearest) or None,
+    }
+    return {
+        "id": node.id,
+        "cpus": _list(node.cpus),
+        "memory_bytes": node.memory_bytes,
+        "free_bytes": node.free_bytes,
+        **({"kind": node.kind} if node.memory_bytes else {}),
+        **{name: told for name, told in more.items() if told is not None},
+    }
+
+
+def _lists(sets: tuple[tuple[int, ...], ...] | None) -> list[str | None] | None:
+    return None if sets is None else [_list(cpus) for cpus in sets]
 
 
 def _list(cpus: tuple[int, ...] | None) -> str | None:
     return None if cpus is None else cpulist.render(cpus)
 
 
-def _items(texts: tuple[str, ...] | None) -> list[str] | None:
-    return None if texts is None else list(texts)
+def _items(told: tuple[_Item, ...] | None) -> list[_Item] | None:
+    return None if told is None else list(told)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import accumulate, groupby
 from statistics import median
 from typing import Any, TypeVar
 
 from cputune import __version__, cpulist
 from cputune.errors import MissingPackageError
+from cputune.facts import MEMORY_WORDS
 from cputune.host.interpreter import install_tuning
 from cputune.plan import Plan
 from cputune.portrait import Place
@@ -194,22 +195,29 @@ def _machine(result: Result) -> dict[str, Any]:
         "parties": parties[:MOST_PARTIES],
         "more_parties": max(0, len(parties) - MOST_PARTIES),
         "workers": any(plan.ccl_cpus),
+        "caches": any(place.caches for place in result.places),
     }
 
 
 def _node(place: Place, plan: Plan, allowed: frozenset[int] | None) -> dict[str, Any]:
     cells = [_core(core, plan, allowed) for core in place.cores]
+    edges = set(accumulate(place.caches))
     counted: dict[str, int] = {}
     for _, _, words in cells:
         counted[words] = counted.get(words, 0) + 1
     name = "no node is known" if place.numa_node is None else f"node {place.numa_node}"
-    count = f"{len(cells)} core" + "s" * (len(cells) > 1)
+    count = f"{len(cells)} core" + "s" * (len(cells) != 1)
+    if place.memory in MEMORY_WORDS:
+        count += f", {(place.memory_bytes or 0) / (1 << 30):.0f} GiB {MEMORY_WORDS[place.memory]}"
     listed = ", ".join(f"{number} × {words}" for words, number in counted.items())
     return {
         "head": f"{name}, {count}",
         "label": f"Socket {place.socket}, {name}, {count}: {listed}",
         "cells": [
-            (*cell, cpulist.render(core)) for core, cell in zip(place.cores, cells, strict=True)
+            (sign, look + " edge" * (number in edges), words, cpulist.render(core))
+            for number, (core, (sign, look, words)) in enumerate(
+                zip(place.cores, cells, strict=True)
+            )
         ],
     }
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from cputune import cpulist
-from cputune.facts import Core, Topology
+from cputune.facts import MEMORY_WORDS, Core, NumaNode, Topology
+from cputune.portrait import in_order
 
 GROUP = 8
 LABELS = string.digits + string.ascii_lowercase + string.ascii_uppercase
@@ -20,8 +21,8 @@ MOST_CORES_DRAWN = 1024
 MANY_PLACES, FEW_CORES = 8, 4
 """From so many sockets and nodes on, those with so few cores stand side by side."""
 
-UNICODE_SIGNS = {"free": "■", "slow": "□", "partly": "◧", "closed": "·"}
-ASCII_SIGNS = {"free": "#", "slow": "o", "partly": "%", "closed": "."}
+UNICODE_SIGNS = {"free": "■", "slow": "□", "partly": "◧", "closed": "·", "edge": "│"}
+ASCII_SIGNS = {"free": "#", "slow": "o", "partly": "%", "closed": ".", "edge": "|"}
 _MEANINGS = {
     "free": "allowed core",
     "slow": "allowed, but a slower kind of core",
@@ -44,7 +45,7 @@ def picture(
     """
     signs = ASCII_SIGNS if ascii_only else UNICODE_SIGNS
     labels = _labels(bound or {})
-    cores = sorted(topology.cores, key=lambda c: (c.socket, _node(c), c.cpus[0]))
+    cores = in_order(topology.cores)
     if not cores:
         return ["no topology is known"]
     places = [
@@ -61,9 +62,27 @@ def picture(
         for socket, node, members in places:
             lines.append(_heading(topology, socket, node, members, width))
             if len(cores) <= MOST_CORES_DRAWN:
-                lines += _rows([cells[core.cpus] for core in members], width)
+                lines += _rows(members, cells, signs["edge"], width)
     drawn = set(cells.values()) if len(cores) <= MOST_CORES_DRAWN else set()
+    lines += _flow(
+        [_memory(topology, node) for node in topology.numa_nodes if not node.cpus], width
+    )
     return lines + _legend(drawn, labels, signs, topology, width)
+
+
+def _memory(topology: Topology, node: NumaNode) -> str:
+    """A node that is nothing but memory: ``node 2  no CPUs  64 GiB hbm  nearest to node 0``."""
+    near = topology.nearest(node)
+    parts = [f"node {node.id}", "CPUs not known" if node.cpus is None else "no CPUs"]
+    parts += [_gib(node)] if node.memory_bytes else []
+    if node.read_mb_per_second:
+        parts.append(f"{node.read_mb_per_second / 1000:.0f} GB/s")
+    return "  ".join(parts + [f"nearest to node {','.join(map(str, near))}"] * bool(near))
+
+
+def _gib(node: NumaNode) -> str:
+    kind = MEMORY_WORDS.get(node.kind or "", "")
+    return f"{(node.memory_bytes or 0) / (1 << 30):.0f} GiB {kind}".rstrip()
 
 
 def _slow_cores(topology: Topology) -> frozenset[tuple[int, ...]]:
@@ -87,15 +106,17 @@ def _labels(bound: Mapping[str, Sequence[int]]) -> dict[str, tuple[str, frozense
 
 
 def _heading(topology: Topology, socket: int, node: int, cores: list[Core], width: int) -> str:
-    memory = next((n.memory_bytes for n in topology.numa_nodes if n.id == node), None)
+    memory = next((n for n in topology.numa_nodes if n.id == node), None)
     parts = [f"socket {socket}"]
     if node >= 0:
         parts.append(f"node {node}")
     parts.append(f"{len(cores)} core{'s' if len(cores) > 1 else ''}")
-    if memory is not None:
-        parts.append(f"{memory / (1 << 30):.0f} GiB")
+    cpus = sorted(cpu for core in cores for cpu in core.cpus)
+    if memory is not None and memory.memory_bytes is not None:
+        whole = "  ".join((*parts, _gib(memory), f"CPUs {cpulist.render(cpus)}"))
+        parts += [_gib(memory)] if len(whole) <= width or width >= 80 else []
     head = "  ".join(parts) + "  CPUs "
-    return head + _short(sorted(cpu for core in cores for cpu in core.cpus), width - len(head))
+    return head + _short(cpus, width - len(head))
 
 
 def _short(cpus: list[int], room: int) -> str:
@@ -125,10 +146,23 @@ def _cell(
     return signs["partly"] if open_cpus else signs["closed"]
 
 
-def _rows(cells: list[str], width: int) -> list[str]:
-    groups = ["".join(cells[i : i + GROUP]) for i in range(0, len(cells), GROUP)]
-    per_row = max(1, min(8, (width - 2) // (GROUP + 1)))
-    return ["  " + " ".join(groups[i : i + per_row]) for i in range(0, len(groups), per_row)]
+def _rows(
+    cores: list[Core], cells: Mapping[tuple[int, ...], str], edge: str, width: int
+) -> list[str]:
+    """Cores in groups of eight, at most eight in a line; an ``edge`` where another L3 begins."""
+    rows: list[str] = []
+    groups = 0
+    for number, (_, sharing) in enumerate(groupby(cores, key=lambda core: core.l3)):
+        signs = "".join(cells[core.cpus] for core in sharing)
+        for start in range(0, len(signs), GROUP):
+            group = signs[start : start + GROUP]
+            if rows and groups < 8 and len(rows[-1]) + 1 + len(group) <= width:
+                rows[-1] += (" " if start or not number else edge) + group
+                groups += 1
+            else:
+                rows.append("  " + group)
+                groups = 1
+    return rows
 
 
 def _legend(
@@ -149,6 +183,12 @@ def _legend(
     ]
     if "+" in drawn:
         entries.append("+ shared by several of them")
+    caches = {(core.socket, core.numa_node, core.l3) for core in topology.cores}
+    if drawn and len(caches) > len({place[:2] for place in caches}):
+        size = topology.cache_bytes
+        entries.append(
+            f"{signs['edge']} another L3 cache" + (f", {size >> 20} MiB" if size else "")
+        )
     present = topology.present
     if present is not None and len(present) > len(topology.online):
         offline = set(present) - set(topology.online)

@@ -13,7 +13,7 @@ from cputune.facts import Core, HostFacts, Unknown
 from cputune.knobs import Ask, KnobValue, LeftOut
 from cputune.knobs.affinity import ALL, SPREAD, node_counts
 from cputune.knobs.backend import Backend
-from cputune.layout import make_plan, most_ranks, thread_counts, why_not_ranks
+from cputune.layout import make_plan, thinkable_ranks, thread_counts, why_not_ranks
 from cputune.memory import needed_bytes, room_bytes
 from cputune.placing import rank_slices
 from cputune.plan import Plan
@@ -124,9 +124,8 @@ class Layouts:
     def _ranks(self, cores: tuple[Core, ...], nodes: int) -> Iterator[int]:
         fixed = self.ask.fixed.get("ranks")
         sockets = len({core.socket for core in self.facts.topology.allowed_cores})
-        most = max(most_ranks(cores), sockets) if cores else 0
-        counts = range(1, most + 1) if fixed is None else (int(fixed),)
-        for ranks in counts if cores else ():
+        counts = sorted({*range(1, sockets + 1), *thinkable_ranks(cores)})
+        for ranks in () if not cores else counts if fixed is None else (int(fixed),):
             why = self._why_not(cores, ranks, nodes, asked_for=fixed is not None)
             if why is None:
                 yield ranks

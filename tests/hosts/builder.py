@@ -60,6 +60,7 @@ PROCESSORS = {
     "zen4": Processor(
         "AuthenticAMD", 25, 17, 1, "AMD EPYC 9654 96-Core Processor", f"{_VNNI} avx512_bf16"
     ),
+    "xeon-max": Processor("GenuineIntel", 6, 143, 8, "Intel(R) Xeon(R) CPU Max 9480", _AMX),
     "zen5": Processor("AuthenticAMD", 26, 2, 1, "AMD EPYC 9755", f"{_VNNI} avx512_bf16 avx_vnni"),
 }
 
@@ -104,6 +105,10 @@ def machine(
     node_gib: int = 64,
     offline: str = "",
     e_cores: int = 0,
+    l3: int | None = None,
+    l3_mib: int = 105,
+    distances: Sequence[Sequence[int]] = (),
+    memory: Mapping[int, Mapping[str, int]] | None = None,
     like: str = "sapphire-rapids",
     flags: str | None = None,
     hypervisor: bool = False,
@@ -124,6 +129,11 @@ def machine(
             None; 0 for a kernel without NUMA). Memory-only nodes follow after them.
         offline: CPUs that are switched off; they have no topology directory.
         e_cores: of the cores of each socket, how many at its end are E cores, without SMT.
+        l3: cores that share an L3 cache of ``l3_mib`` (a socket where None, as Intel has it; 0
+            for a kernel that shows no caches), which is a die of its own where it is fewer.
+        distances: a row for each node, as ``numactl --hardware`` prints them.
+        memory: of nodes ``gib``, ``tier``, and what the HMAT says: ``mb_per_second``, ``ns``,
+            ``nearest`` (a node), or ``cxl`` (the number of its region).
         kernel: ``new`` (lists and bitmaps), ``old`` (2.6: bitmaps alone, no lists of
             CPUs), ``bare`` (no topology directories at all: only /proc/cpuinfo).
         cpu_numbers: the numbers to use in place of 0, 1, 2...
@@ -146,6 +156,9 @@ def machine(
         gib=node_gib,
         kernel=kernel,
     )
+    if kernel == "new" and l3 != 0:
+        _write_caches(tree, layout, set(online), l3 or max(per_socket), l3_mib)
+    _write_memory(tree, distances, memory or {})
     _write_cpuinfo(tree, layout, online, like, flags, hypervisor, kernel)
     total_kib = max(1, nodes or len(per_socket)) * node_gib << 20
     tree.write(
@@ -292,6 +305,53 @@ def _write_cpus(
         for kind, efficient in (("core", False), ("atom", True)):
             cpus = [cpu for core in layout if core.efficient is efficient for cpu in core.cpus]
             tree.write(f"sys/devices/cpu_{kind}/cpus", cpulist.render(cpus) + "\n")
+
+
+def _write_caches(
+    tree: Tree | FakeTree, layout: list[_Core], online: set[int], cores: int, mib: int
+) -> None:
+    base = "sys/devices/system/cpu"
+    groups: dict[tuple[int, int], set[int]] = {}
+    for core in layout:
+        groups.setdefault((core.socket, core.number // cores), set()).update(core.cpus)
+    texts = {place: cpulist.render(cpus & online) + "\n" for place, cpus in groups.items()}
+    for core in layout:
+        shared = texts[core.socket, core.number // cores]
+        for cpu in online.intersection(core.cpus):
+            tree.write(f"{base}/cpu{cpu}/cache/index3/level", "3\n")
+            tree.write(f"{base}/cpu{cpu}/cache/index3/size", f"{mib << 10}K\n")
+            tree.write(f"{base}/cpu{cpu}/cache/index3/shared_cpu_list", shared)
+            tree.write(f"{base}/cpu{cpu}/topology/die_cpus_list", shared)
+            own = cpulist.render(online.intersection(core.cpus)) + "\n"
+            tree.write(f"{base}/cpu{cpu}/topology/cluster_cpus_list", own)
+
+
+def _write_memory(
+    tree: Tree | FakeTree,
+    distances: Sequence[Sequence[int]],
+    memory: Mapping[int, Mapping[str, int]],
+) -> None:
+    base, tiers = "sys/devices/system/node", dict[int, set[int]]()
+    for node, row in enumerate(distances):
+        tree.write(f"{base}/node{node}/distance", " ".join(map(str, row)) + "\n")
+    for node, told in memory.items():
+        if "gib" in told:
+            kib = told["gib"] << 20
+            text = f"Node {node} MemTotal: {kib:15} kB\nNode {node} MemFree: {kib // 2:16} kB\n"
+            tree.write(f"{base}/node{node}/meminfo", text)
+        if "tier" in told:
+            tiers.setdefault(told["tier"], set()).add(node)
+        if "mb_per_second" in told:
+            at = f"{base}/node{node}/access0/initiators"
+            tree.write(f"{at}/read_bandwidth", f"{told['mb_per_second']}\n")
+            tree.write(f"{at}/read_latency", f"{told['ns']}\n")
+            tree.write(f"{at}/node{told['nearest']}/cpulist", "")
+        if "cxl" in told:
+            region = f"sys/bus/cxl/devices/dax_region{told['cxl']}/dax{told['cxl']}.0"
+            tree.write(f"{region}/target_node", f"{node}\n")
+    for tier, nodes in tiers.items():
+        place = f"sys/devices/virtual/memory_tiering/memory_tier{tier}/nodelist"
+        tree.write(place, cpulist.render(nodes) + "\n")
 
 
 def mask(cpus: Iterable[int], width: int) -> str:

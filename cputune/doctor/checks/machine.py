@@ -8,7 +8,7 @@ from cputune import cpulist
 from cputune.cores import usable_cores
 from cputune.doctor.advised import advised, advised_launch
 from cputune.doctor.finding import Check, Finding, Severity, check
-from cputune.facts import Frequency, HostFacts
+from cputune.facts import MEMORY_WORDS, Frequency, HostFacts
 from cputune.layout import fast_cores
 
 
@@ -380,14 +380,29 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: HBM in flat mode, CXL and persistent memory show as nodes without CPUs.
 
-    Remedy: Count ranks by the nodes with CPUs; use the other memory (HBM, CXL) on purpose only.
+    Remedy: Count ranks by the nodes with CPUs; prefer HBM where the model fits it, leave CXL alone.
 
-    Source: https://docs.kernel.org/mm/numa.html
+    Source: https://docs.kernel.org/mm/numa.html, https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
-    nodes = ((n.id, n.memory_bytes) for n in facts.topology.numa_nodes if n.cpus == ())
-    bare = [f"node {id}: {memory / GIB:.0f} GiB, no CPUs" for id, memory in nodes if memory]
+    bare = [n for n in facts.topology.numa_nodes if n.cpus == () and n.memory_bytes]
+    seen = []
+    for node in bare:
+        kind = MEMORY_WORDS.get(node.kind or "", "")
+        near = ",".join(map(str, facts.topology.nearest(node)))
+        seen.append(f"node {node.id}: {(node.memory_bytes or 0) / GIB:.0f} GiB {kind}".rstrip())
+        speed = node.read_mb_per_second
+        seen[-1] += ", no CPUs" + (f", {speed / 1000:.0f} GB/s" if speed else "")
+        seen[-1] += f", nearest to node {near}" if near else ""
+    fast = ",".join(str(node.id) for node in bare if node.kind == "hbm")
     if bare:
-        yield numa_cpuless.finding("; ".join(bare))
+        numactl = any(item.name == "numactl" for item in facts.launchers)
+        many = "-many" if "," in fast else ""
+        yield numa_cpuless.finding(
+            "; ".join(seen),
+            command=f"numactl --preferred{many}={fast} python train.py"
+            if fast and numactl
+            else None,
+        )
 
 
 @check("numa-full", Severity.ADVICE)

@@ -1,0 +1,138 @@
+"""L3 caches, dies and kinds of memory: read, laid out and drawn on machines that are well known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts.builder import machine
+from hosts.known import KNOWN
+from hosts.reasons import without_reason
+
+from cputune.cores import usable_cores
+from cputune.doctor import diagnose
+from cputune.facts import HostFacts, Launcher
+from cputune.host import RecordedHost
+from cputune.layout import make_plan, rank_counts
+from cputune.placing import rank_slices
+from cputune.portrait import places_of, topology_of
+from cputune.probing import probe
+from cputune.probing.recording import record
+from cputune.report.machine import host_document
+from cputune.report.topology import picture
+
+
+@cache
+def known(name: str) -> HostFacts:
+    return probe(machine(None, **KNOWN[name]))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_null_has_its_reason_and_a_result_keeps_what_is_drawn(name: str) -> None:
+    host = machine(None, **KNOWN[name])
+    assert [fact for fact in without_reason(host) if "topology" in fact] == []
+    topology = known(name).topology
+    again = picture(topology_of(places_of(topology), topology.allowed))
+    assert again == [line.replace("  819 GB/s", "") for line in picture(topology)]
+
+
+@pytest.mark.parametrize(
+    ("name", "caches", "mib", "memory"),
+    [
+        ("milan-nps4", 16, 32, ["dram"] * 8),
+        ("genoa-nps4", 12, 32, ["dram"] * 4),
+        ("sapphire-rapids-snc4", 2, 105, ["dram"] * 8),
+        ("xeon-max-flat", 2, 112, ["dram", "dram", "hbm", "hbm"]),
+        ("cxl", 2, 105, ["dram", "dram", "cxl", "slow"]),
+    ],
+)
+def test_caches_and_kinds_of_memory(name: str, caches: int, mib: int, memory: list[str]) -> None:
+    topology = host_document(known(name))["topology"]
+    assert [cache["size_bytes"] for cache in topology["l3"]] == [mib << 20] * caches
+    assert [node["kind"] for node in topology["numa_nodes"]] == memory
+    assert topology["numa_nodes"][0]["distances"] == list(KNOWN[name]["distances"][0])
+    assert len(topology["dies"]) == caches
+
+
+def test_the_firmware_says_how_fast_memory_is_and_for_whom() -> None:
+    node = host_document(known("xeon-max-flat"))["topology"]["numa_nodes"][3]
+    assert (node["read_mb_per_second"], node["read_latency_ns"]) == (819200, 130)
+    assert (node["nearest"], node["tier"]) == ([1], 3)
+    [finding] = [f for f in diagnose(known("xeon-max-flat")).findings if f.code == "numa-cpuless"]
+    assert "node 3: 64 GiB HBM, no CPUs, 819 GB/s, nearest to node 1" in finding.evidence
+
+
+def test_memory_of_which_nothing_tells_is_not_known(tmp_path: Path) -> None:
+    facts = probe(machine(tmp_path, sockets=2, memory_only_nodes=1, l3=0))
+    assert facts.topology.numa_nodes[2].kind is None
+    assert facts.why_unknown("topology.numa_nodes.2.kind")
+    assert (facts.topology.l3, facts.topology.cores[0].l3) == (None, None)
+    assert facts.why_unknown("topology.l3")
+
+
+def test_a_recording_holds_all_of_it(tmp_path: Path) -> None:
+    small = {**KNOWN["cxl"], "cores": 4, "smt": 1}
+    host = machine(tmp_path / "live", **small)
+    assert isinstance(host, RecordedHost)
+    replayed = probe(record(host, tmp_path / "recorded"))
+    assert host_document(replayed)["topology"] == host_document(probe(host))["topology"]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_rank_for_each_cache_and_node_is_offered_and_none_lies_astride(name: str) -> None:
+    cores = usable_cores(known(name))
+    parts = {(c.numa_node, c.l3) for c in cores}, {c.numa_node for c in cores}
+    assert {len(part) for part in parts} <= set(rank_counts(cores))
+    for ranks, key in zip(map(len, parts), ("l3", "numa_node"), strict=True):
+        of_rank = [{getattr(core, key) for core in part} for part in rank_slices(cores, ranks)]
+        assert all(len(values) == 1 for values in of_rank)
+
+
+def test_ranks_have_whole_caches_where_one_core_is_missing() -> None:
+    facts = probe(machine(None, **{**KNOWN["genoa-nps4"], "smt": 1, "offline": "3"}))
+    for part in rank_slices(usable_cores(facts), 2):
+        assert len({core.l3 for core in part}) == 6
+        assert len(part) == 47
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "threads", "each"),
+    [
+        # two ranks of 48: all four nodes of each socket, and all of their caches
+        ("genoa-nps4", 1, 48, {"numa_node": 12, "l3": 4}),
+        ("milan-nps4", 2, 32, {"numa_node": 8, "l3": 4}),
+        # what fits on a node stays there, on all caches of it
+        ("genoa-nps4", 2, 12, {"numa_node": 12, "l3": 4}),
+        ("genoa-nps1", 2, 48, {"numa_node": 48, "l3": 4}),
+    ],
+)
+def test_fewer_threads_than_cores_have_all_controllers_and_caches(
+    name: str, ranks: int, threads: int, each: dict[str, int]
+) -> None:
+    cores = usable_cores(known(name))
+    plan = make_plan(cores, ranks, threads=threads)
+    where: Any = {cpu: core for core in cores for cpu in core.cpus}
+    for key, count in each.items():
+        for cpus in plan.cpus:
+            counted = Counter(getattr(where[cpu], key) for cpu in cpus)
+            assert set(counted.values()) == {count}
+
+
+def test_caches_and_memory_are_drawn() -> None:
+    lines = picture(known("genoa-nps4").topology)
+    assert lines[1] == "  ■■■■■■■■│■■■■■■■■│■■■■■■■■"
+    assert lines[-1].endswith("│ another L3 cache, 32 MiB")
+    lines = picture(known("cxl").topology)
+    assert "node 2  no CPUs  64 GiB CXL memory  nearest to node 0" in lines
+    assert max(map(len, picture(known("genoa-nps1").topology))) <= 80
+
+
+def test_hbm_is_preferred_where_numactl_is_there() -> None:
+    numactl = Launcher(name="numactl", path="/usr/bin/numactl")
+    facts = replace(known("xeon-max-flat"), launchers=(numactl,))
+    [finding] = [f for f in diagnose(facts).findings if f.code == "numa-cpuless"]
+    assert finding.command == "numactl --preferred-many=2,3 python train.py"
