@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from cputune.cli.output import tell
 from cputune.cli.settings import ConfiguredCommand, given, option, options_from, script_of
 from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, Node, emit, parse_hosts
 from cputune.errors import CannotError, UsageError
-from cputune.host import read_document, write_atomically
+from cputune.host import LiveHost, read_document, write_atomically
 from cputune.host.interpreter import training_python
 from cputune.options import Cluster, EmitOptions
 
@@ -142,6 +143,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         cluster=given(Cluster, options),
         networks=networks,
         carrier=asked.carrier,
+        host=LiveHost(),
     )
     for note in dict.fromkeys(note for file in files for note in file.notes):
         say(note)
@@ -210,9 +212,13 @@ def _verify(
 def _targets(
     files: Sequence[EmittedFile], output: str | None, *, several: bool
 ) -> list[tuple[Path, EmittedFile]]:
-    """Where each file goes: a name with a suffix is the main file's, where there is only one."""
+    """Where each file goes: a name with a suffix is the main file's, where there is only one.
+
+    A suffix has two letters or more: of ``launch-0.28`` and ``v1.x`` it is a part of the name.
+    """
     place = Path(output) if output else DEFAULT_DIRECTORY
-    as_file = output is not None and place.suffix and not output.endswith("/") and not several
+    suffix = re.fullmatch(r"\.[A-Za-z][A-Za-z0-9_]+", place.suffix)
+    as_file = output is not None and suffix and not output.endswith("/") and not several
     if not as_file or place.is_dir():
         return [(place / file.name, file) for file in files]
     main, *others = files

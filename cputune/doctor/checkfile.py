@@ -38,12 +38,19 @@ _HINT = (
 
 
 def check_file(
-    text: str, name: str, facts: HostFacts, host: Host | None = None
+    text: str,
+    name: str,
+    facts: HostFacts,
+    host: Host | None = None,
+    *,
+    here: bool = True,
+    parser: str | None = None,
 ) -> tuple[Finding, ...]:
     """The faults of one file, the worst first; the evidence names file and line.
 
     The training script, the host file and the libraries that it names are looked up on
-    ``host``; without one nothing is known of them.
+    ``host``; without one nothing is known of them. Of a file for another machine (not ``here``)
+    only what holds everywhere is judged; ``parser`` is that of ``Context``.
     Raises UsageError where the text is none of the kinds that are understood, or is
     malformed.
     """
@@ -51,7 +58,7 @@ def check_file(
         raise UsageError(f"{name} has {len(text)} characters", hint=f"{LETTERS_AT_MOST} are read")
     if "\0" in text:
         raise UsageError(f"{name} is no text file", hint=_HINT)
-    context = Context.of(name, facts, host or Host())
+    context = replace(Context.of(name, facts, host or Host()), here=here, parser=parser)
     if name.lower().endswith((".yaml", ".yml", ".json")):
         return by_severity(_judge_documents(read_documents(text, name), context))
     if _looks_like_yaml(text):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cputune.emitters.accelerate import ACCELERATE
+from cputune.emitters.command import judged, refuse_stack
 from cputune.emitters.env import ENV
 from cputune.emitters.format import (
     MPI_DIALECTS,
@@ -64,10 +65,14 @@ def emit(result: Result | None, format: str, asked: Emission) -> tuple[EmittedFi
     ``FORMATS`` or ``PRINTED_FORMATS``, or "all". The keywords are the options of
     ``cputune.EmitOptions``, and ``facts``, ``workload``, ``hosts``, ``python`` and ``networks``.
 
-    Raises UsageError for what cannot be written down as asked.
+    Raises UsageError for what cannot be written down as asked, and for what the doctor would
+    condemn (``doctor --check-file``, ``--stack``) where the job runs.
     """
     formats = _named(format)
-    return _written(make_job(result, asked), formats)
+    job = make_job(result, asked)
+    files = _written(job, formats)
+    refuse_stack(job, {} if result is None else result.versions)
+    return judged(job, files)
 
 
 def render(plan: Plan, workload: Workload, format: str, asked: Emission) -> tuple[EmittedFile, ...]:

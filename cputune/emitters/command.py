@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from cputune.carrier.command import Carried, lost_without_force, trains_by_arguments
+from cputune.doctor.checkfile import check_file
+from cputune.doctor.files.accelerate import one_process
+from cputune.doctor.files.context import Context
+from cputune.doctor.files.shell import launch_of
+from cputune.doctor.finding import Severity
+from cputune.doctor.migration import migrate_arguments
+from cputune.doctor.named_stack import judge_stack
 from cputune.emitters import header
-from cputune.emitters.format import Beside, EmittedFile, Output, Secret, Word
+from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
 from cputune.emitters.words import refuse_unprintable
 from cputune.errors import UsageError
+from cputune.facts import HostFacts
+from cputune.host import Host
 from cputune.inside import (
     carry_script,
     lightning_script,
@@ -22,6 +35,7 @@ from cputune.knobs import plan_in_torch
 from cputune.plan import Plan
 from cputune.result import Result
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
+from cputune.stack.tables import parse
 from cputune.workload import Workload
 
 RANK_SCRIPT = "rank.py"
@@ -70,9 +84,87 @@ def training_command(
 
 
 def as_typed(workload: Workload) -> tuple[Word, ...]:
-    """The script with its arguments, as they were typed."""
-    secrets = ((word, workload.secret_of(word)) for word in workload.argv)
-    return tuple(word if secret is None else Secret(*secret) for word, secret in secrets)
+    """The script with its arguments, as they were typed; what names an output is known as one."""
+    found: list[Word] = []
+    before = ""
+    for word in workload.argv:
+        secret = workload.secret_of(word)
+        name, equals, value = word.partition("=")
+        if secret is not None:
+            found.append(Secret(*secret))
+        elif flag_of(before) in WRITTEN and not word.startswith("-"):
+            found.append(Output(word))
+        elif flag_of(name) in WRITTEN and equals:
+            found.append(Output(value, before=name + equals))
+        else:
+            found.append(word)
+        before = word
+    return tuple(found)
+
+
+def flag_of(word: str) -> str:
+    """A flag as TrainingArguments spell it: ``--output-dir`` is ``--output_dir``."""
+    return "--" + word[2:].replace("-", "_") if word.startswith("--") else ""
+
+
+WRITTEN = (
+    *("--output_dir", "--logging_dir", "--save_dir", "--checkpoint_dir", "--default_root_dir"),
+    "--overwrite_output_path",
+)
+"""Flags whose value is a folder that a training writes to."""
+READ = (
+    *("--train_file", "--validation_file", "--test_file", "--data_dir", "--train_dir"),
+    *("--validation_dir", "--dataset_dir", "--model_name_or_path", "--tokenizer_name"),
+    *("--config_name", "--resume_from_checkpoint", "--dataset_name", "--cache_dir"),
+)
+"""Flags whose value may be a path that a training reads."""
+
+
+def with_typed_batch(workload: Workload) -> Workload:
+    """The workload with the global batch that its words say, where no trial has shown another.
+
+    ``--per_device_train_batch_size`` of TrainingArguments and of transformers' examples is of one
+    rank and one batch: the launch as typed takes it in each of its ranks, and accumulates.
+    """
+    typed = workload.argument("--per_device_train_batch_size") or ""
+    known = workload.global_batch_size or workload.batch_per_rank
+    own = workload.framework == "pytorch" or workload.argument("--auto_find_batch_size") is not None
+    if workload.recipe is not None or known or own or not _NUMBER.fullmatch(typed):
+        return workload
+    steps = workload.argument("--gradient_accumulation_steps") or "1"
+    if not _NUMBER.fullmatch(steps):
+        return workload
+    return replace(workload, global_batch_size=int(typed) * int(steps) * workload.launch_ranks)
+
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,5}")
+
+
+def with_todays_flags(
+    workload: Workload, plan: Plan, facts: HostFacts, host: Host | None
+) -> tuple[Workload, tuple[str, ...]]:
+    """The user's own flags as the packages of these facts take them, and what was changed."""
+    launch = launch_of(("python", *workload.argv), {})
+    if workload.recipe is not None or launch is None:
+        return workload, ()
+    context = replace(
+        Context.of(workload.name, facts, host or Host()), parser=parser_of(workload, host)
+    )
+    words, changes = migrate_arguments(replace(launch, part=plan.world_size > 1), context)
+    argv = workload.argv[: len(workload.argv) - len(launch.arguments)] + words
+    return replace(workload, argv=argv), tuple(one.describe() for one in changes)
+
+
+def parser_of(workload: Workload, host: Host | None) -> str | None:
+    """Who reads the flags of the script, where a trial or its text shows it."""
+    if workload.recipe is not None or workload.takes_flags:
+        return "trainer"
+    if workload.parses_arguments is not None:
+        return "its own"
+    with contextlib.suppress(OSError, ValueError):
+        text = (host or Host()).read_text(workload.argv[0])
+        return "trainer" if "TrainingArguments" in text or "HfArgumentParser" in text else "its own"
+    return None
 
 
 def _secret_notes(workload: Workload) -> tuple[str, ...]:
@@ -198,3 +290,53 @@ def refuse_unchosen_batch(workload: Workload, plan: Plan, way: Carried) -> None:
         else "--global-batch-size N divides N samples over the ranks, --batch-per-rank N gives "
         "each of them N",
     )
+
+
+def refuse_stack(job: LaunchJob, seen: Mapping[str, str]) -> None:
+    """Raise UsageError where the versions of the job cannot train.
+
+    Those that were ``seen`` training beside each other are believed, whatever tables say.
+    """
+    named = {name: job.versions[name] for name in _JUDGED if parse(job.versions.get(name))}
+    if not named or all(seen.get(name) == version for name, version in named.items()):
+        return
+    stack = ",".join(f"{name}={version}" for name, version in named.items())
+    for finding in judge_stack(stack, job.target):
+        if finding.severity is Severity.ERROR:
+            raise UsageError(
+                f"these versions do not train: {finding.title}: {finding.evidence}",
+                hint=finding.command or finding.remedy,
+            )
+
+
+_JUDGED = ("torch", "transformers", "accelerate")
+
+
+def judged(job: LaunchJob, files: tuple[EmittedFile, ...]) -> tuple[EmittedFile, ...]:
+    """The files as ``doctor --check-file`` takes them, warnings as notes of the main one.
+
+    Raises UsageError for an error, with its cure.
+    """
+    warnings = []
+    for file in files:
+        try:
+            found = check_file(
+                file.text,
+                file.name,
+                job.target,
+                job.host,
+                here=False,
+                parser=parser_of(job.workload, job.host),
+            )
+        except UsageError:
+            continue  # it holds nothing that launches
+        for finding in found:
+            if finding.code == one_process.code and file is not files[0]:
+                continue  # accelerate before 1.5 reads its host file from the launch line alone
+            if finding.severity is Severity.ERROR:
+                raise UsageError(
+                    f"{finding.evidence} ({finding.title})", hint=finding.command or finding.remedy
+                )
+            warnings.append(f"{finding.title}: {finding.evidence}")
+    main, *others = files
+    return (replace(main, notes=(*main.notes, *warnings)), *others)

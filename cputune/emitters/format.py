@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cputune.facts import HostFacts, Network
+from cputune.host import Host
 from cputune.options import Cluster, EmitOptions
 from cputune.plan import Plan
 from cputune.remote.named import Node
@@ -39,9 +40,10 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A word of a command that names where the training writes."""
+    """A word of a command that names where the training writes, after what stands ``before`` it."""
 
     name: str
+    before: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Emission(EmitOptions):
             names no other. By default ``python3``.
         networks: of the hosts by name, as ``doctor --hosts`` saw them: the interface between them
             is chosen by these, where ``cluster`` names none.
+        host: is asked for the training script, which tells who reads its flags; without one the
+            script's name and flags do.
     """
 
     facts: HostFacts | None = None
@@ -75,6 +79,7 @@ class Emission(EmitOptions):
     hosts: tuple[Node, ...] = ()
     python: str | None = None
     networks: Mapping[str, Network] | None = None
+    host: Host | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +101,8 @@ class LaunchJob:
         versions: distributions of the environment that trains, by name.
         interface: between the nodes, for every layer; None where each chooses by itself.
         aloud: what whoever emits is told, beside the notes; the header has it already.
+        target: what is known of where it runs, with the packages that it has there.
+        host: see ``Emission``.
     """
 
     plan: Plan
@@ -106,6 +113,7 @@ class LaunchJob:
     header: tuple[str, ...]
     promise: Mapping[str, Any]
     notes: tuple[str, ...]
+    target: HostFacts
     threads_per_core: int
     physical_cores: int | None = None
     nodes: tuple[Node, ...] = ()
@@ -115,6 +123,7 @@ class LaunchJob:
     cluster: Cluster = field(default_factory=Cluster)
     interface: str | None = None
     aloud: tuple[str, ...] = ()
+    host: Host | None = None
 
     @property
     def script(self) -> str | None:

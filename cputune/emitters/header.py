@@ -133,7 +133,7 @@ def _version() -> str:
 class Scale:
     """How large a job is. ``batch_per_rank`` is in samples of a step of the optimizer.
 
-    It is None where the script's own batch counts, whose number nobody has seen.
+    It is None where the script's own batch counts, which neither its words nor a trial have shown.
     """
 
     nodes: int

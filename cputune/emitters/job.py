@@ -24,6 +24,8 @@ from cputune.emitters.command import (
     refuse_lost,
     refuse_unchosen_batch,
     training_command,
+    with_todays_flags,
+    with_typed_batch,
 )
 from cputune.emitters.format import (
     MPI_DIALECTS,
@@ -35,10 +37,12 @@ from cputune.emitters.header import is_extrapolated, scale_lines, scale_promise
 from cputune.emitters.words import HostName
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Network, Package
+from cputune.host import Host
 from cputune.knobs.backend import interface_of as interface_named
 from cputune.layout import guide_plan
 from cputune.options import Cluster
 from cputune.plan import Plan
+from cputune.probing import probe
 from cputune.remote.named import Node, choose
 from cputune.result import Result, host_fingerprint
 from cputune.stack import Versions
@@ -111,6 +115,9 @@ def _job(
             )
     chosen = {**known, **(asked.versions or {})}
     refuse_impossible(plan, Versions.from_names(chosen))
+    target = target_facts(facts, chosen)
+    workload, changed = with_todays_flags(workload, plan, target, asked.host)
+    workload = with_typed_batch(workload)
     try:
         way = carried(workload, plan, chosen, by_flags=not asked.carrier)
     except ValueError as error:
@@ -143,7 +150,7 @@ def _job(
         companions=companions(workload, command, said),
         header=said,
         promise=promise(plan, workload, result, way.variables, command, hosts),
-        notes=(*notes, *of_network),
+        notes=(*changed, *notes, *of_network),
         threads_per_core=threads_per_core(host, facts),
         physical_cores=_count(host, "physical_cores"),
         nodes=hosts,
@@ -153,6 +160,8 @@ def _job(
         cluster=cluster,
         interface=interface,
         aloud=scale,
+        target=target,
+        host=asked.host,
     )
 
 
@@ -246,6 +255,13 @@ def with_versions(facts: HostFacts, versions: Mapping[str, str]) -> HostFacts:
     kept = tuple(package for package in facts.packages if package.name not in versions)
     named = (Package(name=name, version=v, location=None) for name, v in versions.items())
     return replace(facts, packages=(*kept, *named))
+
+
+def target_facts(facts: HostFacts | None, versions: Mapping[str, str]) -> HostFacts:
+    """What is known of where the job runs: this machine, as far as known, with those packages."""
+    packages = (Package(name=name, version=v, location=None) for name, v in versions.items())
+    known = probe(Host()) if facts is None else facts
+    return replace(known, packages=tuple(packages), environment={})
 
 
 def mpi_of(facts: HostFacts | None) -> str | None:

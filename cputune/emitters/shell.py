@@ -73,7 +73,7 @@ def quote(word: Word) -> str:
     if isinstance(word, Beside):
         return f'"$here/{word.name}"'
     if isinstance(word, Output):
-        return word.name
+        return ShellWord(word.before + word.name)
     if isinstance(word, Secret):
         return (
             ShellWord(word.before) if word.before else ""
@@ -136,7 +136,8 @@ _LOOKS_LIKE_CODE = re.compile(r"[$`\\‘’“”]")
 def training(job: LaunchJob) -> str:
     """The training command as the array ``train``, and a look whether its script is there."""
     text = "\n# What is trained; further arguments of this script are appended.\n"
-    if any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in job.command):
+    texts = (word.name if isinstance(word, Output) else word for word in job.command)
+    if any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in texts):
         text += "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
     for name in map(VariableName, job.workload.secrets):
         text += f'[[ -n ${{{name}:-}} ]] ||\n  fail "{name} is not set" "export {name}=…"\n'

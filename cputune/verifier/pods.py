@@ -139,7 +139,8 @@ def _cannot_run(
     threads = plan.world_size * plan.threads_per_process
     preloads = re.split(r"[:\s]+", pods[0].environment.get("LD_PRELOAD", ""))
     missing = "".join([one for one in preloads if "/" in one and not Path(one).exists()][:1])
-    script = next((word for word in pods[0].argv if word.endswith(".py")), None)
+    scripts = [word for word in pods[0].argv if word.endswith(".py")]
+    script = next((word for word in scripts if not Path(word).exists()), None)
     for hindered, why, remedy in (
         (not pods[0].argv, "the container has no command of its own", None),
         (
@@ -148,8 +149,8 @@ def _cannot_run(
             "install it here, or verify where the image runs",
         ),
         (
-            script is not None and not Path(script).exists(),
-            f"the image's {script} is not beside the document",
+            script is not None,
+            f"the image's {script} is neither beside the document nor here",
             "run this from the directory that holds the script",
         ),
         (
@@ -272,17 +273,22 @@ class LedHere:
     """Leads paths of the image and of its volumes to places on this machine."""
 
     def __init__(self, job: Manifest, container: Manifest, path: Path, volumes: Path) -> None:
-        workdir = at(container, "workingDir") or _workdir(path.parent) or "/workspace"
         self._beside = path.resolve().parent
-        self._workdir = str(workdir).rstrip("/") + "/"
+        told = at(container, "workingDir")
+        folders = [str(told)] if told else []
+        folders += _image_folders(path.parent) or ["/workspace"]
+        # The longest first: /workspace/project lies in /workspace.
+        self._folders = sorted((f.rstrip("/") + "/" for f in folders), key=len, reverse=True)
         mounts = [mount.rstrip("/") for mount in _mount_paths(job)]
         self._mounts = [mount for mount in mounts if mount not in ("", "/dev/shm")]
         self._volumes = volumes
         volumes.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, word: str) -> str:
-        if word.startswith(self._workdir):
-            inside = word.removeprefix(self._workdir)
+        for folder in self._folders:
+            if not word.startswith(folder):
+                continue
+            inside = word.removeprefix(folder)
             for directory in (self._beside, Path.cwd()):
                 if (directory / inside).exists():
                     return str(directory / inside)
@@ -304,13 +310,13 @@ def _mount_paths(document: Any) -> Iterator[str]:
             yield from _mount_paths(value)
 
 
-def _workdir(directory: Path) -> str | None:
+def _image_folders(directory: Path) -> list[str]:
+    """Where the Dockerfile beside the document puts files: its WORKDIR, and targets of COPY."""
     try:
         text = read_document(directory / "Dockerfile")
     except OSError:
-        return None
-    found = re.findall(r"^WORKDIR\s+(\S+)", text, re.MULTILINE)
-    return str(found[-1]) if found else None
+        return []
+    return re.findall(r"^(?:WORKDIR|COPY\s.*\s)\s*(/\S+)$", text, re.MULTILINE)
 
 
 def _free_port() -> int:

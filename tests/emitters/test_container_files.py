@@ -75,7 +75,12 @@ def test_the_ipex_era_and_before() -> None:
     assert "FROM python:3.11" in text
     assert "'intel_extension_for_pytorch==2.8.0'" in text
     assert "'oneccl_bind_pt==2.8.0+cpu'" in text
-    old = {"torch": "1.13.1", "intel_extension_for_pytorch": "1.13.100", "oneccl_bind_pt": "1.13.0"}
+    old = {"transformers": "4.30.2", "accelerate": "0.20.3"}
+    old |= {
+        "torch": "1.13.1",
+        "intel_extension_for_pytorch": "1.13.100",
+        "oneccl_bind_pt": "1.13.0",
+    }
     text = named(emit(case.result, "pytorchjob", versions=old, nodes=1), "Dockerfile")
     assert "FROM python:3.10" in text
 

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from emit_machines import TODAY, machine, tuned
+from hosts.builder import machine as built
 
 import cputune
 from cputune.cli import main
+from cputune.doctor.checkfile import check_file
 from cputune.emitters import FORMATS
+from cputune.emitters.job import with_versions
 from cputune.layout import baseline_plan, guide_plan
 from cputune.workload import Workload
 
@@ -45,6 +48,13 @@ def emit(
 ) -> Command:
     monkeypatch.chdir(tmp_path)
     return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def recorded_sockets(tmp_path: Path) -> str:
+    """A recorded machine of two sockets, so that the guides' plan has two ranks."""
+    built(tmp_path / "machine", sockets=2, cores=4)
+    return str(tmp_path / "machine")
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -99,6 +109,56 @@ def test_a_file_name_is_that_of_the_main_file(emit: Command) -> None:
     assert sorted(path.name for path in Path("jobs").iterdir()) == [
         *("go.sh", "rank.py", "recipe.json", "train.py")
     ]
+
+
+@pytest.mark.parametrize("folder", ["acc-0.28", "v1.x", "launch.d/"])
+def test_a_number_behind_a_dot_is_no_suffix(emit: Command, folder: str) -> None:
+    assert emit("-f", "torchrun", "-o", folder).code == 0
+    assert (Path(folder) / "torchrun.sh").is_file()
+    assert not Path("rank.py").exists()
+
+
+OLD_FLAGS = ("--no_cuda", "--ddp_backend", "ccl", "--use_ipex", "--bf16", "--output_dir", "out")
+
+
+@pytest.mark.parametrize("format", ["torchrun", "mpirun", "slurm", "pytorchjob", "trainjob"])
+def test_what_the_doctor_condemns_is_migrated_with_a_note(emit: Command, format: str) -> None:
+    versions = ("--transformers-version", "5.23.0", "--accelerate-version", "1.15.0")
+    hosts = ("--nodes", "2", "--hosts", "a,b", "--batch-per-rank", "4")
+    answer = emit("-f", format, *hosts, *versions, "--", "run_qa.py", *OLD_FLAGS)
+    assert answer.code == 0, answer.err
+    main = next(Path("launch").glob(f"{format}.*"))
+    facts = with_versions(cputune.probe(), TODAY)
+    found = check_file(main.read_text(), main.name, facts, here=False)
+    assert [one for one in found if one.severity.value == "error"] == []
+    for change in ("--no_cuda → --use_cpu", "--use_ipex → nothing", "ccl → --ddp_backend gloo"):
+        assert change in answer.err
+
+
+def test_flags_of_the_scripts_own_are_left_alone(emit: Command) -> None:
+    Path("own.py").write_text("parser.add_argument('--no_cuda'); import torch")
+    assert emit("-f", "torchrun", "--", "own.py", *OLD_FLAGS[:1], "--output_dir", "x").code == 0
+    assert "--no_cuda" in Path("launch/torchrun.sh").read_text()
+
+
+def test_versions_that_do_not_train_are_refused_with_the_cure(emit: Command) -> None:
+    answer = emit("-f", "torchrun", "--accelerate-version", "0.20.0", "--", "run_qa.py")
+    assert answer.code == 2
+    assert "accelerate" in answer.err
+    assert "hint: " in answer.err
+    assert not Path("launch").exists()
+
+
+def test_the_batch_that_is_typed_is_read(emit: Command, recorded_sockets: str) -> None:
+    job = ("--root", recorded_sockets, "--nodes", "4", "--hosts", "a,b,c,d", "--")
+    typed = ("run_qa.py", "--per_device_train_batch_size", "12", "--gradient_accumulation_steps")
+    refused = emit("-f", "torchrun", *job, *typed, "1")
+    assert refused.code == 2
+    assert "a global batch of 12 cannot be divided over 8 ranks" in refused.err
+    assert emit("-f", "torchrun", *job, *typed, "2").code == 0
+    text = Path("launch/torchrun.sh").read_text()
+    assert "8 ranks with 3 samples each, 24 together" in text
+    assert "own batch" not in text
 
 
 def test_a_script_of_the_user(emit: Command) -> None:

@@ -471,7 +471,8 @@ class TestMpirunChecks:
     def test_accelerate_before_1_5_has_the_host_file_from_the_flag_alone(
         self, version: str, kept: bool
     ) -> None:
-        files = emit(one_socket().result, "accelerate", versions={"accelerate": version})
+        era = {"transformers": "4.49.0", "accelerate": version}
+        files = emit(one_socket().result, "accelerate", versions=era)
         text = next(file.text for file in files if file.name == "accelerate.yaml")
         assert ("mpirun_hostfile" in yaml.safe_load(text)["mpirun_config"]) == kept
         assert '--mpirun_hostfile "$hosts"' in files[0].text
@@ -611,8 +612,7 @@ class TestWithoutCarrier:
 
     def test_a_batch_of_a_script_that_was_never_run(self) -> None:
         told = Workload.script(["run_qa.py", "--per_device_train_batch_size", "8"])
-        with pytest.raises(UsageError, match="2 × 8 = 16 samples in place of 8"):
-            self.emit(told)
+        assert "--per_device_train_batch_size 4" in self.emit(told)
         with pytest.raises(UsageError, match="2 times the script's own"):
             self.emit(Workload.script(["run_qa.py"]))
 

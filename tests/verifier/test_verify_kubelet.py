@@ -70,6 +70,18 @@ def test_paths_of_the_image_are_led_here(tmp_path):
     assert here("--output_dir") == "--output_dir"
 
 
+def test_a_script_of_ones_own_and_its_companions_are_led_here(tmp_path):
+    """WORKDIR is the project's folder, and rank.py lies in the one above it."""
+    (tmp_path / "Dockerfile").write_text(
+        "FROM python\nWORKDIR /workspace/project\nCOPY --chown=1000:1000 . .\n"
+        "COPY --chown=1000:1000 --from=launch rank.py carry.py /workspace/\n"
+    )
+    (tmp_path / "rank.py").write_text("")
+    here = LedHere({}, {}, tmp_path / "job.yaml", tmp_path / "volumes")
+    assert here("/workspace/rank.py") == str(tmp_path / "rank.py")
+    assert here("/workspace/project/rank.py") == str(tmp_path / "rank.py")
+
+
 def affinity(*ranks, cpus=((0, 1), (2, 3)), per_node=1):
     plan = Plan(
         nodes=len(cpus),

@@ -22,7 +22,7 @@ from cputune.doctor.finding import Check, Finding, Severity, fault
 from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.probing.installed import dead_preloads
-from cputune.stack import LEAST_CCL_WORKERS, why_too_few_ccl_workers
+from cputune.stack import LEAST_CCL_WORKERS, takes, why_too_few_ccl_workers
 from cputune.stack.fit import ipex_torch
 from cputune.stack.tables import load
 from cputune.stack.uses import Fate, Word, vocabulary
@@ -210,7 +210,7 @@ def _backend(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     backend = launch.argument("--ddp_backend")
     if backend is None:
         return
-    if launch.launcher == "python" and not _under_a_launcher(launch):
+    if is_alone(launch):
         text = f"--ddp_backend {backend} in a run of one process is a ValueError"
         yield wrong_backend.finding(context.at(launch.line, text), remedy="Take --ddp_backend out.")
     elif backend in _NOT_BUILT and not context.has_gpu:
@@ -235,8 +235,10 @@ def _backend(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         )
 
 
-def _under_a_launcher(launch: TrainingCommand) -> bool:
-    return launch.part or any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+def is_alone(launch: TrainingCommand) -> bool:
+    """Whether it is a run of one process, in which a backend is a ValueError."""
+    numbered = any(n in launch.environment for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    return launch.launcher == "python" and not (launch.part or numbered)
 
 
 def _accelerate_launch(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
@@ -304,6 +306,20 @@ def flag_ignored() -> None:
 
 def judge_flags(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """Flags of TrainingArguments that these versions refuse or ignore."""
+    for word, parser in faulty_words(launch, context):
+        if word.state is Fate.IGNORED:
+            yield flag_ignored.finding(context.at(launch.line, said_of(word)))
+            continue
+        unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
+        yield flag_refused.finding(
+            context.at(launch.line, said_of(word) + unsure),
+            severity=Severity.WARNING if unsure else None,
+            source=word.source,
+        )
+
+
+def faulty_words(launch: TrainingCommand, context: Context) -> Iterator[tuple[Word, str]]:
+    """The flags that are refused or ignored, each with who reads it: trainer, or unknown."""
     for word in vocabulary(context.versions):
         flag, _, choice = word.spelling.partition(" ")
         if not flag.startswith("--") or word.state is Fate.ACCEPTED:
@@ -311,23 +327,19 @@ def judge_flags(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         given = launch.argument(flag)
         if given is None or (choice and given != choice):
             continue
-        parser = _parser(flag, launch, context)
+        parser = parser_of(flag, launch, context)
         if parser == "its own":
             continue
         off = not choice and not launch.switched_on(flag)
-        if word.state is Fate.IGNORED and not off:
-            yield flag_ignored.finding(context.at(launch.line, _said(word)))
-        elif word.state is Fate.REFUSED and not (off and word.spelling == "--use_ipex"):
-            unsure = "" if parser == "trainer" else ", where the script parses TrainingArguments"
-            yield flag_refused.finding(
-                context.at(launch.line, _said(word) + unsure),
-                severity=Severity.WARNING if unsure else None,
-                source=word.source,
-            )
+        if off and (word.state is Fate.IGNORED or takes(context.versions, flag[2:])):
+            continue
+        yield word, parser
 
 
-def _parser(flag: str, launch: TrainingCommand, context: Context) -> str:
+def parser_of(flag: str, launch: TrainingCommand, context: Context) -> str:
     """Who reads a flag: ``trainer`` (TrainingArguments), ``its own`` or ``unknown``."""
+    if context.parser is not None:
+        return context.parser
     text = context.text_of(launch.script)
     if text is not None:
         if re.search(rf"add_argument\(\s*['\"]{flag}['\"]", text):
@@ -338,7 +350,8 @@ def _parser(flag: str, launch: TrainingCommand, context: Context) -> str:
     return "trainer" if example or named else "unknown"
 
 
-def _said(word: Word) -> str:
+def said_of(word: Word) -> str:
+    """``--no_cuda is refused by transformers 5.23.0: write --use_cpu``."""
     notes = "; ".join(note for note in (word.why, _instead(word)) if note)
     return f"{word.spelling} is {word.state.value} by {word.reader}" + (notes and f": {notes}")
 

@@ -23,7 +23,8 @@ class Context:
 
     ``here`` is whether what the file starts will run on this machine: a pod will not.
     ``host`` is asked for the files that it names. ``batch_nodes`` are the machines that the
-    ``#SBATCH`` lines of a script ask for.
+    ``#SBATCH`` lines of a script ask for. ``parser`` says who reads the flags of its training
+    script ("trainer": TrainingArguments, or "its own"), where that is known.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Context:
     host: Host
     here: bool = True
     batch_nodes: int = 1
+    parser: str | None = None
 
     @classmethod
     def of(cls, name: str, facts: HostFacts, host: Host) -> Context:
@@ -51,7 +53,8 @@ class Context:
     def text_of(self, path: str) -> str | None:
         """The text of a file that the file names, where it can be read."""
         beside = posixpath.join(posixpath.dirname(self.name), path)
-        for place in (path, beside) if self.here else ():
+        # What a pod names from its root is the image's.
+        for place in (path, beside) if self.here or not path.startswith("/") else ():
             with contextlib.suppress(OSError, ValueError):
                 return self.host.read_text(place)
         return None
