@@ -122,6 +122,101 @@ def test_the_room_is_the_smaller_of_limit_and_machine() -> None:
     assert (room_bytes(facts), room_bytes(CLEAN)) == (4 * GIB, 512 * GIB)
 
 
+# What a model type is without any size of its own: hidden size, layers, inner size, vocabulary ...
+# as transformers 5.23 has it. Weights are vocabulary * hidden for the embedding, and for a layer
+# 4 * hidden^2 of attention and 2 * hidden * inner (3 with a gate) of the feed-forward block.
+PLAIN_BERT = 12 * (4 * 768**2 + 2 * 768 * 3072)
+COUNTS = {
+    "bert": 30522 * 768 + PLAIN_BERT,  # google-bert/bert-base-uncased has 109.5 million
+    "camembert": 30522 * 768 + PLAIN_BERT,
+    "xlm-roberta": 30522 * 768 + PLAIN_BERT,
+    "distilbert": 30522 * 768 + PLAIN_BERT // 2,
+    "mpnet": 30527 * 768 + PLAIN_BERT,
+    "roberta": 50265 * 768 + PLAIN_BERT,
+    "gpt2": 50257 * 768 + PLAIN_BERT,  # openai-community/gpt2 has 124.4 million
+    "opt": 50272 * 768 + PLAIN_BERT,
+    "gemma": 256000 * 3072 + 28 * (4 * 3072 * 4096 + 3 * 3072 * 24576),  # 7B: 8.54 billion
+    "llama": 32000 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 11008),  # 7B: 6.74, its head left out
+    "mistral": 32000 * 4096 + 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336),  # 7.24
+    "qwen2": 151936 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 22016),
+    "t5": 32128 * 512 + 6 * (4 * 512**2 + 2 * 512 * 2048) + 6 * (8 * 512**2 + 2 * 512 * 2048),
+    "vit": 3 * 16**2 * 768 + PLAIN_BERT,  # google/vit-base-patch16-224 has 86.4 million
+    "deit": 3 * 16**2 * 768 + PLAIN_BERT,
+}
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_the_weights_of_a_model_type(kind: str) -> None:
+    assert parameters({"model_type": kind}) == COUNTS[kind]
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        ({"model_type": "gpt2", "n_embd": 96, "n_layer": 1, "vocab_size": 10}, 960 + 12 * 96**2),
+        ({"model_type": "gpt2", "n_embd": 96, "n_layer": 1, "n_inner": 1, "vocab_size": 1},
+         96 + 4 * 96**2 + 2 * 96),
+        ({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 1,
+          "intermediate_size": 10, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "head_dim": 8}, 64 + 2 * 64 * 32 + 2 * 64 * 16 + 3 * 64 * 10),
+        ({"model_type": "t5", "d_model": 64, "num_layers": 1, "num_decoder_layers": 3, "d_ff": 10,
+          "num_heads": 2, "d_kv": 4, "vocab_size": 1},
+         64 + (4 * 64 * 8 + 1280) + 3 * (8 * 64 * 8 + 1280)),
+        ({"model_type": "vit", "patch_size": 8, "hidden_size": 12, "num_hidden_layers": 1,
+          "intermediate_size": 1}, 3 * 64 * 12 + 4 * 12**2 + 24),
+    ],
+)  # fmt: skip
+def test_sizes_of_its_own(model: dict[str, Any], count: int) -> None:
+    assert parameters(model) == count
+
+
+MIB = 1 << 20
+BERT = {"model_type": "bert"}
+
+
+def job_of(model: dict[str, Any], *, batch: int | None = 12, **recipe: Any) -> Workload:
+    assert LARGE.recipe is not None
+    of = {"sequence_length": 384, "target_length": None, "lora": None, **recipe}
+    return replace(LARGE, recipe=replace(LARGE.recipe, model=model, **of), global_batch_size=batch)
+
+
+def test_what_bert_base_needs() -> None:
+    """3.0 GiB, as it stands at the top of the module."""
+    token = 12 * (12 * 768 + 4 * 3072)  # bytes of its twelve layers
+    state = 16 * COUNTS["bert"]  # weight, gradient and two moments in 32 bits
+    assert known(job_of(BERT)) == 256 * MIB + state + 12 * 384 * token
+    assert known(job_of(BERT), 3) == 3 * (256 * MIB + state) + 12 * 384 * token
+    assert known(job_of(BERT, batch=None), 3) == 3 * (256 * MIB + state + 384 * token)
+    lora = {"r": 8}
+    assert known(job_of(BERT, lora=lora)) == 256 * MIB + state // 4 + 12 * 384 * token // 2
+
+
+def test_each_node_has_its_share_of_the_batch() -> None:
+    for nodes, samples in ((1, 12), (2, 6), (5, 3)):
+        need = needed_bytes(job_of(BERT), nodes=nodes)
+        alone = needed_bytes(job_of(BERT, batch=1))
+        assert isinstance(need, int)
+        assert isinstance(alone, int)
+        assert need - alone == (samples - 1) * 384 * 12 * (12 * 768 + 4 * 3072)
+    two = job_of(BERT, batch=None)
+    assert needed_bytes(two, 2, nodes=3) == needed_bytes(two, 2)
+
+
+def test_what_a_sample_of_an_image_and_of_two_texts_needs() -> None:
+    def sample(model: dict[str, Any], **recipe: Any) -> int:
+        return known(job_of(model, batch=2, **recipe)) - known(job_of(model, batch=1, **recipe))
+
+    assert sample({"model_type": "vit"}) == 14**2 * 12 * (12 * 768 + 4 * 3072)
+    small = {"model_type": "t5", "num_layers": 2, "num_decoder_layers": 3}
+    each = 12 * 512 + 4 * 2048
+    assert sample(small) == 384 * (2 + 3) * each
+    assert sample(small, task="seq2seq-lm", target_length=100) == (384 * 2 + 100 * 3) * each
+
+
+def test_a_limit_of_nothing_is_none() -> None:
+    assert room_bytes(changed(limits={"memory_bytes": 0})) == 512 * GIB
+
+
 COUNT = """
 import json, sys, torch, transformers
 for model in json.loads(sys.argv[1]):

@@ -1,5 +1,8 @@
 """One fault and the tests of its room, in a process that is forked for it.
 
+Tests that run the faulty function come first, those that caught the last faults before all others,
+then the shortest; the first that fails ends the try.
+
 The faults are planted in a copy of the project, never in the project itself. Two ways lead to
 the same answer:
 
@@ -26,7 +29,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import NoReturn
@@ -44,6 +47,9 @@ OPTIONS = (
     *("-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--basetemp=tmp", "-m", QUICK),
     *("-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin"),
 )
+
+Way = tuple[float, Sequence[str]]
+"""The seconds of a test, and the functions of the faulty module that it runs."""
 
 SAID = "said.txt"
 """What pytest says about the last try, inside the copy."""
@@ -95,14 +101,14 @@ class Nursery:
         code, said = _forked(_Quick(place, mutants), tests, 100_000.0)
         if code:
             raise RuntimeError(f"these fail without any fault:\n{Path(SAID).read_text()}")
-        quick, limit_seconds = json.loads(said)
+        quick, limit_seconds, ways = json.loads(said)
         catchers: list[str] = []
         for mutant, noticed in zip(mutants, quick, strict=True):
             if noticed is not None:
                 yield noticed
                 continue
             with _planted(place, mutant.source):
-                yield _catches(*_forked(_First(catchers), tests, limit_seconds), catchers)
+                yield _catches(*_forked(_First(catchers, ways), tests, limit_seconds), catchers)
 
     def _prepare(self, module: str) -> None:
         """Import what this module has no part in: all forks have it, and only the rest is new."""
@@ -119,20 +125,60 @@ class Nursery:
 
 
 class _First:
-    """Runs the tests that caught the last faults first, and tells which one catches this."""
+    """Runs the likeliest tests first, and tells which one catches this fault.
 
-    def __init__(self, catchers: Sequence[str]) -> None:
+    ``catchers`` caught the last faults; ``ways`` are what each test runs, as ``_Ways`` tells.
+    """
+
+    def __init__(self, catchers: Sequence[str], ways: Mapping[str, Way] | None = None) -> None:
         self.catchers = catchers
+        self.ways = ways or {}
+        self.faulty: frozenset[str] = frozenset()
         self.answer = ""
         self.answer_to = -1
 
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "xdist_group: xdist's, which is not loaded here")
+
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         rank = {name: number for number, name in enumerate(self.catchers)}
-        items.sort(key=lambda item: rank.get(item.nodeid, len(rank)))
+
+        def order(item: pytest.Item) -> tuple[bool, int, float]:
+            seconds, run = self.ways.get(item.nodeid, (0.0, []))
+            return self.faulty.isdisjoint(run), rank.get(item.nodeid, len(rank)), seconds
+
+        items.sort(key=order)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.answer:
             self.answer = report.nodeid
+
+
+class _Ways:
+    """What each test runs of one module, and how long it takes; told as JSON when all have run."""
+
+    def __init__(self, place: Path, plugin: _First) -> None:
+        self._place, self._plugin = str(place), plugin
+        self._found: dict[str, Way] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        run: set[CodeType] = set()
+        began = time.monotonic()
+        sys.setprofile(lambda frame, event, argument: run.add(frame.f_code))
+        try:
+            return (yield)
+        finally:
+            sys.setprofile(None)
+            names = sorted(_name(code) for code in run if code.co_filename == self._place)
+            self._found[item.nodeid] = time.monotonic() - began, names
+
+    def pytest_sessionfinish(self) -> None:
+        self._plugin.answer = self._plugin.answer or json.dumps(self._found)
+
+
+def _name(code: CodeType) -> str:
+    return f"{code.co_name}:{code.co_firstlineno}"
 
 
 class _Quick(_First):
@@ -165,19 +211,23 @@ class _Quick(_First):
             with _planted(self._place, mutant.source if mutant else None):
                 child, reading, writing = _fork()
                 if child == 0:  # it runs the tests as if nothing had been, and ends in _run
+                    self.faulty = frozenset(_name(function.__code__) for function, _ in functions)
                     for function, code in functions:
                         function.__code__ = code
                     self.catchers, self.answer_to = catchers, writing
+                    if not mutant:
+                        session.config.pluginmanager.register(_Ways(self._place, self))
                     self.pytest_collection_modifyitems(session.items)
                     return None
-                caught = _catches(*_ended(child, reading, writing, limit_seconds), catchers)
+                code, said = _ended(child, reading, writing, limit_seconds)
             if mutant:
-                noticed.append(caught)
-            elif caught:
+                noticed.append(_catches(code, said, catchers))
+            elif code:
                 raise pytest.UsageError("these fail without any fault")
             else:
-                limit_seconds = 10.0 + 5.0 * (time.monotonic() - began)
-        self.answer = json.dumps([noticed, limit_seconds])
+                limit_seconds = 10.0 + 3.0 * (time.monotonic() - began)
+                self.ways = json.loads(said)
+        self.answer = json.dumps([noticed, limit_seconds, self.ways])
         return True
 
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cputune.inside.messages import RankState
+from cputune.knobs import KNOBS
 from cputune.plan import Plan
-from cputune.ranks.compare import compare, differences
+from cputune.ranks.compare import (
+    compare,
+    differences,
+    fed_with,
+    for_people,
+    global_batch,
+    padding_of,
+    runs_alike,
+    samples_to_end,
+    unseen,
+)
+from cputune.workload import Padding, Workload
 
 ONE = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
 TWO = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")
@@ -126,3 +139,122 @@ def test_workers_of_oneccl_are_those_of_the_ranks_own_node() -> None:
     seen = [state(plan.of_node(node), rank) for node in range(2) for rank in range(2)]
     assert differences(plan, seen) == ()
     assert len(differences(plan, [state(plan, rank % 2) for rank in range(4)])) == 3
+
+
+class TestRunsAlike:
+    """What ranks told of themselves in another study, held against a plan."""
+
+    @staticmethod
+    def told(plan: Plan, **changed: Any) -> list[dict[str, Any]]:
+        seen = [for_people(state(plan, r)) for r in range(plan.world_size)]
+        return [{**one, **changed} for one in seen]
+
+    def test_as_the_plan_says(self) -> None:
+        assert runs_alike(TWO, self.told(TWO))
+
+    @pytest.mark.parametrize(
+        "changed", [{"threads": 2}, {"affinity": "0-1"}, {"affinity": None}, {"dtype": None}]
+    )
+    def test_not_so(self, changed: dict[str, Any]) -> None:
+        assert not runs_alike(TWO, self.told(TWO, **changed))
+
+    def test_one_rank_too_few_and_todays_launch(self) -> None:
+        assert not runs_alike(TWO, self.told(TWO)[:1])
+        assert not runs_alike(AS_FOUND, self.told(AS_FOUND))
+
+    def test_what_no_rank_shows_has_to_be_as_today(self) -> None:
+        (hidden, *_) = (k for k in KNOBS if not k.shown and k.put is not None)
+        assert TWO.value(hidden.name) == hidden.today
+        other = TWO.with_setting(hidden.name, "another")
+        assert not runs_alike(other, self.told(TWO))
+
+
+def test_what_a_plan_says_and_no_rank_can_show_is_said_once() -> None:
+    ranks = [state(TWO, rank, dtype=None) for rank in range(2)]
+    (words,) = [line for line in unseen(TWO, ranks) if line.startswith("precision")]
+    assert words.startswith("precision: bfloat16 by the plan, not seen: ")
+    assert unseen(TWO, [state(TWO, rank, threads=4) for rank in range(2)]) == unseen(
+        TWO, [state(TWO, rank) for rank in range(2)]
+    )
+
+
+def said(**fields: Any) -> RankState:
+    return fields  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("states", "samples"),
+    [
+        ([said(batch=8, accumulation=3, samples=5)] * 2, 48),
+        ([said(batch=8, accumulation=None, samples=5)] * 2, 10),
+        ([said(batch=0, accumulation=3, samples=5), said(samples=7)], 12),
+    ],
+)
+def test_samples_of_a_step(states: list[RankState], samples: int) -> None:
+    assert global_batch(states) == samples
+
+
+@pytest.mark.parametrize(
+    ("fields", "samples"),
+    [
+        ({"steps_to_end": 10, "epochs": 2, "dataset_samples": 100}, 10 * 16),
+        ({"steps_to_end": 0, "epochs": 2.5, "dataset_samples": 100}, 250),
+        ({"epochs": 2.5}, None),
+        ({"dataset_samples": 100}, None),
+        ({"epochs": 0.001, "dataset_samples": 100}, None),
+        ({}, None),
+    ],
+)
+def test_samples_to_the_end_of_the_training(fields: dict[str, Any], samples: int | None) -> None:
+    first, other = said(batch=8, accumulation=1, **fields), said(batch=8, accumulation=1)
+    assert samples_to_end([first, other, first][:2]) == samples
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"padding": "may be cut"}, None),
+        ({"padding": "full, for it is long"}, "it is long"),
+        ({"padding": "may be cut", "padding_unknown": "no mask"}, "no mask"),
+        ({}, "it was not asked whether"),
+    ],
+)
+def test_whether_padding_may_be_cut(fields: dict[str, Any], kept: str | None) -> None:
+    assert padding_of(said(**fields)) is None
+    seen = said(padding_share=0.25, columns_left=0.5, padding_mend="collate", **fields)
+    assert padding_of(seen) == Padding(share=0.25, left=0.5, kept=kept, mend="collate")
+
+
+def test_what_a_trial_was_fed_with() -> None:
+    text, image = (
+        Workload.from_recipe(name).recipe for name in ("bert-large-squad", "vit-base-beans")
+    )
+    assert text is not None
+    assert image is not None
+    synthetic = [said(dataset="SyntheticSamples"), said(dataset="Dataset")]
+    assert fed_with(None, synthetic) == "the script's own data"
+    assert fed_with(text, []) is None
+    assert fed_with(text, synthetic[::-1]) == f"the data set {text.dataset}"
+    assert fed_with(text, synthetic) == (
+        f"synthetic tokens of the same shape: {text.dataset} could not be reached"
+    )
+    nameless = replace(image, dataset=None)
+    assert fed_with(nameless, synthetic) == "synthetic images: the recipe names no data set"
+
+
+def test_what_a_result_keeps_of_a_rank() -> None:
+    kept = for_people(
+        said(
+            affinity=[0, 1, 3],
+            threads=2,
+            rank=1,
+            peak_bytes=5,
+            environment={"A": "b"},
+            mapped=["/lib"],
+            loss=1.0,
+            versions={"torch": "2.13.0"},
+        )
+    )
+    assert kept == {"affinity": "0-1,3", "threads": 2, "rank": 1, "peak_bytes": 5} | {
+        "torch": "2.13.0"
+    }

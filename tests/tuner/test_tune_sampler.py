@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from machines import Model, machine, simulated
 
 import cputune
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.tuner.sampler import History, PlanSampler
+from cputune.tuner.sampler import LEAST_TRIALS, History, PlanSampler
 
 SMALL = simulated(
     "small, with tcmalloc",
@@ -145,3 +147,134 @@ def test_optuna_is_given_the_values_of_the_plan_unless_they_are_fixed() -> None:
     assert relative(fixed_params={"ranks": 1}) == {}
     past.tried.update(PLANS)
     assert relative() == {}
+
+
+def of_ranks(count: int, batches: int | None = None) -> Plan:
+    one = Plan(processes_per_node=count, threads_per_process=1, cpus=((0,),) * count)
+    return one if batches is None else one.with_setting("accumulation", batches)
+
+
+@pytest.mark.parametrize(
+    ("ran", "died", "ranks", "chance"),
+    [
+        ([], [], 64, 1.0),  # no rank ran out of memory
+        # Between 2 that ran and 8 that died each doubling is as likely as the next.
+        ([1, 2], [8, 16], 4, 0.5),
+        ([1, 2], [8, 16], 2, 1.0),
+        ([1, 2], [8, 16], 1, 1.0),
+        ([1, 2], [8, 16], 8, 0.001),
+        ([1, 2], [8, 16], 9, 0.001),
+        ([2, 8], [8], 4, 0.5),  # that they ran once tells nothing where they died once
+        # Nothing ran: as if half a rank had.
+        ([], [4], 2, 1 / 3),
+        ([], [4], 1, 2 / 3),
+        ([], [4], 4, 0.5),
+        ([], [4], 8, 0.25),
+    ],
+)
+def test_how_likely_the_memory_suffices(
+    ran: list[int], died: list[int], ranks: int, chance: float
+) -> None:
+    past = History(plans=[of_ranks(n) for n in ran], too_large=[of_ranks(n) for n in died])
+    assert PlanSampler(SPACE, History(), seed=0).fits(of_ranks(ranks)) == 1.0
+    sampler = PlanSampler(SPACE, History(), seed=0)
+    sampler._history = past
+    assert sampler.fits(of_ranks(ranks)) == pytest.approx(chance)
+
+
+def test_what_a_rank_was_seen_to_hold_says_how_many_fit() -> None:
+    gib = 1 << 30
+    sampler = PlanSampler(SPACE, History(), seed=0)
+    memory = replace(SPACE.facts.memory, available_bytes=50 * gib)
+    sampler._space = replace(SPACE, facts=replace(SPACE.facts, memory=memory))
+    # Of 50 GiB that were free 40 are counted on: two ranks of 15 GiB, and not three.
+    sampler._history = History(too_large=[of_ranks(8)], rank_bytes=15 * gib)
+    assert sampler.fits(of_ranks(4)) == pytest.approx(0.5)
+    sampler._history.rank_bytes = 0
+    assert sampler.fits(of_ranks(4)) == pytest.approx(1 / 4)
+
+
+def test_the_fewer_batches_a_step_has_the_more_memory_they_need() -> None:
+    sampler = PlanSampler(SPACE, History(), seed=0)
+    past = sampler._history
+    past.too_large = [of_ranks(4, 2)]
+    assert sampler.fits(of_ranks(4, 4)) == 1.0  # smaller ones than those that died
+    assert sampler.fits(of_ranks(4, 2)) < 1.0
+    assert sampler.fits(of_ranks(4)) < 1.0
+    past.plans = [of_ranks(2, 4)]  # nothing is learnt of larger ones
+    assert sampler.fits(of_ranks(2, 2)) == pytest.approx(1 / 3)
+    past.plans = [of_ranks(2)]
+    assert sampler.fits(of_ranks(2, 2)) == 1.0
+    job = replace(SPACE.workload, accumulation=2)
+    sampler._space = replace(SPACE, workload=job)  # the script's own two are those of no setting
+    assert sampler.fits(of_ranks(4)) == 0.001
+    past.too_large = [of_ranks(4, 3)]
+    assert sampler.fits(of_ranks(4)) == 0.001
+    past.too_large = [of_ranks(4)]
+    assert sampler.fits(of_ranks(4, 3)) == 1.0
+
+
+def test_what_would_die_of_memory_is_not_proposed() -> None:
+    two = having(ranks=2)
+    past = history(*((plan, 0.0) for plan in having(ranks=1)), failed=(two[0],))
+    assert PlanSampler(SPACE, past, seed=0).propose(1) in two
+    past.too_large = [two[0]]
+    assert PlanSampler(SPACE, past, seed=0).propose(1) is None
+
+
+def test_a_plan_that_may_die_of_memory_promises_less() -> None:
+    past = history((TODAY, 0.0))
+    sampler = PlanSampler(SPACE, past, seed=0)
+    one, two = having(ranks=1)[0], having(ranks=2)[0]
+    before = sampler._promise([one, two])
+    past.failed = [of_ranks(4)]
+    past.too_large = [of_ranks(4)]
+    chance = sampler.fits(two)
+    assert 0 < chance < 1
+    assert sampler._promise([one, two]) == pytest.approx(before * [1.0, chance])
+
+
+def test_the_search_ends_where_no_trial_is_worth_its_time() -> None:
+    slow = having(ranks=2)
+    measured = [(plan, 2.0) for plan in slow] + [(plan, 0.0) for plan in having(ranks=1)[:-1]]
+    past = history(*measured)
+    past.logs = [log - 3.0 * (plan == measured[-1][0]) for plan, log in measured]
+    sampler = PlanSampler(SPACE, past, seed=0)
+    (left,) = [plan for plan in PLANS if plan not in past.tried]
+    promise = float(sampler._promise([left])[0])
+    assert promise < 0.003
+    assert len(past.tried) >= LEAST_TRIALS == 7
+    assert sampler.propose(1) is None
+    past.tried = set(list(past.tried)[:6])
+    assert sampler.propose(1) is not None  # after six trials nobody gives up
+
+
+def test_a_little_promise_is_worth_a_trial() -> None:
+    class Promising(PlanSampler):
+        worth = 0.0031
+
+        def _promise(self, plans: object) -> Any:
+            return np.full(len(list(plans)), self.worth)  # type: ignore[call-overload]
+
+    sampler = Promising(SPACE, history(*((plan, 0.0) for plan in PLANS[:7])), seed=0)
+    assert sampler.propose(1) is not None
+    sampler.worth = 0.0029
+    assert sampler.propose(1) is None
+
+
+def test_trials_of_other_machines_have_no_time_here() -> None:
+    """Where one has none, nothing is asked of a drift."""
+    past = history(*((plan, 0.0) for plan in PLANS[:3]))
+    sampler = PlanSampler(SPACE, past, seed=0)
+    asked: list[object] = []
+    believe = sampler._model.believe
+
+    def heard(*words: Any) -> Any:
+        asked.append(words[-1])
+        return believe(*words)
+
+    sampler._model = SimpleNamespace(believe=heard)  # type: ignore[assignment]
+    for when in ([], [0.0, 60.0], [0.0, 60.0, 120.0]):
+        past.when, sampler._known = when, 0
+        sampler.believe()
+    assert asked == [None, None, [0.0, 60.0, 120.0]]

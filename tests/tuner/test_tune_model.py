@@ -1,0 +1,187 @@
+"""The model of speeds, held against the formulas that it names, written down once more in full."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from machines import machine
+from tuner.fakes import BY_NAME
+
+import cputune
+from cputune.knobs import KNOBS, Footprint
+from cputune.plan import Plan
+from cputune.tuner.model import (
+    MOST_POINTS,
+    OWN,
+    Belief,
+    SpeedModel,
+    _points,
+    expected_improvement,
+    footprint,
+)
+
+MACHINE = BY_NAME["eight-sockets-sub-numa"]
+PLANS = list(cputune.search_space(MACHINE.facts, MACHINE.workload).plans())[::7]
+TODAY = replace(PLANS[0], as_found=True)
+MODEL = SpeedModel(MACHINE.facts, [*PLANS, TODAY])
+EVERY = np.arange(len(PLANS) + 1)
+PRIOR = MODEL.believe([], [], [])
+
+
+def by_hand(plan: Plan) -> tuple[float, float]:
+    """What is expected of a plan before anything was measured, and how sure that is."""
+    at = footprint(MACHINE.facts, plan)
+    effects = [knob.effect for knob in KNOBS]
+    expected = sum(e.expected(MACHINE.facts, plan) for e in effects if e.expected is not None)
+    mean = -0.55 * math.log(2) * math.log2(at.share) + expected
+    sizes = [size for e in effects for size in (e.own, *e.within.values())]
+    sizes += [1.0, 0.2]  # the level of the machine, and what binding changes
+    sizes += [0.2 * math.log2(at.share), 0.15 * math.log2(at.sockets), 0.1 * math.log2(at.nodes)]
+    return mean, math.hypot(*sizes)
+
+
+def test_before_any_trial_the_effects_of_all_knobs_add_up() -> None:
+    of_plans = [by_hand(plan) for plan in (*PLANS, TODAY)]
+    assert PRIOR.mean == pytest.approx([mean for mean, _ in of_plans])
+    assert PRIOR.deviation == pytest.approx([deviation for _, deviation in of_plans])
+
+
+def test_a_plan_is_as_alike_to_itself_as_it_is_unsure() -> None:
+    kernel = MODEL._kernel(EVERY, EVERY)
+    assert np.diag(kernel) == pytest.approx(PRIOR.deviation**2)
+    assert kernel == pytest.approx(kernel.T)
+    assert np.linalg.eigvalsh(kernel).min() > -1e-9
+    unbound, bound = kernel[-1, -1], kernel[0, -1]
+    assert unbound - bound == pytest.approx(0.2**2)
+
+
+def textbook(
+    rows: np.ndarray, logs: np.ndarray, errors: np.ndarray, when: np.ndarray | None
+) -> Belief:
+    """Rasmussen and Williams 2006: equations 2.25 and 2.26, the drift chosen by 2.30."""
+    kernel = MODEL._kernel(EVERY, EVERY)
+    noisy = kernel[np.ix_(rows, rows)] + np.diag(errors**2 + 0.015**2)
+    values = logs - PRIOR.mean[rows]
+    values -= (offset := float(np.median(values)))
+    found = []
+    for drift in (0.0, 0.05, 0.1) if when is not None else (0.0,):
+        apart = 0.0 if when is None else np.abs(np.subtract.outer(when, when))
+        covariance = noisy + drift**2 * np.exp(-apart / 15.0)
+        likely = -0.5 * values @ np.linalg.solve(covariance, values)
+        likely -= 0.5 * np.linalg.slogdet(covariance)[1] + (2.0 if drift else 0.0)
+        found.append((likely, drift, covariance))
+    _, _, covariance = max(found, key=lambda one: one[:2])
+    cross = kernel[:, rows]
+    gain = np.linalg.solve(covariance, cross.T).T
+    variance = np.diag(kernel) - (gain * cross).sum(axis=1)
+    return Belief(
+        mean=PRIOR.mean + offset + gain @ values,
+        deviation=np.sqrt(np.maximum(variance, 0.0) + 0.015**2),
+    )
+
+
+@pytest.mark.parametrize("size", [0.0, 0.04, 0.07, 0.15, 0.3])
+@pytest.mark.parametrize("trials", [1, 12])
+def test_what_trials_tell_is_what_the_textbook_says(size: float, trials: int) -> None:
+    rng = np.random.default_rng(int(100 * size))
+    for _ in range(5):
+        rows = rng.choice(EVERY, trials, replace=False)
+        when = np.cumsum(rng.uniform(1, 6, trials))
+        errors = rng.uniform(0.005, 0.05, trials)
+        drift = size * np.cumsum(rng.normal(0, 0.5, trials))
+        logs = PRIOR.mean[rows] + 3.0 + drift + rng.normal(0, 0.02, trials)
+        for times in (None, when):
+            told = MODEL.believe(
+                rows.tolist(),
+                logs.tolist(),
+                errors.tolist(),
+                None if times is None else list(times),
+            )
+            right = textbook(rows, logs, errors, times)
+            assert told.mean == pytest.approx(right.mean, abs=1e-6)
+            assert told.deviation == pytest.approx(right.deviation, abs=1e-6)
+
+
+def test_what_a_profile_has_shown_is_taken_for_what_was_expected() -> None:
+    cut = PLANS[0].with_setting("padding", "cut")
+    plans = [PLANS[0], cut]
+    usual, seen = (
+        SpeedModel(MACHINE.facts, plans, shares).believe([], [], []).mean
+        for shares in (None, {"padding": 0.5})
+    )
+    assert usual[1] - usual[0] == pytest.approx(-0.4)
+    assert seen[1] - seen[0] == pytest.approx(math.log(1 - 0.9 * 0.5))
+
+
+def test_trials_of_one_plan_are_weighed_by_how_sure_they_are() -> None:
+    rows, centers, variances, times = _points(
+        [7, 3, 7], [1.0, 5.0, 2.0], [0.02, 0.1, 0.04], [1, 2, 5]
+    )
+    sure, unsure = 1 / (0.02**2 + OWN**2), 1 / (0.04**2 + OWN**2)
+    assert rows.tolist() == [7, 3]
+    assert centers == pytest.approx([(sure + 2 * unsure) / (sure + unsure), 5.0])
+    assert variances == pytest.approx([1 / (sure + unsure), 0.1**2 + OWN**2])
+    assert times == pytest.approx([(sure + 5 * unsure) / (sure + unsure), 2.0])
+
+
+def test_of_very_many_plans_the_fastest_half_counts_and_some_of_the_others() -> None:
+    for many in (400, 401, 1600):
+        logs = [float(many - n) for n in range(many)]
+        rows, centers, _, times = _points(list(range(many)), logs, [0.1] * many, logs)
+        assert len(set(rows.tolist())) == MOST_POINTS == 400
+        assert times == pytest.approx(centers)
+        assert np.sort(centers)[:200] == pytest.approx(np.arange(1, 201))
+        assert max(centers) == pytest.approx(many)
+        steps = np.diff(sorted(centers)[200:])
+        assert steps.max() - steps.min() < 1.001
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "expected"),
+    [
+        (0.0, 1.0, 0.398942),  # the density of the normal distribution at 0
+        (-1.0, 2.0, 1.395593),  # 1 * P(z < 0.5) + 2 * p(0.5)
+        (1.0, 2.0, 0.395593),  # -1 * P(z < -0.5) + 2 * p(0.5)
+        (-5.0, 0.1, 5.0),
+        (5.0, 0.1, 0.0),
+    ],
+)
+def test_the_improvement_that_is_expected(mean: float, deviation: float, expected: float) -> None:
+    belief = Belief(mean=np.array([mean]), deviation=np.array([deviation]))
+    assert expected_improvement(belief, 0.0) == pytest.approx([expected], abs=1e-6)
+    assert expected_improvement(replace(belief, mean=belief.mean + 2), 2.0) == pytest.approx(
+        [expected], abs=1e-6
+    )
+
+
+LARGE = machine(sockets=4, cores_per_socket=4, nodes_per_socket=2, threads_per_core=2)
+
+
+def plan(threads: int, *cpus: tuple[int, ...]) -> Plan:
+    return Plan(processes_per_node=len(cpus), threads_per_process=threads, cpus=cpus)
+
+
+@pytest.mark.parametrize(
+    ("one", "occupied"),
+    [
+        # (busy cores of a rank, on siblings, share of the machine, its sockets, nodes, all sockets)
+        (plan(2, (0, 1)), (2, False, 2 / 16, 1, 1, 1)),
+        (plan(1, (0, 1)), (1, False, 1 / 16, 1, 1, 1)),
+        (plan(4, (0, 1, 16, 17)), (2, True, 2 / 16, 1, 1, 1)),
+        (plan(6, tuple(range(2, 8))), (6, False, 6 / 16, 2, 3, 2)),
+        (plan(6, tuple(range(2, 8)), (8, 9, 10, 11, 12, 13)), (6, False, 12 / 16, 2, 3, 4)),
+        (plan(16, tuple(range(16))), (16, False, 1.0, 4, 8, 4)),
+        (plan(3, (90, 91, 92)), (1, True, 1 / 16, 1, 1, 1)),  # CPUs that nobody knows
+    ],
+)
+def test_what_a_plan_occupies(one: Plan, occupied: tuple[object, ...]) -> None:
+    names = ("busy_cores", "on_siblings", "share", "sockets", "nodes", "sockets_of_all")
+    assert footprint(LARGE, one) == Footprint(**dict(zip(names, occupied, strict=True)))
+
+
+def test_a_machine_of_which_no_core_is_known() -> None:
+    unknown = replace(LARGE, topology=replace(LARGE.topology, cores=()))
+    assert footprint(unknown, plan(2, (0, 1))).share == 1.0
