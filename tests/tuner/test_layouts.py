@@ -1,0 +1,270 @@
+"""Which layouts of ranks there are on a machine, or on several, and why there are no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from machines import machine
+
+import cputune
+from cputune.facts import HostFacts
+from cputune.knobs import Ask
+from cputune.plan import Plan
+from cputune.tuner.layouts import Layouts
+from cputune.tuner.space import SearchSpace
+from cputune.workload import Workload
+
+JOB = Workload.from_recipe("bert-mini")  # 8 samples a step
+ALONE = replace(JOB, global_batch_size=None, batch_per_rank=2)
+SMALL, LARGE = machine(sockets=2, cores_per_socket=4), machine(sockets=2, cores_per_socket=6)
+CCL = ("gloo", "ccl")
+
+
+def laid(
+    facts: HostFacts,
+    *others: HostFacts,
+    job: Workload = JOB,
+    backends: tuple[str, ...] = ("gloo",),
+    **fixed: Any,
+) -> Layouts:
+    hosts = tuple((f"node{n}", of) for n, of in enumerate((facts, *others))) if others else ()
+    ask = Ask(workload=job, fixed=fixed, hosts=hosts)
+    return Layouts(facts=facts, workload=job, ask=ask, backends=backends)
+
+
+def told(layouts: Layouts) -> list[str]:
+    """Ranks × threads of each layout, ``s`` with siblings, its oneCCL workers, its nodes."""
+    found = []
+    for plan, values in layouts.plans():
+        name = f"{values['ranks']}×{values['threads']}{'s' if values['smt'] else ''}"
+        name += f" ccl{values['ccl_workers']}" if values["backend"] == "ccl" else ""
+        name += " packed" if values["placement"] == "packed" else ""
+        assert values["nodes"] == plan.nodes
+        assert values["ranks"] == plan.processes_per_node
+        assert values["threads"] == plan.threads_per_process
+        assert (values["backend"], values["ccl_workers"]) == (plan.backend, plan.ccl_workers)
+        found.append(name if plan.nodes == 1 else f"{plan.nodes} nodes {name}")
+    return found
+
+
+def left_out(layouts: Layouts) -> dict[str, str]:
+    list(layouts.plans())
+    assert len({out.what for out in layouts.left_out}) == len(layouts.left_out)
+    return {out.what: out.why for out in layouts.left_out}
+
+
+FOUR_OF_SMT = {"cores_per_socket": 4, "threads_per_core": 2}
+EIGHT = {"cores_per_socket": 8}
+
+
+@pytest.mark.parametrize(
+    ("shape", "fixed", "layouts"),
+    [
+        # All cores, three quarters, half and a quarter of them, then all siblings.
+        (FOUR_OF_SMT, {}, "1×4 1×3 1×2 1×1 1×8s 2×2 2×1 2×4s 4×1 4×2s"),
+        (FOUR_OF_SMT, {"threads": "all"}, "1×4 1×8s 2×2 2×4s 4×1 4×2s"),
+        (FOUR_OF_SMT, {"threads": 4}, "1×4 2×4s"),
+        (FOUR_OF_SMT, {"threads": 8}, "1×8s"),
+        (FOUR_OF_SMT, {"smt": False, "ranks": 2}, "2×2 2×1"),
+        # Ranks that somebody asks for need only fit.
+        (EIGHT, {"ranks": 2, "threads": 3}, "2×3"),
+        (EIGHT, {"ranks": 8}, "8×1"),
+        # As many workers as leave at least as many cores; half of them then have a thread or more.
+        (EIGHT, {"ranks": 2, "backends": CCL},
+         "2×4 2×3 2×2 2×1 2×3 ccl1 2×2 ccl1 2×2 ccl2 2×1 ccl2"),
+        (EIGHT, {"ranks": 1, "backends": CCL}, "1×8 1×6 1×4 1×2"),
+        (EIGHT, {"ranks": 4, "backends": CCL, "backend": "ccl"}, "4×1 ccl1"),
+        (EIGHT, {"ranks": 2, "backends": CCL, "ccl_workers": 3}, "2×1 ccl3"),
+        # A worker for each core runs beside the threads.
+        (EIGHT, {"ranks": 2, "backends": CCL, "ccl_workers": 4}, "2×4 ccl4 2×3 ccl4 2×2 ccl4"),
+        ({"cores_per_socket": 2}, {"backends": CCL, "backend": "ccl"}, "2×1 ccl1"),
+        ({"cores_per_socket": 2}, {"backends": CCL}, "1×2 1×1 2×1"),
+        # A quota of 3.9 pays for three cores: on the sockets in turn, or all on one.
+        ({"sockets": 2, "cores_per_socket": 8, "threads_per_core": 2, "cpu_quota": 3.9}, {},
+         "1×3 1×2 1×1 1×3 packed 1×2 packed 1×1 packed"),
+        ({"cores_per_socket": 2, "cpu_quota": 0.5}, {}, "1×1"),
+        ({"cores_per_socket": 2, "threads_per_core": 2, "cpu_quota": 2}, {"ranks": 1}, "1×2 1×1"),
+        ({"cores_per_socket": 2, "threads_per_core": 2, "cpu_quota": 4}, {"ranks": 1},
+         "1×2 1×1 1×4s"),
+    ],
+)  # fmt: skip
+def test_the_layouts_of_a_machine(
+    shape: dict[str, Any], fixed: dict[str, Any], layouts: str
+) -> None:
+    of = told(laid(machine(**shape), **fixed))
+    words = layouts.replace(" ccl", "ccl").replace(" packed", "packed").split()
+    assert [one.replace(" ", "") for one in of] == words
+
+
+BATCH = (
+    "a global batch of 8 cannot be divided over so many ranks (--batch-per-rank keeps each rank's "
+    "batch instead)"
+)
+NO_SIBLINGS = {"smt": "the cores have no SMT siblings online"}
+TOO_FEW_FOR_CCL = {
+    "backend=ccl": "a oneCCL worker takes a core from the threads of its rank, and no two ranks of "
+    "this machine have two each (--fix backend=ccl lets them share one)"
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "fixed", "reasons"),
+    [
+        (EIGHT, {"ranks": 2}, NO_SIBLINGS),
+        (FOUR_OF_SMT, {}, {"ranks=3": "ranks of one size would leave too many of 4 cores idle"}),
+        (EIGHT, {"ranks": 3}, {"ranks=3": BATCH, **NO_SIBLINGS}),
+        (EIGHT, {"ranks": 9}, {
+            "ranks=9": "each rank needs a core, and 8 cores can be used", **NO_SIBLINGS}),
+        ({"cores_per_socket": 1}, {"ranks": 2}, {
+            "ranks=2": "each rank needs a core, and one core can be used", **NO_SIBLINGS}),
+        ({"cores_per_socket": 3}, {"backends": CCL, "ranks": 1}, {
+            **NO_SIBLINGS, **TOO_FEW_FOR_CCL}),
+        ({"cores_per_socket": 4}, {"backends": CCL, "ranks": 1}, NO_SIBLINGS),
+        ({"cores_per_socket": 3}, {"backends": CCL, "ranks": 2, "backend": "ccl"}, NO_SIBLINGS),
+        ({"cores_per_socket": 3}, {"backends": CCL, "ranks": 1, "backend": "ccl"}, {
+            **NO_SIBLINGS, "backend=ccl": "one rank has no other to speak to over oneCCL"}),
+        (EIGHT, {"backends": CCL, "ccl_workers": 5, "ranks": 2}, {
+            **NO_SIBLINGS,
+            "ccl_workers=5": "only ranks that speak over ccl have workers, each on a core of the "
+            "rank",
+        }),
+        (EIGHT, {"threads": 9, "ranks": 1}, {
+            **NO_SIBLINGS,
+            "threads=9": "a rank has a thread on each of its cores at most; with smt=yes on all "
+            "siblings",
+        }),
+        (EIGHT, {"placement": "packed", "ranks": 1}, {
+            **NO_SIBLINGS, "placement=packed": "no CPU quota leaves a choice of sockets"}),
+        ({"sockets": 2, "cores_per_socket": 8, "threads_per_core": 2, "cpu_quota": 3.9},
+         {"ranks": 1}, {
+            "cores": "a CPU quota of 3.9 allows 3 of 16 cores",
+            "smt": "threads on SMT siblings would exceed the CPU quota of 3.9",
+        }),
+        (EIGHT, {"nodes": 2, "ranks": 1}, {
+            "nodes=2": "one host can be used (--hosts names more)", **NO_SIBLINGS}),
+    ],
+)  # fmt: skip
+def test_why_there_are_no_others(
+    shape: dict[str, Any], fixed: dict[str, Any], reasons: dict[str, str]
+) -> None:
+    assert left_out(laid(machine(**shape), **fixed)) == reasons
+
+
+def test_many_rank_counts_of_one_reason_are_one_line() -> None:
+    one, two = (replace(JOB, global_batch_size=n) for n in (1, 2))
+    facts = machine(cores_per_socket=7)
+    assert "ranks=2,3,6,7" in left_out(laid(facts, job=one))
+    for sockets, lines in ((9, ["2,4,5,6,7,8", "3,9"]), (11, ["2-10", "11"])):
+        of_sockets = left_out(laid(machine(sockets=sockets, cores_per_socket=1), job=two))
+        said = [what for what in of_sockets if what.startswith("ranks=")]
+        assert said == [f"ranks={line}" for line in lines]
+
+
+def test_memory_that_does_not_suffice_is_told_in_gibibytes() -> None:
+    job = Workload.from_recipe("bert-large-squad")
+    small = machine(cores_per_socket=4, memory_limit_gib=20)
+    assert told(laid(small, job=job, ranks=1, threads="all")) == ["1×4"]
+    assert left_out(laid(small, job=job, ranks=4))["ranks=4"] == (
+        "needs at least 23.8 GiB of memory, and there are 20.0 GiB"
+    )
+    # Of several hosts the smallest decides.
+    large = machine(cores_per_socket=4)
+    job = Workload.from_recipe("bert-large-squad", batch_per_rank=3)
+    assert left_out(laid(large, small, job=job, ranks=4, nodes=2))["nodes=2"].startswith(
+        "4 ranks on each: needs at least"
+    )
+    assert told(laid(large, small, job=job, ranks=4, nodes=1, threads="all")) == ["4×1"]
+    unknown = replace(JOB, recipe=replace(JOB.recipe, model={"model_type": "mamba"}))  # type: ignore[type-var]
+    assert left_out(laid(large, job=unknown, ranks=1))["limit by memory"].startswith(
+        "memory need of recipe bert-mini is not known: "
+    )
+
+
+def test_of_a_machine_without_known_cpus_nothing_else_is_said() -> None:
+    facts = machine(cores_per_socket=1)
+    bare = replace(facts, topology=replace(facts.topology, cores=(), allowed=()))
+    layouts = laid(bare)
+    assert told(layouts) == []
+    assert {out.what: out.why for out in layouts.left_out}["ranks"] == (
+        "the CPUs of this machine are not known"
+    )
+
+
+class TestSeveralHosts:
+    def test_some_of_them_and_all(self) -> None:
+        of = told(laid(SMALL, SMALL, SMALL, ranks=2, threads="all", job=ALONE))
+        assert of == ["2×4", "2 nodes 2×4", "3 nodes 2×4"]
+        assert told(laid(SMALL, SMALL, SMALL, nodes=3, ranks=2, threads=2, job=ALONE)) == [
+            "3 nodes 2×2"
+        ]
+
+    def test_more_than_there_are(self) -> None:
+        reasons = left_out(laid(SMALL, SMALL, nodes=3, ranks=1))
+        assert reasons["nodes=3"] == "2 hosts can be used (--hosts names more)"
+
+    def test_the_batch_is_dealt_out_over_all_of_their_ranks(self) -> None:
+        reasons = left_out(laid(SMALL, SMALL, ranks=8, threads="all"))
+        assert reasons["nodes=2"] == f"8 ranks on each: {BATCH}"
+        reasons = left_out(laid(*[SMALL] * 16, ranks=1, nodes=16))
+        assert reasons["nodes=16"] == f"one rank on each: {BATCH}"
+
+    def test_a_layout_has_to_fit_on_each(self) -> None:
+        tiny = machine(cores_per_socket=2)
+        assert told(laid(SMALL, tiny, ranks=2, threads=4)) == ["2×4"]
+        assert left_out(laid(SMALL, tiny, ranks=2, threads=4))["nodes=2"] == (
+            "2 × 4 threads, fp32, gloo does not fit on node1: 4 threads do not fit on the 1 CPUs "
+            "of a rank"
+        )
+        # One that fits says nothing of those that do not.
+        assert "nodes=2" not in left_out(laid(SMALL, tiny, ranks=1))
+
+    def test_nor_may_it_exceed_the_quota_of_another(self) -> None:
+        smt = {"cores_per_socket": 4, "threads_per_core": 2}
+        paid = machine(**smt, cpu_quota=6.0)
+        reasons = left_out(laid(machine(**smt), paid, nodes=2, ranks=1, threads=8, smt=True))
+        assert reasons["nodes=2"].endswith("does not fit on node1: it exceeds the CPU quota")
+
+    def test_oneccl_stays_on_one_host(self) -> None:
+        between = "between nodes: trials over several hosts add up gradients over gloo"
+        assert told(laid(SMALL, SMALL, ranks=1, threads="all", backends=CCL)) == [
+            "1×8",
+            "2 nodes 1×8",
+        ]
+        assert left_out(laid(SMALL, SMALL, ranks=1, backends=CCL))["backend=ccl"] == between
+        assert "backend=ccl" not in left_out(laid(SMALL, SMALL, ranks=1, nodes=1, backends=CCL))
+        assert "backend=ccl" not in left_out(laid(SMALL, SMALL, ranks=1))
+
+    def test_cpus_by_the_placement_on_each(self) -> None:
+        shape = {"sockets": 2, "cores_per_socket": 4}
+        first, second = machine(**shape, cpu_quota=4), machine(**shape, cpu_quota=5)
+        fixed = {"nodes": 2, "ranks": 1, "threads": 4}
+        cpus = {
+            values["placement"]: [plan.of_node(node).cpus for node in range(2)]
+            for plan, values in laid(first, second, **fixed).plans()
+        }
+        assert cpus["packed"] == [((0, 1, 2, 3),), ((0, 1, 2, 4),)]
+        assert cpus["spread"] == [((0, 1, 4, 5),), ((0, 1, 2, 4),)]
+
+    @staticmethod
+    def space(*machines: HostFacts) -> SearchSpace:
+        hosts = [(f"node{number}", facts) for number, facts in enumerate(machines)]
+        return cputune.search_space(machines[0], JOB, hosts=hosts)
+
+    def test_alike_hosts_have_one_list_for_all(self) -> None:
+        plans = [p for p in self.space(SMALL, SMALL, SMALL, SMALL).plans() if p.nodes == 4]
+        assert plans
+        assert not any(plan.node_cpus for plan in plans)
+
+    def test_each_kind_is_laid_out_by_its_own_cores_and_once(self) -> None:
+        def is_largest(plan: Plan) -> bool:
+            return plan.threads_per_process == 4 and plan.precision == "bf16"
+
+        plans = self.space(SMALL, LARGE, SMALL, LARGE).plans()
+        (plan,) = [p for p in plans if (p.nodes, p.processes_per_node) == (4, 2) and is_largest(p)]
+        first, second, third, fourth = plan.node_cpus
+        assert first == ((0, 1, 2, 3), (4, 5, 6, 7))
+        assert second == ((0, 1, 2, 3), (6, 7, 8, 9))
+        assert third is first
+        assert fourth is second
