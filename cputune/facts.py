@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cputune.host import Surroundings
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
@@ -192,7 +194,9 @@ class Limits:
 
     A limit that is None either does not exist, and then ``unlimited`` names it, or is not
     known. ``processes`` (ulimit -u, over all of the user's) and ``pids`` (of the cgroup, of
-    which ``pids_used`` exist) count threads too. ``nice`` runs from -20 to 19, the most modest.
+    which ``pids_used`` exist) count threads too. ``address_space_bytes`` is ulimit -v,
+    ``file_bytes`` -f (the most that one file may have), ``cpu_seconds`` -t. ``nice`` runs
+    from -20 to 19, the most modest.
     """
 
     cpu_quota: float | None
@@ -209,6 +213,9 @@ class Limits:
     shm_read_only: bool | None = None
     open_files_hard: int | None = None
     processes: int | None = None
+    address_space_bytes: int | None = None
+    file_bytes: int | None = None
+    cpu_seconds: int | None = None
     pids: int | None = None
     pids_used: int | None = None
     nice: int | None = None
@@ -404,6 +411,7 @@ class HostFacts:
     sys_resource: bool | None = None
     network: Network = field(default_factory=Network)
     bound_processes: tuple[BoundProcess, ...] = ()
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def package(self, name: str) -> Package | None:
         """The installed distribution of this name (PEP 503 spelling does not matter)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells count; ``cputune.errors.Interrupted.exit_code``."""
@@ -19,6 +20,7 @@ Slurm's warning of ``--signal``, XCPU the kernel's that the CPU time is up). Win
 
 def main() -> None:
     """Run the command line. Ends the process."""
+<<<<<<< HEAD
     numbers = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
     # What is ignored from the start stays so (nohup, a shell's background job).
     usual = (signal.SIG_DFL, signal.default_int_handler)
@@ -28,3 +30,30 @@ def main() -> None:
     from cputune.cli import main as run
 
     run(ours)
+=======
+    _put_python_first()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+        from cputune.cli import main as run
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    else:  # nohup, or a shell's background job: interrupts are ignored, and stay so
+        from cputune.cli import main as run
+    run()
+
+
+def _put_python_first() -> None:
+    """Take folders of PYTHONPATH last where a file in them would stand for one of Python's own.
+
+    A random.py there ends whoever imports tempfile: the doctor has to say so.
+    """
+    for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        folder = os.path.abspath(entry)
+        try:
+            names = {name.partition(".")[0] for name in os.listdir(folder)} if entry else set()
+        except OSError:
+            continue
+        if folder in sys.path and names & sys.stdlib_module_names:
+            sys.path.remove(folder)
+            sys.path.append(folder)
+>>>>>>> d2eeecd (Doctor: what surrounds a launch (left-over ranks, shadows, libraries, folders, limits, variables))

@@ -9,6 +9,7 @@ packages, or by the packages of a stack that is only named: give the facts that
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -89,8 +90,9 @@ def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
             continue
         try:
             return check_file(text, path, facts, host)
-        except UsageError:
-            return ()
+        except UsageError as error:
+            moved = f"mv {shlex.quote(path)} {shlex.quote(path + '.old')}"
+            return (accelerate.unreadable.finding(str(error), command=moved),)
     return ()
 
 

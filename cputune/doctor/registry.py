@@ -16,7 +16,16 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from cputune.doctor.checks import launch, libraries, limits, machine, precision, threads, versions
+from cputune.doctor.checks import (
+    launch,
+    libraries,
+    limits,
+    machine,
+    precision,
+    surroundings,
+    threads,
+    versions,
+)
 from cputune.doctor.finding import Check, Looked
 from cputune.facts import HostFacts, Unknown
 
@@ -32,6 +41,7 @@ class Theme:
 THEMES: tuple[Theme, ...] = (
     Theme(title="versions", checks=versions.CHECKS),
     Theme(title="how ranks are started and meet", checks=launch.CHECKS),
+    Theme(title="variables, folders and files around a launch", checks=surroundings.CHECKS),
     Theme(title="limits of the container and the shell", checks=limits.CHECKS),
     Theme(title="threads and binding", checks=threads.CHECKS),
     Theme(title="precision", checks=precision.CHECKS),

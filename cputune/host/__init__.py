@@ -7,7 +7,16 @@ looked at: ``/proc/cpuinfo`` is read below the root of the recording.
 
 from __future__ import annotations
 
-from cputune.host.base import Command, Completed, Distribution, Host, Process
+from cputune.host.base import (
+    Command,
+    Completed,
+    Distribution,
+    Host,
+    Place,
+    Process,
+    Stray,
+    Surroundings,
+)
 from cputune.host.files import read_document, read_file, write_atomically, write_tree
 from cputune.host.interpreter import console_script, module_file
 from cputune.host.live import LiveHost
@@ -19,8 +28,11 @@ __all__ = [
     "Distribution",
     "Host",
     "LiveHost",
+    "Place",
     "Process",
     "RecordedHost",
+    "Stray",
+    "Surroundings",
     "console_script",
     "module_file",
     "read_document",

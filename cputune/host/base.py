@@ -57,6 +57,52 @@ class Process:
     user: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A folder that a variable names, or that stands for it; its path has links followed where
+    it is an environment. ``writable``: it, or the nearest folder above that is there.
+    """
+
+    variable: str
+    path: str
+    exists: bool
+    writable: bool
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """A module or library that is not the one that is meant, or not what its metadata says.
+
+    ``how`` it is reached (``PYTHONPATH``, ``the working folder``, ``LD_LIBRARY_PATH``), or what
+    is wrong with it (``no files``, ``no __init__.py``, ``says 1.0, its metadata 2.0``).
+    """
+
+    name: str
+    path: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a launch finds around it.
+
+    ``prefix`` is that of the Python that is examined; ``names_nothing`` are variables whose host,
+    proxy or locale is not there, and launchers whose Python is gone; ``ports_taken`` variables
+    whose port another process listens on.
+    """
+
+    prefix: str = ""
+    places: tuple[Place, ...] = ()
+    strays: tuple[Stray, ...] = ()
+    names_nothing: tuple[str, ...] = ()
+    ports_taken: tuple[str, ...] = ()
+
+    def place(self, variable: str) -> Place | None:
+        """The folder of this variable."""
+        return next((place for place in self.places if place.variable == variable), None)
+
+
 class Host:
     """A machine to look at. This base class knows nothing of its own, and says so.
 
@@ -141,6 +187,10 @@ class Host:
     def disk_free_bytes(self, path: str) -> int | None:
         """What is free of it for us."""
         return None
+
+    def surroundings(self) -> Surroundings:
+        """What a launch finds around it; nothing where it was not recorded."""
+        return Surroundings()
 
     def resource_limit(self, name: str) -> int | None:
         """A soft limit (``NOFILE``, ``NPROC``); None where unlimited or not recorded."""

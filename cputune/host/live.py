@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from cputune.host.base import Command, Completed, Distribution, Host, Process
+from cputune.host.base import Command, Completed, Distribution, Host, Process, Surroundings
 from cputune.host.children import end, in_session
 from cputune.host.files import read_file
 from cputune.host.interpreter import other_interpreter, training_interpreter
@@ -161,6 +161,15 @@ class LiveHost(Host):
     def disk_free_bytes(self, path: str) -> int | None:
         stats = _statvfs(path)
         return None if stats is None else stats.f_frsize * stats.f_bavail
+
+    def surroundings(self) -> Surroundings:
+        from cputune.host.surroundings import look_around
+
+        try:
+            folder = os.getcwd()
+        except OSError:  # it was removed
+            folder = "/"
+        return look_around(self._python, self.environment(), folder)
 
     def resource_limit(self, name: str) -> int | None:
         import resource  # Windows has none

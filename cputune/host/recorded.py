@@ -13,7 +13,16 @@ from typing import Any
 from cputune import cpulist
 from cputune.documents import parse
 from cputune.errors import HostError
-from cputune.host.base import Command, Completed, Distribution, Host, Process
+from cputune.host.base import (
+    Command,
+    Completed,
+    Distribution,
+    Host,
+    Place,
+    Process,
+    Stray,
+    Surroundings,
+)
 from cputune.host.files import read_file
 from cputune.host.metadata import normal_name
 
@@ -214,6 +223,19 @@ class RecordedHost(Host):
 
     def resource_limit(self, name: str) -> int | None:
         return _number(self._mapping("limits").get(name))
+
+    def surroundings(self) -> Surroundings:
+        told = self._mapping("surroundings")
+        try:
+            return Surroundings(
+                prefix=str(told.get("prefix", "")),
+                places=tuple(Place(**place) for place in told.get("places", ())),
+                strays=tuple(Stray(**stray) for stray in told.get("strays", ())),
+                names_nothing=_texts(told.get("names_nothing")),
+                ports_taken=_texts(told.get("ports_taken")),
+            )
+        except TypeError:  # another's fields, or none
+            return Surroundings()
 
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
         kept = self._mapping("cpuid").get(f"{leaf}.{subleaf}")

@@ -16,7 +16,7 @@ from cputune.probing._look import Look, whole_number
 
 LIMITS = (
     *("cpu_quota", "memory_bytes", "open_files", "open_files_hard", "memlock_bytes"),
-    *("processes", "pids"),
+    *("processes", "pids", "address_space_bytes", "file_bytes", "cpu_seconds"),
 )
 """Facts that may be None because there is no such limit."""
 SHM = "/dev/shm"
@@ -57,6 +57,9 @@ def read_limits(look: Look) -> Limits:
         shm_free_bytes=_shared_memory_free(look),
         shm_read_only=_shared_memory_read_only(look),
         processes=_shell_limit(look, "NPROC", "Max processes", "processes"),
+        address_space_bytes=_shell_limit(look, "AS", "Max address space", "address_space_bytes"),
+        file_bytes=_shell_limit(look, "FSIZE", "Max file size", "file_bytes"),
+        cpu_seconds=_shell_limit(look, "CPU", "Max cpu time", "cpu_seconds"),
         pids=pids,
         pids_used=pids_used,
         nice=_nice(look),

@@ -11,11 +11,21 @@ import os
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cputune import cpulist
-from cputune.host import Command, Completed, Distribution, Host, Process, RecordedHost, write_tree
+from cputune.host import (
+    Command,
+    Completed,
+    Distribution,
+    Host,
+    Process,
+    RecordedHost,
+    Surroundings,
+    write_tree,
+)
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
 from cputune.probing import probe
 from cputune.probing.environment import read_environment
@@ -88,6 +98,7 @@ def recording(
         else [_process(p, scrub) for p in noted.seen if p.pid in told_of],
         "disk_bytes": noted.sizes,
         "disk_free_bytes": noted.free,
+        "surroundings": scrub.document(json.loads(json.dumps(asdict(noted.around)))),
         "cpuid": noted.registers,
         "unreadable": {_place(path, scrub): code for path, code in noted.errors.items()},
         "files": elsewhere,
@@ -252,6 +263,7 @@ class NotingHost(Host):
         self.free: dict[str, int | None] = {}
         self.limits: dict[str, int | None] = {}
         self.registers: dict[str, tuple[int, int, int, int]] = {}
+        self.around = Surroundings()
 
     def read_text(self, path: str) -> str:
         try:
@@ -338,6 +350,10 @@ class NotingHost(Host):
     def disk_free_bytes(self, path: str) -> int | None:
         self.free[path] = self._host.disk_free_bytes(path)
         return self.free[path]
+
+    def surroundings(self) -> Surroundings:
+        self.around = self._host.surroundings()
+        return self.around
 
     def resource_limit(self, name: str) -> int | None:
         self.limits[name] = self._host.resource_limit(name)

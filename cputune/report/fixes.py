@@ -61,7 +61,7 @@ class _Cures:
 
     def take(self, command: str) -> bool:
         """Note what a command does; False where an earlier, worse finding did it otherwise."""
-        if "pip install" in command:
+        if "pip install" in command and "--no-deps" not in command:
             command = "pip install"
         wanted = _variables(command)
         if self.variables.keys() & wanted.keys() or command in self.others:

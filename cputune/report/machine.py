@@ -243,6 +243,10 @@ def host_document(facts: HostFacts) -> dict[str, Any]:
             {"pid": process.pid, "name": process.name, "cpus": cpulist.render(process.cpus)}
             for process in facts.bound_processes
         ],
+        "surroundings": {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(facts.surroundings).items()
+        },
         "unknown": [asdict(unknown) for unknown in facts.unknown],
     }
 

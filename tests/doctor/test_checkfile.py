@@ -68,6 +68,11 @@ class TestAccelerate:
                 "config.yaml:12: ipex_config is known from 0.19 to 1.12; accelerate 1.15.0",
             ),
             (
+                ("distributed_type: MULTI_CPU", "distributed_type: FSDP"),
+                "file-no-gpu",
+                "config.yaml:3: distributed_type: FSDP divides a model over accelerators",
+            ),
+            (
                 ("debug: false", "debgu: false"),
                 "file-key-unknown",
                 "config.yaml:2: debgu is no key; is debug meant?",

@@ -35,6 +35,7 @@ from cputune.facts import (
     Topology,
     Unknown,
 )
+from cputune.host import Place, Stray, Surroundings
 from cputune.report.fixes import fix_script
 
 BY_CODE = {check.code: check for check in CHECKS}
@@ -90,9 +91,27 @@ def env(**variables: str | None) -> dict[str, Any]:
     return {"environment": variables}
 
 
+def strays(*found: Stray) -> dict[str, Any]:
+    return {"surroundings": Surroundings(strays=found)}
+
+
+def place(
+    variable: str,
+    path: str,
+    *,
+    exists: bool = True,
+    writable: bool = True,
+    free_bytes: int = 64 * GIB,
+) -> Place:
+    return Place(
+        variable=variable, path=path, exists=exists, writable=writable, free_bytes=free_bytes
+    )
+
+
 TORCHRUN = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
 HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "OMP_NUM_THREADS": "28"}
 MASTER = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 
 STRAY = "/a b/bin/mpirun --version ended with 127"
@@ -405,9 +424,129 @@ CASES = (
         near={"settings": {"kernel": "5.14.0-427.el9.x86_64"}, "cpu": {"hypervisor": True}},
     ),
     Case(
-        "denormals",
-        {"cpu": {"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION="no")},
-        ("fp32",),
+        "launch-left-over",
+        env(LOCAL_RANK="0", WORLD_SIZE="2"),
+        ("WORLD_SIZE=2, LOCAL_RANK=0", "no launcher"),
+        ERROR,
+        near=env(WORLD_SIZE="2"),
+    ),
+    Case(
+        "module-shadowed",
+        strays(Stray(name="torch", path="/repo/torch.py", how="the working folder")),
+        ("import torch takes /repo/torch.py",),
+        ERROR,
+    ),
+    Case(
+        "library-first",
+        {
+            **strays(Stray(name="libc10.so", path="/old/libc10.so", how="LD_LIBRARY_PATH")),
+            **env(LD_LIBRARY_PATH="/old:/opt/lib"),
+        },
+        ("/old/libc10.so is of another torch",),
+        ERROR,
+    ),
+    Case(
+        "package-hollow",
+        strays(Stray(name="accelerate", path="/venv/accelerate", how="no __init__.py")),
+        ("/venv/accelerate has no __init__.py",),
+        ERROR,
+    ),
+    Case(
+        "environment-moved",
+        {"surroundings": Surroundings(names_nothing=("/venv/bin/torchrun",))},
+        ("the first line of /venv/bin/torchrun",),
+        ERROR,
+    ),
+    Case(
+        "environment-foreign",
+        {"surroundings": Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/other"),))},
+        ("VIRTUAL_ENV=/other", "Python of /venv"),
+        WARNING,
+        near={
+            "surroundings": Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/venv"),))
+        },
+    ),
+    Case(
+        "variable-refused",
+        env(ACCELERATE_USE_DEEPSPEED="true"),
+        ("DeepSpeed, which is not installed",),
+        ERROR,
+        near={"packages": {"deepspeed": "0.19.3"}, **env(ACCELERATE_USE_DEEPSPEED="true")},
+    ),
+    Case(
+        "master-unknown",
+        {"surroundings": Surroundings(names_nothing=("MASTER_ADDR",)), **env(**MASTER)},
+        ("no address was found",),
+        ERROR,
+        near=env(**MASTER),
+    ),
+    Case(
+        "master-port-taken",
+        {"surroundings": Surroundings(ports_taken=("MASTER_PORT",)), **env(**MASTER)},
+        ("MASTER_PORT=29500",),
+        WARNING,
+        near=env(**MASTER),
+    ),
+    Case(
+        "address-space",
+        {"limits": {"address_space_bytes": 4 * GIB}},
+        ("ulimit -v is 4.0 GiB",),
+        WARNING,
+        near={"limits": {"address_space_bytes": 64 * GIB}},
+    ),
+    Case(
+        "file-size",
+        {"limits": {"file_bytes": GIB}},
+        ("ulimit -f is 1024.0 MiB",),
+        ERROR,
+        near={"limits": {"file_bytes": 2 * GIB}},
+    ),
+    Case(
+        "cpu-seconds",
+        {"limits": {"cpu_seconds": 3599}},
+        ("ulimit -t is 3599 seconds",),
+        ERROR,
+        near={"limits": {"cpu_seconds": 3600}},
+    ),
+    Case(
+        "folder-unusable",
+        {"surroundings": Surroundings(places=(place("HF_HOME", "/ro", writable=False),))},
+        ("HF_HOME: /ro", "HOME cannot be written"),
+        WARNING,
+        near={"surroundings": Surroundings(places=(place("HF_HOME", "/rw", exists=False),))},
+    ),
+    Case(
+        "folder-full",
+        {"surroundings": Surroundings(places=(place("HF_HOME", "/full", free_bytes=GIB // 2),))},
+        ("512 MiB are free at /full",),
+        WARNING,
+        near={"surroundings": Surroundings(places=(place("TMPDIR", "/t", free_bytes=GIB // 2),))},
+    ),
+    Case(
+        "cache-not-read",
+        env(TRANSFORMERS_CACHE="/models"),
+        ("TRANSFORMERS_CACHE=/models",),
+        WARNING,
+        near=env(TRANSFORMERS_CACHE="/models", HF_HUB_CACHE="/models"),
+    ),
+    Case(
+        "debug-left-on",
+        env(TORCH_DISTRIBUTED_DEBUG="DETAIL"),
+        ("each collective is checked",),
+        WARNING,
+        near=env(TORCH_DISTRIBUTED_DEBUG="INFO"),
+    ),
+    Case(
+        "proxy-dead",
+        {"surroundings": Surroundings(names_nothing=("https_proxy",))},
+        ("the address in https_proxy",),
+        WARNING,
+    ),
+    Case(
+        "locale-missing",
+        {"surroundings": Surroundings(names_nothing=("LC_ALL",)), **env(LC_ALL="de_DE.UTF-8")},
+        ("LC_ALL=de_DE.UTF-8",),
+        near=env(LC_ALL="C.UTF-8"),
     ),
     Case(
         "isa-old",
@@ -754,7 +893,7 @@ SECOND_FAULTS: tuple[tuple[str, HostFacts, Severity], ...] = (
         WARNING,
     ),
     ("affinity-shrinks", changed(**env(OMP_PROC_BIND="close")), WARNING),
-    ("master-addr", changed(**env(RANK="0", WORLD_SIZE="2", OMP_NUM_THREADS="28")), ERROR),
+    ("master-addr", changed(**env(**POD, RANK="0", WORLD_SIZE="2")), ERROR),
     ("affinity-shrinks", changed(**env(KMP_AFFINITY="compact")), ADVICE),
     ("amx-doubtful", changed(settings={"kernel": "5.15.0-91-generic"}), ADVICE),
     (

@@ -95,7 +95,7 @@ def test_the_ipex_era_stack_has_advice_alone():
         (
             {"torch": "2.13.0", "transformers": "5.23.0"},
             "accelerate-missing",
-            Severity.WARNING,
+            Severity.ERROR,
             "transformers 5.23.0 needs accelerate >=1.1.0",
             "pip install 'accelerate>=1.1.0'",
         ),
@@ -137,7 +137,7 @@ def test_the_ipex_era_stack_has_advice_alone():
         (
             {"transformers": "5.23.0", "accelerate": "1.15.0"},
             "torch-missing",
-            Severity.WARNING,
+            Severity.ERROR,
             "transformers, accelerate without torch",
             "pip install torch --index-url https://download.pytorch.org/whl/cpu",
         ),

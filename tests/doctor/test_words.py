@@ -194,7 +194,7 @@ WORDS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ),
     (
         "master-addr",
-        env(RANK="0", WORLD_SIZE="2"),
+        env(RANK="0", WORLD_SIZE="2", KUBERNETES_SERVICE_HOST="10.96.0.1"),
         "2 ranks by RANK and WORLD_SIZE, MASTER_ADDR is unset",
     ),
     (
@@ -355,7 +355,7 @@ COMMANDS: tuple[tuple[str, dict[str, Any], str | None], ...] = (
     ("master-addr", env(RANK="0", WORLD_SIZE="2", SLURM_NNODES="2"), None),
     (
         "master-addr",
-        env(RANK="0", WORLD_SIZE="2"),
+        env(RANK="0", WORLD_SIZE="2", KUBERNETES_SERVICE_HOST="10.96.0.1"),
         "export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500",
     ),
     (

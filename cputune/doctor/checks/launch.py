@@ -9,6 +9,7 @@ from cputune import cpulist
 from cputune.carrier.interface import choose_interface, loopback_name
 from cputune.cores import usable_cores
 from cputune.doctor.advised import advised, advised_launch, has_mpirun, mpi_launchers, oneccl_absent
+from cputune.doctor.checks.surroundings import left_over
 from cputune.doctor.finding import Check, Finding, Severity, check
 from cputune.doctor.variables import (
     ccl_worker_cpus,
@@ -91,6 +92,8 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
     """
     ranks, by_hand = world_size(facts), number(facts, "RANK") is not None
     if ranks is None or ranks < 2 or value(facts, "MASTER_ADDR") or under_torchrun(facts):
+        return
+    if left_over(facts):
         return
     if not under_mpi(facts) and not by_hand:
         return
@@ -223,7 +226,7 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
         return
     if not load().accelerate.does("ranks-train-alone", version):
         return
-    if is_true(facts, "ACCELERATE_USE_CPU"):
+    if is_true(facts, "ACCELERATE_USE_CPU") or left_over(facts):
         return
     ranks = world_size(facts) or local_ranks(facts)
     if ranks is not None and ranks > 1:

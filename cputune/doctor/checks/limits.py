@@ -180,7 +180,12 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     if short:
         what = "the cgroup limit" if room == facts.limits.memory_bytes else "the machine's memory"
         said = f"{what} is {room / GIB:.1f} GiB; one rank needs at least {', '.join(short)}"
-        yield memory_limit.finding("; ".join((said, *unknown)))
+        nothing = any(name.startswith(f"{GUIDES[0]} ") for name in short)
+        yield memory_limit.finding(
+            "; ".join((said, *unknown)),
+            severity=Severity.ERROR if nothing else None,
+            title="Not even the smallest recipe fits into the memory" if nothing else None,
+        )
 
 
 @check("primitive-cache", Severity.ADVICE)
@@ -220,6 +225,8 @@ MIB, GIB = 1 << 20, 1 << 30
 SHM_NEEDED_BYTES = GIB
 SHM_SMALL_BYTES = GIB // 4
 FEWEST_OPEN_FILES = 1024
+FEW_OPEN_FILES = 256
+"""Of which an interpreter with torch and a loader with two workers takes most."""
 THREADS_PER_CPU = 3
 """OpenMP's team, torch's pool between operations, and the tokenizers' pool have one each."""
 OTHER_THREADS = 32
@@ -304,7 +311,8 @@ def open_files(facts: HostFacts) -> Iterator[Finding]:
         return
     can_be_raised = most is None or most > limit
     yield open_files.finding(
-        f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least"
+        severity=Severity.WARNING if limit < FEW_OPEN_FILES else None,
+        evidence=f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least"
         + ("" if can_be_raised else "; the hard limit is no higher"),
         remedy=None
         if can_be_raised

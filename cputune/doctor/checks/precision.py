@@ -200,28 +200,6 @@ def amx_doubtful(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("denormals", Severity.ADVICE)
-def denormals(facts: HostFacts) -> Iterator[Finding]:
-    """Denormal numbers are computed slowly in fp32
-
-    Symptom: single steps, or all after some epochs, take 5 to 50 times as long.
-
-    Cause: numbers below 1e-38 (fading activations, gradients, Adam's moments) take a
-    slow path in the CPU, and torch does not flush them to zero by itself. Products of
-    avx512_bf16 and AMX flush them in hardware.
-
-    Remedy: Call torch.set_flush_denormal(True) at the start of the training script.
-
-    Source: pytorch/pytorch#23862, pytorch/pytorch#19651
-    """
-    cpu = facts.cpu
-    x86 = any(cpu.has(flag) for flag in ("avx", "avx2", "avx512f"))
-    if x86 and "bf16" not in native_precisions(facts) and facts.package("torch"):
-        yield denormals.finding(
-            "training runs in fp32 here, and torch leaves denormals on (set_flush_denormal)"
-        )
-
-
 @check("isa-old", Severity.WARNING)
 def isa_old(facts: HostFacts) -> Iterator[Finding]:
     """This x86 CPU has no AVX2
@@ -255,5 +233,4 @@ CHECKS: tuple[Check, ...] = (
     isa_old,
     bf16_slow,
     bf16_native,
-    denormals,
 )

@@ -55,7 +55,7 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
             f"ranks; {cores} cores are there for each",
             command=fits,
         )
-    elif unset and facts.package("torch"):
+    elif unset and facts.package("torch") and number(facts, "MKL_NUM_THREADS") is None:
         yield threads_one.finding(
             "OMP_NUM_THREADS is unset: python train.py will use every allowed core "
             f"({cores} that are usable), torchrun with several ranks 1 thread each; "
@@ -159,6 +159,14 @@ def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pytorch.org/docs/stable/notes/multiprocessing.html#cpu-oversubscription
     """
     mkl, omp = number(facts, "MKL_NUM_THREADS"), number(facts, "OMP_NUM_THREADS")
+    threads = advised(facts).threads
+    if mkl is not None and omp is None and mkl < threads:
+        yield threads_mkl.finding(
+            f"MKL_NUM_THREADS={mkl}, OMP_NUM_THREADS is unset: torch uses {mkl}; "
+            + _per_rank(facts),
+            title="MKL_NUM_THREADS holds torch to fewer threads than cores",
+            command="unset MKL_NUM_THREADS",
+        )
     if mkl is not None and omp is not None and mkl != omp:
         yield threads_mkl.finding(
             f"MKL_NUM_THREADS={mkl}, OMP_NUM_THREADS={omp}: torch uses {mkl}",

@@ -373,12 +373,13 @@ def torch_missing(facts: HostFacts) -> Iterator[Finding]:
     elsewhere = "Install torch here, or name the Python that trains: cputune doctor --python PATH"
     yield torch_missing.finding(
         f"{', '.join(stack)} without torch" if stack else f"Python {facts.python} has no torch",
+        severity=Severity.ERROR if stack else None,
         remedy=None if stack else elsewhere,
         command=f"pip install torch --index-url {load().wheels['torch_cpu']}" if stack else None,
     )
 
 
-@check("accelerate-missing", Severity.WARNING)
+@check("accelerate-missing", Severity.ERROR)
 def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
     """Trainer needs accelerate, and there is none
 

@@ -15,6 +15,7 @@ MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_proc
 """Keys by which an accelerate configuration is known."""
 
 _MULTI = ("MULTI_CPU",)
+_SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")
 _GPU = ("MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "XLA", "TPU")
 
 
@@ -124,6 +125,21 @@ def no_gpu() -> None:
     """
 
 
+@fault("file-unreadable", Severity.ERROR)
+def unreadable() -> None:
+    """accelerate cannot read its configuration
+
+    Symptom: every ``accelerate launch`` ends with a traceback of yaml or of a missing key.
+
+    Cause: accelerate launch reads default_config.yaml wherever no --config_file is given, and the
+    file is no YAML, or of another kind. Script and Trainer alone do not read it.
+
+    Remedy: Move it away, or write it again: accelerate config.
+
+    Source: https://huggingface.co/docs/accelerate/basic_tutorials/launch
+    """
+
+
 @fault("file-oversubscribed", Severity.WARNING)
 def oversubscribed() -> None:
     """More threads than cores are asked for
@@ -207,6 +223,11 @@ def _launch(document: Document, context: Context) -> Iterator[Finding]:
     if kind in _GPU and context.facts.accelerators == ():
         yield no_gpu.finding(context.at(line, f"distributed_type: {kind}, no GPU is here"))
         return
+    if kind in _SHARDED and (context.facts.accelerators == () or document.get("use_cpu") is True):
+        text = f"distributed_type: {kind} divides a model over accelerators, "
+        text += "use_cpu: true" if document.get("use_cpu") is True else "no GPU is here"
+        yield no_gpu.finding(context.at(line, text))
+        return
     if kind in _MULTI and ranks > 1 and not document.get("mpirun_config", "mpirun_hostfile"):
         text = f"num_processes: {ranks} and no mpirun_config.mpirun_hostfile"
         yield one_process.finding(context.at(document.line("num_processes"), text))
@@ -286,5 +307,6 @@ CHECKS: tuple[Check, ...] = (
     use_cpu_missing,
     precision_useless,
     no_gpu,
+    unreadable,
     oversubscribed,
 )

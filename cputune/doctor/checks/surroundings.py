@@ -1,0 +1,633 @@
+"""What stands around a launch: variables of libraries, folders, and what shadows a module."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.variables import (
+    is_true,
+    number,
+    under_mpi,
+    under_torchrun,
+    value,
+    without_gpu,
+)
+from cputune.facts import HostFacts
+from cputune.host import Stray
+from cputune.stack import versions_of
+
+MIB, GIB = 1 << 20, 1 << 30
+_LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def left_over(facts: HostFacts) -> tuple[str, ...]:
+    """Variables of a launch that is not around us: no launcher set them, and no cluster."""
+    if under_mpi(facts) or under_torchrun(facts):
+        return ()
+    if any(value(facts, n) for n in ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")):
+        return ()
+    ranks = [name for name in _LAUNCH[:4] if number(facts, name) is not None]
+    far = value(facts, "MASTER_ADDR") or ""
+    by_hand = far and not far.startswith(("127.", "localhost", "::1")) and len(ranks) > 1
+    counted = {"RANK", "LOCAL_RANK"} & set(ranks)
+    return () if by_hand or not counted else tuple(n for n in _LAUNCH if value(facts, n))
+
+
+@check("launch-left-over", Severity.ERROR)
+def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
+    """Variables of a launch are left in this shell
+
+    Symptom: "environment variable MASTER_ADDR expected, but not set", a process that waits for
+    ever, or a program of one process that takes itself for one of several.
+
+    Cause: LOCAL_RANK alone makes Trainer start a process group, and RANK with WORLD_SIZE lets it
+    wait for ranks that nobody starts. Launchers set all of them in the ranks that they start, and
+    none of them in a shell.
+
+    Remedy: Unset them. Where you start each rank by hand, in a shell of its own, they are meant.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+    left = left_over(facts)
+    if left:
+        said = ", ".join(f"{name}={value(facts, name)}" for name in left)
+        yield launch_left_over.finding(
+            f"{said}, and no launcher is around us", command=f"unset {' '.join(left)}"
+        )
+
+
+@check("master-unknown", Severity.ERROR)
+def master_unknown(facts: HostFacts) -> Iterator[Finding]:
+    """MASTER_ADDR names a machine that has no address
+
+    Symptom: "Name or service not known", or ranks that try for half an hour.
+
+    Cause: a typing error, a machine that is gone, or a name that only another network knows.
+
+    Remedy: Name the first machine as this one reaches it; on one machine 127.0.0.1.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+    if "MASTER_ADDR" in facts.surroundings.names_nothing and not left_over(facts):
+        yield master_unknown.finding(
+            "no address was found for the name in MASTER_ADDR",
+            command="export MASTER_ADDR=127.0.0.1" if _alone(facts) else None,
+        )
+
+
+def _alone(facts: HostFacts) -> bool:
+    return (number(facts, "PET_NNODES", "SLURM_NNODES") or 1) == 1
+
+
+@check("master-port-taken", Severity.WARNING)
+def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
+    """Another process listens on MASTER_PORT
+
+    Symptom: "EADDRINUSE", "The server socket has failed to listen", or ranks of two jobs that
+    wait for each other.
+
+    Cause: a launch that has not ended, or another user's, took the same port on this machine.
+
+    Remedy: Choose another port, unless it is this launch that runs already.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+    if "MASTER_PORT" in facts.surroundings.ports_taken and not left_over(facts):
+        port = number(facts, "MASTER_PORT") or 0
+        other = port + 1 if port < 65000 else 29500
+        yield master_port_taken.finding(
+            f"MASTER_PORT={port}, and a process of this machine listens there",
+            command=f"export MASTER_PORT={other}",
+        )
+
+
+@check("module-shadowed", Severity.ERROR)
+def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
+    """A file of yours is imported in the place of a library
+
+    Symptom: "cannot import name 'nn' from 'torch' (/home/you/torch.py)", "module 'datasets' has
+    no attribute 'Dataset'", often called a circular import.
+
+    Cause: Python searches the folder of the script (with -m and -c the working folder), then
+    PYTHONPATH, and only then its own modules and the installed ones.
+
+    Remedy: Rename it, and what imports it; or take the folder off PYTHONPATH.
+
+    Source: https://docs.python.org/3/library/sys_path_init.html
+    """
+    for stray in facts.surroundings.strays:
+        if stray.how not in ("the working folder", "PYTHONPATH"):
+            continue
+        if stray.how == "PYTHONPATH":
+            command = _without(facts, "PYTHONPATH", *map(_folder, _of(facts, "PYTHONPATH")))
+        else:
+            old = stray.path.removesuffix("/__init__.py").rpartition("/")[2]
+            command = f"mv {shlex.quote(old)} {shlex.quote('my_' + old)}"
+        yield module_shadowed.finding(
+            f"import {stray.name} takes {stray.path}, by {stray.how}"
+            + (", for scripts that lie here" if command.startswith("mv") else ""),
+            command=command,
+        )
+
+
+def _of(facts: HostFacts, how: str) -> Iterator[Stray]:
+    return (stray for stray in facts.surroundings.strays if stray.how.startswith(how))
+
+
+def _folder(stray: Stray) -> str:
+    """The one of the list in which it lies."""
+    return stray.path.removesuffix("/__init__.py").rpartition("/")[0]
+
+
+def _without(facts: HostFacts, name: str, *folders: str) -> str:
+    """The command that takes folders out of a variable with a list of them."""
+    listed = [path for path in facts.environment.get(name, "").split(":") if path]
+    kept = ":".join(path for path in listed if os.path.abspath(path) not in folders)
+    return f"export {name}={shlex.quote(kept)}" if kept else f"unset {name}"
+
+
+@check("library-first", Severity.ERROR)
+def library_first(facts: HostFacts) -> Iterator[Finding]:
+    """LD_LIBRARY_PATH puts another library in the place of torch's
+
+    Symptom: "file too short", "invalid ELF header", "undefined symbol" at import torch.
+
+    Cause: ld.so searches LD_LIBRARY_PATH before the folder that torch's own libraries name
+    (RUNPATH), and it does not go on where the first file is damaged.
+
+    Remedy: Take the folder out of LD_LIBRARY_PATH.
+
+    Source: https://man7.org/linux/man-pages/man8/ld.so.8.html
+    """
+    found = tuple(_of(facts, "LD_LIBRARY_PATH"))
+    for stray in found:
+        damaged = " is no library" if "no library" in stray.how else " is of another torch"
+        yield library_first.finding(
+            f"{stray.path}{damaged}, and LD_LIBRARY_PATH puts it first",
+            command=_without(facts, "LD_LIBRARY_PATH", *map(_folder, found)),
+        )
+
+
+@check("package-hollow", Severity.ERROR)
+def package_hollow(facts: HostFacts) -> Iterator[Finding]:
+    """A package is not what its metadata says
+
+    Symptom: pip shows it, and "No module named", "cannot import name … (unknown location)" or
+    another version comes at import.
+
+    Cause: an installation that was interrupted, a folder that was copied or left behind, an
+    editable install whose source has moved. What is said of versions is said of the metadata.
+
+    Remedy: Install it again.
+
+    Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
+    """
+    for stray in facts.surroundings.strays:
+        if stray.how in ("no files", "no __init__.py", "editable, gone") or "says" in stray.how:
+            name = re.sub(r"^__editable__[._]+|^_+|[-_]\d.*|_finder|\.(pth|py)$", "", stray.name)
+            package = facts.package(name)
+            version = f"=={package.version}" if package and package.version else ""
+            distribution = package.name if package else name
+            said = {
+                "no files": f"{distribution} has metadata and no {stray.path}",
+                "no __init__.py": f"{stray.path} has no __init__.py: Python takes it for a "
+                "namespace package without content",
+                "editable, gone": f"{stray.name} names {stray.path}, which is not there",
+            }.get(stray.how, f"{stray.path} {stray.how}")
+            gone = stray.how == "editable, gone"
+            yield package_hollow.finding(
+                said,
+                command=f"pip uninstall -y {name}"
+                if gone
+                else f"pip install --force-reinstall --no-deps {distribution}{version}",
+                remedy="Install it again from where its source lies now, or remove it."
+                if gone
+                else None,
+            )
+
+
+@check("environment-foreign", Severity.WARNING)
+def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
+    """Another environment is activated than the one that is examined
+
+    Symptom: packages are installed, and training does not see them.
+
+    Cause: VIRTUAL_ENV or CONDA_PREFIX of another environment stands in the shell (an IDE, a
+    terminal in which both were activated). uv installs into it, `python` may be its Python, and
+    allocators are looked for in it.
+
+    Remedy: Activate the one that trains, or examine the other: cputune doctor --python ENV.
+
+    Source: https://docs.python.org/3/library/venv.html#how-venvs-work
+    """
+    around = facts.surroundings
+    envs = [around.place(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    there = [place for place in envs if place is not None]
+    if not around.prefix or any(_same(place.path, around.prefix) for place in there):
+        return
+    for place in there:
+        # A venv inside conda's base keeps CONDA_PREFIX of base, which means nothing to it.
+        if place.variable == "CONDA_PREFIX" and around.place("VIRTUAL_ENV"):
+            continue
+        gone = "" if place.exists else ", which is not there"
+        yield environment_foreign.finding(
+            f"{place.variable}={place.path}{gone}; examined is the Python of {around.prefix}",
+            command=f"unset {place.variable}",
+        )
+
+
+def _same(one: str, other: str) -> bool:
+    return one.rstrip("/") == other.rstrip("/")
+
+
+@check("environment-moved", Severity.ERROR)
+def environment_moved(facts: HostFacts) -> Iterator[Finding]:
+    """The launchers of this environment name a Python that is gone
+
+    Symptom: "bad interpreter: No such file or directory" from torchrun or accelerate.
+
+    Cause: the environment was moved or copied. The first line of its programs still names the old
+    place, and so does bin/activate.
+
+    Remedy: Launch by the Python itself (python -m torch.distributed.run, python -m
+    accelerate.commands.launch), or install them again where the environment lies now.
+
+    Source: https://docs.python.org/3/library/venv.html#how-venvs-work
+    """
+    for path in facts.surroundings.names_nothing:
+        if "/" in path:
+            name = "torch" if path.endswith("torchrun") else "accelerate"
+            package = facts.package(name)
+            version = (
+                f"=={package.version.partition('+')[0]}" if package and package.version else ""
+            )
+            yield environment_moved.finding(
+                f"the first line of {path} names a Python that is not there",
+                command=f"pip install --force-reinstall --no-deps {name}{version}",
+            )
+
+
+@check("folder-unusable", Severity.WARNING)
+def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
+    """A folder that training writes to cannot be written
+
+    Symptom: "Read-only file system", "Permission denied", "No usable temporary directory found".
+
+    Cause: models and data sets are kept below HF_HOME (else ~/.cache/huggingface), temporary files
+    below TMPDIR. Containers often run as a user without a home, or with a read-only root.
+
+    Remedy: Name a folder that can be written.
+
+    Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+    """
+    for name in ("HF_HOME", "TMPDIR"):
+        place = facts.surroundings.place(name)
+        if place is None:
+            continue
+        by_home = name == "HF_HOME" and not value(facts, "HF_HOME")
+        what = f"{place.path}" + (
+            " (HF_HOME is not set, HOME cannot be written)" if by_home else ""
+        )
+        if not place.writable:
+            yield folder_unusable.finding(
+                f"{name}: {what} cannot be written",
+                command="export HF_HOME=/tmp/huggingface" if name == "HF_HOME" else "unset TMPDIR",
+            )
+        elif name == "TMPDIR" and not place.exists:
+            yield folder_unusable.finding(
+                f"TMPDIR={place.path} is not there; Python takes /tmp, other programs fail",
+                command=f"mkdir -p {shlex.quote(place.path)}",
+            )
+
+
+@check("folder-full", Severity.WARNING)
+def folder_full(facts: HostFacts) -> Iterator[Finding]:
+    """There is no room where models or temporary files are written
+
+    Symptom: "No space left on device", often at the first checkpoint or download.
+
+    Cause: BERT base takes 0.4 GB, each checkpoint of it with AdamW's moments 1.3 GB.
+
+    Remedy: Make room, or name a folder of another disk.
+
+    Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+    """
+    for name, least in (("HF_HOME", GIB), ("TMPDIR", 64 * MIB)):
+        place = facts.surroundings.place(name)
+        if place is not None and place.writable and place.free_bytes < least:
+            yield folder_full.finding(
+                f"{place.free_bytes / MIB:.0f} MiB are free at {place.path} ({name}), "
+                f"{least / MIB:.0f} MiB are little",
+                severity=Severity.ERROR if place.free_bytes < least / 16 else None,
+                command=f"df -h {shlex.quote(place.path)}",
+            )
+
+
+@check("address-space", Severity.WARNING)
+def address_space(facts: HostFacts) -> Iterator[Finding]:
+    """ulimit -v is below what training maps
+
+    Symptom: "Cannot allocate memory", "failed to map segment", std::bad_alloc, with memory free.
+
+    Cause: ulimit -v counts addresses, not memory: stacks of threads (8 MiB each), glibc's arenas
+    (64 MiB for each thread) and mapped files among them. torch and transformers map 3 GB before
+    the first step.
+
+    Remedy: Lift it, and limit memory by a cgroup instead (systemd-run, Slurm, a container).
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit = facts.limits.address_space_bytes
+    if limit is not None and limit < _mapped_bytes(facts):
+        yield address_space.finding(
+            f"ulimit -v is {limit / GIB:.1f} GiB; a rank maps about "
+            f"{_mapped_bytes(facts) / GIB:.0f} GiB",
+            severity=Severity.ERROR if limit < 3 * GIB else None,
+            command="ulimit -Sv unlimited",
+        )
+
+
+def _mapped_bytes(facts: HostFacts) -> int:
+    return 4 * GIB + 72 * MIB * 3 * len(facts.topology.allowed)
+
+
+@check("file-size", Severity.ERROR)
+def file_size(facts: HostFacts) -> Iterator[Finding]:
+    """ulimit -f is below the size of a checkpoint
+
+    Symptom: "File too large (os error 27)" when the model is saved.
+
+    Cause: the shell limits how large one file may become; it is found out at the first checkpoint.
+
+    Remedy: Lift it in the shell that trains.
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit = facts.limits.file_bytes
+    if limit is not None and limit < 2 * GIB:
+        yield file_size.finding(
+            f"ulimit -f is {limit / MIB:.1f} MiB; BERT base takes 440 MB, its optimizer 880 MB",
+            command="ulimit -Sf unlimited",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """A variable of a library, the values that are meant (whole, any case), and what they do."""
+
+    name: str
+    values: str
+    does: str
+    unless: str | None = None
+
+
+_YES = "1|true|yes|y|on|t"
+_REFUSED = (
+    _Setting(
+        name="ACCELERATE_USE_DEEPSPEED",
+        values=_YES,
+        does="accelerate looks for DeepSpeed, which is not installed, and ends",
+        unless="deepspeed",
+    ),
+    _Setting(
+        name="ACCELERATE_USE_MEGATRON_LM",
+        values=_YES,
+        does="accelerate looks for Megatron-LM, which is not installed, and ends",
+        unless="megatron-lm",
+    ),
+    _Setting(
+        name="ACCELERATE_USE_FSDP",
+        values=_YES,
+        does="FSDP divides a model over accelerators; no rank here has one",
+    ),
+    _Setting(
+        name="ACCELERATE_TORCH_DEVICE",
+        values=r"(?!cpu\b).+",
+        does="accelerate is sent to a device that is not here",
+    ),
+    _Setting(
+        name="ACCELERATE_MIXED_PRECISION",
+        values="fp8",
+        does="fp8 needs transformer_engine or torchao and an accelerator",
+        unless="transformer-engine",
+    ),
+    _Setting(
+        name="ACCELERATE_MIXED_PRECISION",
+        values="(?!no$|fp16$|bf16$|fp8$).+",
+        does="accelerate knows no, fp16, bf16 and fp8",
+    ),
+    _Setting(
+        name="ACCELERATE_DYNAMO_BACKEND",
+        values="(?!no$|eager$|aot_eager$|inductor$|aot_ts_nvfuser$|nvprims_nvfuser$|cudagraphs$"
+        "|ofi$|fx2trt$|onnxrt$|tensorrt$|aot_torchxla_trace_once$|torchxla_trace_once$|ipex$"
+        "|tvm$|hpu_backend$).+",
+        does="accelerate knows no such backend",
+    ),
+    *(
+        _Setting(
+            name=name,
+            values=f"(?!({_YES}|0|false|no|n|off|f)$).+",
+            does="accelerate takes yes or no, and ends with a ValueError",
+        )
+        for name in ("ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP")
+    ),
+    _Setting(
+        name="OMP_STACKSIZE",
+        values=r"\d+\s*[gt]|\d{5,}\s*m|\d{8,}\s*k?",
+        does="each thread asks for a stack of this size, and cannot be created",
+    ),
+    _Setting(
+        name="TORCH_DISTRIBUTED_DEBUG",
+        values="(?!off$|info$|detail$).+",
+        does="torch knows OFF, INFO and DETAIL",
+    ),
+)
+
+
+@check("variable-refused", Severity.ERROR)
+def variable_refused(facts: HostFacts) -> Iterator[Finding]:
+    """A variable asks for what these libraries cannot do here
+
+    Symptom: Trainer or Accelerator ends at its start: "PackageNotFoundError", "Expected a
+    torch.device", "Unknown mixed_precision mode", "invalid truth value".
+
+    Cause: accelerate launch hands its configuration on by such variables; one that was exported
+    for another machine, or that a launch left behind, decides for every later run.
+
+    Remedy: Unset it.
+
+    Source: https://huggingface.co/docs/accelerate/usage_guides/environment_variables
+    """
+    if facts.package("accelerate") is None and facts.package("torch") is None:
+        return
+    for setting in _said(facts, _REFUSED):
+        by_device = setting.name in ("ACCELERATE_USE_FSDP", "ACCELERATE_TORCH_DEVICE")
+        if by_device and not without_gpu(facts):
+            continue
+        mild = setting.name == "ACCELERATE_USE_FSDP" and is_true(facts, setting.name)
+        yield variable_refused.finding(
+            f"{setting.name}={value(facts, setting.name)}: {setting.does}",
+            severity=Severity.WARNING if mild else None,
+            command=f"unset {setting.name}",
+        )
+
+
+def _said(facts: HostFacts, settings: tuple[_Setting, ...]) -> Iterator[_Setting]:
+    for setting in settings:
+        text = value(facts, setting.name)
+        if text is None or not re.fullmatch(f"(?i:{setting.values})", text):
+            continue
+        if setting.unless is None or facts.package(setting.unless) is None:
+            yield setting
+
+
+_SLOW = (
+    *(
+        _Setting(
+            name=name, values="[1-9].*|all|dispatch.*|profile.*", does="a line for every primitive"
+        )
+        for name in ("ONEDNN_VERBOSE", "DNNL_VERBOSE", "MKL_VERBOSE")
+    ),
+    _Setting(
+        name="TORCH_DISTRIBUTED_DEBUG",
+        values="detail",
+        does="each collective is checked on all ranks before it runs",
+    ),
+    _Setting(
+        name="MKL_CBWR",
+        values="compatible.*|sse.*|avx|avx,.*",
+        does="MKL computes products with old instructions, for equal bits on every CPU",
+    ),
+    _Setting(name="ACCELERATE_DEBUG_MODE", values=_YES, does="each collective checks its shapes"),
+    _Setting(name="OMP_DISPLAY_AFFINITY", values=_YES, does="a line for every thread and region"),
+    _Setting(
+        name="OMP_WAIT_POLICY",
+        values="passive",
+        does="threads sleep between regions, and are woken for each",
+    ),
+)
+
+
+@check("debug-left-on", Severity.WARNING)
+def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
+    """A variable for finding faults is left on
+
+    Symptom: slow steps, and logs of gigabytes.
+
+    Cause: what it makes the library write or check costs time in every step.
+
+    Remedy: Unset it when the fault is found.
+
+    Source: https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html,
+    https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
+    """
+    for setting in _said(facts, _SLOW):
+        yield debug_left_on.finding(
+            f"{setting.name}={value(facts, setting.name)}: {setting.does}",
+            command=f"unset {setting.name}",
+        )
+
+
+@check("cache-not-read", Severity.WARNING)
+def cache_not_read(facts: HostFacts) -> Iterator[Finding]:
+    """TRANSFORMERS_CACHE is no longer read
+
+    Symptom: models are downloaded again, to another place, and offline they are not found.
+
+    Cause: transformers 5 knows HF_HOME and HF_HUB_CACHE alone.
+
+    Remedy: Set HF_HUB_CACHE to the folder instead.
+
+    Source: https://github.com/huggingface/transformers/blob/main/MIGRATION_GUIDE_V5.md
+    """
+    version, folder = versions_of(facts).transformers, value(facts, "TRANSFORMERS_CACHE")
+    if folder and version is not None and version.major >= 5 and not value(facts, "HF_HUB_CACHE"):
+        yield cache_not_read.finding(
+            f"TRANSFORMERS_CACHE={folder}; transformers {version} does not read it",
+            command=f"export HF_HUB_CACHE={shlex.quote(folder)} && unset TRANSFORMERS_CACHE",
+        )
+
+
+@check("proxy-dead", Severity.WARNING)
+def proxy_dead(facts: HostFacts) -> Iterator[Finding]:
+    """The proxy in this shell does not answer
+
+    Symptom: "Max retries exceeded", "ProxyError", pip and downloads of models that hang.
+
+    Cause: the variable was set for another network, or the proxy is gone.
+
+    Remedy: Unset it, or name the proxy of this network.
+
+    Source: https://requests.readthedocs.io/en/latest/user/advanced/#proxies
+    """
+    for name in facts.surroundings.names_nothing:
+        if name.upper().endswith("_PROXY"):
+            yield proxy_dead.finding(
+                f"nothing takes connections at the address in {name}", command=f"unset {name}"
+            )
+
+
+@check("locale-missing", Severity.ADVICE)
+def locale_missing(facts: HostFacts) -> Iterator[Finding]:
+    """The locale of this shell is not installed
+
+    Symptom: "setlocale: LC_ALL: cannot change locale" from bash and mpirun, and
+    "unsupported locale setting" from Python programs that ask for it.
+
+    Cause: ssh and containers hand on LANG or LC_ALL of a machine that has more locales.
+
+    Remedy: Take one that every machine has.
+
+    Source: https://docs.python.org/3/library/locale.html#locale.setlocale
+    """
+    for name in facts.surroundings.names_nothing:
+        if name.startswith("L"):
+            yield locale_missing.finding(
+                f"{name}={value(facts, name) or '(set)'} is not installed",
+                command=f"export {name}=C.UTF-8",
+            )
+
+
+@check("cpu-seconds", Severity.ERROR)
+def cpu_seconds(facts: HostFacts) -> Iterator[Finding]:
+    """ulimit -t ends every process after some seconds of computing
+
+    Symptom: "Killed", or "CPU time limit exceeded", always after the same time.
+
+    Cause: the shell limits the CPU time of a process; all of its threads count together, and
+    importing torch takes some seconds alone. Login nodes set it.
+
+    Remedy: Train where there is no such limit: in a job of the scheduler.
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit = facts.limits.cpu_seconds
+    if limit is not None and limit < 3600:
+        yield cpu_seconds.finding(f"ulimit -t is {limit} seconds", command="ulimit -St unlimited")
+
+
+CHECKS: tuple[Check, ...] = (
+    launch_left_over,
+    module_shadowed,
+    library_first,
+    package_hollow,
+    environment_moved,
+    environment_foreign,
+    variable_refused,
+    master_unknown,
+    master_port_taken,
+    address_space,
+    file_size,
+    cpu_seconds,
+    folder_unusable,
+    folder_full,
+    cache_not_read,
+    debug_left_on,
+    proxy_dead,
+    locale_missing,
+)
