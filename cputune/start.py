@@ -20,7 +20,7 @@ Slurm's warning of ``--signal``, XCPU the kernel's that the CPU time is up). Win
 
 def main() -> None:
     """Run the command line. Ends the process."""
-<<<<<<< HEAD
+    _put_python_first()
     numbers = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
     # What is ignored from the start stays so (nohup, a shell's background job).
     usual = (signal.SIG_DFL, signal.default_int_handler)
@@ -30,16 +30,6 @@ def main() -> None:
     from cputune.cli import main as run
 
     run(ours)
-=======
-    _put_python_first()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
-        from cputune.cli import main as run
-
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    else:  # nohup, or a shell's background job: interrupts are ignored, and stay so
-        from cputune.cli import main as run
-    run()
 
 
 def _put_python_first() -> None:
@@ -56,4 +46,3 @@ def _put_python_first() -> None:
         if folder in sys.path and names & sys.stdlib_module_names:
             sys.path.remove(folder)
             sys.path.append(folder)
->>>>>>> d2eeecd (Doctor: what surrounds a launch (left-over ranks, shadows, libraries, folders, limits, variables))
