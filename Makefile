@@ -74,6 +74,7 @@ test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, 
 	$(BIN)/python -m pytest -m nodes tests/nodes
 
 test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tuned, launched, verified (half an hour)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group notebook
 	$(BIN)/python -m pytest -m matrix
 
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from cputune.probing import probe as probe
     from cputune.report.compare import Compared as Compared
     from cputune.report.compare import compare as compare
+    from cputune.report.page import Picture as Picture
+    from cputune.report.progress import ProgressBar as ProgressBar
     from cputune.report.show import show as show
     from cputune.result import ConfirmRun as ConfirmRun
     from cputune.result import Result as Result
@@ -96,6 +98,8 @@ _PUBLIC = {
     "cputune.plan": ("Plan",),
     "cputune.probing": ("probe",),
     "cputune.report.compare": ("Compared", "compare"),
+    "cputune.report.page": ("Picture",),
+    "cputune.report.progress": ("ProgressBar",),
     "cputune.report.show": ("show",),
     "cputune.result": ("ConfirmRun", "Result", "Trial"),
     "cputune.steps": ("Runner", "Step", "TrialError"),

@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cputune.errors import MissingPackageError
 from cputune.result import COMPLETED, Result, Trial
 from cputune.text import figure, visible
 from cputune.tuner.changes import changes
@@ -192,6 +194,34 @@ class Standing:
         named = [visible(name) for name in self.neighbours[:_MOST_NAMED]]
         more = len(self.neighbours) - len(named)
         return ", ".join(named) + (f" and {more} more" if more else "") if named else None
+
+
+class ProgressBar:
+    """For ``on_event``: tqdm's bar of the trials and the best so far, also in a notebook.
+
+    Raises MissingPackageError without tqdm, which comes with transformers and with optuna.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from tqdm.auto import tqdm
+        except ImportError as error:
+            raise MissingPackageError(
+                "a progress bar needs tqdm, which is not installed", hint="pip install tqdm"
+            ) from error
+        self._standing = Standing(started=time.monotonic())
+        self._bar = tqdm(unit="trial")
+
+    def __call__(self, event: Event) -> None:
+        """Learn from an event, and draw."""
+        standing, bar = self._standing, self._bar
+        standing.take(event, time.monotonic())
+        searched = isinstance(event, (ConfirmStarted, StudyEnded))
+        bar.n, bar.total = standing.done, standing.done if searched else standing.trials
+        bar.set_description_str(f"{standing.heading}: {standing.doing}", refresh=False)
+        bar.set_postfix_str(standing.gain() or "")
+        if isinstance(event, StudyEnded):
+            bar.close()
 
 
 def race(standing: Standing, *, ascii_only: bool = False) -> list[tuple[str, str]]:

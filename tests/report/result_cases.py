@@ -15,7 +15,7 @@ from tuner.fakes import BY_NAME, FakeRunner
 import cputune
 from cputune.errors import ResultError
 from cputune.plan import Plan
-from cputune.result import FAILED, Result, Throughput, Trial
+from cputune.result import FAILED, Profile, Result, Throughput, Trial
 from cputune.steps import Step
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>'\"&\u202e\x1b[2J"
@@ -94,6 +94,16 @@ def without_confirmation() -> Result:
     return replace(tuned(), confirmation=(), worth=())
 
 
+def profiled() -> Result:
+    """A study that has looked where the time of today's launch and of the best plan goes."""
+    result = tuned()
+    before = {"matrix products": 0.62, "dropout masks": 0.2, "optimizer": 0.1, "the rest": 0.08}
+    after = {"matrix products": 0.44, "all-reduce": 0.3, "optimizer": 0.2, "the rest": 0.06}
+    profile = Profile(plan=result.best.plan, shares=after, steps=4, step_seconds=0.26, gflops=900.0)
+    job = replace(result.workload, time_shares={**before, "padding": 0.4})
+    return replace(result, workload=job, profile=profile)
+
+
 def elsewhere() -> Result:
     """Of a machine of which nothing is told, by a cputune that did not ask."""
     return replace(tuned(), host={}, places=(), findings=None, versions={}, created=None)
@@ -116,6 +126,7 @@ CASES = {
     case.__name__: case
     for case in (
         tuned,
+        profiled,
         one_trial,
         only_failures,
         interrupted,
