@@ -81,14 +81,18 @@ test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, I
 	$(BIN)/python tests/consumers/install.py --all
 	$(BIN)/python -m pytest -m consumer
 
+nightly: MOST :=
 nightly: test-scripts test-consumers faults mutants  ## what takes too long for `make test`, all of it
 
 faults: $(VENV)/.dev  ## every fault, tried often, as a table; a quarter of an hour
 	PYTHONPATH=tests $(BIN)/python -m faults
 
+# Of each module as many as are tried in a quarter of an hour in all, the same ones every time; of
+# modules that are named, and at night, every one.
 ONLY ?=
+MOST ?= $(if $(ONLY),,--most 12)
 mutants: $(VENV)/.dev  ## plant faults in the modules that decide: do their tests notice? (ONLY=layout)
-	PYTHONPATH=tests nice -n 15 $(BIN)/python -m mutants $(ONLY)
+	PYTHONPATH=tests nice -n 15 $(BIN)/python -m mutants $(MOST) $(ONLY)
 
 SECONDS ?= 60
 fuzz: $(VENV)/.dev  ## look SECONDS for input that is neither read nor refused, for each reader

@@ -17,7 +17,7 @@ from mutants.planting import planted
 from mutants.rooms import PROJECT, Fault, Room, harmless, rooms
 from mutants.trying import Nursery
 
-LEAST_CAUGHT = 0.85
+LEAST_CAUGHT = 0.9
 """Of all faults; those that may survive are counted as survivors too."""
 
 KEPT = PROJECT / ".mutants"
@@ -37,19 +37,21 @@ def main() -> int:
             shutil.copytree(PROJECT, copy, ignore=shutil.ignore_patterns(".*", "mutants"))
             nursery = Nursery(copy)
             for room in rooms():
-                _try_room(nursery, room, given.words, survivors=given.survivors)
+                _try_room(nursery, room, given.words, survivors=given.survivors, most=given.most)
     enough = _print()
     sys.stderr.write(f"{time.monotonic() - began:.0f} s\n")
     return 0 if enough else 1
 
 
-def _try_room(nursery: Nursery, room: Room, words: Sequence[str], *, survivors: bool) -> None:
+def _try_room(
+    nursery: Nursery, room: Room, words: Sequence[str], *, survivors: bool, most: int | None
+) -> None:
     modules = [m for m in room.modules if not words or any(word in m for word in words)]
     if not modules:
         return
     for module in modules:
         before = _kept(module) if survivors else None
-        planted_here = list(planted(module, nursery.source(module)))
+        planted_here = list(planted(module, nursery.source(module), most=most))
         faults = [Fault(module=module, was=m.was, becomes=m.becomes) for m in planted_here]
         tried = [n for n, fault in enumerate(faults) if before is None or fault in before]
         found = nursery.noticed(module, [planted_here[n] for n in tried], room.tests)
@@ -113,5 +115,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants")
     parser.add_argument("words", nargs="*", help="of the paths of modules; all without any")
     parser.add_argument("--survivors", action="store_true", help="only what survived last time")
+    parser.add_argument("--most", type=int, help="of each module only so many, always the same")
     parser.add_argument("--table", action="store_true", help="only print what is known")
     return parser.parse_args()

@@ -21,6 +21,21 @@ def test_a_number_is_one_more_and_one_less() -> None:
     assert {" ".join(line.split()) for line in faults("LEAST = 6")} == {"LEAST = 7", "LEAST = 5"}
 
 
+def test_a_few_are_the_same_ones_every_time() -> None:
+    source = "x = [1, 2, 3, 4, 5]"
+    few = [mutant.becomes for mutant in planted("it.py", source, most=4)]
+    assert len(few) == 4
+    assert few == [mutant.becomes for mutant in planted("it.py", source, most=4)]
+    assert set(few) < faults(source)
+
+
+def test_an_exception_that_cosmic_ray_cannot_replace_is_passed_over() -> None:
+    assert {
+        " ".join(one.split())
+        for one in faults("try:\n    f()\nexcept (a.B, ValueError):\n    x = 1")
+    } >= {"x = 2", "x = 0"}
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -201,6 +201,10 @@ def test_the_fewer_batches_a_step_has_the_more_memory_they_need() -> None:
     assert sampler.fits(of_ranks(4, 4)) == 1.0  # smaller ones than those that died
     assert sampler.fits(of_ranks(4, 2)) < 1.0
     assert sampler.fits(of_ranks(4)) < 1.0
+    for same, again in ((1, None), (None, 1)):  # one batch, said or not
+        past.too_large = [of_ranks(4, same)]
+        assert sampler.fits(of_ranks(4, again)) == 0.5
+    past.too_large = [of_ranks(4, 2)]
     past.plans = [of_ranks(2, 4)]  # nothing is learnt of larger ones
     assert sampler.fits(of_ranks(2, 2)) == pytest.approx(1 / 3)
     past.plans = [of_ranks(2)]
@@ -215,8 +219,9 @@ def test_the_fewer_batches_a_step_has_the_more_memory_they_need() -> None:
 
 
 def test_what_would_die_of_memory_is_not_proposed() -> None:
-    two = having(ranks=2)
-    past = history(*((plan, 0.0) for plan in having(ranks=1)), failed=(two[0],))
+    one, two = having(ranks=1), having(ranks=2)
+    past = history((one[0], 0.0), failed=(two[0],))
+    past.claimed = set(one)
     assert PlanSampler(SPACE, past, seed=0).propose(1) in two
     past.too_large = [two[0]]
     assert PlanSampler(SPACE, past, seed=0).propose(1) is None
