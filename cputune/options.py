@@ -311,6 +311,27 @@ class SecretKey:
     key: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """Where pods have a volume claim; the job's own, for data and output, where none is named."""
+
+    path: str
+    claim: str | None = None
+    read_only: bool = False
+
+
+def _mounts(texts: Iterable[str]) -> tuple[Mounted, ...]:
+    found = []
+    for text in texts:
+        match = re.fullmatch(r"(?:([^:/]+):)?(/[^:]*)(:ro)?", text)
+        if match is None:
+            raise UsageError(
+                f"{text!r} is no mount", hint="--mount /mnt/work, or --mount CLAIM:/squad:ro"
+            )
+        found.append(Mounted(path=match[2], claim=match[1], read_only=bool(match[3])))
+    return tuple(found)
+
+
 def _labels(flag: str) -> Callable[[Iterable[str]], tuple[tuple[str, str], ...]]:
     def read(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
         found = []
@@ -375,6 +396,31 @@ class Cluster:
     pvc: str | None = option(None, "Volume claim for data and output.", "--pvc", folder=True)
     pvc_size: str | None = option(None, "Its size, e.g. 20Gi.", "--pvc-size", folder=True)
     storage_class: str | None = option(None, "Its storage class.", "--storage-class", folder=True)
+    mounts: tuple[Mounted, ...] = option(
+        (),
+        "Where pods have the volume claim (default: /data), or a claim of yours.",
+        "--mount",
+        metavar="[CLAIM:]PATH[:ro]",
+        reads=_mounts,
+        repeated=True,
+        folder=True,
+    )
+    ephemeral_storage: str | None = option(
+        None, "Local disk of a pod, e.g. 20Gi.", "--ephemeral-storage", folder=True
+    )
+    read_only_root: bool = option(
+        False, "Pods write to their volumes and /tmp alone.", "--read-only-root", folder=True
+    )
+    service_account: str | None = option(
+        None, "Service account of pods.", "--service-account", why_not=_SECRETS
+    )
+    priority_class: str | None = option(
+        None, "Priority class of pods.", "--priority-class", folder=True
+    )
+    gang: bool = option(
+        False, "All pods start, or none (a scheduler that knows gangs).", "--gang", folder=True
+    )
+    queue: str | None = option(None, "Queue: of Kueue, LSF or PBS.", "--queue", folder=True)
     memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.", "--memory", folder=True)
     shm: str | None = option(None, "/dev/shm of a pod, e.g. 2Gi.", "--shm", folder=True)
     node_selector: tuple[tuple[str, str], ...] = option(

@@ -42,10 +42,72 @@ def files(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
     return (
         EmittedFile(name="Dockerfile", text=dockerfile(job)),
         EmittedFile(name="Dockerfile.dockerignore", text=IGNORED),
+        EmittedFile(name=CONSTRAINTS, text=constraints(job)),
         EmittedFile(name="pvc.yaml", text=volume_claim(job)),
+        *kustomization(job, format),
         shell.script(f"{format}.kubectl.sh", steps(job, format)),
         EmittedFile(name=PLACE_SCRIPT, text=Path(placing.__file__).read_text(encoding="utf-8")),
     )
+
+
+CONSTRAINTS = "constraints.txt"
+
+
+def constraints(job: LaunchJob) -> str:
+    """What was measured, for pip: nothing that a requirement drags in takes another version."""
+    pinned = (
+        f"{name}=={version.partition('+')[0]}\n"
+        for name, version in sorted(job.versions.items())
+        if _VERSION.fullmatch(version) and name not in ("oneccl_bind_pt", "cputune")
+    )
+    return comment(["Versions that were measured; the image takes no others."]) + "".join(pinned)
+
+
+def kustomization(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
+    """``kubectl apply -k``, and where kustomize finds the names that it may change.
+
+    It knows the fields of no custom resource: a prefix would rename the claim, and not its use
+    (https://kubectl.docs.kubernetes.io/references/kustomize/builtins/#_namereferencetransformer_).
+    """
+    kind, paths = _PODS[format]
+    references = [
+        {
+            "kind": named,
+            "version": "v1",
+            "fieldSpecs": [{"path": f"{path}/{use}", "kind": kind} for path in paths],
+        }
+        for named, use in _NAMED_IN_PODS.items()
+    ]
+    images = [{"path": "spec/trainer/image", "kind": kind}] * (kind == "TrainJob")
+    config = {"nameReference": references} | ({"images": images} if images else {})
+    content = {
+        "resources": ["pvc.yaml", f"{format}.yaml"],
+        "configurations": ["kustomizeconfig.yaml"],
+    }
+    return (
+        EmittedFile(
+            name="kustomization.yaml", text=words.document(content, ["kubectl apply -k ."])
+        ),
+        EmittedFile(
+            name="kustomizeconfig.yaml",
+            text=words.document(config, [f"Where a {kind} names what kustomize may rename."]),
+        ),
+    )
+
+
+_TEMPLATE = "spec/runtimePatches/trainingRuntimeSpec/template/spec/replicatedJobs/template/spec"
+_PODS = {
+    "pytorchjob": (
+        "PyTorchJob",
+        [f"spec/pytorchReplicaSpecs/{role}/template/spec" for role in ("Master", "Worker")],
+    ),
+    "trainjob": ("TrainJob", [f"{_TEMPLATE}/template/spec"]),
+}
+_NAMED_IN_PODS = {
+    "PersistentVolumeClaim": "volumes/persistentVolumeClaim/claimName",
+    "ServiceAccount": "serviceAccountName",
+    "Secret": "imagePullSecrets/name",
+}
 
 
 def claim_document(job: LaunchJob) -> dict[str, object]:
@@ -109,10 +171,10 @@ def steps(job: LaunchJob, format: str) -> str:
         context=context,
         first=first,
         label=label,
-        data=k8s.DATA,
+        data=k8s.data(job),
         output=output,
         pod=json.dumps(k8s.of_pod(job)),
-        container=json.dumps(k8s.of_container()),
+        container=json.dumps(k8s.of_container(job)),
     )
 
 
@@ -125,14 +187,25 @@ if [[ $image == *"<"* ]]; then
 fi
 case ${{1:-}} in
   build)
-    # "launch" is the directory of these files, whatever else the image is built from.
-    docker build --build-context launch="$here" --file "$here/Dockerfile" --tag "$image" {context}
+    # "launch" is the directory of these files, whatever else the image is built from. Further
+    # words are docker's: --build-arg TORCH_INDEX_URL=https://mirror.example.com/cpu
+    docker build --build-context launch="$here" --file "$here/Dockerfile" --tag "$image" \
+      "${{@:2}}" {context}
     docker push "$image"
+    # A tag may move; submit takes the digest that the registry has given.
+    docker image inspect --format '{{{{join .RepoDigests "\n"}}}}' "$image" |
+      {{ grep -F "${{image%:*}}@sha256:" || true; }} | head -n 1 >"$here/image.digest"
     ;;
   submit)
     kubectl --namespace "$namespace" get pvc "$claim" >/dev/null 2>&1 ||
       kubectl apply --filename "$here/pvc.yaml"
-    kubectl apply --filename "$here/{kind}.yaml"
+    pinned=$(cat -- "$here/image.digest" 2>/dev/null || true)
+    if [[ -n $pinned ]]; then
+      document=$(<"$here/{kind}.yaml")
+      kubectl apply --filename - <<<"${{document//\"$image\"/\"$pinned\"}}"
+    else
+      kubectl apply --filename "$here/{kind}.yaml"
+    fi
     ;;
   watch)
     kubectl --namespace "$namespace" get {kind} "$job"
@@ -189,7 +262,7 @@ def dockerfile(job: LaunchJob) -> str:
             f" && apt-get install --yes --no-install-recommends {' '.join(debian)} \\\n"
             " && rm -rf /var/lib/apt/lists/*\n"
         )
-    text += _pip(job)
+    text += _INDEXES + f"COPY --from=launch {CONSTRAINTS} /opt/{CONSTRAINTS}\n" + _pip(job)
     if k8s.preloads(job):
         text += f"RUN mkdir -p {k8s.PRELOAD}"
         for name in k8s.preloads(job):
@@ -250,6 +323,14 @@ _FILES = {
 }
 
 
+_CONSTRAINED = f"--constraint /opt/{CONSTRAINTS}"
+_INDEXES = """# Mirrors: docker build --build-arg PIP_INDEX_URL=...
+ARG PIP_INDEX_URL=https://pypi.org/simple
+ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+ARG ONECCL_INDEX_URL=https://pytorch-extension.intel.com/release-whl/stable/cpu/us/
+"""
+
+
 def _pip(job: LaunchJob) -> str:
     def pinned(name: str) -> str:
         version = job.versions.get(name)
@@ -259,8 +340,7 @@ def _pip(job: LaunchJob) -> str:
     torch = f"{torch}'" if "'" in torch else torch
     text = (
         "# torch without CUDA; the versions are those of the machine that was measured.\n"
-        "RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu "
-        f"{torch}\n"
+        f'RUN pip install --no-cache-dir {_CONSTRAINED} --index-url "$TORCH_INDEX_URL" {torch}\n'
     )
     others = [pinned(name) for name in ("transformers", "accelerate")]
     if job.workload.recipe is None or job.workload.recipe.dataset:
@@ -271,11 +351,11 @@ def _pip(job: LaunchJob) -> str:
         others.append("intel-openmp")
     if job.plan.ipex:
         others.append(pinned("intel_extension_for_pytorch"))
-    text += f"RUN pip install --no-cache-dir {' '.join(others)}\n"
+    text += f"RUN pip install --no-cache-dir {_CONSTRAINED} {' '.join(others)}\n"
     if job.plan.backend == "ccl":
         version = pinned("oneccl_bind_pt")
         text += (
-            f"RUN pip install --no-cache-dir {version} \\\n"
-            "    --extra-index-url https://pytorch-extension.intel.com/release-whl/stable/cpu/us/\n"
+            f"RUN pip install --no-cache-dir {_CONSTRAINED} {version} \\\n"
+            '    --extra-index-url "$ONECCL_INDEX_URL"\n'
         )
     return text

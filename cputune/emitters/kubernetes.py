@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import PurePosixPath
 from typing import Any
 
 from cputune.emitters import shell
-from cputune.emitters.command import RANK_SCRIPT
+from cputune.emitters.command import RANK_SCRIPT, READ, flag_of
 from cputune.emitters.format import Beside, LaunchJob, Output, Secret, Word
 from cputune.emitters.job import job_name
 from cputune.emitters.words import Quoted, VariableName
 from cputune.errors import UsageError
-from cputune.options import SecretKey
+from cputune.options import Mounted, SecretKey
 from cputune.stack import Versions, oneccl_module
 from cputune.stack.fit import pythons_for
 
@@ -62,9 +63,10 @@ def of_pod(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def of_container() -> dict[str, Any]:
+def of_container(job: LaunchJob) -> dict[str, Any]:
     """Nothing that a training needs."""
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    found: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return found | ({"readOnlyRootFilesystem": True} if job.cluster.read_only_root else {})
 
 
 def labels(job: LaunchJob) -> dict[str, str]:
@@ -89,9 +91,15 @@ def pairs(given: tuple[tuple[str, str], ...], what: str, example: str) -> dict[s
 
 
 def scheduling(job: LaunchJob) -> dict[str, Any]:
-    """Tolerations, pull secrets and node labels of a pod: only those that were given."""
+    """Account, priority, pull secrets, tolerations and node labels: only those that were given."""
     cluster = job.cluster
     found: dict[str, Any] = {}
+    for key, name, what in (
+        ("serviceAccountName", cluster.service_account, "a service account"),
+        ("priorityClassName", cluster.priority_class, "a priority class"),
+    ):
+        if name is not None:
+            found[key] = Quoted(matching(_DNS_NAME, name, what, "--service-account trainer"))
     if cluster.pull_secrets:
         found["imagePullSecrets"] = [
             {"name": Quoted(matching(_DNS_NAME, name, "a Secret", "--image-pull-secret regcred"))}
@@ -171,6 +179,10 @@ def matching(pattern: re.Pattern[str], text: str, what: str, example: str) -> st
 
 WORKSPACE = "/workspace"
 DATA = "/data"
+"""Where the job's own claim is mounted, unless ``--mount`` says another place."""
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""https://kueue.sigs.k8s.io/docs/tasks/run/kubeflow/pytorchjobs/"""
 PRELOAD = "/opt/preload"
 """Where the Dockerfile links the libraries that a plan preloads."""
 
@@ -178,6 +190,7 @@ BASE = "python:{python}-slim-bookworm"
 PYTHON = "3.11"
 """The Python of an image, where all packages have wheels for it."""
 
+_PATH = re.compile(r"(/[A-Za-z0-9._-]+)+/?")
 _IMAGE = re.compile(r"[a-z0-9.:_/<>@-]+", re.IGNORECASE)
 _QUANTITY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -234,6 +247,40 @@ def quantity(given: str | None, default: str, option: str) -> str:
     return matching(_QUANTITY, given or default, "a quantity", f"{option} {default}")
 
 
+def data(job: LaunchJob) -> str:
+    """Where pods have the job's own claim. Raises UsageError for a path that cannot be one."""
+    own = [mount.path for mount in job.cluster.mounts if mount.claim is None]
+    if len(own) > 1:
+        raise UsageError(
+            f"the claim {claim(job)} cannot be at {own[0]} and at {own[1]}",
+            hint="name the claim of the other: --mount CLAIM:PATH",
+        )
+    return _mountable(own[0]) if own else DATA
+
+
+def _mountable(path: str) -> str:
+    taken = ("/dev/shm", "/tmp", WORKSPACE, PRELOAD)
+    if not _PATH.fullmatch(path) or any(f"{path}/".startswith(f"{one}/") for one in taken):
+        raise UsageError(f"no volume can be mounted at {path!r}", hint="--mount /mnt/work")
+    return path.rstrip("/")
+
+
+def stays(job: LaunchJob, path: str) -> bool:
+    """Whether what is written there outlives the pod."""
+    kept = [data(job), *(m.path for m in job.cluster.mounts if m.claim and not m.read_only)]
+    return any(f"{path}/".startswith(f"{_mountable(one)}/") for one in kept)
+
+
+def written(job: LaunchJob, path: str) -> str:
+    """Where a pod writes what was to be written to this path: it dies with the pod elsewhere."""
+    if stays(job, path):
+        return path
+    place = PurePosixPath(path)
+    parts = [part for part in place.parts if part not in ("/", ".", "..", "~")]
+    kept = parts[-1:] if place.is_absolute() or len(parts) < len(place.parts) else parts
+    return "/".join([data(job), *kept])
+
+
 def memory(job: LaunchJob) -> str:
     return quantity(job.cluster.memory, f"{8 * job.plan.processes_per_node}Gi", "--memory")
 
@@ -271,7 +318,9 @@ def environment(job: LaunchJob) -> list[dict[str, Any]]:
     """
     values = shell.variables(job, pods=True)
     values.pop("CCL_WORKER_AFFINITY", None)  # rank.py knows the pod's CPUs
-    values["HF_HOME"] = f"{DATA}/huggingface"
+    values["HF_HOME"] = f"{data(job)}/huggingface"
+    if job.cluster.read_only_root:
+        values["HOME"] = "/tmp"
     if "LD_PRELOAD" in values:
         values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
     found: list[dict[str, Any]] = [
@@ -300,36 +349,58 @@ def arguments(job: LaunchJob) -> list[Quoted]:
     """rank.py with its binding, then the training command."""
     words = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
     words += ["--bind", f"pod={pod_cpus(job)}", "--"]
-    return [Quoted(word) for word in words] + [inside(word) for word in job.command]
+    return [Quoted(word) for word in words] + [inside(job, word) for word in job.command]
 
 
-def inside(word: Word) -> Quoted:
+def inside(job: LaunchJob, word: Word) -> Quoted:
     """A word of a command as it is in the pod."""
     if isinstance(word, Secret):
         return Quoted(escape(word.before) + f"$({VariableName(word.variable)})")
     if isinstance(word, Beside):
         return escape(f"{WORKSPACE}/{word.name}")
-    return escape(f"{DATA}/{word.name}" if isinstance(word, Output) else word)
+    return escape(word.before + written(job, word.name) if isinstance(word, Output) else word)
 
 
 def resources(job: LaunchJob) -> dict[str, Any]:
     """Requests equal to limits, whole CPUs: the Guaranteed class."""
     amount = {"cpu": Quoted(pod_cpus(job)), "memory": Quoted(memory(job))}
+    if job.cluster.ephemeral_storage is not None:
+        disk = quantity(job.cluster.ephemeral_storage, "20Gi", "--ephemeral-storage")
+        amount["ephemeral-storage"] = Quoted(disk)
     return {"requests": amount, "limits": dict(amount)}
 
 
 def volumes(job: LaunchJob) -> list[dict[str, Any]]:
-    return [
+    """The job's own claim, those of the user, /dev/shm, and /tmp where the rest is read-only."""
+    memory = {"medium": "Memory", "sizeLimit": Quoted(shared_memory(job))}
+    found: list[dict[str, Any]] = [
         {"name": "data", "persistentVolumeClaim": {"claimName": Quoted(claim(job))}},
-        {
-            "name": "dshm",
-            "emptyDir": {"medium": "Memory", "sizeLimit": Quoted(shared_memory(job))},
-        },
+        *(
+            {"name": name, "persistentVolumeClaim": {"claimName": Quoted(one.claim)}}
+            for name, one in _others(job)
+        ),
+        {"name": "dshm", "emptyDir": memory},
     ]
+    return [*found, {"name": "tmp", "emptyDir": {}}] if job.cluster.read_only_root else found
 
 
-def mounts() -> list[dict[str, str]]:
-    return [{"name": "data", "mountPath": DATA}, {"name": "dshm", "mountPath": "/dev/shm"}]
+def mounts(job: LaunchJob) -> list[dict[str, Any]]:
+    """Where the container has its volumes."""
+    found: list[dict[str, Any]] = [{"name": "data", "mountPath": data(job)}]
+    for name, one in _others(job):
+        found.append({"name": name, "mountPath": _mountable(one.path)})
+        if one.read_only:
+            found[-1]["readOnly"] = True
+    found.append({"name": "dshm", "mountPath": "/dev/shm"})
+    return [*found, {"name": "tmp", "mountPath": "/tmp"}] if job.cluster.read_only_root else found
+
+
+def _others(job: LaunchJob) -> list[tuple[str, Mounted]]:
+    """The user's own claims, by the name of their volume."""
+    named = [one for one in job.cluster.mounts if one.claim is not None]
+    for one in named:
+        matching(_DNS_NAME, one.claim or "", "a volume claim", "--mount my-data:/squad:ro")
+    return [(f"mount-{number}", one) for number, one in enumerate(named)]
 
 
 def pod_metadata(job: LaunchJob) -> dict[str, Any]:
@@ -337,12 +408,15 @@ def pod_metadata(job: LaunchJob) -> dict[str, Any]:
     return {"labels": labels(job), "annotations": pod_annotations()}
 
 
-def metadata(job: LaunchJob, name: str) -> dict[str, Any]:
-    """Of a document."""
+def metadata(job: LaunchJob, name: str, *, queued: bool = False) -> dict[str, Any]:
+    """Of a document; ``queued``: of one that Kueue admits."""
+    queue: dict[str, str] = {}
+    if queued and job.cluster.queue is not None:
+        queue = {QUEUE: Quoted(matching(_DNS_LABEL, job.cluster.queue, "a queue", "--queue team"))}
     return {
         "name": Quoted(name),
         "namespace": Quoted(namespace(job)),
-        "labels": labels(job),
+        "labels": labels(job) | queue,
     }
 
 
@@ -351,9 +425,49 @@ def pod_annotations() -> dict[str, str]:
     return {"sidecar.istio.io/inject": Quoted("false")}
 
 
+WISHES = (
+    "For CPUs of their own on as few NUMA nodes as can be, the kubelet wants cpuManagerPolicy: "
+    "static with full-pcpus-only, memoryManagerPolicy: Static and topologyManagerPolicy: "
+    "best-effort (single-numa-node refuses a pod that is larger than a node)."
+)
+
+
+def _of_paths(job: LaunchJob) -> list[str]:
+    """What is written elsewhere than it was typed, and what a pod will not find."""
+    said = []
+    flag = ""
+    for word in job.command if job.workload.recipe is None else ():
+        text = word if isinstance(word, str) else ""
+        name, equals, value = text.partition("=")
+        if isinstance(word, Output):
+            place = written(job, word.name)
+            if place != word.name:
+                said.append(f"The output goes to {place}: {word.name} would die with the pod.")
+        elif flag_of(name) in READ and equals:
+            said += _unfound(job, name, value)
+        elif flag_of(flag) in READ:
+            said += _unfound(job, flag, text)
+        flag = text
+    return said
+
+
+def _unfound(job: LaunchJob, flag: str, path: str) -> list[str]:
+    at = [data(job), *(mount.path for mount in job.cluster.mounts if mount.claim)]
+    if any(f"{path}/".startswith(f"{one}/") for one in at):
+        return []
+    if path.startswith(("/", "~", "..")):
+        return [
+            f"{flag} {path} is on no volume of the pod: bring it to {data(job)}, name the claim "
+            "that holds it (--mount CLAIM:PATH:ro), or build it into the image at that path."
+        ]
+    if "." in PurePosixPath(path).name and flag_of(flag).endswith(("_file", "_dir")):
+        return [f"{flag} {path} goes into the image, with the folder that it is built from."]
+    return []
+
+
 def notes(job: LaunchJob) -> tuple[str, ...]:
     """What nobody but the user knows, and what nobody can promise."""
-    said = [UNPROMISED]
+    said = [UNPROMISED, WISHES, *_of_paths(job)]
     if job.plan.node_cpus:
         said.append(
             "The hosts that were tuned differ in their CPUs, and a container cannot be told "

@@ -35,13 +35,14 @@ def document(job: LaunchJob) -> dict[str, Any]:
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": k8s.metadata(job, job_name(job)),
+        "metadata": k8s.metadata(job, job_name(job), queued=True),
         "spec": {
             "nprocPerNode": words.Quoted(plan.processes_per_node),
             "runPolicy": {
                 "cleanPodPolicy": "None",
                 "backoffLimit": 0,
                 "ttlSecondsAfterFinished": k8s.ttl_seconds(job),
+                **_gang(job),
             },
             "pytorchReplicaSpecs": {
                 kind: {"replicas": count, "restartPolicy": "Never", "template": _pod(job)}
@@ -49,6 +50,16 @@ def document(job: LaunchJob) -> dict[str, Any]:
             },
         },
     }
+
+
+def _gang(job: LaunchJob) -> dict[str, Any]:
+    """All pods or none, for Volcano and the scheduler plugins."""
+    if not job.cluster.gang:
+        return {}
+    policy: dict[str, Any] = {"minAvailable": job.plan.nodes}
+    if job.cluster.priority_class is not None:
+        policy["priorityClass"] = words.Quoted(job.cluster.priority_class)
+    return {"schedulingPolicy": policy}
 
 
 def _pod(job: LaunchJob) -> dict[str, Any]:
@@ -64,8 +75,8 @@ def _pod(job: LaunchJob) -> dict[str, Any]:
                 "args": k8s.arguments(job),
                 "env": k8s.environment(job),
                 "resources": k8s.resources(job),
-                "volumeMounts": k8s.mounts(),
-                "securityContext": k8s.of_container(),
+                "volumeMounts": k8s.mounts(job),
+                "securityContext": k8s.of_container(job),
             }
         ],
         "volumes": k8s.volumes(job),

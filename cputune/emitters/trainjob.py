@@ -41,7 +41,7 @@ def document(job: LaunchJob) -> dict[str, Any]:
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": k8s.metadata(job, job_name(job)),
+        "metadata": k8s.metadata(job, job_name(job), queued=True),
         "spec": {
             "runtimeRef": {
                 "apiGroup": "trainer.kubeflow.org",
@@ -77,13 +77,14 @@ def trainer_version(job: LaunchJob) -> int:
 def _patches(job: LaunchJob) -> dict[str, Any]:
     """What the pods get beside the trainer, in the field that this version has."""
     patch, minor = _pod_patch(job), trainer_version(job)
+    patch["spec"].pop("priorityClassName", None)  # no version of the API has it
     target = {"targetJobs": [{"name": "node"}]}
     if minor >= 2:
         jobs = [{"name": "node", "template": {"spec": {"template": patch}}}]
         spec = {"template": {"spec": {"replicatedJobs": jobs}}}
         return {"runtimePatches": [{"manager": "cputune", "trainingRuntimeSpec": spec}]}
     known = {name: value for name, value in patch["spec"].items() if name != "securityContext"}
-    known["containers"] = [{"name": "node", "volumeMounts": k8s.mounts()}]
+    known["containers"] = [{"name": "node", "volumeMounts": k8s.mounts(job)}]
     if minor == 1:
         of_pods = {"metadata": patch["metadata"], "spec": known}
         return {"podTemplateOverrides": [target | of_pods]}
@@ -92,24 +93,25 @@ def _patches(job: LaunchJob) -> dict[str, Any]:
 
 
 def _unsaid(job: LaunchJob) -> tuple[str, ...]:
-    """What an old Trainer cannot be told of the pods."""
-    minor = trainer_version(job)
-    if minor >= 2:
-        return ()
-    left = ["security contexts"]
+    """What a TrainJob, or an old Trainer, cannot be told of the pods."""
+    cluster, minor = job.cluster, trainer_version(job)
+    left = ["a priority class"] * bool(cluster.priority_class) + ["gangs"] * cluster.gang
+    left += ["security contexts"] * (minor < 2)
     if minor == 0:
-        left += ["labels", "annotations"] + ["pull secrets"] * bool(job.cluster.pull_secrets)
+        left += ["labels", "annotations"] + ["pull secrets"] * bool(cluster.pull_secrets)
+    if not left:
+        return ()
     return (
         f"A TrainJob of Kubeflow Trainer 2.{minor} cannot say {', '.join(left)} of its pods: "
-        f"the ClusterTrainingRuntime {job.cluster.runtime or DEFAULT_RUNTIME} must.",
+        f"the ClusterTrainingRuntime {cluster.runtime or DEFAULT_RUNTIME} must.",
     )
 
 
 def _pod_patch(job: LaunchJob) -> dict[str, Any]:
     node = {
         "name": "node",
-        "volumeMounts": k8s.mounts(),
-        "securityContext": k8s.of_container(),
+        "volumeMounts": k8s.mounts(job),
+        "securityContext": k8s.of_container(job),
     }
     spec: dict[str, Any] = {
         "securityContext": k8s.of_pod(job),

@@ -18,7 +18,6 @@ from cputune.emitters.job import job_name
 from cputune.errors import UsageError
 from cputune.workload import recipe_names
 
-RESULT = f"{k8s.DATA}/cputune.json"
 NEEDS = "The image needs cputune in it (pip install cputune), beside what trains."
 
 
@@ -42,7 +41,7 @@ def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
 
 def document(job: LaunchJob) -> dict[str, Any]:
     """The Job as data."""
-    home = {"name": "HF_HOME", "value": words.Quoted(f"{k8s.DATA}/huggingface")}
+    home = {"name": "HF_HOME", "value": words.Quoted(f"{k8s.data(job)}/huggingface")}
     folder = k8s.WORKSPACE if job.workload.recipe else f"{k8s.WORKSPACE}/project"
     pod = {
         "automountServiceAccountToken": False,
@@ -57,8 +56,8 @@ def document(job: LaunchJob) -> dict[str, Any]:
                 "args": arguments(job),
                 "env": [home, *k8s.secret_variables(job)],
                 "resources": k8s.resources(job),
-                "volumeMounts": k8s.mounts(),
-                "securityContext": k8s.of_container(),
+                "volumeMounts": k8s.mounts(job),
+                "securityContext": k8s.of_container(job),
             }
         ],
         "volumes": k8s.volumes(job),
@@ -67,7 +66,7 @@ def document(job: LaunchJob) -> dict[str, Any]:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": k8s.metadata(job, f"{job_name(job)}-tune"),
+        "metadata": k8s.metadata(job, f"{job_name(job)}-tune", queued=True),
         "spec": {
             "backoffLimit": 0,
             "ttlSecondsAfterFinished": k8s.ttl_seconds(job),
@@ -78,10 +77,15 @@ def document(job: LaunchJob) -> dict[str, Any]:
 
 def arguments(job: LaunchJob) -> list[words.Quoted]:
     """Of ``cputune tune``; a second Job takes the place of what the first one has found."""
-    kept = ("--output", RESULT, "--study", f"{k8s.DATA}/cputune.db", "--force", "--no-history")
+    place = k8s.data(job)
+    results = ("--output", f"{place}/cputune.json", "--study", f"{place}/cputune.db")
+    kept = (*results, "--force", "--no-history")
     recipe = job.workload.recipe
     if recipe is None:
-        return [*map(k8s.escape, (*kept, "--")), *map(k8s.inside, as_typed(job.workload))]
+        return [
+            *map(k8s.escape, (*kept, "--")),
+            *(k8s.inside(job, word) for word in as_typed(job.workload)),
+        ]
     if job.workload.name not in recipe_names():
         raise UsageError(
             f"the recipe {job.workload.name} is a file of yours, which is in no image",

@@ -5,6 +5,7 @@ import yaml
 from launches import two_ranks
 
 from cputune.emitters import Cluster, SecretKey, Toleration
+from cputune.options import Mounted
 from cputune.plan import Plan
 from cputune.verifier import verify
 
@@ -26,6 +27,13 @@ FULL = Cluster(
     secret_variables=(SecretKey(variable="WANDB_API_KEY", secret="wandb", key="key"),),
     ttl_seconds=0,
     user_id=2000,
+    mounts=(Mounted(path="/mnt/work"), Mounted(path="/squad", claim="squad", read_only=True)),
+    ephemeral_storage="10Gi",
+    read_only_root=True,
+    service_account="trainer",
+    priority_class="high",
+    gang=True,
+    queue="team",
 )
 NAMES = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
 

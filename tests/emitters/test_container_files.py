@@ -25,7 +25,8 @@ def named(files: tuple[EmittedFile, ...], name: str) -> str:
 
 def test_the_image_has_the_versions_that_were_measured() -> None:
     text = named(emit(one_socket().result, "pytorchjob"), "Dockerfile")
-    assert "https://download.pytorch.org/whl/cpu 'torch==2.13.0'\n" in text
+    assert "ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu\n" in text
+    assert "--index-url \"$TORCH_INDEX_URL\" 'torch==2.13.0'\n" in text
     assert "'transformers==5.23.0' 'accelerate==1.15.0' datasets\n" in text
     assert "libtcmalloc-minimal4" in text
     assert (
@@ -115,10 +116,13 @@ def test_the_steps_call_docker_and_kubectl(kind: str, tmp_path: Path) -> None:
         )
         return calls.read_text().splitlines()
 
-    build, push = step("build")
+    build, push, _ = step("build", "--build-arg", "PIP_INDEX_URL=https://mirror.example.com")
+    assert "--build-arg PIP_INDEX_URL=https://mirror.example.com" in build
     assert build.startswith(f"build --build-context launch={launch} --file {launch}/Dockerfile")
     assert push.strip() == "push r/i:1"
     assert step("submit")[-1].strip() == f"apply --filename {launch}/{kind}.yaml"
+    (launch / "image.digest").write_text(f"r/i@sha256:{'0' * 64}\n")
+    assert step("submit")[-1].strip() == "apply --filename -"
     assert step("delete") == [f"--namespace team delete --ignore-not-found {kind} bert "]
     assert any("cp team/bert-fetch:/data/out" in call for call in step("fetch"))
     with pytest.raises(subprocess.CalledProcessError):

@@ -75,7 +75,10 @@ HOSTILE = (
 SHELL_FORMATS = tuple(name for name, one in FORMATS.items() if one.script)
 KUBERNETES_FORMATS = tuple(name for name, one in FORMATS.items() if not one.script)
 NO_LAUNCH = frozenset(
-    ("train.py", "place.py", "recipe.json", "hosts.openmpi", "Dockerfile.dockerignore")
+    (
+        *("train.py", "place.py", "recipe.json", "hosts.openmpi", "Dockerfile.dockerignore"),
+        *("constraints.txt", "kustomization.yaml", "kustomizeconfig.yaml"),
+    )
 )
 """Files that lie beside a launch and say nothing of its plan."""
 VERSION_TEXTS = {

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import yaml
-from emit_machines import one_socket
+from emit_machines import one_socket, script_workload
 
 from cputune.emitters import Cluster, SecretKey, Toleration, emit
 from cputune.errors import UsageError
+from cputune.options import Mounted
 
 GIVEN = Cluster(
     labels=(("team", "nlp"),),
@@ -102,6 +103,90 @@ def test_a_volume_of_several_nodes_says_what_its_class_must_offer() -> None:
     assert not any("ReadWriteMany" in note for note in one[0].notes)
 
 
+ASKED = Cluster(
+    mounts=(Mounted(path="/mnt/work"), Mounted(path="/squad", claim="squad", read_only=True)),
+    ephemeral_storage="10Gi",
+    read_only_root=True,
+    service_account="trainer",
+    priority_class="high",
+    gang=True,
+    queue="team",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_platform_asks_for(kind: str) -> None:
+    document = job(kind, ASKED)
+    spec = pod(document)["spec"]
+    assert document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert spec["serviceAccountName"] == "trainer"
+    container = spec["containers"][0]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    places = {
+        mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]
+    }
+    assert places == {"/mnt/work": False, "/squad": True, "/dev/shm": False, "/tmp": False}
+    assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
+    assert variables(document)["HF_HOME"]["value"] == "/mnt/work/huggingface"
+    resources = (
+        document["spec"].get("trainer", {}).get("resourcesPerNode") or container["resources"]
+    )
+    assert resources["requests"]["ephemeral-storage"] == "10Gi"
+    if kind == "pytorchjob":
+        assert spec["priorityClassName"] == "high"
+        policy = document["spec"]["runPolicy"]["schedulingPolicy"]
+        assert policy == {"minAvailable": 1, "priorityClass": "high"}
+    else:
+        note = emit(one_socket().result, kind, cluster=ASKED)[0].notes
+        assert any("cannot say a priority class, gangs of its pods" in said for said in note)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("typed", "mount", "place"),
+    [
+        ("/tmp/out", "/data", "/data/out"),
+        ("out/run 1", "/data", "/data/out/run 1"),
+        ("../out", "/data", "/data/out"),
+        ("/data/out", "/data", "/data/out"),
+        ("/mnt/work/x", "/mnt/work", "/mnt/work/x"),
+        ("/mnt/workshop", "/mnt/work", "/mnt/work/workshop"),
+    ],
+)
+def test_the_output_outlives_the_pod(kind: str, typed: str, mount: str, place: str) -> None:
+    cluster = Cluster(mounts=(Mounted(path=mount),))
+    for words in (("--output_dir", typed), (f"--output-dir={typed}",)):
+        files = emit(one_socket().result, kind, cluster=cluster, workload=script_workload(*words))
+        assert place in files[0].text.replace("--output-dir=", "")
+        moved = [note for note in files[0].notes if "would die with the pod" in note]
+        assert len(moved) == (place != typed)
+
+
+def test_data_that_no_volume_holds_is_said() -> None:
+    words = ("--train_file", "/home/me/x.json", "--validation_file", "/squad/v.json")
+    note = emit(one_socket().result, "pytorchjob", cluster=ASKED, workload=script_workload(*words))[
+        0
+    ].notes
+    assert [said for said in note if "on no volume" in said] == [
+        said for said in note if said.startswith("--train_file /home/me/x.json is on no volume")
+    ]
+    assert any("--train_file /home" in said for said in note)
+
+
+def test_kustomize_is_told_where_names_are_used() -> None:
+    files = {file.name: file.text for file in emit(one_socket().result, "pytorchjob")}
+    config = yaml.safe_load(files["kustomizeconfig.yaml"])
+    document = yaml.safe_load(files["pytorchjob.yaml"])
+    (claim,) = (one for one in config["nameReference"] if one["kind"] == "PersistentVolumeClaim")
+    found = [document]
+    for step in claim["fieldSpecs"][0]["path"].split("/"):
+        lists = [one if isinstance(one, list) else [one] for one in found]
+        found = [item[step] for one in lists for item in one if step in item]
+    assert found == [yaml.safe_load(files["pvc.yaml"])["metadata"]["name"]]
+    listed = yaml.safe_load(files["kustomization.yaml"])
+    assert {*listed["resources"], *listed["configurations"]} <= set(files)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "fields",
@@ -116,6 +201,13 @@ def test_a_volume_of_several_nodes_says_what_its_class_must_offer() -> None:
         {"secret_variables": (SecretKey(variable="A B", secret="s", key="k"),)},
         {"secret_variables": (SecretKey(variable="A", secret="$(s)", key="k"),)},
         {"secret_variables": (SecretKey(variable="A", secret="s", key="k/l"),)},
+        {"mounts": (Mounted(path="/workspace/x"),)},
+        {"mounts": (Mounted(path="/a b"),)},
+        {"mounts": (Mounted(path="/a"), Mounted(path="/b"))},
+        {"mounts": (Mounted(path="/a", claim="A B"),)},
+        {"queue": "a/b"},
+        {"priority_class": "A"},
+        {"ephemeral_storage": "10 GB"},
         {"user_id": 0},
         {"user_id": -1},
     ],

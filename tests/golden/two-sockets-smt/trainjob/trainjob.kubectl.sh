@@ -34,14 +34,25 @@ if [[ $image == *"<"* ]]; then
 fi
 case ${1:-} in
   build)
-    # "launch" is the directory of these files, whatever else the image is built from.
-    docker build --build-context launch="$here" --file "$here/Dockerfile" --tag "$image" "$here"
+    # "launch" is the directory of these files, whatever else the image is built from. Further
+    # words are docker's: --build-arg TORCH_INDEX_URL=https://mirror.example.com/cpu
+    docker build --build-context launch="$here" --file "$here/Dockerfile" --tag "$image" \
+      "${@:2}" "$here"
     docker push "$image"
+    # A tag may move; submit takes the digest that the registry has given.
+    docker image inspect --format '{{join .RepoDigests "\n"}}' "$image" |
+      { grep -F "${image%:*}@sha256:" || true; } | head -n 1 >"$here/image.digest"
     ;;
   submit)
     kubectl --namespace "$namespace" get pvc "$claim" >/dev/null 2>&1 ||
       kubectl apply --filename "$here/pvc.yaml"
-    kubectl apply --filename "$here/trainjob.yaml"
+    pinned=$(cat -- "$here/image.digest" 2>/dev/null || true)
+    if [[ -n $pinned ]]; then
+      document=$(<"$here/trainjob.yaml")
+      kubectl apply --filename - <<<"${document//\"$image\"/\"$pinned\"}"
+    else
+      kubectl apply --filename "$here/trainjob.yaml"
+    fi
     ;;
   watch)
     kubectl --namespace "$namespace" get trainjob "$job"
