@@ -9,6 +9,7 @@ from pathlib import Path
 from checks_page import checks_page
 from drawings import DRAWINGS
 from knobs_page import knobs_page
+from known_threads import page as threads_page
 from manual import man_page
 from terminal import PICTURES
 
@@ -39,6 +40,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "cputune.1": man_page,
     "knobs.md": knobs_page,
+    "threads.md": threads_page,
     "recipe.schema.json": lambda: json.dumps(recipe_schema(), indent=2) + "\n",
     **DRAWINGS,
     **PICTURES,

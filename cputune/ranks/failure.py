@@ -55,8 +55,10 @@ def failure(
         return OutOfMemory(f"a rank was killed for memory{after} (SIGKILL)", details=tail)
     if tail and _NO_MEMORY.search(tail):
         return OutOfMemory(f"a rank could not have memory{after}", details=tail)
-    if status < 0:
-        return Crashed(f"a rank died{after} of {signal_name(-status)}", details=tail)
+    if status < 0 or status - 128 in _SIGNALS:
+        number = status - 128 if status > 0 else -status
+        why = _SIGNALS.get(number, "")
+        return Crashed(f"a rank died{after} of {signal_name(number)}{why}", details=tail)
     words = last_words(tail or "")
     raised = _raised(words, after, script)
     if raised is not None:
@@ -64,6 +66,13 @@ def failure(
     ended = f"{script} ended{after} with exit status {status}"
     return Crashed(f"{ended}: {words['text']}" if words["text"] else ended, details=tail)
 
+
+_SIGNALS = {
+    int(signal.SIGILL): ": an instruction that this processor does not have (a wheel for another "
+    "one, or a virtual machine that hides it); cputune doctor --deep tells which",
+    int(signal.SIGBUS): ": /dev/shm is full or too small, or a file that it had mapped was cut",
+}
+"""What signals mean that a shell hands on as 128 and their number."""
 
 _EXCEPTION = re.compile(
     r"(?:\[rank\d+\]:\s*)?(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt))(?::(?: (.*))?)?"
@@ -105,7 +114,8 @@ def _raised(
     if kind == "MemoryError" or _NO_MEMORY.search(text):
         return OutOfMemory, f"a rank could not have memory{after}: {line or kind}", False
     for pattern, why, hopeless in _CAUSES:
-        if pattern.search(text):
+        if found := pattern.search(text):
+            why = why.format(*found.groups())
             return Crashed, f"{script} {why} ({f'{kind}: ' if kind else ''}{line})", hopeless
     if not kind:
         return None
@@ -119,6 +129,30 @@ def _raised(
 
 
 _CAUSES = (
+    (
+        re.compile(r"(\S*): cannot allocate memory in static TLS block"),
+        "loaded a library too late, when no room was left for its thread variables: "
+        "export LD_PRELOAD={0}",
+        False,
+    ),
+    (
+        re.compile(r"(?i)address already in use|EADDRINUSE"),
+        "found its port taken: another job has the port, end it or choose another MASTER_PORT",
+        False,
+    ),
+    (
+        re.compile(
+            r"DataLoader worker .* killed by signal: Bus error|unable to (?:open|mmap) shared"
+        ),
+        "lost a loader worker: /dev/shm is too small (docker run --shm-size=2g, or "
+        "--dataloader_num_workers 0)",
+        False,
+    ),
+    (
+        re.compile(r"Thread creation failed|pthread_create failed|can't start new thread"),
+        "may start no more threads: fewer of them, or raise ulimit -u and the container's pids",
+        False,
+    ),
     (
         re.compile(r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)"),
         "asks for a GPU's precision: give it --use_cpu (use_cpu=True in code) and this launch "

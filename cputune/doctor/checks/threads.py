@@ -23,6 +23,9 @@ from cputune.doctor.variables import (
 )
 from cputune.facts import HostFacts
 
+MANY_CORES = 8
+"""From so many on what threads wait for each other can exceed what a tiny model computes."""
+
 
 @check("threads-one", Severity.WARNING)
 def threads_one(facts: HostFacts) -> Iterator[Finding]:
@@ -33,9 +36,9 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
     Cause: torchrun sets OMP_NUM_THREADS=1 in every rank when it starts more than one
     and the variable is unset (torch/distributed/run.py).
 
-    Remedy: Set OMP_NUM_THREADS to the number of cores that each rank has.
+    Remedy: Set OMP_NUM_THREADS to the cores that each rank has; cputune tune measures fewer.
 
-    Source: pytorch/pytorch#22260, dmlc/dgl#2812
+    Source: pytorch/pytorch#22260, dmlc/dgl#2812, pytorch/pytorch#42094, pytorch/pytorch#93247
     """
     ranks = local_ranks(facts) or 1
     cores = len(usable_cores(facts)) // ranks
@@ -59,7 +62,8 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
         yield threads_one.finding(
             "OMP_NUM_THREADS is unset: python train.py will use every allowed core "
             f"({cores} that are usable), torchrun with several ranks 1 thread each; "
-            + _per_rank(facts),
+            + _per_rank(facts)
+            + ("; a tiny model is faster with fewer" if cores >= MANY_CORES else ""),
             severity=Severity.ADVICE,
             title="OMP_NUM_THREADS is left to the launcher",
             command=fits,
