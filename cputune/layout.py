@@ -193,7 +193,7 @@ def guide_plan(facts: HostFacts, workload: Workload | None = None, *, nodes: int
     ask = Ask(workload=workload)
     batch = None if workload is None else workload.global_batch_size
     advice = advise(facts, batch=batch, nodes=nodes)
-    ccl = advice.ranks > 1 and advice.threads > 1 and _lives(BACKEND, "ccl", facts, ask)
+    ccl = advice.ranks > 1 and _lives(BACKEND, "ccl", facts, ask)  # several have two cores each
     return make_plan(
         tuple(core for cores in advice.cores for core in cores),
         advice.ranks,

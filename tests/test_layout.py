@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from machines import AMX, AVX512, IPEX_ERA, machine
 
 from cputune.cores import nodes_spanned, paid_cores, placements, usable_cores
-from cputune.facts import Core, Launcher
+from cputune.facts import Core, HostFacts, Launcher
 from cputune.knobs.precision import native_precisions
 from cputune.layout import (
+    advise,
     baseline_plan,
     default_threads,
+    fast_cores,
     guide_plan,
     make_plan,
     rank_counts,
@@ -23,6 +25,7 @@ from cputune.layout import (
     why_not_ranks,
 )
 from cputune.placing import rank_slices
+from cputune.workload import Workload
 
 
 class TestUsableCores:
@@ -235,6 +238,73 @@ class TestCounts:
             Core(cpus=(i,), socket=0, numa_node=0, max_khz=5 if i < fast else 3) for i in range(12)
         )
         assert fast in thread_counts(cores)
+
+
+def of_speeds(*khz: int, hybrid: bool) -> HostFacts:
+    facts = machine(cores_per_socket=len(khz))
+    cores = zip(facts.topology.cores, khz, strict=True)
+    fast = tuple(replace(core, max_khz=of) for core, of in cores)
+    return replace(facts, topology=replace(facts.topology, cores=fast, hybrid=hybrid))
+
+
+class TestAdvice:
+    @pytest.mark.parametrize(
+        ("shape", "asked", "ranks", "threads", "workers", "why"),
+        [
+            ({"cores_per_socket": 8}, {}, 1, 8, 0, "one rank"),
+            ({"sockets": 2}, {}, 2, 8, 0, "a rank for each of 2 sockets"),
+            # Two cores of a socket make a rank, one does not: then nodes count, of two cores too.
+            ({"sockets": 2, "cores_per_socket": 2, "nodes_per_socket": 2}, {}, 2, 2, 0,
+             "a rank for each of 2 sockets"),
+            ({"sockets": 8, "cores_per_socket": 1}, {}, 1, 8, 0, "one rank"),
+            # What the batch allows, which all machines share.
+            ({"sockets": 2}, {"batch": 2}, 2, 8, 0, "a rank for each of 2 sockets"),
+            ({"sockets": 2}, {"batch": 2, "nodes": 2}, 1, 16, 0,
+             "a global batch of 2 is divided by 1 on each of 2 machines"),
+            ({"sockets": 4}, {"batch": 6}, 2, 16, 0,
+             "a global batch of 6 is divided by 2 on each of 1 machines"),
+            # Ranks that are settled, more than there are cores among them.
+            ({"cores_per_socket": 2}, {"ranks": 2}, 2, 1, 0, "2 ranks, as they are started"),
+            ({"cores_per_socket": 2}, {"ranks": 3}, 3, 1, 0, "3 ranks, as they are started"),
+            # Workers that leave a core; else one, where there are two.
+            ({"cores_per_socket": 4}, {"ccl_workers": 3}, 1, 1, 3, "one rank"),
+            ({"cores_per_socket": 4}, {"ccl_workers": 4}, 1, 3, 1, "one rank"),
+            ({"cores_per_socket": 1}, {"ccl_workers": 1}, 1, 1, 0, "one rank"),
+            ({"cores_per_socket": 2, "allowed": ()}, {}, 1, 1, 0, "one rank"),
+        ],
+    )  # fmt: skip
+    def test_of_ranks_threads_and_workers(
+        self,
+        shape: dict[str, Any],
+        asked: dict[str, int],
+        ranks: int,
+        threads: int,
+        workers: int,
+        why: str,
+    ) -> None:
+        found = advise(machine(**shape), **asked)
+        assert (found.ranks, found.threads, found.ccl_workers) == (ranks, threads, workers)
+        assert found.why == why
+
+    def test_threads_have_the_first_cpu_of_each_core_behind_the_workers(self) -> None:
+        facts = machine(sockets=2, cores_per_socket=3, threads_per_core=2)
+        assert advise(facts, ccl_workers=1).cpus == (1, 2, 4, 5)
+        assert advise(machine(cores_per_socket=2), ranks=2).cpus == (0, 1)
+        assert advise(machine(cores_per_socket=2), ranks=3).cpus == (0, 0, 0)
+
+    def test_slow_cores_of_a_hybrid_machine_stay_out(self) -> None:
+        found = advise(of_speeds(10, 10, 9, 6, hybrid=True))
+        assert (found.threads, found.why) == (2, "one rank on the 2 fast ones of 4 cores")
+        assert advise(of_speeds(10, 10, hybrid=True)).why == "one rank"
+        # One that turbo favours is not of another kind.
+        assert advise(of_speeds(10, 8, hybrid=False)).threads == 2
+        assert fast_cores(()) == ()
+
+    def test_the_guides_plan_follows_it(self) -> None:
+        two = Workload.script(["train.py"], global_batch_size=2)
+        facts = machine(sockets=2)
+        assert guide_plan(facts, two).processes_per_node == 2
+        assert guide_plan(facts, two, nodes=2).processes_per_node == 1
 
 
 class TestPlans:

@@ -87,3 +87,20 @@ def test_ranks_astride_sockets_only_where_no_even_cut_has_room(tmp_path: Path) -
 def test_cores_with_siblings(ranks: int, threads: int, workers: int, shares: object) -> None:
     cores = [SeenCore((0, 1), 0, 0), SeenCore((2, 3), 0, 0)]
     assert pod_shares(cores, ranks, threads, workers) == shares
+
+
+def test_where_one_core_has_too_few_cpus_the_next_gives_one() -> None:
+    cores = [SeenCore(cpus, 0, 0) for cpus in ((0,), (1, 2), (3, 4))]
+    assert pod_shares(cores, 2, 2, 0) == [([0, 1, 2], []), ([3, 4], [])]
+    assert pod_shares(cores, 0, 2, 0) is None
+
+
+def test_cores_are_in_the_order_of_their_first_cpus(tmp_path: Path) -> None:
+    for cpu, together in enumerate(("0,3", "1-2", "1-2", "0,3")):
+        topology = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "core_cpus_list").write_text(together + "\n")
+    assert seen_cores((3, 1, 2, 0), str(tmp_path)) == [
+        SeenCore((0, 3), 0, 0),
+        SeenCore((1, 2), 0, 0),
+    ]
