@@ -56,7 +56,7 @@ def test_the_page_is_run_as_a_notebook(tmp_path: Path) -> None:
     nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
-    smaller = EXAMPLE.replace("budget=20", "budget=3, share_machine=True")
+    smaller = EXAMPLE.replace("budget=20", "budget=2, max_time_seconds=100, share_machine=True")
     calls = re.findall(r"^\| `(result\.plot_\w+\(\))` \|", PAGE, re.M)
     (frame,) = (p for p in SAMPLES if "to_frame" in p)
     rest = ('result.report("page.html")', "cputune.show(result)", 'result.save("cputune.json")')

@@ -189,13 +189,15 @@ def _batch(workload: Workload) -> str:
 
 
 def _notes(a: Result, b: Result) -> Iterator[str]:
-    there, here = (
-        {"kernel": one.kernel, "microcode": one.microcode, **one.versions} for one in (a, b)
-    )
+    below = (("kernel", a.kernel, b.kernel), ("microcode", a.microcode, b.microcode))
+    names = sorted({*a.versions, *b.versions})
     changed = [
-        f"{name} {there.get(name) or 'none'} → {here.get(name) or 'none'}"
-        for name in sorted({*there, *here})
-        if there.get(name) != here.get(name)
+        f"{name} {there} → {here}"
+        for name, there, here in (
+            *(row for row in below if None not in row),
+            *((name, *(one.versions.get(name, "none") for one in (a, b))) for name in names),
+        )
+        if there != here
     ]
     if changed:
         yield "other versions: " + ", ".join(changed)
@@ -364,7 +366,8 @@ def _speed(side: Measured) -> tuple[str, str]:
 def _ratio(one: Compared, ratio: SpeedRatio | None) -> tuple[str, str]:
     if one.refused is not None or ratio is None:
         return "–", "not compared"
-    return f"{ratio.ratio:.2f}", f"{ratio.low:.2f}–{ratio.high:.2f}, {ratio.verdict}"
+    said = "no difference" if ratio.verdict == NO_DIFFERENCE else ratio.verdict
+    return f"{ratio.ratio:.2f}", f"{ratio.low:.2f}–{ratio.high:.2f}, {said}"
 
 
 _COLUMNS = (

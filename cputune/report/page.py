@@ -133,8 +133,10 @@ TITLES = {
     "changes": "What to change",
     "time": "Where the time of a step goes",
     "before": "Where the time of today's steps goes",
+    "after": "Where the time of the best plan's steps goes",
     "cores": "The cores of the machine",
     "not_tried": "What was not tried",
+    "launch": "The launch",
     "plans": "Every plan that was tried",
     "steps": "Steps side by side",
     "doctor": "What the doctor found",
@@ -188,6 +190,8 @@ def story(result: Result, file: str) -> dict[str, Any]:
 def _missing(result: Result, said: Summary, told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(part, why it has nothing to show)."""
     profiled = {side["kind"] for side in told["times"]["sides"]}
+    if said.nothing_to_change:
+        yield "launch", "the one that you have"
     if result.disturbed:
         yield "changes", "not known: others disturbed the machine"
     elif said.nothing_to_change:
@@ -196,6 +200,8 @@ def _missing(result: Result, said: Summary, told: Mapping[str, Any]) -> Iterator
         yield "time", "no steps were profiled"
     elif "today" not in profiled:
         yield "before", "no knob was varied whose worth follows from it, so nobody looked"
+    elif "best" not in profiled and not said.nothing_to_change:
+        yield "after", "the study ended before it, or others disturbed the machine"
     if not told["machine"]["cores"]:
         yield "cores", "the result does not say which cores the machine has"
     if not told["would_pay"] and not told["left_out"]:
@@ -207,7 +213,7 @@ def _missing(result: Result, said: Summary, told: Mapping[str, Any]) -> Iterator
     elif not told["lines"] and not told["failed"]:
         yield "steps", "the result does not hold the steps of its confirmation"
     if result.findings is None:
-        yield "doctor", "it was made without asking; `cputune doctor` asks now"
+        yield "doctor", "it was made without asking; cputune doctor asks now"
     elif not result.findings:
         yield "doctor", "nothing was wrong when the study began"
 
@@ -471,6 +477,7 @@ def _plans(result: Result) -> Iterator[Bar]:
             "number": trial.number,
             "plan": trial.plan.describe(),
             "marks": marks,
+            "kind": _kind(trial.plan, result),
             "bar": None if rate is None else _bar(rate, most),
             "at_most": None if at_most is None else figure(at_most),
             "confirmed": trial.plan in confirmed,
@@ -527,10 +534,10 @@ def _line(
 
 
 def _kind(plan: Plan, result: Result) -> str:
-    """Which colour a plan has, wherever it is drawn."""
-    if plan == result.best.plan:
-        return "best"
-    return "today" if plan == result.baseline.plan else "other"
+    """Which colour a plan has, wherever it is drawn: today's launch its own, best or not."""
+    if plan == result.baseline.plan:
+        return "today"
+    return "best" if plan == result.best.plan else "other"
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:

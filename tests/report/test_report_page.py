@@ -85,7 +85,7 @@ def test_every_study_gives_a_plain_page(case: Callable[[], Result]) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 1e30])
 def test_numbers_that_no_machine_has_are_drawn_all_the_same(number: float) -> None:
-    assert Read(page(all_numbers(number))).tags.count("section") > 5
+    assert Read(page(all_numbers(number))).tags.count("section") > 3
 
 
 def test_a_study_without_a_trial_says_so() -> None:
@@ -145,6 +145,7 @@ def test_where_nobody_looked_at_today_the_page_says_why() -> None:
     told = story(replace(result, workload=job), "cputune.json")
     assert [side["kind"] for side in told["times"]["sides"]] == ["best"]
     assert "no knob was varied" in told["missing"]["before"]
+    assert "the study ended" in story(replace(result, profile=None), "")["missing"]["after"]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -154,6 +155,7 @@ def test_every_part_is_a_picture_of_its_own(case: Callable[[], Result], part: st
     words = Read(shown).words.strip()
     assert words
     assert "<script" not in shown
+    assert "&amp; {" not in shown
     assert "body {" not in shown
 
 
@@ -251,6 +253,7 @@ def test_where_nothing_is_to_be_changed_there_is_one_bar() -> None:
     text = page(one_trial())
     assert text.count('class="row big"') == 1
     assert "What to change, and" not in text
+    assert 'class="fill best"' not in text
     assert "nothing: keep the launch that you have" in text
 
 
