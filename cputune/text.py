@@ -16,6 +16,21 @@ def visible(text: str) -> str:
     )
 
 
+_ASCII = dict(zip("×–…→✓✗±·", ("x", "-", "...", "->", "+", "x", "+-", "."), strict=True))
+
+
+def spelled(error: UnicodeError) -> tuple[str, int]:
+    r"""What stands for signs that a stream has not: ``x`` for ``×``; else escapes (``\u05d0``).
+
+    An error handler of ``codecs``. Raises what is no error of encoding.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    plain = (_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in missing)
+    return "".join(plain), error.end
+
+
 def figure(value: float, digits: int = 3) -> str:
     """So many significant digits, whole ones all: ``22.5``, ``0.0013``, ``15300``."""
     return f"{value:.0f}" if value >= 10**digits - 0.5 else f"{value:.{digits}g}"

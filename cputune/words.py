@@ -32,18 +32,18 @@ TERMS = {
 """What people ask about first, and the answer."""
 
 
-def glossary() -> str:
-    """``cputune --help terms``."""
+def glossary(width: int = 80) -> str:
+    """``cputune --help terms``, in so many columns."""
     lines = ["The words of cputune:", ""]
     for term, meaning in TERMS.items():
-        lines += [term, *_wrapped(meaning), ""]
+        lines += [term, *_wrapped(meaning, width), ""]
     return "\n".join(lines)
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(text: str, width: int) -> list[str]:
     import textwrap
 
-    return textwrap.wrap(text, 76, initial_indent="    ", subsequent_indent="    ")
+    return textwrap.wrap(text, width - 4, initial_indent="    ", subsequent_indent="    ")
 
 
 class Interval(Protocol):

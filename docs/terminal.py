@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cputune.cli import cli
-from cputune.cli.output import set_color
+from cputune.cli.output import set_color, set_verbosity
 from cputune.host import RecordedHost
 
 FOLDER = Path(__file__).parent / "terminal"
@@ -51,6 +51,7 @@ def printed(command: str, width: int, *, color: bool) -> str:
     with tempfile.TemporaryDirectory() as folder:
         simulated_machine(Path(folder))
         words = ["--color", "always" if color else "never", *COMMANDS[command], "--root", folder]
+        set_verbosity(0)
         environment = {"COLUMNS": str(width), "TERM": "xterm-256color", "CPUTUNE_CONFIG": "none"}
         try:
             done = CliRunner(env=environment).invoke(cli, words)

@@ -17,6 +17,7 @@ import click
 
 from cputune.cli.output import (
     OutputError,
+    console,
     drop_output,
     guard_streams,
     print_traceback,
@@ -144,7 +145,7 @@ def _print_terms(ctx: click.Context, parameter: click.Parameter, asked: bool) ->
     if asked and not ctx.resilient_parsing:
         from cputune.words import glossary
 
-        click.echo(glossary(), nl=False)
+        click.echo(glossary(min(80, console().width)), nl=False)
         ctx.exit()
 
 

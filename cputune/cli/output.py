@@ -6,6 +6,7 @@ not worth the end of a study: where stderr is lost, it is silent.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import io
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from cputune.errors import CannotError, CputuneError
-from cputune.text import visible
+from cputune.text import spelled, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -257,10 +258,11 @@ class _Aside(io.TextIOWrapper):
 def guard_streams() -> None:
     """Put guards before stdout and stderr, where they are the process's own.
 
-    Characters that a stream cannot encode appear as escapes. Descriptors 0 to 2 that are
+    Characters that a stream cannot encode are spelled with others. Descriptors 0 to 2 that are
     closed are opened on /dev/null, or the next file that is opened would be the stdout
     of every child.
     """
+    codecs.register_error(spelled.__name__, spelled)
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _occupy_closed_descriptors()
     if sys.stdout is sys.__stdout__:
@@ -295,7 +297,7 @@ def _wrapped(stream: TextIO | None, guard: type[io.TextIOWrapper], number: int) 
         raw, encoding = os.fdopen(number, "wb", closefd=False), "utf-8"
     else:
         raw, encoding = stream.buffer, stream.encoding
-    return guard(raw, encoding=encoding, errors="backslashreplace", line_buffering=number == 2)
+    return guard(raw, encoding=encoding, errors=spelled.__name__, line_buffering=number == 2)
 
 
 def _lost(error: OSError) -> OutputError:

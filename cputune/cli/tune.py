@@ -355,8 +355,11 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
 
 def _print_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> None:
     """The plans that would be tried, what was left out and why, the first command, the time."""
+    from rich.text import Text
+
     from cputune.report.progress import time_lines
     from cputune.report.tuning import space_lines
+    from cputune.report.writing import print_hanging
 
     words = _first_command(space)
     if as_json:
@@ -372,11 +375,11 @@ def _print_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> 
         return
     out = console()
     for line in space_lines(space):
-        out.print(visible(line))
+        print_hanging(out, Text(" " * 2 * line.startswith(" ")), Text(visible(line.strip())))
     out.print(f"first: {space.baseline.describe()}")
     out.print(f"  {words}", soft_wrap=True)  # what is wrapped cannot be pasted
     for line in time_lines(space, options.budget, options.max_time_seconds):
-        out.print(line)
+        print_hanging(out, Text(" " * 2 * line.startswith(" ")), Text(line.strip()))
 
 
 def _first_command(space: SearchSpace) -> str:

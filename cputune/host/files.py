@@ -97,7 +97,8 @@ def write_atomically(path: Path, text: str, *, force: bool = False, mode: int = 
         log.getChild("host").info("wrote %s", path)
     except OSError as error:
         raise CannotError(
-            f"cannot write {path}: {error.strerror or error}", hint="choose another place with -o"
+            f"cannot write {path}: {error.strerror or error}",
+            hint="choose another place, or make it writable",
         ) from error
     finally:
         if temporary is not None:

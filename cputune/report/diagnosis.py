@@ -124,6 +124,8 @@ def _print_machine(diagnosis: Diagnosis, console: Console, *, unfold: bool) -> N
     margin = max((len(label) for label, _ in rows), default=0) + 2
     for label, text in rows:
         print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
+    if console.is_dumb_terminal:
+        return
     console.print()
     for line in picture(
         diagnosis.facts.topology,

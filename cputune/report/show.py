@@ -283,7 +283,7 @@ def _print_places(shown: ResultToShow, console: Console) -> None:
     from rich.text import Text
 
     topology = shown.topology
-    if topology is None:
+    if topology is None or console.is_dumb_terminal:
         return
     console.print()
     for line in picture(

@@ -13,7 +13,7 @@ from cputune.text import visible
 from cputune.words import Verdict
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
     from rich.text import Text
 
@@ -36,17 +36,36 @@ class Rows:
         )
 
 
+NARROW = 60
+"""Columns of a terminal; with fewer a table of ours breaks words."""
+
+
 def rich_table(
     table: Rows, *, strong: Callable[[tuple[str, ...]], bool] = lambda row: False
 ) -> Table:
     """For a terminal, without lines; headings are bold, and rows that are ``strong``.
 
-    What does not fit is broken, never cut.
+    What does not fit is broken, never cut. On a narrow terminal, and where TERM=dumb asks for
+    plain text (screen readers), each row is a block of lines: heading and cell.
     """
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    class Shown(Table):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            if options.max_width >= NARROW and not console.is_dumb_terminal:
+                yield from super().__rich_console__(console, options)
+                return
+            for row in table.rows:
+                first, *rest = zip(table.headings, map(visible, row), strict=True)
+                yield Text(" ".join(first).strip(), "bold" if strong(row) else "")
+                for heading, cell in rest:
+                    if cell:
+                        text = Text(f"{heading}: {cell}" if heading else cell)
+                        yield Padding(text, (0, 0, 0, 2), expand=False)
+
+    shown = Shown(box=None, pad_edge=False, header_style="bold")
     for heading in table.headings:
         right = heading in table.right
         shown.add_column(heading, justify="right" if right else "left", overflow="fold")
