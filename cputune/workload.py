@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -20,7 +20,7 @@ from cputune.equivalence import Training
 from cputune.errors import RecipeError, UsageError
 from cputune.hidden import HIDDEN, hide_arguments, without_secrets
 from cputune.host import read_document
-from cputune.script import read_typed
+from cputune.script import named_values, read_typed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -214,11 +214,12 @@ class Workload:
         """The user's own training script: ``["run_qa.py", "--do_train", ...]``.
 
         Or whatever people type: ``python run_qa.py``, ``-m package.train``, ``accelerate
-        launch``, ``torchrun``, ``mpirun``, ``trl sft``; see ``cputune.script``. A token or
-        password among the words goes to a variable of this process (``--hub_token`` to
-        HUB_TOKEN), from which trials take it. Raises UsageError without a script.
+        launch``, ``torchrun``, ``mpirun``, ``trl sft``; see ``cputune.script``. What of the
+        words may be a secret (``cputune.hidden``) goes to a variable of this process
+        (``--hub_token`` to HUB_TOKEN), from which trials take it. Raises UsageError without
+        a script.
         """
-        words, found = hide_arguments(argv)
+        words, found = hidden_words(argv)
         os.environ.update(found)
         typed = read_typed(words)
         first = typed.argv[0]
@@ -286,9 +287,9 @@ class Workload:
 
     def hide(self, text: str, variables: Mapping[str, str]) -> str:
         """A text that a trial wrote, without the values of the secrets, its own and others."""
-        for name in self.secrets:
-            if variables.get(name):
-                text = text.replace(variables[name], HIDDEN)
+        values = {variables[name] for name in self.secrets if variables.get(name)}
+        for value in sorted(values, key=len, reverse=True):  # one may be a part of another
+            text = text.replace(value, HIDDEN)
         return without_secrets(text, variables)
 
     def argument(self, flag: str) -> str | None:
@@ -348,6 +349,27 @@ class Workload:
             return record_of(cls, document)
         except ValueError as error:
             raise RecipeError(f"not a workload: {error}") from error
+
+
+def left_out(names: Iterable[str]) -> str:
+    """What is said of values that are not written down."""
+    return (
+        f"Left out, since nothing says that it is no secret: the value of {', '.join(names)}. The "
+        "launch reads it from the environment, where it must be set."
+    )
+
+
+def hidden_words(typed: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """A typed command without what of it may be a secret, and those values by variable.
+
+    Raises UsageError where there is no script in it.
+    """
+    argv = read_typed(tuple(typed)).argv
+    arguments = argv[2 if argv[0] == "-m" else 1 :]
+    own = len(typed) - len(arguments)
+    if tuple(typed[own:]) != tuple(arguments):  # a launcher that changes them
+        own = 1
+    return hide_arguments(typed, own=own, choices=named_values(argv))
 
 
 def recipes_dir() -> Path:

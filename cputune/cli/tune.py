@@ -34,12 +34,12 @@ from cputune.cli.settings import (
 )
 from cputune.documents import plain
 from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
-from cputune.hidden import hide_arguments, without_password
+from cputune.hidden import without_password
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
 from cputune.script import read_typed, require_trainable
 from cputune.text import visible
-from cputune.workload import DEFAULT_RECIPE, Workload
+from cputune.workload import DEFAULT_RECIPE, Workload, hidden_words, left_out
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
@@ -212,6 +212,8 @@ def _job_of(
             script, global_batch_size=global_batch_size, batch_per_rank=batch_per_rank
         )
         require_trainable(own.argv)
+        if own.secrets:
+            tell(f"note: {left_out(own.secrets)}")
         return own
     job = Workload.from_recipe(recipe or DEFAULT_RECIPE, batch_per_rank=batch_per_rank)
     if global_batch_size is not None:
@@ -406,7 +408,7 @@ def _again(ctx: click.Context, job: Workload, script: Sequence[str]) -> str:
     above = [] if ctx.parent is None else _typed(ctx.parent)
     words = ["cputune", *above, "tune", "--resume", *_typed(ctx)]
     command = shlex.join(words)
-    return f"{command} -- {for_shell(job, hide_arguments(script)[0])}" if script else command
+    return f"{command} -- {for_shell(job, hidden_words(script)[0])}" if script else command
 
 
 def _typed(ctx: click.Context) -> list[str]:

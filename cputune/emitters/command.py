@@ -36,7 +36,7 @@ from cputune.plan import Plan
 from cputune.result import Result
 from cputune.stack import Versions, backend_flags, ipex_use, why_too_few_ccl_workers
 from cputune.stack.tables import parse
-from cputune.workload import Workload
+from cputune.workload import Workload, left_out
 
 RANK_SCRIPT = "rank.py"
 TRAIN_SCRIPT, RECIPE_FILE, CARRY_SCRIPT = "train.py", "recipe.json", "carry.py"
@@ -171,8 +171,7 @@ def _secret_notes(workload: Workload) -> tuple[str, ...]:
     """What must be set where the job is launched."""
     if not workload.secrets:
         return ()
-    names = ", ".join(workload.secrets)
-    return (f"A secret was left out: the launch reads it from {names}, which must be set there.",)
+    return (left_out(workload.secrets),)
 
 
 def promised_words(workload: Workload, command: tuple[Word, ...]) -> list[str | None]:

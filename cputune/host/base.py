@@ -161,10 +161,6 @@ class Host:
         """The version of the interpreter that trains."""
         return None
 
-    def trouble(self) -> str | None:
-        """What is wrong with the source itself, if anything (a damaged recording)."""
-        return None
-
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
         """EAX, EBX, ECX, EDX of the CPUID instruction; None where it cannot be asked."""
         return None

@@ -8,27 +8,96 @@ import posixpath
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from cputune import cpulist
-from cputune.documents import parse
+from cputune.documents import parse, record_of
 from cputune.errors import HostError
 from cputune.host.base import (
     Command,
     Completed,
     Distribution,
     Host,
-    Place,
     Process,
-    Stray,
     Surroundings,
 )
 from cputune.host.files import read_file
 from cputune.host.metadata import normal_name
 
 RECORD_FILE = "record.json"
-RECORD_SCHEMA = "cputune.record/1"
+RECORD_SCHEMA: Literal["cputune.record/1"] = "cputune.record/1"
 _MOST_PROCESSES = 4096
+
+
+Number = Annotated[int, Meta(ge=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    returncode: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launcher:
+    path: str | None = None
+    error: int | None = None
+    answer: _Answer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Package:
+    name: str
+    version: str | None = None
+    location: str | None = None
+    requires: tuple[str, ...] = ()
+    installer: str | None = None
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    """A process. No machine has a million CPUs to share."""
+
+    pid: Number
+    name: str = ""
+    cpus: str = ""
+    cpu_share: Annotated[float, Meta(ge=0, lt=1e6)] | None = None
+
+    def __post_init__(self) -> None:
+        cpulist.parse(self.cpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """``record.json``; a key that is not here, or a value of another type, is refused."""
+
+    schema: Literal["cputune.record/1"] = RECORD_SCHEMA
+    python: str | None = None
+    affinity: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[_Package, ...] | Mapping[str, str | None] = ()
+    launchers: Mapping[str, _Launcher] = field(default_factory=dict)
+    limits: Mapping[str, int | None] = field(default_factory=dict)
+    cpu_info: Mapping[str, str | int | float | tuple[str | int, ...] | None] = field(
+        default_factory=dict
+    )
+    processes: tuple[_Running, ...] | None = None
+    disk_bytes: Mapping[str, Number | None] = field(default_factory=dict)
+    disk_free_bytes: Mapping[str, Number | None] = field(default_factory=dict)
+    cpuid: Mapping[str, tuple[int, int, int, int] | None] = field(default_factory=dict)
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    directories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    real_paths: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, bool] = field(default_factory=dict)
+    surroundings: Surroundings = field(default_factory=Surroundings)
+
+    def __post_init__(self) -> None:
+        cpulist.parse(self.affinity or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +130,7 @@ class RecordedHost(Host):
     """
 
     root: str | os.PathLike[str]
-    _record: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _record: _Record = field(init=False, repr=False, compare=False)
     _tree: Tree = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,41 +142,35 @@ class RecordedHost(Host):
             )
         object.__setattr__(self, "_tree", Tree(base))  # as a frozen record sets its fields
         try:
-            record = parse(read_file(os.path.join(base, RECORD_FILE)))
+            document = parse(read_file(os.path.join(base, RECORD_FILE)))
+            object.__setattr__(self, "_record", record_of(_Record, document))
         except FileNotFoundError:
-            return
+            object.__setattr__(self, "_record", _Record())
         except (OSError, ValueError) as error:
-            self._record["trouble"] = f"{RECORD_FILE} cannot be read: {error}"
-            return
-        if not isinstance(record, dict):
-            self._record["trouble"] = f"{RECORD_FILE} holds no JSON object"
-        elif record.get("schema", RECORD_SCHEMA) != RECORD_SCHEMA:
-            self._record["trouble"] = f"{RECORD_FILE} has the unknown schema {record['schema']!r}"
-        else:
-            self._record.update(record)
-
-    def trouble(self) -> str | None:
-        told = self._record.get("trouble")
-        return told if isinstance(told, str) else None
+            raise HostError(
+                f"{RECORD_FILE} of the recorded machine {os.fspath(self.root)!r} cannot be read: "
+                f"{error}",
+                hint="record it again: cputune doctor --record DIR",
+            ) from error
 
     def read_text(self, path: str) -> str:
-        number = self._mapping("unreadable").get(path)
-        if isinstance(number, int):
+        number = self._record.unreadable.get(path)
+        if number is not None:
             raise OSError(number, os.strerror(number), path)
-        kept = self._mapping("files").get(path)
-        return kept if isinstance(kept, str) else read_file(self._tree.inside(path))
+        kept = self._record.files.get(path)
+        return read_file(self._tree.inside(path)) if kept is None else kept
 
     def list_dir(self, path: str) -> tuple[str, ...]:
-        kept = self._mapping("directories").get(path)
-        if isinstance(kept, list):
-            return tuple(sorted(name for name in kept if isinstance(name, str)))
+        kept = self._record.directories.get(path)
+        if kept is not None:
+            return tuple(sorted(kept))
         return tuple(sorted(os.listdir(self._tree.inside(path))))
 
     def exists(self, path: str) -> bool:
-        if path in self._mapping("files") or path in self._mapping("directories"):
+        if path in self._record.files or path in self._record.directories:
             return True
-        kept = self._mapping("paths").get(path)
-        if isinstance(kept, bool):
+        kept = self._record.paths.get(path)
+        if kept is not None:
             return kept
         try:
             return os.path.exists(self._tree.inside(path))
@@ -119,86 +182,67 @@ class RecordedHost(Host):
         return self.exists(path)
 
     def knows(self, path: str) -> bool:
-        return isinstance(self._mapping("paths").get(path), bool) or self.exists(path)
+        return path in self._record.paths or self.exists(path)
 
     def real_path(self, path: str) -> str:
-        real = self._mapping("real_paths").get(path)
-        return real if isinstance(real, str) else path
+        return self._record.real_paths.get(path, path)
 
     def environment(self) -> Mapping[str, str]:
-        return {k: v for k, v in self._mapping("environment").items() if isinstance(v, str)}
+        return self._record.environment
 
     def affinity(self) -> tuple[int, ...] | None:
-        return _cpus(self._record.get("affinity")) or None
+        return _cpus(self._record.affinity) or None
 
     def which(self, program: str) -> str | None:
-        path = self._launcher(program).get("path")
-        return path if isinstance(path, str) else None
+        launcher = self._record.launchers.get(program)
+        return None if launcher is None else launcher.path
 
     def run(self, command: Command) -> Completed:
         """The recorded answer of a launcher to ``--version``, as if it ran."""
-        for name in self._mapping("launchers"):
-            launcher = self._launcher(name)
-            if command.argv != (launcher.get("path"), "--version"):
+        for launcher in self._record.launchers.values():
+            if command.argv != (launcher.path, "--version"):
                 continue
-            error = launcher.get("error")
-            if isinstance(error, int):
-                raise OSError(error, os.strerror(error), command.argv[0])
-            answer = launcher.get("answer")
-            if isinstance(answer, dict):
-                code = answer.get("returncode")
+            if launcher.error is not None:
+                raise OSError(launcher.error, os.strerror(launcher.error), command.argv[0])
+            if launcher.answer is not None:
+                one = launcher.answer
                 return Completed(
-                    returncode=code if isinstance(code, int) else None,
-                    stdout=str(answer.get("stdout", "")),
-                    stderr=str(answer.get("stderr", "")),
-                    seconds=0.0,
+                    returncode=one.returncode, stdout=one.stdout, stderr=one.stderr, seconds=0.0
                 )
         raise FileNotFoundError(errno.ENOENT, "its answer was not recorded", command.argv[0])
 
     def distributions(self) -> tuple[Distribution, ...]:
-        packages = self._record.get("packages")
-        if isinstance(packages, dict):
-            packages = [{"name": name, "version": version} for name, version in packages.items()]
-        found = []
-        for package in packages if isinstance(packages, list) else ():
-            if isinstance(package, dict) and isinstance(package.get("name"), str):
-                found.append(
-                    Distribution(
-                        name=package["name"],
-                        version=_text(package.get("version")),
-                        location=_text(package.get("location")),
-                        requires=_texts(package.get("requires")),
-                        installer=_text(package.get("installer")),
-                        others=_texts(package.get("others")),
-                    )
-                )
+        packages = self._record.packages
+        if isinstance(packages, Mapping):
+            packages = tuple(_Package(name=n, version=version) for n, version in packages.items())
+        found = [
+            Distribution(
+                name=one.name,
+                version=one.version or None,
+                location=one.location or None,
+                requires=one.requires,
+                installer=one.installer or None,
+                others=one.others,
+            )
+            for one in packages
+        ]
         return tuple(sorted(found, key=lambda distribution: normal_name(distribution.name)))
 
     def python_version(self) -> str | None:
-        return _text(self._record.get("python"))
+        return self._record.python or None
 
     def cpu_info(self) -> Mapping[str, object]:
-        return self._mapping("cpu_info")
+        return self._record.cpu_info
 
     def processes(self) -> tuple[Process, ...] | None:
         """Those of the record; else those whose ``/proc/PID/status`` lies in the tree."""
-        told = self._record.get("processes")
-        if not isinstance(told, list):
+        told = self._record.processes
+        if told is None:
             return tuple(self._processes_of_the_tree()) or None
-        found = []
-        for process in told:
-            values = process if isinstance(process, dict) else {}
-            pid = _number(values.get("pid"))
-            if pid is not None:
-                found.append(
-                    Process(
-                        pid=pid,
-                        name=_text(values.get("name")) or "",
-                        cpus=_cpus(values.get("cpus")),
-                        cpu_share=_share(values.get("cpu_share")),
-                    )
-                )
-        return tuple(found)
+        return tuple(
+            Process(pid=one.pid, name=one.name, cpus=_cpus(one.cpus), cpu_share=one.cpu_share)
+            for one in told
+        )
 
     def _processes_of_the_tree(self) -> Iterator[Process]:
         try:
@@ -216,72 +260,31 @@ class RecordedHost(Host):
                 yield Process(pid=pid, name=name, cpus=cpus)
 
     def disk_bytes(self, path: str) -> int | None:
-        return _number(self._mapping("disk_bytes").get(path))
+        return self._record.disk_bytes.get(path)
 
     def disk_free_bytes(self, path: str) -> int | None:
-        return _number(self._mapping("disk_free_bytes").get(path))
+        return self._record.disk_free_bytes.get(path)
 
     def resource_limit(self, name: str) -> int | None:
-        return _number(self._mapping("limits").get(name))
+        return self._record.limits.get(name)
 
     def surroundings(self) -> Surroundings:
-        told = self._mapping("surroundings")
-        try:
-            return Surroundings(
-                prefix=str(told.get("prefix", "")),
-                places=tuple(Place(**place) for place in told.get("places", ())),
-                strays=tuple(Stray(**stray) for stray in told.get("strays", ())),
-                names_nothing=_texts(told.get("names_nothing")),
-                ports_taken=_texts(told.get("ports_taken")),
-            )
-        except TypeError:  # another's fields, or none
-            return Surroundings()
+        return self._record.surroundings
 
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
-        kept = self._mapping("cpuid").get(f"{leaf}.{subleaf}")
-        if isinstance(kept, list) and len(kept) == 4 and all(isinstance(v, int) for v in kept):
-            a, b, c, d = kept
-            return a, b, c, d
-        return None
-
-    def _mapping(self, key: str) -> Mapping[str, Any]:
-        value = self._record.get(key)
-        return value if isinstance(value, dict) else {}
-
-    def _launcher(self, name: str) -> Mapping[str, Any]:
-        value = self._mapping("launchers").get(name)
-        return value if isinstance(value, dict) else {}
+        return self._record.cpuid.get(f"{leaf}.{subleaf}")
 
 
 def _is_pid(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) < 10
 
 
-def _cpus(told: object) -> tuple[int, ...]:
-    """A kernel list of the record; nothing where it is none."""
+def _cpus(told: str | None) -> tuple[int, ...]:
+    """A kernel list; nothing where it is none."""
     try:
-        return cpulist.parse(told) if isinstance(told, str) else ()
+        return cpulist.parse(told or "")
     except ValueError:
         return ()
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
-
-
-def _share(value: object) -> float | None:
-    """CPUs that a process used; no machine has a million, and NaN is less than nothing."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value < 1e6 else None
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 _PATH_MAX = 4096

@@ -33,6 +33,9 @@ from cputune.inside.meter import Meter
 OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
 """What scripts call the folder that they write; read by argparse, it is led elsewhere."""
 
+MOST_WORDS = 8000
+"""Characters of what an error says; more than is shown, so that it is cleaned before it is cut."""
+
 PADS = "pad_to_max_length"
 """What scripts of transformers call it that every sample is as long as the longest there may be."""
 
@@ -236,7 +239,9 @@ def tell_what_is_raised(meter: Meter) -> None:
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if "torch" in sys.modules and kind.__name__ not in OF_LAUNCHERS:
-            meter.speaker.say({"event": "error", "kind": kind.__name__, "text": str(error)[:2000]})
+            meter.speaker.say(
+                {"event": "error", "kind": kind.__name__, "text": str(error)[:MOST_WORDS]}
+            )
         original(kind, error, trace)
 
     sys.excepthook = excepthook
@@ -267,13 +272,13 @@ def run_script(argv: list[str]) -> int:
         status = _status(exit_.code)
         if status:
             text = exit_.code if isinstance(exit_.code, str) else f"exit status {status}"
-            meter.speaker.say({"event": "error", "kind": "SystemExit", "text": text[:2000]})
+            meter.speaker.say({"event": "error", "kind": "SystemExit", "text": text[:MOST_WORDS]})
             return status
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # told, then shown: it is the script's own
         meter.speaker.say(
-            {"event": "error", "kind": type(error).__name__, "text": str(error)[:2000]}
+            {"event": "error", "kind": type(error).__name__, "text": str(error)[:MOST_WORDS]}
         )
         traceback.print_exception(type(error), error, _own_part(error.__traceback__))
         return 1

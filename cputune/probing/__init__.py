@@ -53,9 +53,6 @@ def probe(host: Host | None = None) -> HostFacts:
             hint="--root DIR takes a machine that `cputune doctor --record DIR` has recorded",
         )
     look = Look(LiveHost() if host is None else host)
-    trouble = look.host.trouble()
-    if trouble is not None:
-        look.not_known("record", trouble)
     # First what the machine does without us; the processes are watched until we are done.
     load = read_load(look)
     look.host.processes()

@@ -326,9 +326,6 @@ class NotingHost(Host):
     def python_version(self) -> str | None:
         return self._host.python_version()
 
-    def trouble(self) -> str | None:
-        return self._host.trouble()
-
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
         registers = self._host.cpuid(leaf, subleaf)
         if registers is not None:

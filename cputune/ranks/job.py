@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from cputune.equivalence import Training, training_of
+from cputune.hidden import without_secrets
 from cputune.inside.messages import (
     Ended,
     Profiled,
@@ -23,6 +25,7 @@ from cputune.ranks.failure import early_end, failure
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import Exit, RankCommand
 from cputune.ranks.supervisor import Supervisor, kernel_kills
+from cputune.ranks.supervisor_main import TAIL_BYTES
 from cputune.steps import (
     BEFORE_ITS_FIRST_STEP,
     Crashed,
@@ -40,6 +43,9 @@ much longer before it is judged, so that the rank that failed first is among tho
 
 TRACEBACK_SECONDS = 10.0
 """A rank that has raised still writes its traceback and ends; on a busy machine that takes time."""
+
+MOST_WORDS = 2000
+"""Characters of what a script says as it fails."""
 
 SMALLEST_STEP_TIMEOUT = 60.0
 SLOWER_THAN_BEFORE = 20.0
@@ -86,6 +92,7 @@ class Job:
         self._world = ranks
         self._grace_seconds = grace_seconds
         self._on_note = on_note
+        self.clean: Callable[[str], str] = lambda text: without_secrets(text, os.environ)
         self.on_end: Callable[[], None] = lambda: None
         self.say_why: Callable[[Sequence[Exit]], TrialError | None] = lambda exits: None
         self.waits_for: Callable[[], str | None] = lambda: None
@@ -246,6 +253,7 @@ class Job:
             return {}
         self._ended = True
         tails = self._supervisor.end(self._grace_seconds)
+        tails = {number: self._cleaned(tail) for number, tail in tails.items()}
         self._post.drop_ranks()
         self.on_end()
         return tails
@@ -274,7 +282,11 @@ class Job:
             raise supervisor.died()
         answer = cast(Exit, message)
         if answer["event"] == "exit":
-            self.exits.append(answer)
+            self.exits.append({**answer, "tail": self._cleaned(answer["tail"])})
+
+    def _cleaned(self, text: str) -> str:
+        """What a script wrote, without secrets; cut only then, or half of one would stay."""
+        return self.clean(text)[-TAIL_BYTES // 2 :]
 
     def _cpu_seconds(self) -> float | None:
         return None if self._hosts else self._supervisor.cpu_seconds()
@@ -296,12 +308,13 @@ class Job:
         elif message["event"] == "profile":
             self.profiles[rank] = message
         elif message["event"] == "refused":
-            self.refusals[rank] = str(message["reason"])
+            self.refusals[rank] = self._cleaned(str(message["reason"]))
             self._hopeless = self._hopeless or bool(message.get("hopeless"))
         elif message["event"] == "note":
             self._on_note(str(message["text"]))
         elif message["event"] == "error":
-            self.errors.append((rank, message))
+            text = self._cleaned(str(message.get("text", "")))[:MOST_WORDS]
+            self.errors.append((rank, {**message, "text": text}))
         elif message["event"] == "end":
             self.ends.append(message)
         return None

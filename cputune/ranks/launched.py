@@ -127,7 +127,7 @@ def observe(
             enough=enough,
             timed_out=not over and not enough,
             seconds=seconds,
-            output="\n".join(text for text in (*tails, *_ends_of(logs)) if text.strip()),
+            output="\n".join(text for text in (*tails, *_ends_of(logs, job.clean)) if text.strip()),
         )
 
 
@@ -155,11 +155,11 @@ def _ranks(job: Job) -> tuple[Rank, ...]:
     )
 
 
-def _ends_of(paths: Sequence[Path]) -> list[str]:
+def _ends_of(paths: Sequence[Path], clean: Callable[[str], str]) -> list[str]:
     ends = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            ends.append(file.read().decode("utf-8", errors="replace"))
+            file.seek(max(0, size - 4 * TAIL_BYTES))
+            ends.append(clean(file.read().decode("utf-8", errors="replace"))[-TAIL_BYTES:])
     return ends

@@ -328,6 +328,7 @@ class ProcessRunner:
             on_note=self._on_note,
         )
         job.turn(self._turn)
+        job.clean = lambda text: self.workload.hide(text, os.environ)
         return job
 
     def _is_today(self, plan: Plan) -> bool:

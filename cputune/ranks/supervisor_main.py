@@ -36,7 +36,8 @@ from select import POLLHUP, POLLIN, POLLRDHUP, poll
 
 from cputune.ranks.messages import Answer, RankCommand, Request
 
-TAIL_BYTES = 16 << 10
+TAIL_BYTES = 32 << 10
+"""Half of it is kept, once secrets are taken out: one that was cut in two is in the other half."""
 HELD_SECONDS = 5.0
 """So long what is held on another host has to end, before the way to it is ended."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cputune.errors import Unreachable
+from cputune.errors import HostError, Unreachable
 from cputune.facts import HostFacts
 from cputune.host import RecordedHost
 from cputune.host.metadata import JUDGED, read_distributions
@@ -89,7 +89,7 @@ class FarHost(RecordedHost):
         if super().exists(path):
             return True
         above, name = posixpath.split(path.rstrip("/"))
-        return name in (self._mapping("directories").get(above) or ())
+        return name in (self._record.directories.get(above) or ())
 
     def knows(self, path: str) -> bool:
         return True
@@ -175,13 +175,25 @@ def question(content: Sequence[str] = (), look_seconds: float = 0.0) -> dict[str
     }
 
 
+_NO_SENSE = (KeyError, TypeError, AttributeError)
+"""What is raised by an answer of another form."""
+
+
 def _probed(answer: Answer) -> Probed | Answer:
     """The host of an answer; one that makes no sense is a host that is not reached."""
     if answer.told is None:
         return answer
     try:
         return _judged(answer, answer.told)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        HostError,
+        OSError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
         said = f"what it answers makes no sense ({type(error).__name__}: {error})"
         return Answer(
             node=answer.node,

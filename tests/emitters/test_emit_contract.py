@@ -47,7 +47,7 @@ HOSTILE = (
     "line\nbreak",
     "tab\tand\rreturn",
     "back\\slash\\n",
-    "--leading=dash",
+    "--leading_name=dash",
     "-x",
     "--",
     "",

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cputune.cli import main
-from cputune.probing.environment import NAMES, read_environment
+from cputune.hidden import KNOWN_VARIABLES as NAMES
+from cputune.probing.environment import read_environment
 from cputune.probing.scrub import Scrubber
 
 SECRETS = {
