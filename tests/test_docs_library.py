@@ -47,32 +47,54 @@ def test_a_bar_without_tqdm_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     assert error.value.hint == "pip install tqdm"
 
 
+SIMULATED = """
+import sys
+sys.path[:0] = ["{tests}", "{tests}/../benchmarks"]
+import cputune
+from tuner.fakes import SMALL, FakeRunner, truthful
+real = cputune.tune
+def tune(job, *, budget, on_event):
+    runner = FakeRunner(truthful())
+    return real(SMALL.workload, facts=SMALL.facts, runner=runner, budget=budget, on_event=on_event)
+cputune.tune = tune
+"""
+"""A cell before the sample: a machine that answers at once."""
+
+
 @pytest.mark.matrix
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_page_is_run_as_a_notebook(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "smaller"),
+    [
+        (SIMULATED.format(tests=Path(__file__).parent), "budget=8"),
+        ("", "budget=1, share_machine=True"),
+    ],
+    ids=["simulated", "this machine"],
+)
+def test_the_page_is_run_as_a_notebook(tmp_path: Path, before: str, smaller: str) -> None:
     """The sample with the bar, each call of the table of pictures, and the table of trials."""
     nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
-    smaller = EXAMPLE.replace("budget=20", "budget=2, max_time_seconds=100, share_machine=True")
+    sample = EXAMPLE.replace("budget=20", smaller)
     calls = re.findall(r"^\| `(result\.plot_\w+\(\))` \|", PAGE, re.M)
     (frame,) = (p for p in SAMPLES if "to_frame" in p)
     rest = ('result.report("page.html")', "cputune.show(result)", 'result.save("cputune.json")')
-    cells = [nbformat.v4.new_code_cell(code) for code in (smaller, *calls, *rest, frame)]
+    cells = [nbformat.v4.new_code_cell(code) for code in (before, sample, *calls, *rest, frame)]
     book = nbformat.v4.new_notebook(cells=cells)
     where = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(book, timeout=800, kernel_name="python3", resources=where).execute()
     first, *pictures = (
         "".join(one["data"].get("text/html", "") for one in cell.outputs if "data" in one)
-        for cell in book.cells[: 1 + len(calls)]
+        for cell in book.cells[1 : 2 + len(calls)]
     )
     verdict = cputune.Result.load(tmp_path / "cputune.json")._repr_html_()
     assert first == verdict == pictures[0]
     assert len(calls) == 6
-    assert all(shown.startswith('\n<div class="cputune">') for shown in pictures)
-    assert "trial" in "".join(one.get("text", "") for one in book.cells[0].outputs)
+    assert all(shown.lstrip().startswith('<div class="cputune">') for shown in pictures)
+    assert "trial" in "".join(one.get("text", "") for one in book.cells[1].outputs)
     assert (tmp_path / "page.html").is_file()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -204,7 +205,9 @@ class ProgressBar:
 
     def __init__(self) -> None:
         try:
-            from tqdm.auto import tqdm
+            with warnings.catch_warnings():  # a notebook without ipywidgets has a bar of text
+                warnings.simplefilter("ignore")
+                from tqdm.auto import tqdm
         except ImportError as error:
             raise MissingPackageError(
                 "a progress bar needs tqdm, which is not installed", hint="pip install tqdm"

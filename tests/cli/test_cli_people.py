@@ -19,6 +19,7 @@ from cputune.cli.look import next_step
 from cputune.cli.settings import completions as values
 from cputune.emitters.header import changed_since
 from cputune.result import Measured, Result, Throughput, host_fingerprint
+from cputune.verifier.records import Outcome, Ratio, Verification
 from cputune.words import TERMS, slower_by
 
 
@@ -190,6 +191,28 @@ def test_verify_has_a_table_for_a_pull_request(cputune: Run) -> None:
     ended = cputune("verify", "--no-run", "--markdown", "launch")
     assert "| launch | state | speed over its result | what failed |" in ended.out
     assert "| launch/torchrun.sh | not checked | – |" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("high", "code"), [(0.94, 1), (0.96, 0)], ids=["slower", "perhaps not slower"]
+)
+def test_verify_ends_with_1_where_more_is_lost_than_was_allowed(
+    cputune: Run, monkeypatch: pytest.MonkeyPatch, high: float, code: int
+) -> None:
+    speed = Ratio(ratio=0.9, low=0.88, high=high, measured=9.0, tuned=10.0, steps=12)
+    passed = Outcome(name="affinity", state="passed", summary="0 | 1")
+    seen = Verification(path="launch/a.sh", format="mpirun", checks=(passed,), throughput=speed)
+    monkeypatch.setattr("cputune.verifier.verify", lambda *paths, **options: (seen,))
+    replace(tuned(), microcode="0x0", host={}, versions={}).save("cputune.json")
+    words = ("verify", "launch", "--baseline", "cputune.json", "--fail-if-slower", "5%")
+    ended = cputune(*words, "--junit", "junit.xml", "--markdown")
+    assert ended.code == code
+    assert f"| launch/a.sh | passed | ×0.90 (0.88–{high}) |" in ended.out
+    assert ("slower by more than 5% than it was tuned: launch/a.sh" in ended.err) is bool(code)
+    suite = ElementTree.parse("junit.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", str(code))
+    if library.probe().cpu.microcode:  # no virtual machine has to tell it
+        assert "microcode 0x0 then, " in ended.err
 
 
 def test_a_share_is_read_as_people_write_it(cputune: Run) -> None:
