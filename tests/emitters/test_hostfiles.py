@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cputune.emitters import Node, emit, parse_hostfile, parse_hosts
 from cputune.errors import CputuneError, UsageError
+from cputune.remote.named import choose
 
 
 def test_every_dialect_is_read() -> None:
@@ -102,6 +103,8 @@ def test_a_host_that_stands_there_twice_has_the_slots_of_both() -> None:
         ("me me@a", "cannot read 'me@a'"),
         ("-o@a", "is no host name"),
         ("a" * 300, "is no host name"),
+        ("n[1-65537]", "n[1-65537] names too many hosts"),
+        ("a:1000000000", "no machine has 100000000… slots"),
     ],
 )
 def test_mistakes_are_told_with_their_line(text: str, said: str) -> None:
@@ -121,6 +124,39 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert node.name.isascii()
         assert not set(node.name) & set(" \t\n'\"$`;&|<>()")
         assert not node.name.startswith("-")
+
+
+def test_a_host_that_stands_there_twice_keeps_who_logs_in() -> None:
+    assert parse_hostfile("me@a\na\n") == (Node(name="a", slots=2, user="me"),)
+    assert parse_hostfile("me@a:3\nyou@a\n") == (Node(name="a", slots=4, user="you"),)
+
+
+def test_the_most_that_a_word_may_name() -> None:
+    assert len(parse_hosts("n[1-65536]")) == 65536
+    assert parse_hosts("a:999999999") == (Node(name="a", slots=999_999_999),)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ranks", "said"),
+    [
+        (2, 1, None),
+        (1, 2, None),
+        (1, 3, "a has 2 slots, and the plan starts 3 ranks on each node"),
+        (2, 2, "b has 1 slot, and the plan starts 2 ranks on each node"),
+        (4, 1, "4 nodes were asked for and 3 are named"),
+    ],
+)
+def test_nodes_are_chosen_by_their_slots(wanted: int, ranks: int, said: str | None) -> None:
+    nodes = parse_hosts("a:2,b:1,c")
+    if said is None:
+        assert choose(nodes, wanted, ranks) == nodes[:wanted]
+        assert choose(nodes[2:], 1, 99) == nodes[2:]
+        return
+    with pytest.raises(UsageError) as caught:
+        choose(nodes, wanted, ranks)
+    assert str(caught.value) == said
+    with pytest.raises(UsageError, match="2 nodes were asked for and 1 is named"):
+        choose(nodes[:1], 2, 1)
 
 
 def emitted(format: str, hosts: str, **options: object) -> dict[str, str]:

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import multiprocessing
+import resource
 import signal
 import sys
 import tempfile
@@ -102,7 +103,11 @@ def main() -> int:
             for _ in range(given.times):
                 plan(name, once, "other", name, next(places), next(seeds))
         wrong = _print(rows)
-    sys.stderr.write(f"{time.monotonic() - started:.0f} s, seed {given.seed}\n")
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    sys.stderr.write(
+        f"{time.monotonic() - started:.0f} s, {spent.ru_utime + spent.ru_stime:.0f} s of CPU, "
+        f"seed {given.seed}\n"
+    )
     return 1 if wrong else 0
 
 
@@ -125,8 +130,8 @@ def _print(rows: dict[str, list[Future[list[Outcome]]]]) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make faults")
-    parser.add_argument("--light", type=int, default=200, help="signals of each kind")
-    parser.add_argument("--torch", type=int, default=20, help="the same, to torch")
+    parser.add_argument("--light", type=int, default=100, help="signals of each kind")
+    parser.add_argument("--torch", type=int, default=10, help="the same, to torch")
     parser.add_argument("--twice", type=int, default=25, help="Ctrl-C and Ctrl-C again")
     parser.add_argument("--times", type=int, default=5, help="tries of each other fault")
     parser.add_argument("--hangs", type=int, default=2, help="tries of each fault of a minute")

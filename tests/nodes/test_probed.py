@@ -11,8 +11,9 @@ import pytest
 from nodes.fakes import FakeReach
 
 import cputune
+from cputune.errors import CannotError
 from cputune.facts import HostFacts
-from cputune.remote.ask import Answer
+from cputune.remote.ask import Answer, ask_each
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed, probe_each
 
@@ -73,6 +74,33 @@ def test_an_older_python_and_none_are_said() -> None:
     assert "there is no /no/python" in str(told.unreachable)
     old = "echo cputune needs Python 3.7 here, and this is 3.6 >&2; exit 1"
     assert silent("sh", "-c", old) == "its Python is 3.6"
+
+
+def test_of_several_pythons_the_first_is_missed() -> None:
+    answers: list[Answer] = []
+    told = ask_each(
+        [NODE, NODE],
+        FakeReach(),
+        "",
+        lambda node: {},
+        pythons=lambda node: ("/no/a", "/no/b"),
+        on_answer=answers.append,
+    )
+    assert ["there is no /no/a" in str(answer.unreachable) for answer in told] == [True, True]
+    assert len(answers) == 2
+    assert ask_each([], FakeReach(), "", lambda node: {}) == ()
+    assert Answer(node=NODE).seconds == 0
+    assert Answer(node=NODE, began=2.0, ended=5.0).seconds == 3
+
+
+def test_a_way_that_cannot_be_started_is_no_hosts_fault() -> None:
+    with pytest.raises(CannotError, match="cannot start /no/ssh: No such file or directory"):
+        probe_each([NODE], FakeReach(started=("/no/ssh", "-T")))
+
+
+def test_what_a_host_said_last_is_told_where_it_gives_no_answer() -> None:
+    said = "echo one >&2; echo two >&2; echo three >&2; sleep 600"
+    assert silent("sh", "-c", said, seconds=1) == "it gave no answer in 1 s: three"
 
 
 def test_noise_of_a_login_shell_is_passed_over() -> None:
