@@ -100,21 +100,17 @@ class Layouts:
                     return None
                 laid[kind] = there
         self._fitting.add(nodes)
-        each = [laid[kind] for kind in self._kinds[:nodes]]
-        ccl_cpus = [one.ccl_cpus for one in each] if values["ccl_workers"] else []
-        return plan.on_nodes([one.cpus for one in each], ccl_cpus)
+        return plan.on_nodes([laid[kind].cpus for kind in self._kinds[:nodes]])
 
     def _there(self, plan: Plan, values: Values, placement: str, facts: HostFacts) -> Plan | str:
         """The layout on another host; why there is none, where it has too few cores."""
-        workers, sets = int(values["ccl_workers"]), placements(facts)
+        sets = placements(facts)
         try:
             there = make_plan(
                 sets.get(placement, sets[SPREAD]),
                 plan.processes_per_node,
                 threads=plan.threads_per_process,
                 smt=bool(values["smt"]),
-                ccl_workers=workers,
-                share_cores=bool(workers) and set(plan.ccl_cpus[0]) <= set(plan.cpus[0]),
                 backend=plan.backend,
             )
         except ValueError as why:

@@ -178,6 +178,16 @@ def test_what_a_plan_says_and_no_rank_can_show_is_said_once() -> None:
     )
 
 
+def test_a_value_that_is_seen_needs_no_reason() -> None:
+    assert unseen(TWO, [state(TWO, rank, dtype_unknown="no layer ran") for rank in range(2)]) == ()
+
+
+def test_ranks_that_are_too_many_are_held_against_the_last_node() -> None:
+    plan = TWO.on_nodes([((0,), (1,)), ((4,), (5,))])
+    ranks = [state(plan.of_node(min(rank // 2, 1)), rank % 2) for rank in range(6)]
+    assert differences(plan, ranks) == differences(plan, ranks[:4])
+
+
 def said(**fields: Any) -> RankState:
     return fields  # type: ignore[return-value]
 

@@ -11,6 +11,7 @@ from machines import machine
 import cputune
 from cputune.facts import HostFacts
 from cputune.knobs import Ask
+from cputune.memory import needed_bytes
 from cputune.plan import Plan
 from cputune.tuner.layouts import Layouts
 from cputune.tuner.space import SearchSpace
@@ -77,6 +78,9 @@ EIGHT = {"cores_per_socket": 8}
         (EIGHT, {"ranks": 1, "backends": CCL}, "1×8 1×6 1×4 1×2"),
         (EIGHT, {"ranks": 4, "backends": CCL, "backend": "ccl"}, "4×1 ccl1"),
         (EIGHT, {"ranks": 2, "backends": CCL, "ccl_workers": 3}, "2×1 ccl3"),
+        ({"cores_per_socket": 16}, {"ranks": 2, "backends": CCL, "threads": 4},
+         "2×4 2×4 ccl1 2×4 ccl2 2×4 ccl4"),
+        ({"cores_per_socket": 2}, {"ranks": 2, "backends": CCL, "ccl_workers": 1}, "2×1 ccl1"),
         # A worker for each core runs beside the threads.
         (EIGHT, {"ranks": 2, "backends": CCL, "ccl_workers": 4}, "2×4 ccl4 2×3 ccl4 2×2 ccl4"),
         ({"cores_per_socket": 2}, {"backends": CCL, "backend": "ccl"}, "2×1 ccl1"),
@@ -85,6 +89,7 @@ EIGHT = {"cores_per_socket": 8}
         ({"sockets": 2, "cores_per_socket": 8, "threads_per_core": 2, "cpu_quota": 3.9}, {},
          "1×3 1×2 1×1 1×3 packed 1×2 packed 1×1 packed"),
         ({"cores_per_socket": 2, "cpu_quota": 0.5}, {}, "1×1"),
+        ({"cores_per_socket": 1, "threads_per_core": 2, "cpu_quota": 0.5}, {}, "1×1"),
         ({"cores_per_socket": 2, "threads_per_core": 2, "cpu_quota": 2}, {"ranks": 1}, "1×2 1×1"),
         ({"cores_per_socket": 2, "threads_per_core": 2, "cpu_quota": 4}, {"ranks": 1},
          "1×2 1×1 1×4s"),
@@ -112,7 +117,10 @@ TOO_FEW_FOR_CCL = {
 @pytest.mark.parametrize(
     ("shape", "fixed", "reasons"),
     [
-        (EIGHT, {"ranks": 2}, NO_SIBLINGS),
+        (EIGHT, {"ranks": 2, "threads": 3}, NO_SIBLINGS),
+        ({"sockets": 4, "cores_per_socket": 2, "cpu_quota": 1}, {}, {
+            "cores": "a CPU quota of 1 allows 1 of 8 cores", **NO_SIBLINGS,
+            "ranks=2,3,4": "each rank needs a core, and one core can be used"}),
         (FOUR_OF_SMT, {}, {"ranks=3": "ranks of one size would leave too many of 4 cores idle"}),
         (EIGHT, {"ranks": 3}, {"ranks=3": BATCH, **NO_SIBLINGS}),
         (EIGHT, {"ranks": 9}, {
@@ -169,6 +177,10 @@ def test_memory_that_does_not_suffice_is_told_in_gibibytes() -> None:
     assert left_out(laid(small, job=job, ranks=4))["ranks=4"] == (
         "needs at least 23.8 GiB of memory, and there are 20.0 GiB"
     )
+    needed = needed_bytes(job, 4)
+    assert isinstance(needed, int)
+    just = replace(small, limits=replace(small.limits, memory_bytes=needed))
+    assert told(laid(just, job=job, ranks=4)) == ["4×1"]
     # Of several hosts the smallest decides.
     large = machine(cores_per_socket=4)
     job = Workload.from_recipe("bert-large-squad", batch_per_rank=3)
