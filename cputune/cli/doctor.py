@@ -82,7 +82,7 @@ _WHY_NOT = {
 @option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @host_options
 @option("--launch", metavar="PATH", help="With hosts: what must lie on all, alike.")
-@option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command or job.")
+@option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command, job, Dockerfile.")
 @option(
     "-o",
     "--output",
@@ -215,7 +215,7 @@ def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | No
 
         judged = facts if stack is None else stack_facts(stack, facts)
         name = "stdin" if check_file == "-" else check_file
-        return Diagnosis(facts=facts, findings=judge_file(_text_of(check_file), name, judged, host))
+        return Diagnosis(facts=facts, findings=judge_file(text_of(check_file), name, judged, host))
     if stack is not None:
         from cputune.doctor.named_stack import judge_stack
 
@@ -245,7 +245,8 @@ MOST_CHARACTERS = 16 << 20
 """Of what is piped into ``--check-file -``; a file may have as many bytes."""
 
 
-def _text_of(path: str) -> str:
+def text_of(path: str) -> str:
+    """The text of a file, or of standard input. Raises CannotError."""
     try:
         return sys.stdin.read(MOST_CHARACTERS) if path == "-" else read_document(path)
     except OSError as error:

@@ -1,15 +1,17 @@
-"""``cputune emit``: parsing, where files go, and what is said beside them."""
+"""``cputune emit``: parsing, where files go, what is said beside them; ``migrate``."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from cputune.cli.doctor import text_of
 from cputune.cli.given import (
     choose_python,
     complete_result,
@@ -21,13 +23,24 @@ from cputune.cli.given import (
     say,
     tuned,
 )
-from cputune.cli.output import tell
-from cputune.cli.settings import ConfiguredCommand, given, option, options_from, script_of
+from cputune.cli.output import json_text, put, tell
+from cputune.cli.settings import (
+    ConfiguredCommand,
+    force_option,
+    given,
+    json_option,
+    option,
+    options_from,
+    script_of,
+)
+from cputune.doctor.finding import Severity
 from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, Node, emit, parse_hosts
+from cputune.emitters.job import with_versions
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
 from cputune.host.interpreter import training_python
 from cputune.options import Cluster, EmitOptions
+from cputune.stack import load
 
 DEFAULT_DIRECTORY = Path("launch")
 _NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
@@ -150,6 +163,54 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     written = _write(files, output, options["force"], several=options["format_"] == "all")
     if verify:
         _verify(ctx, written, options["result"], share_machine=options["share_machine"])
+
+
+@click.command(name="migrate", cls=ConfiguredCommand)
+@click.argument("file")
+@option("--stack", metavar="torch=2.13.0,…", help="The versions to migrate to, where not ours.")
+@json_option
+@option("-o", "--output", default="-", metavar="FILE", why_not="it names a file that is written")
+@force_option
+@click.pass_context
+def migrate(ctx: click.Context, /, file: str, as_json: bool, **asked: Any) -> None:
+    """Bring a launch file of an older guide to today's versions.
+
+    FILE is a line or script with mpirun, torchrun or accelerate, an accelerate YAML, a PyTorchJob,
+    or a Dockerfile; - reads standard input. The new text is printed, and on stderr each change with
+    its reason and its source. Ends with 1 where an error is left.
+
+    \b
+    cputune migrate run_qa.sh
+    cputune migrate pytorchjob.yaml -o today.yaml
+    """  # fmt: skip
+    from cputune.doctor.migration import migrate as migrated
+    from cputune.doctor.named_stack import stack_facts
+
+    facts = facts_of(None)
+    if asked["stack"] is not None:
+        facts = stack_facts(asked["stack"], facts)
+    elif facts.package("transformers") is None or facts.package("accelerate") is None:
+        today = load().era("today").versions
+        facts = with_versions(facts, {n: str(v) for n, v in today.items() if n != "python"})
+    name = "stdin" if file == "-" else file
+    found = migrated(text_of(file), name, facts, LiveHost())
+    if as_json:
+        said = {
+            "schema": "cputune.migration/1",
+            "text": found.text,
+            "changes": [asdict(change) for change in found.changes],
+            "left": [finding.to_json() for finding in found.left],
+        }
+        put(json_text(said, encoding=sys.stdout.encoding), asked["output"], force=asked["force"])
+    else:
+        put(found.text, asked["output"], force=asked["force"])
+        for change in found.changes:
+            tell(f"{name}:{change.line}: {change.describe()}")
+        for finding in found.left:
+            tell(f"left: {finding.evidence} ({finding.title}). {finding.remedy}")
+        tell(f"{len(found.changes)} changes, {len(found.left)} findings left")
+    if any(finding.severity is Severity.ERROR for finding in found.left):
+        ctx.exit(1)
 
 
 def _hosts(hostfile: Path | None, hosts: str | None) -> tuple[Node, ...]:

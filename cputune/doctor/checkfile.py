@@ -1,8 +1,8 @@
 """``cputune doctor --check-file FILE``: judge what people launch with before it runs.
 
 An accelerate configuration (YAML or JSON), a shell script or a line with a training
-command (Slurm scripts too), a PyTorchJob or TrainJob. Each is judged by the installed
-packages, or by the packages of a stack that is only named: give the facts that
+command (Slurm scripts too), a PyTorchJob or TrainJob, a host file, a Dockerfile. Each is judged by
+the installed packages, or by the packages of a stack that is only named: give the facts that
 ``named_stack.stack_facts`` makes of it.
 """
 
@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cputune.doctor.files import accelerate, command, kubernetes
+from cputune.doctor.files import accelerate, beside, command, kubernetes
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.shell import read_launches
 from cputune.doctor.files.yaml_lines import Document, read_documents
@@ -26,6 +26,7 @@ FILE_CHECKS: tuple[Check, ...] = (
     *accelerate.CHECKS,
     *command.CHECKS,
     *kubernetes.CHECKS,
+    *beside.CHECKS,
 )
 """What can be wrong with a file; they find nothing in the facts of a machine alone."""
 
@@ -34,7 +35,7 @@ LETTERS_AT_MOST = 1 << 20
 
 _HINT = (
     "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
-    "accelerate launch, python), a PyTorchJob or a TrainJob"
+    "accelerate launch, python), a PyTorchJob, a TrainJob, a host file or a Dockerfile"
 )
 
 
@@ -69,6 +70,10 @@ def check_file(
             documents = ()
         if any(_kind(document) for document in documents):
             return by_severity(_judge_documents(documents, context))
+    if beside.looks_like_dockerfile(name, text):
+        return by_severity(beside.judge_dockerfile(text, context))
+    if beside.looks_like_hosts(name, text):
+        return by_severity(beside.judge_hosts(text, context))
     return by_severity(_judge_script(text, context))
 
 

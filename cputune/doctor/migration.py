@@ -6,12 +6,36 @@ Nothing is known here: which words are refused, and what is written instead, are
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cputune.doctor.files.command import faulty_words, is_alone, parser_of, wrong_backend
+from cputune.doctor.checkfile import check_file
+from cputune.doctor.checks.surroundings import cache_not_read
+from cputune.doctor.files.accelerate import MARKS, use_cpu_missing
+from cputune.doctor.files.beside import (
+    instructions,
+    looks_like_dockerfile,
+    looks_like_hosts,
+    words_of,
+)
+from cputune.doctor.files.command import (
+    faulty_words,
+    is_alone,
+    parser_of,
+    ranks_left_open,
+    wrong_backend,
+)
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import TrainingCommand, value_of
-from cputune.stack.uses import Fate, Word
+from cputune.doctor.files.kubernetes import KINDS, containers_of, job_elastic, launches_of
+from cputune.doctor.files.shell import TrainingCommand, read_launches, value_of
+from cputune.doctor.files.yaml_lines import Document, read_documents
+from cputune.doctor.finding import Check, Finding
+from cputune.errors import UsageError
+from cputune.facts import HostFacts
+from cputune.host import Host
+from cputune.stack import ipex_use, load
+from cputune.stack.uses import Fate, Word, ccl_refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +123,275 @@ def _exchanged(words: tuple[str, ...], word: Word) -> tuple[tuple[str, ...], str
         now = " ".join(new)
         kept += new
     return tuple(kept), was, now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """A file as today's versions take it; ``left`` is what the doctor still finds in it."""
+
+    text: str
+    changes: tuple[Migrated, ...]
+    left: tuple[Finding, ...]
+
+
+def migrate(text: str, name: str, facts: HostFacts, host: Host | None = None) -> Migration:
+    """A launch file of an older guide, for the packages of these facts.
+
+    Takes what ``check_file`` takes, and raises UsageError as it does. What else stands in the file
+    stays as it is, comments too.
+    """
+    check_file(text, name, facts, host, here=False)
+    context = replace(Context.of(name, facts, host or Host()), here=False)
+    page = _Page(text)
+    documents = _documents(text, name)
+    for document in documents:
+        if document.get("kind") is None:
+            _accelerate(page, document, context)
+        elif document.get("kind") == "PyTorchJob":
+            _pytorchjob(page, document)
+    for launch in _launches(text, name, documents):
+        _, changes = migrate_arguments(launch, context)
+        for change in changes:
+            if not page.exchange(change):
+                page.note(replace(change, now="", why=f"change it by hand: {change.why}"))
+    _oneccl(page, context)
+    if cache_not_read(_with_variable(facts)):
+        page.rename("TRANSFORMERS_CACHE", "HF_HUB_CACHE", cache_not_read)
+    now = page.text()
+    return Migration(
+        text=now,
+        changes=tuple(sorted(page.changes, key=lambda one: one.line or 0)),
+        left=check_file(now, name, facts, host, here=False) if now.strip() else (),
+    )
+
+
+def _with_variable(facts: HostFacts) -> HostFacts:
+    return replace(facts, environment={"TRANSFORMERS_CACHE": "/models"})
+
+
+def _documents(text: str, name: str) -> tuple[Document, ...]:
+    try:
+        documents = read_documents(text, name)
+    except UsageError:
+        return ()
+    known = (KINDS, MARKS)
+    return tuple(
+        one
+        for one in documents
+        if one.get("kind") in known[0] or any(mark in one.mapping() for mark in known[1])
+    )
+
+
+def _launches(text: str, name: str, documents: tuple[Document, ...]) -> tuple[TrainingCommand, ...]:
+    if documents:
+        return tuple(
+            launch
+            for document in documents
+            if document.get("kind") in KINDS
+            for at, _ in containers_of(document)
+            for launch in launches_of(document, at, name)
+        )
+    if looks_like_dockerfile(name, text):
+        return tuple(
+            replace(launch, line=line)
+            for line, word, rest in instructions(text)
+            if word in ("CMD", "ENTRYPOINT")
+            for launch in read_launches(words_of(rest), name)
+        )
+    return () if looks_like_hosts(name, text) else read_launches(text, name)
+
+
+_GONE = "\0"
+_EMPTY = re.compile(r"[ \t\\,;&-]*(?:export|ENV)?[ \t\\,;&]*")
+"""What is left of a line of which all else is gone."""
+
+
+class _Page:
+    """The lines of a file while they are changed; a line keeps its number until the end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._added: dict[int, list[str]] = {}
+        self.changes: list[Migrated] = []
+
+    def text(self) -> str:
+        """What has become of the file."""
+        lines = []
+        for number, line in enumerate(self._text.split("\n"), 1):
+            if _GONE not in line or not _EMPTY.fullmatch(line.replace(_GONE, "")):
+                lines.append(line.replace(_GONE, ""))
+            elif lines and lines[-1].endswith("\\") and not line.rstrip().endswith("\\"):
+                lines[-1] = lines[-1][:-1].rstrip()  # it was continued by what is gone
+            lines += self._added.get(number, ())
+        return "\n".join(lines)
+
+    def note(self, change: Migrated) -> None:
+        """Say something of the file, once."""
+        if all((one.was, one.line) != (change.was, change.line) for one in self.changes):
+            self.changes.append(change)
+
+    def add(self, line: int, text: str, change: Migrated) -> None:
+        """A line after another one."""
+        self._added.setdefault(line, []).append(text)
+        self.note(replace(change, line=line))
+
+    def drop(self, first: int, last: int, change: Migrated) -> None:
+        """Leave lines out, both ends among them."""
+        lines = self._text.split("\n")
+        lines[first - 1 : last] = [_GONE] * (last - first + 1)
+        self._text = "\n".join(lines)
+        self.note(replace(change, line=first))
+
+    def exchange(self, change: Migrated) -> bool:
+        """A flag, wherever it stands: in a line, or as items of a list. False where it does not."""
+        flag, _, value = change.was.partition(" ")
+        new, _, new_value = change.now.partition(" ")
+        pattern = r"(?P<q>[\"']?)" + re.escape(flag).replace("_", "[-_]") + r"(?P<e>[\"']?)"
+        if value:
+            between = r"(?P<s>=|[ \t]*,?[ \t]*(?:\\?\n[ \t]*(?:-[ \t]+)?)?)"
+            pattern += between + rf"(?P<v>[\"']?){re.escape(value)}(?P<w>[\"']?)"
+        pattern += r"(?![\w.=-])"
+
+        def written(found: re.Match[str]) -> str:
+            self.note(replace(change, line=self._text.count("\n", 0, found.start()) + 1))
+            if not new:
+                return "\n".join([_GONE] * (found[0].count("\n") + 1))
+            head = f"{found['q']}{new}{found['e']}"
+            return head + (f"{found['s']}{found['v']}{new_value}{found['w']}" if value else "")
+
+        return self.sub(pattern, written)
+
+    def sub(self, pattern: str, written: Callable[[re.Match[str]], str]) -> bool:
+        """Replace outside of comments; what goes takes the blanks around it along."""
+        code = re.compile(rf"^(?![ \t]*#).*?(?<![\w-])({pattern})", re.MULTILINE)
+        found = code.search(self._text)
+        changed = False
+        while found is not None:
+            inner = re.compile(pattern).match(self._text, found.start(1))
+            assert inner is not None
+            new = written(inner)
+            end = inner.end()
+            if new == _GONE:
+                blank = re.compile(r",?[ \t]*").match(self._text, end)
+                end = blank.end() if blank else end
+            self._text = self._text[: inner.start()] + new + self._text[end:]
+            changed = True
+            found = code.search(self._text, self._text.rfind("\n", 0, inner.start()) + 1)
+            if found is not None and found.start(1) <= inner.start() and new != _GONE:
+                found = code.search(self._text, inner.start() + len(new))
+        return changed
+
+    def remove(self, pattern: str, why: str, source: str) -> None:
+        """Leave out what matches, and say so."""
+
+        def gone(found: re.Match[str]) -> str:
+            line = self._text.count("\n", 0, found.start()) + 1
+            was = " ".join(found[0].split()).strip(" ;&")
+            self.note(Migrated(was=was, now="", why=why, source=source, line=line))
+            return "\n".join([_GONE] * (found[0].count("\n") + 1))
+
+        self.sub(pattern, gone)
+
+    def rename(self, old: str, new: str, check: Check) -> None:
+        """A variable that has another name now."""
+
+        def named(found: re.Match[str]) -> str:
+            line = self._text.count("\n", 0, found.start()) + 1
+            self.note(Migrated(was=old, now=new, why=check.title, source=check.source, line=line))
+            return new
+
+        self.sub(rf"{old}\b", named)
+
+
+_BINDINGS = "oneccl_bindings_for_pytorch|torch_ccl|oneccl_bind_pt|oneccl[-_]bind[-_]pt"
+_OF_ONECCL = (
+    # what guides set and source for oneCCL, in a shell, a list of variables and a Dockerfile
+    rf"\w+=\$\(python[^\n]*(?:{_BINDINGS})[^\n]*\)[ \t]*(?:;|&&)?",
+    r"(?:source|\.)[ \t]+[^\n]*?setvars\.sh[\"']?(?:[ \t]*(?:;|&&))?",
+    r"export[ \t]+CCL_\w+=[^\s;&]+(?:[ \t]*(?:;|&&))?(?=[ \t]*(?:\n|$))",
+    r"-x[ \t]+CCL_\w+(?:=\S+)?",
+    r"-?-genv[ \t]+CCL_\w+(?:=|[ \t]+)\S+",
+    r"-[ \t]+name:[ \t]*[\"']?CCL_\w+[\"']?[ \t]*\n[ \t]*value:[^\n]*",
+    r"(?:ENV[ \t]+)?CCL_\w+=\S+",
+    rf"[\"']?(?:{_BINDINGS})(?:[=<>~!]=[\w.+]+)?[\"']?(?=[ \t\n]|$)",
+)
+
+
+def _oneccl(page: _Page, context: Context) -> None:
+    """oneCCL and IPEX go where nothing calls them any more."""
+    refused = ccl_refusals(context.versions)
+    for pattern in _OF_ONECCL if refused else ():
+        page.remove(pattern, refused[0], "huggingface/accelerate#3883")
+    use = ipex_use(context.versions)
+    if not use.possible and use.state != "unknown":
+        pattern = r"[\"']?intel[-_]extension[-_]for[-_]pytorch(?:[=<>~!]=[\w.+]+)?[\"']?"
+        page.remove(pattern + r"(?=[ \t\n]|$)", use.reason, "huggingface/transformers#40784")
+
+
+def _accelerate(page: _Page, document: Document, context: Context) -> None:
+    """Keys that accelerate refuses or ignores go; use_cpu comes."""
+    library, version = load().accelerate, context.accelerate
+    reader = context.read_by("accelerate", version)
+    keys = list(document.mapping())
+    ends = [document.line(key) or 1 for key in keys[1:]]
+    ends.append(len(page.text().rstrip().split("\n")) + 1)
+    for key, end in zip(keys, ends, strict=True):
+        if key not in library.keys_of(version):
+            gone = Migrated(was=f"{key}:", now="", why=f"refused by {reader}", source=KEY_SOURCE)
+            page.drop(document.line(key) or 1, end - 1, gone)
+    ccl = document.line("mpirun_config", "mpirun_ccl")
+    reads = library.does("reads-mpirun-ccl", version)
+    if "mpirun_ccl" in document.mapping("mpirun_config") and ccl is not None and not reads:
+        gone = Migrated(was="mpirun_ccl:", now="", why=f"not read by {reader}", source=KEY_SOURCE)
+        page.drop(ccl, ccl, gone)
+    if document.get("use_cpu") is not True:
+        told = document.line("use_cpu")
+        new = Migrated(
+            was=f"use_cpu: {document.get('use_cpu')}" if told else "no use_cpu",
+            now="use_cpu: true",
+            why=use_cpu_missing.title,
+            source=use_cpu_missing.source,
+        )
+        if told:
+            page.drop(told, told, new)
+        page.add(told or (document.line(keys[-1]) or 1), "use_cpu: true", new)
+
+
+KEY_SOURCE = "huggingface/accelerate#3883"
+
+
+def _pytorchjob(page: _Page, document: Document) -> None:
+    """A number of ranks that is left to the host, and a job that may train on a part of itself."""
+    spec = document.line("spec")
+    if document.get("spec", "nprocPerNode") in (None, "auto") and spec is not None:
+        first = document.line("spec", *list(document.mapping("spec"))[:1]) or spec + 1
+        indent = re.match(r"[ \t]*", page.text().split("\n")[first - 1])
+        was = (
+            document.line("spec", "nprocPerNode") if document.get("spec", "nprocPerNode") else None
+        )
+        new = Migrated(
+            was="nprocPerNode: auto",
+            now='nprocPerNode: "1"',
+            why=f"{ranks_left_open.title}; a rank for each socket to begin with",
+            source=ranks_left_open.source,
+        )
+        if was:
+            page.drop(was, was, new)
+        page.add(was or spec, f'{indent[0] if indent else "  "}nprocPerNode: "1"', new)
+    least = document.get("spec", "elasticPolicy", "minReplicas")
+    workers = document.get("spec", "pytorchReplicaSpecs", "Worker", "replicas")
+    at = document.line("spec", "elasticPolicy", "minReplicas")
+    if isinstance(least, int) and isinstance(workers, int) and least < workers and at is not None:
+        change = Migrated(
+            was=f"minReplicas: {least}",
+            now=f"minReplicas: {workers}",
+            why=job_elastic.title,
+            source=job_elastic.source,
+            line=at,
+        )
+
+        def written(found: re.Match[str]) -> str:
+            page.note(change)
+            return change.now
+
+        page.sub(rf"minReplicas:[ \t]*{least}\b", written)

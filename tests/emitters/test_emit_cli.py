@@ -135,6 +135,20 @@ def test_what_the_doctor_condemns_is_migrated_with_a_note(emit: Command, format:
         assert change in answer.err
 
 
+def test_migrate_prints_todays_file_and_says_each_change(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    old = tmp_path / "old.sh"
+    old.write_text("python run_qa.py --no_cuda --output_dir x\n")
+    stack = ("--stack", "torch=2.13.0,transformers=5.23.0,accelerate=1.15.0")
+    monkeypatch.setattr(sys, "argv", ["cputune", "migrate", str(old), *stack])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert (ended.value.code or 0, said.out) == (0, "python run_qa.py --use_cpu --output_dir x\n")
+    assert f"{old}:1: --no_cuda → --use_cpu: refused by transformers 5.23.0" in said.err
+
+
 def test_flags_of_the_scripts_own_are_left_alone(emit: Command) -> None:
     Path("own.py").write_text("parser.add_argument('--no_cuda'); import torch")
     assert emit("-f", "torchrun", "--", "own.py", *OLD_FLAGS[:1], "--output_dir", "x").code == 0

@@ -16,7 +16,7 @@ from cputune.doctor.files.command import (
     threads_unset,
 )
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import read_launches
+from cputune.doctor.files.shell import TrainingCommand, read_launches
 from cputune.doctor.files.yaml_lines import Document, Path
 from cputune.doctor.finding import Check, Finding, Severity, fault
 from cputune.errors import UsageError
@@ -176,7 +176,7 @@ def job_faults(document: Document) -> Iterator[Fault]:
         yield ranks_left_open, _RANKS[kind], text
     if kind == "PyTorchJob":
         yield from _replica_faults(document)
-    for at, resources in _containers(document):
+    for at, resources in containers_of(document):
         yield from _variable_faults(document, at, reserved=kind == "TrainJob")
         yield from _resource_faults(document, resources)
 
@@ -200,7 +200,7 @@ def _replica_faults(document: Document) -> Iterator[Fault]:
             yield job_field, (*pod, "containers"), text
 
 
-def _containers(document: Document) -> Iterator[tuple[Path, Path]]:
+def containers_of(document: Document) -> Iterator[tuple[Path, Path]]:
     """Where the containers that train stand, and where their resources."""
     if document.get("kind") == "TrainJob":
         yield ("spec", "trainer"), ("spec", "trainer", "resourcesPerNode")
@@ -252,7 +252,7 @@ def judge_kubernetes(document: Document, context: Context) -> Iterator[Finding]:
     there = replace(context, here=False)
     for fault_found, path, text in job_faults(document):
         yield fault_found.finding(there.at(document.line(*path), text))
-    for at, resources in _containers(document):
+    for at, resources in containers_of(document):
         variables = {
             str(entry.get("name")): str(entry["value"])
             for entry in document.items(*at, "env")
@@ -296,25 +296,28 @@ def _command(
     document: Document, context: Context, at: Path, variables: dict[str, str]
 ) -> Iterator[Finding]:
     """What the container starts, judged as a training command."""
-    words = [str(w) for key in ("command", "args") for w in document.items(*at, key)]
-    if not words:
-        return
-    shell = words[0].rpartition("/")[2] in ("sh", "bash") and "-c" in words[1:3]
-    text = " ".join(words[words.index("-c") + 1 :]) if shell else shlex.join(words)
-    line = document.line(*at, "command") or document.line(*at, "args")
-    try:
-        launches = read_launches(text, context.name)
-    except UsageError:
-        return
-    for launch in launches:
+    for launch in launches_of(document, at, context.name):
         environment = {**variables, "OMP_NUM_THREADS": "", **launch.environment}
         # Threads and addresses are the operator's and the pod's business, judged above.
         environment = {"MASTER_ADDR": "operator", **environment}
         environment["OMP_NUM_THREADS"] = environment["OMP_NUM_THREADS"] or "1"
-        placed = replace(
-            launch, line=line or launch.line, environment=environment, part=_several(document)
-        )
-        yield from judge_launch(placed, context)
+        yield from judge_launch(replace(launch, environment=environment), context)
+
+
+def launches_of(document: Document, at: Path, name: str) -> tuple[TrainingCommand, ...]:
+    """The training commands of one container of a job; none where they cannot be read."""
+    words = [str(w) for key in ("command", "args") for w in document.items(*at, key)]
+    if not words:
+        return ()
+    shell = words[0].rpartition("/")[2] in ("sh", "bash") and "-c" in words[1:3]
+    text = " ".join(words[words.index("-c") + 1 :]) if shell else shlex.join(words)
+    line = document.line(*at, "command") or document.line(*at, "args")
+    try:
+        launches = read_launches(text, name)
+    except UsageError:
+        return ()
+    several = _several(document)
+    return tuple(replace(one, line=line or one.line, part=several) for one in launches)
 
 
 def _several(document: Document) -> bool:
