@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -247,7 +248,7 @@ def lay(kept: Path, folder: Path, line: str) -> None:
             shutil.copy(kept / "cputune.json", folder / word)
 
 
-GOOD = {"doctor": (0, 1), "verify": (0, 3)}
+GOOD = {"doctor": (0, 1), "verify": (0, 3), "compare": (0, 1)}
 """Exit codes beside 0 that say something about this machine."""
 
 
@@ -298,6 +299,71 @@ def test_who_gets_started_can_type_one_after_the_other(
         if not is_heavy(line):
             run(small(line), kept, capfd.readouterr)
     assert (tmp_path / "launch" / "torchrun.sh").is_file()
+
+
+SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.M | re.S)
+FIRST_MINUTES = (HERE / "docs" / "first-minutes.md").read_text(encoding="utf-8")
+TUTORIALS = [(who, FENCE.findall(text)) for who, text in SECTION.findall(FIRST_MINUTES)]
+"""The five ways in, with their blocks (why not run, language, text)."""
+
+
+@pytest.mark.parametrize(("who", "blocks"), TUTORIALS, ids=[who for who, _ in TUTORIALS])
+def test_a_tutorial_is_typed_to_its_end(
+    who: str,
+    blocks: list[tuple[str, str, str]],
+    kept: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    names: dict[str, Any] = {}
+    for _, language, text in blocks:
+        if language == "python":
+            exec(compile(text.replace("max_time_seconds=600", "budget=2"), who, "exec"), names)
+        for line in text.splitlines() if language == "sh" else ():
+            if not is_heavy(line):
+                run(small(line), kept, capfd.readouterr)
+
+
+def test_a_tutorial_leads_to_its_first_answer_in_two_commands() -> None:
+    for who, blocks in TUTORIALS:
+        _, language, text = blocks[0]
+        assert language == "python" or len(text.splitlines()) == 2, who
+
+
+@pytest.mark.matrix
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("who", "blocks"), TUTORIALS, ids=[who for who, _ in TUTORIALS])
+def test_a_tutorial_trains_for_real(
+    who: str, blocks: list[tuple[str, str, str]], kept: Path, tmp_path: Path
+) -> None:
+    """As above, with real trials of a Trainer script; prints when the first answer was there."""
+    shutil.copy(HERE / "tests" / "scripts" / "args_in_code.py", tmp_path / "trainer.py")
+    subprocess.run([sys.executable, HERE / "tests" / "scripts" / "local.py", tmp_path], check=True)
+    (tmp_path / "train.py").write_text(
+        f"import sys\nsys.argv = ['trainer.py', {str(tmp_path)!r}, '40']\nimport trainer\n"
+    )
+    bins = f"{kept / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    mine = {**os.environ, "PATH": bins, "XDG_STATE_HOME": str(tmp_path / "state")}
+    started, answered = time.monotonic(), 0.0
+    for _, language, text in blocks:
+        if language == "python":
+            argv = [[sys.executable, "-c", text.replace("=600", "=150")]]
+        else:
+            lines = [re.sub(r"^salloc -N1 --exclusive ", "", line) for line in text.splitlines()]
+            lines = [re.sub("--max-time 10m", "--max-time 150s --force", line) for line in lines]
+            argv = [["bash", "-euc", line] for line in lines]
+        for words in argv:
+            done = subprocess.run(words, cwd=tmp_path, env=mine, capture_output=True, text=True)
+            good = (0, 1) if re.search("doctor|compare", words[-1]) else (0,)
+            assert done.returncode in good, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        answered = answered or time.monotonic() - started
+    print(f"{who}: {answered:.0f} s to the first answer, {time.monotonic() - started:.0f} s in all")
 
 
 def test_what_is_not_run_says_why_and_is_little() -> None:

@@ -319,7 +319,7 @@ def _say_beforehand(facts: HostFacts) -> None:
     from cputune.doctor import Severity, diagnose
     from cputune.doctor.checks.libraries import allocator_missing
 
-    for finding in diagnose(facts).findings:
+    for finding in {one.code: one for one in diagnose(facts).findings}.values():
         wrong = finding.severity is Severity.ERROR
         if wrong or finding.code == allocator_missing.code:
             tell(f"{'warning' if wrong else 'note'}: {finding.title}:")
