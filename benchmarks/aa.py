@@ -209,11 +209,8 @@ def ask(
         timer=Timer(clock=clock, most_seconds=None, started=clock()),
         on_event=lambda event: None,
     )
-    believed = (0.0, 0.05)
-    baseline = Contender(role="baseline", plan=plan, believed=believed)
-    others = [
-        Contender(role="candidate", plan=replace(plan), believed=believed) for _ in range(rivals)
-    ]
+    baseline = Contender(role="baseline", plan=plan)
+    others = [Contender(role="candidate", plan=replace(plan)) for _ in range(rivals)]
     side_by_side(measuring, runner, baseline, others)
     doubt, noise = doubt_each(others), measuring.race.noise.deviation
     gains = [

@@ -28,7 +28,7 @@ from cputune.host import LiveHost
 from cputune.ranks.launched import Rank
 from cputune.ranks.runner import ProcessRunner
 from cputune.result import Result, Throughput
-from cputune.tuner.gains import gain_of_rounds
+from cputune.tuner.gains import gain_side_by_side
 from cputune.tuner.race import USUAL_NOISE
 from cputune.verifier import verify
 from cputune.verifier.checks import step_rates
@@ -178,7 +178,7 @@ def report(launches: Sequence[Launch]) -> None:
             continue
         center = statistics.fmean(launch.ratios)
         speed = f"{statistics.median(launch.rates):>10.3g}{math.exp(center):>8.3f}"
-        gain = gain_of_rounds(launch.ratios, USUAL_NOISE)
+        gain = gain_side_by_side([[one] for one in launch.ratios], USUAL_NOISE)
         if gain is None:
             print(f"{launch.name:<22}{speed}   none: one round")
             continue

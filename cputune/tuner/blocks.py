@@ -1,6 +1,6 @@
-"""Contenders that live at once and have turns: their seats, and the rounds they take.
+"""One block of the confirmation: plans that live at once, and take some steps in turn.
 
-A contender that lives: its processes, its turns, and what was read of them.
+``Started`` is a contender's processes in a block. A round is one turn of each.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class TooShort(Exception):  # noqa: N818
 
 
 @dataclass(slots=True, kw_only=True)
-class Seat:
-    """A contender's place in one sitting.
+class Started:
+    """The processes of a contender in one block, and what was read of them.
 
     ``begin`` starts its processes; a script that has trained to its end begins again.
     ``turns`` counts its turns, ``delayed`` those that others delayed; ``counted`` are the
@@ -152,9 +152,9 @@ def steps_of_turn(step_seconds: float, *, lone: bool) -> tuple[int, int]:
     return skipped, min(max(least, round(TURN_SECONDS / step_seconds)), MOST_COUNTED)
 
 
-def seconds_of(seats: Sequence[Seat]) -> float:
+def seconds_of(started: Sequence[Started]) -> float:
     """What all their steps have taken so far."""
-    return sum(seat.run.step_seconds for seat in seats)
+    return sum(one.run.step_seconds for one in started)
 
 
 MOST_VOIDED, MORE_ROUNDS = 4, 2
@@ -169,95 +169,95 @@ GIVEN_UP = 12
 
 
 @contextmanager
-def seated(
+def all_started(
     measuring: Measuring,
     runner: LivingRunner,
     contenders: Sequence[Contender],
     *,
     last_first: bool = False,
-) -> Iterator[list[Seat]]:
+) -> Iterator[list[Started]]:
     """All of them started, one after the other; ended with the block.
 
     ``last_first`` begins at their end. Of two processes of one plan the one that was started first
     was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``). Where the time
     is up the block is left, with the turns that were taken until then.
     """
-    seats: list[Seat] = []
+    started: list[Started] = []
     with ExitStack() as held, suppress(TimeUp):
         for contender in contenders[::-1] if last_first else contenders:
             begin = partial(runner.living, contender.plan)
             rules = measuring.rules(contender.plan)
-            seat = Seat(contender=contender, begin=begin, rules=rules)
-            seats.append(held.enter_context(closing(seat)))
-        yield seats[::-1] if last_first else seats
+            one = Started(contender=contender, begin=begin, rules=rules)
+            started.append(held.enter_context(closing(one)))
+        yield started[::-1] if last_first else started
 
 
 def take_turns(
     measuring: Measuring,
-    seats: Sequence[Seat],
+    started: Sequence[Started],
     everybody: Sequence[Contender],
-    sitting: int,
+    block: int,
     is_enough: Callable[[int, float], bool],
     after_two: Callable[[], None] = lambda: None,
 ) -> None:
     """Rounds, the order of each drawn, and turned in the next, until that is enough.
 
-    ``everybody`` gets an entry for each round, also who has no seat. ``is_enough`` is asked
+    ``everybody`` gets an entry for each round, also who has none started. ``is_enough`` is asked
     before each round, with the quiet rounds and the seconds of steps so far. Raises TooShort.
     """
-    for seat in seats:
-        seat.warm_up(measuring.race)
-    measuring.timer.step_seconds += seconds_of(seats)
-    order, begun, quiet, voided = random.Random(sitting), seconds_of(seats), 0, 0
+    for one in started:
+        one.warm_up(measuring.race)
+    measuring.timer.step_seconds += seconds_of(started)
+    order, begun, quiet, voided = random.Random(block), seconds_of(started), 0, 0
     first, since = len(everybody[0].logs), 0
-    turned, places = list(seats), count()
+    turned, places = list(started), count()
     for done in range(MOST_ROUNDS):
         given_up = done - since >= GIVEN_UP and 3 * quiet < done - since
         if given_up:
             return
-        if is_enough(quiet - MORE_ROUNDS * voided, seconds_of(seats) - begun):
-            moving = settling(seats, first)
+        if is_enough(quiet - MORE_ROUNDS * voided, seconds_of(started) - begun):
+            moving = settling(started, first)
             if not moving or voided == MOST_VOIDED:
                 measuring.findings.unsettled.extend(moving)
                 return
             for contender in everybody:
                 contender.logs[first:] = [None] * (len(contender.logs) - first)
-            for seat in seats:
-                seat.contender.warmup_steps = seat.run.steps
+            for one in started:
+                one.contender.warmup_steps = one.run.steps
             first, quiet, voided, since = len(everybody[0].logs), 0, voided + 1, done
-        turned = turned[::-1] if done % 2 else order.sample(seats, len(seats))
-        before = seconds_of(seats)
-        taken = {id(seat.contender): _turn(seat, next(places)) for seat in turned if seat.is_in}
-        measuring.timer.step_seconds += seconds_of(seats) - before
-        quiet += taken.get(id(seats[0].contender)) is not None
+        turned = turned[::-1] if done % 2 else order.sample(started, len(started))
+        before = seconds_of(started)
+        taken = {id(one.contender): _turn(one, next(places)) for one in turned if one.is_in}
+        measuring.timer.step_seconds += seconds_of(started) - before
+        quiet += taken.get(id(started[0].contender)) is not None
         for contender in everybody:
             contender.logs.append(taken.get(id(contender)))
-            contender.sittings.append(sitting)
+            contender.blocks.append(block)
         if done % 2:
             after_two()
 
 
-def settling(seats: Sequence[Seat], first: int) -> list[Plan]:
+def settling(started: Sequence[Started], first: int) -> list[Plan]:
     """The plans that have not come to their speed in the rounds from ``first`` on.
 
     Those of which the later half of all steps of a process got faster, and who gets faster or
-    slower beside the first seat: a machine that changes does that to all alike.
+    slower beside the first one: a machine that changes does that to all alike.
     """
-    base = seats[0].contender.logs[first:]
+    base = started[0].contender.logs[first:]
     moving = []
-    for seat in filter(lambda one: one.is_in, seats):
-        pairs = zip(seat.contender.logs[first:], base, strict=True)
+    for one in filter(lambda one: one.is_in, started):
+        pairs = zip(one.contender.logs[first:], base, strict=True)
         beside = [own - other for own, other in pairs if own is not None and other is not None]
-        late = seat.run.logs[-max(MOST_WARMUP, len(seat.run.logs) // 2) :]
+        late = one.run.logs[-max(MOST_WARMUP, len(one.run.logs) // 2) :]
         warming = late[-1] < late[0] and has_trend(late)
         if warming or has_trend(beside):
-            moving.append(seat.contender.plan)
+            moving.append(one.contender.plan)
     return moving
 
 
-def _turn(seat: Seat, place: int) -> float | None:
-    """A turn of one seat, its steps written down."""
-    begun = len(seat.run.trace)
-    log = seat.turn()
-    seat.taken.append(turn_of(place, seat.run.trace[begun:]))
+def _turn(one: Started, place: int) -> float | None:
+    """A turn of one contender, its steps written down."""
+    begun = len(one.run.trace)
+    log = one.turn()
+    one.taken.append(turn_of(place, one.run.trace[begun:]))
     return log

@@ -1,6 +1,6 @@
 """What each change is worth: from today's launch to the best plan, one knob at a time.
 
-The plans on the way live beside the two in the second sitting of the confirmation, and each
+The plans on the way live beside the two in the second block of the confirmation, and each
 is compared with the one before it.
 """
 

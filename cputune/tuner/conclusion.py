@@ -28,7 +28,7 @@ from cputune.result import (
     host_fingerprint,
 )
 from cputune.steps import Contended
-from cputune.tuner.gains import DOUBT, SLOWER, Contender, Gain, doubt_each, gain_of, throughput_of
+from cputune.tuner.gains import SLOWER, Contender, Gain, doubt_each, gain_of, throughput_of
 from cputune.tuner.measuring import Findings, is_disturbed
 from cputune.tuner.space import SearchSpace
 from cputune.untried import untried
@@ -158,9 +158,7 @@ def _recommend(findings: Findings, valid: list[Trial], noise: float) -> _Recomme
         )
         gains = _gains(baseline, findings.rivals, noise)
         if gains:
-            alive = bool(baseline.sittings)
-            best = max(gains, key=lambda pair: pair[1].mean if alive else -pair[0].merged())
-            return _confirmed(base, best, noise)
+            return _confirmed(base, max(gains, key=lambda pair: pair[1].mean), noise)
     return _unconfirmed(findings, valid)
 
 
@@ -168,12 +166,11 @@ def _gains(
     baseline: Contender, rivals: Sequence[Contender], noise: float
 ) -> list[tuple[Contender, Gain]]:
     """The rivals that were measured beside the baseline, with their gains."""
-    alive = bool(baseline.sittings)
-    doubt = doubt_each(rivals) if alive else DOUBT
+    doubt = doubt_each(rivals)
     return [
         (rival, gain)
         for rival in rivals
-        if rival.out is None or (rival.out == SLOWER and not alive)
+        if rival.out is None
         if (gain := gain_of(baseline, rival, noise, doubt=doubt)) is not None
     ]
 

@@ -1,28 +1,20 @@
-"""How long it takes after the search: the confirmation, what each change is worth, the profile.
+"""The confirmation: today's launch and the best plans, measured once more beside each other.
 
-Foretold from what the trials have shown; a study that is given less time ends sooner.
+Contenders live at the same time, and each takes some steps while the others stand still. What the
+machine does in the meantime hits all alike, so the difference of two in a round is the plans'. The
+order of a round is drawn, and turned for the next one: what drifts in two rounds cancels. So is the
+order in which they are started, from block to block.
 
-How many plans can live at once: their memory is all that a stopped process costs.
-
-The last word where plans cannot live side by side: rounds of fresh processes.
-
-Their memory does not suffice for two, or the runner runs one plan at a time. Rounds are
-interleaved, so that whatever changes on the machine in the meantime hits all of them alike;
-the speed-up is a mean of differences within rounds.
-
-The last word: today's launch and the best plans, alive side by side, a few steps each in turn.
-
-Every contender has processes that stand still while the others have their turns. What the
-machine does in the meantime hits all alike, so the difference within a round is the plans'.
-The order of a round is drawn, and turned for the next one: what drifts in two rounds cancels.
-So is the order in which they are started, from sitting to sitting.
-
-Blocks of rounds, each with new processes. In the first the rivals are told apart; in the others
+A block is some rounds of the same processes. In the first the rivals are told apart; in the others
 the leader alone is set against the baseline, at first with the plans between the two, which show
-what each change is worth. After each round of them it is asked whether there is an answer: faster
-by more than ``DELTA``, or practically not; where the time is up before, there is none.
+what each change is worth. Where memory does not hold two plans, or the runner runs one at a time,
+a block is one round of processes that run one after the other.
 
-Who is measured again at the end of a study, and against what.
+There is one stopping rule. After each round it is asked whether the interval, which holds however
+often it is looked at, gives an answer: faster by more than ``DELTA``, or practically not. Where the
+time is up, or the blocks are spent, before, there is none.
+
+At the end of this file: how long all that takes, foretold from what the trials have shown.
 """
 
 from __future__ import annotations
@@ -38,7 +30,7 @@ from cputune.memory import SPARE, room_bytes
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, ConfirmRun, Trial
 from cputune.steps import Contended, HostLost, LivingRunner, PunctualRunner, Runner
-from cputune.tuner.blocks import Seat, TooShort, seated, steps_of_turn, take_turns
+from cputune.tuner.blocks import Started, TooShort, all_started, steps_of_turn, take_turns
 from cputune.tuner.changes import Change, changes, worths
 from cputune.tuner.events import ConfirmStarted
 from cputune.tuner.gains import (
@@ -51,12 +43,11 @@ from cputune.tuner.gains import (
     throughput_of,
 )
 from cputune.tuner.measuring import Findings, Measuring
-from cputune.tuner.race import Race, Verdict
-from cputune.tuner.reading import Run
+from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.space import SearchSpace
 
 
-def room_for(facts: HostFacts, trials: Sequence[Trial]) -> int:
+def most_alive(facts: HostFacts, trials: Sequence[Trial]) -> int:
     """How many plans of a study can live side by side, by what the ranks of its trials held.
 
     Each is given what the largest of them needed. Where no rank has said what it held, the
@@ -74,94 +65,6 @@ def held_bytes(trial: Trial) -> int:
     return sum(int(rank.get("peak_bytes") or 0) for rank in trial.observed) // trial.plan.nodes
 
 
-MOST_ROUNDS = 5
-
-NARROW_AFRESH = 0.08
-"""Half-width of the speed-up's interval (log) at which it is narrow enough; 0.4 of the
-gain will do too."""
-
-NO_GAIN = 0.02
-"""A gain (log) that is not worth another round to tell it from none."""
-
-
-def settled(gain: Gain) -> bool:
-    """Whether more rounds of fresh processes would not change what is said."""
-    if gain.high < NO_GAIN:
-        return True
-    return gain.low > 0 and gain.high - gain.mean <= max(NARROW_AFRESH, 0.4 * gain.mean)
-
-
-def confirm(
-    baseline: Contender,
-    rivals: Sequence[Contender],
-    race: Race,
-    run: Callable[[int, Contender, Callable[[Sequence[float]], Verdict]], Run],
-    *,
-    out_of_time: Callable[[], bool] = lambda: False,
-) -> None:
-    """Fill the contenders' rounds, the order turned in every round.
-
-    Ends when the gain of the leader is settled. A rival that fails, or that has clearly
-    lost against the other, sits out the remaining rounds.
-    """
-    for number in range(MOST_ROUNDS):
-        racing = [one for one in (baseline, *rivals) if one.out is None]
-        if len(racing) < 2 or baseline.out is not None:
-            return
-        turn = number % len(racing)
-        wanted = 2 if _clear(baseline, racing) else 3 + number
-        for contender in racing[turn:] + racing[:turn]:
-            if out_of_time():
-                return
-            _one_run(number, contender, race, run, wanted)
-        _drop_the_slower(rivals)
-        leader = min((r for r in rivals if r.out is None), key=Contender.merged, default=None)
-        gain = None if leader is None else gain_of(baseline, leader, race.noise.deviation)
-        if (gain is not None and settled(gain)) or out_of_time():
-            return
-
-
-def _clear(baseline: Contender, racing: Sequence[Contender]) -> bool:
-    """Whether the gain is so large that two steps a run tell it well enough.
-
-    Where it is small, later rounds take more steps: a run costs seconds to start.
-    """
-    return baseline.merged() - min(one.merged() for one in racing) > 0.4
-
-
-def _one_run(
-    number: int,
-    contender: Contender,
-    race: Race,
-    run: Callable[[int, Contender, Callable[[Sequence[float]], Verdict]], Run],
-    wanted: int,
-) -> None:
-    def verdict(logs: Sequence[float]) -> Verdict:
-        now = race.estimate(logs)
-        done = now.level and len(now.kept) >= wanted and len(logs) >= race.warmup + wanted
-        return "enough" if done or len(logs) >= 12 else "more"
-
-    finished = run(number, contender, verdict)
-    if finished.failure is not None or not finished.logs:
-        contender.logs.append(None)
-        if finished.failure is None:
-            contender.out = "no measurement"
-        elif finished.failure.kind != "contended":
-            contender.out = f"{finished.failure.kind}: {finished.failure}"
-        return
-    contender.logs.append(race.estimate(finished.logs).center)
-
-
-def _drop_the_slower(rivals: Sequence[Contender]) -> None:
-    """Of two rivals, let the one sit out that is more than two deviations behind."""
-    racing = [rival for rival in rivals if rival.out is None and rival.measured]
-    if len(racing) != 2:
-        return
-    fast, slow = sorted(racing, key=Contender.merged)
-    if slow.merged() - fast.merged() > 2 * math.hypot(fast.deviation, slow.deviation):
-        slow.out = SLOWER
-
-
 LEAST_ROUNDS, LEAST_LATER = 6, 3
 """Of the first block, and of each other, delayed ones not counted."""
 
@@ -169,6 +72,12 @@ MOST_LATER = 5
 """Of each other block: then new processes say more than more rounds of these."""
 
 LEAST_BLOCKS, MOST_BLOCKS = 2, 8
+MOST_ALONE = 5
+"""Blocks of processes that run one after the other: each starts all of them."""
+
+MOST_STEPS_ALONE = 12
+"""Of a run in such a block, the steps of its warm-up among them."""
+
 MOST_SECONDS = 60.0
 """Of the confirmation: then the answer is that it is not known. It has its least blocks."""
 
@@ -198,35 +107,69 @@ def side_by_side(
     """
     if isinstance(runner, PunctualRunner):
         runner.keep_to(partial(measuring.timer.left, 1.0))
-    match = _Match(measuring, runner, baseline, rivals)
-    match.tell_apart()
-    match.confirm_leader(way)
+    confirmation = _Confirmation(measuring, baseline, rivals)
+    confirmation.tell_apart(runner)
+    confirmation.confirm_leader(runner, way)
 
 
-class _Match:
+def one_after_another(
+    measuring: Measuring, runner: Runner, baseline: Contender, rivals: Sequence[Contender]
+) -> None:
+    """The same where no two can live at once: each round has processes of its own."""
+    _Confirmation(measuring, baseline, rivals).one_after_another(runner)
+
+
+class _Confirmation:
     """The contenders, and who of them leads."""
 
     def __init__(
-        self,
-        measuring: Measuring,
-        runner: LivingRunner,
-        baseline: Contender,
-        rivals: Sequence[Contender],
+        self, measuring: Measuring, baseline: Contender, rivals: Sequence[Contender]
     ) -> None:
         self._measuring = measuring
-        self._runner = runner
         self._baseline = baseline
         self._rivals = tuple(rivals)
         self._between: tuple[Contender, ...] = ()
-        self._noise = measuring.race.noise.deviation
         self._begun = measuring.timer.used_seconds
 
-    def tell_apart(self) -> None:
-        """The first sitting: the baseline and all rivals."""
-        if not self.is_over:
-            self._sit(0, (self._baseline, *self._rivals))
+    @property
+    def _noise(self) -> float:
+        return self._measuring.race.noise.deviation
 
-    def confirm_leader(self, way: Way) -> None:
+    def one_after_another(self, runner: Runner) -> None:
+        """Blocks of one round, the order turned from one to the next."""
+        everybody = (self._baseline, *self._rivals)
+        for block in range(MOST_ALONE):
+            racing = [one for one in everybody if one.out is None]
+            first = block % len(racing) if racing else 0
+            logs = {}
+            for contender in racing[first:] + racing[:first]:
+                if self.is_over:
+                    break
+                logs[contender.plan] = self._measuring.confirm_run(
+                    runner, block, contender, self._verdict
+                )
+            for contender in everybody:
+                contender.logs.append(logs.get(contender.plan))
+                contender.blocks.append(block)
+            self._let_the_slower_sit_out()
+            leads = self._leader()
+            answered = leads is not None and leads[1].answer != "undecided"
+            if self.is_over or (answered and block + 1 >= LEAST_BLOCKS):
+                return
+
+    def _verdict(self, logs: Sequence[float]) -> Verdict:
+        """Whether a run alone has steps enough behind its warm-up."""
+        race = self._measuring.race
+        now = race.estimate(logs)
+        done = now.level and min(len(now.kept), len(logs) - race.warmup) >= LEAST_KEPT
+        return "enough" if done or len(logs) >= MOST_STEPS_ALONE else "more"
+
+    def tell_apart(self, runner: LivingRunner) -> None:
+        """The first block: the baseline and all rivals."""
+        if not self.is_over:
+            self._block(runner, 0, (self._baseline, *self._rivals))
+
+    def confirm_leader(self, runner: LivingRunner, way: Way) -> None:
         """The others: the baseline, the leader, and first the plans on the way between them."""
         leads = self._leader()
         if self.is_over or leads is None:
@@ -234,17 +177,19 @@ class _Match:
         leader, gain = leads
         found = way(leader.plan) if gain.mean > max(DELTA, gain.half_width / 2) else ()
         self._between = tuple(
-            Contender(role="candidate", plan=change.plan, believed=leader.believed)
+            Contender(
+                role="candidate",
+                plan=change.plan,
+                logs=[None] * len(self._baseline.logs),  # they had no part in the first block
+                blocks=list(self._baseline.blocks),
+            )
             for change in found[:-1]
         )
-        for contender in self._between:  # they had no part in the first sitting
-            contender.logs += [None] * len(self._baseline.logs)
-            contender.sittings += self._baseline.sittings
         for block in range(1, MOST_BLOCKS):
             if self.is_over or self._is_answered(leader, block):
                 break
             between = self._between if block == 1 else ()
-            self._sit(block, (self._baseline, leader, *between), leader)
+            self._block(runner, block, (self._baseline, leader, *between), leader)
             if leader.out is None:  # the choice is made; what follows is no new one
                 for rival in self._rivals:
                     if rival is not leader and rival.out is None:
@@ -279,8 +224,12 @@ class _Match:
         racing = [rival for rival in self._rivals if rival.out is None]
         return not racing or self._baseline.out is not None or self._measuring.timer.up(1.0)
 
-    def _sit(
-        self, sitting: int, racing: Sequence[Contender], leader: Contender | None = None
+    def _block(
+        self,
+        runner: LivingRunner,
+        block: int,
+        racing: Sequence[Contender],
+        leader: Contender | None = None,
     ) -> None:
         """New processes, their warm-up, and rounds until that is enough.
 
@@ -297,22 +246,21 @@ class _Match:
                 known = left < 2 and seconds > LEAST_SECONDS * len(racing)
                 return quiet >= LEAST_ROUNDS and (known or seconds > TELL_APART_SECONDS)
             least, most = (LEAST_LATER, MOST_LATER) if alone else (LEAST_ROUNDS, LEAST_ROUNDS)
-            return quiet >= most or (quiet >= least and self._is_answered(leader, sitting + 1))
+            return quiet >= most or (quiet >= least and self._is_answered(leader, block + 1))
 
-        last_first = sitting % 2 == 1
-        with seated(self._measuring, self._runner, racing, last_first=last_first) as seats:
+        last_first = block % 2 == 1
+        with all_started(self._measuring, runner, racing, last_first=last_first) as started:
             take_turns(
                 self._measuring,
-                seats,
+                started,
                 (self._baseline, *self._rivals, *self._between),
-                sitting,
+                block,
                 is_enough,
                 self._let_the_slower_sit_out,
             )
-        on_the_way = set(map(id, self._between))
-        for seat in seats:
-            if id(seat.contender) not in on_the_way:
-                self._book(sitting, seat)
+        for one in started:
+            if not any(one.contender is between for between in self._between):
+                self._write_down(block, one)
 
     def _leader(self) -> tuple[Contender, Gain] | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""
@@ -324,46 +272,40 @@ class _Match:
         return max(gains, key=lambda pair: pair[1].mean, default=None)
 
     def _gain(self, rival: Contender) -> Gain | None:
-        noise = self._measuring.race.noise.deviation
-        return gain_of(self._baseline, rival, noise, doubt=doubt_each(self._rivals))
+        return gain_of(self._baseline, rival, self._noise, doubt=doubt_each(self._rivals))
 
     def _let_the_slower_sit_out(self) -> None:
         leads = self._leader()
         if leads is None:
             return
-        noise = self._measuring.race.noise.deviation
         for rival in self._rivals:
             if rival.out is not None:
                 continue
-            behind = gain_of(rival, leads[0], noise, doubt=CLEARLY)
+            behind = gain_of(rival, leads[0], self._noise, doubt=CLEARLY)
             if behind is not None and behind.low > 0:
                 rival.out = SLOWER
 
-    def _book(self, sitting: int, seat: Seat) -> None:
-        """Write down what this sitting has said of a contender's speed."""
-        findings, contender = self._measuring.findings, seat.contender
-        findings.turns += seat.turns
-        findings.delayed_turns += seat.delayed
-        rate = None
-        if seat.counted:
-            rate = throughput_of(seat.counted, self._measuring.race.noise.deviation)
-        failure = seat.run.failure
+    def _write_down(self, block: int, one: Started) -> None:
+        """What this block has said of a contender's speed."""
+        findings, contender, failure = self._measuring.findings, one.contender, one.run.failure
+        findings.turns += one.turns
+        findings.delayed_turns += one.delayed
         reason = None if failure is None else f"{failure.kind}: {failure}"
-        if rate is None and reason is None:
+        if not one.counted and reason is None:
             reason = (
                 "contended: other processes delayed its steps"
-                if seat.delayed
+                if one.delayed
                 else "no turn: it was over before"
             )
         findings.confirm_runs.append(
             ConfirmRun(
-                round=sitting,
+                round=block,
                 plan=contender.plan,
                 role=contender.role,
-                samples_per_second=rate,
+                samples_per_second=throughput_of(one.counted, self._noise) if one.counted else None,
                 reason=reason,
-                turns=len(seat.counted),
-                taken=tuple(seat.taken),
+                turns=len(one.counted),
+                taken=tuple(one.taken),
             )
         )
         self._measuring.on_event(findings.confirm_runs[-1])
@@ -401,31 +343,27 @@ def confirm_best(
     ranked = sorted((plan for plan in ran if plan != base), key=lambda plan: belief[plan][0])
     if base is None or not ranked:
         return
-    baseline = Contender(role="baseline", plan=base, believed=belief[base])
     with fresh_runner() as runner:
-        room = room_for(measuring.facts, findings.trials)
-        if isinstance(runner, LivingRunner) and room >= LEAST_ALIVE:
-            rivals = _contenders(_promising(ranked, belief)[: room - 1], belief)
-            measuring.on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
-            way = partial(on_the_way, space, base, room)
-            try:
+        alive = most_alive(measuring.facts, findings.trials)
+        together = isinstance(runner, LivingRunner) and alive >= LEAST_ALIVE
+        chosen = _promising(ranked, belief)[: alive - 1] if together else ranked[:2]
+        measuring.on_event(ConfirmStarted(plans=(base, *chosen)))
+        baseline, rivals = _contenders(base, chosen)
+        try:
+            if isinstance(runner, LivingRunner) and together:
+                way = partial(on_the_way, space, base, alive)
                 side_by_side(measuring, runner, baseline, rivals, way)
-            except TooShort:  # but long enough to be measured from its first step on
-                baseline = Contender(role="baseline", plan=base, believed=belief[base])
-                rivals = _contenders(ranked[:2], belief)
-                _in_rounds(measuring, runner, baseline, rivals)
-        else:
-            rivals = _contenders(ranked[:2], belief)
-            measuring.on_event(ConfirmStarted(plans=(base, *(rival.plan for rival in rivals))))
-            _in_rounds(measuring, runner, baseline, rivals)
+        except TooShort:  # but long enough to be measured from its first step on
+            together = False
+            baseline, rivals = _contenders(base, ranked[:2])
+        if not together:
+            one_after_another(measuring, runner, baseline, rivals)
         spare = [plan for plan in ranked if plan not in {rival.plan for rival in rivals}]
         while spare and all(rival.out is not None and not rival.measured for rival in rivals):
             # All fell over in a fresh process: the next best has its turn.
             findings.fallen.extend(rivals)
-            rivals = _contenders([spare.pop(0)], belief)
-            baseline.logs.clear()
-            baseline.sittings.clear()
-            _in_rounds(measuring, runner, baseline, rivals)
+            baseline, rivals = _contenders(base, [spare.pop(0)])
+            one_after_another(measuring, runner, baseline, rivals)
     findings.baseline = baseline
     findings.rivals = rivals
 
@@ -439,14 +377,15 @@ def may_be_the_best(trial: Trial) -> bool:
     return trial.state == COMPLETED or (trial.cut_short and level >= LEAST_LEVEL)
 
 
-def on_the_way(space: SearchSpace, today: Plan, room: int, best: Plan) -> tuple[Change, ...]:
+def on_the_way(space: SearchSpace, today: Plan, alive: int, best: Plan) -> tuple[Change, ...]:
     """The changes from today's launch to this plan, where all on the way can live at once."""
     way = changes(space, today, best)
-    return way if len(way) < room else ()
+    return way if len(way) < alive else ()
 
 
-def _contenders(plans: Sequence[Plan], belief: Belief) -> list[Contender]:
-    return [Contender(role="candidate", plan=p, believed=belief[p]) for p in plans]
+def _contenders(base: Plan, plans: Sequence[Plan]) -> tuple[Contender, list[Contender]]:
+    rivals = [Contender(role="candidate", plan=plan) for plan in plans]
+    return Contender(role="baseline", plan=base), rivals
 
 
 def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
@@ -457,14 +396,6 @@ def _promising(ranked: Sequence[Plan], belief: Belief) -> list[Plan]:
         for plan in ranked[:MOST_RIVALS]
         if belief[plan][0] - best < max(NEAR, 2 * belief[plan][1])
     ]
-
-
-def _in_rounds(
-    measuring: Measuring, runner: Runner, baseline: Contender, rivals: Sequence[Contender]
-) -> None:
-    out_of_time = partial(measuring.timer.up, 1.0)
-    run = partial(measuring.confirm_run, runner)
-    confirm(baseline, rivals, measuring.race, run, out_of_time=out_of_time)
 
 
 def _today(findings: Findings) -> Plan | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product, zip_longest
+from itertools import product
 from statistics import NormalDist, fmean
 from typing import Literal
 
@@ -185,51 +185,6 @@ def _below(mixture: Sequence[tuple[float, float, float]], share: float) -> float
     return (low + high) / 2
 
 
-def gain_of_rounds(differences: Sequence[float], noise: float) -> Gain | None:
-    """The gain from rounds of fresh processes: few, so it leans on what is usual."""
-    if len(differences) < 2:
-        return None
-    center, low, high = _student(differences, noise, DOUBT)
-    return Gain(mean=center, low=low, high=high, pairs=len(differences))
-
-
-def _student(values: Sequence[float], noise: float, doubt: float) -> tuple[float, float, float]:
-    """Mean and Student's interval, for few rounds.
-
-    The variance leans on what two runs usually differ by, for three rounds alone would
-    now and then agree by chance.
-    """
-    count = len(values)
-    mean = fmean(values)
-    usual = 2 * (noise**2 / 3 + RUN_NOISE**2)
-    squares = sum((value - mean) ** 2 for value in values)
-    freedom = count - 1 + _PRIOR_WEIGHT
-    variance = (squares + _PRIOR_WEIGHT * usual) / freedom
-    half = _quantile(freedom, doubt) * math.sqrt(variance / count)
-    return mean, mean - half, mean + half
-
-
-def _quantile(freedom: float, doubt: float) -> float:
-    """The two-sided quantile of Student's t, within 1 % from 3 degrees of freedom on.
-
-    Cornish and Fisher's expansion around the normal one (Abramowitz and Stegun, 26.7.5).
-    """
-    z = _normal(doubt)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
-
-
-def _normal(doubt: float) -> float:
-    return NormalDist().inv_cdf(1 - doubt / 2)
-
-
-ROUND_DEVIATION = 0.04
-"""Standard deviation (log) of what one run in one round says of a plan."""
-
 SLOWER = "slower than the other"
 
 
@@ -237,16 +192,14 @@ SLOWER = "slower than the other"
 class Contender:
     """A plan in the confirmation: its log seconds per sample, one per round or None.
 
-    ``believed`` is what the study thinks of it: mean and standard deviation. ``sittings``
-    holds for each round which processes took their turns in it; empty where each round
-    had processes of its own. ``warmup_steps`` of a process were seen to get faster.
+    ``blocks`` holds for each round the number of its block, whose rounds share their processes.
+    ``warmup_steps`` of a process were seen to get faster. ``out``: why it is measured no more.
     """
 
     role: Role
     plan: Plan
-    believed: tuple[float, float]
     logs: list[float | None] = field(default_factory=list)
-    sittings: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
     out: str | None = None
     warmup_steps: int = 0
 
@@ -255,37 +208,17 @@ class Contender:
         """The rounds that gave a number."""
         return [value for value in self.logs if value is not None]
 
-    def merged(self) -> float:
-        """The log seconds per sample that the study and these rounds say together."""
-        mean, deviation = self.believed
-        weight = 1 / deviation**2
-        rounds = self.measured
-        total = mean * weight + sum(rounds) / ROUND_DEVIATION**2
-        return total / (weight + len(rounds) / ROUND_DEVIATION**2)
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of ``merged``."""
-        weight = 1 / self.believed[1] ** 2 + len(self.measured) / ROUND_DEVIATION**2
-        return math.sqrt(1 / weight)
-
 
 def gain_of(
     baseline: Contender, other: Contender, noise: float, *, doubt: float = DOUBT
 ) -> Gain | None:
     """The paired gain of a plan over the baseline; None before two rounds have both."""
-    pairs = [
-        (sitting, slow - fast)
-        for sitting, slow, fast in zip_longest(
-            baseline.sittings, baseline.logs, other.logs, fillvalue=None
-        )
-        if slow is not None and fast is not None
-    ]
-    if not baseline.sittings:
-        return gain_of_rounds([gain for _, gain in pairs], noise)
-    last = max((number or 0 for number, _ in pairs), default=-1)
-    blocks = [[g for s, g in pairs if s == number] for number in range(last + 1)]
-    return gain_side_by_side(blocks, noise, doubt=doubt)
+    blocks: dict[int, list[float]] = {}
+    for block, slow, fast in zip(baseline.blocks, baseline.logs, other.logs, strict=False):
+        if slow is not None and fast is not None:
+            blocks.setdefault(block, []).append(slow - fast)
+    every = [blocks.get(block, []) for block in range(max(blocks, default=-1) + 1)]
+    return gain_side_by_side(every, noise, doubt=doubt)
 
 
 def doubt_each(rivals: Sequence[Contender]) -> float:
@@ -299,12 +232,33 @@ def doubt_each(rivals: Sequence[Contender]) -> float:
 
 
 def throughput_of(logs: Sequence[float], noise: float) -> Throughput:
-    """Samples per second with a 95 % interval, from one log time per round."""
-    mean = sum(logs) / len(logs)
-    half = 2 * math.sqrt(noise**2 / 3 + RUN_NOISE**2)
-    gain = gain_of_rounds(logs, noise)
-    if gain is not None:
-        half = gain.half_width
+    """Samples per second with Student's 95 % interval, from one log time per round.
+
+    The variance leans on what two runs usually differ by, for three rounds alone would
+    now and then agree by chance.
+    """
+    count, mean = len(logs), fmean(logs)
+    usual = 2 * (noise**2 / 3 + RUN_NOISE**2)
+    squares = sum((value - mean) ** 2 for value in logs)
+    freedom = count - 1 + _PRIOR_WEIGHT
+    variance = (squares + _PRIOR_WEIGHT * usual) / freedom
+    half = 2 * math.sqrt(usual / 2)
+    if count > 1:
+        half = _students_quantile(freedom) * math.sqrt(variance / count)
     return Throughput(
         median=math.exp(-mean), low=math.exp(-mean - half), high=math.exp(-mean + half)
     )
+
+
+def _students_quantile(freedom: float) -> float:
+    """The two-sided quantile of Student's t, within 1 % from 3 degrees of freedom on.
+
+    Cornish and Fisher's expansion around the normal one (Abramowitz and Stegun, 26.7.5).
+    """
+    z = NormalDist().inv_cdf(1 - DOUBT / 2)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))

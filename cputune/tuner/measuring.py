@@ -27,7 +27,7 @@ from cputune.result import (
     Trial,
     Worth,
 )
-from cputune.steps import Contended, ObservingRunner, PunctualRunner, Runner, Step
+from cputune.steps import Contended, NoMeasurement, ObservingRunner, PunctualRunner, Runner, Step
 from cputune.text import figure
 from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
 from cputune.tuner.gains import Contender
@@ -245,8 +245,11 @@ class Measuring:
         number: int,
         contender: Contender,
         verdict: Callable[[Sequence[float]], Verdict],
-    ) -> Run:
-        """One run of a plan in one round of the confirmation."""
+    ) -> float | None:
+        """The log seconds per sample of one run of a plan alone; None where it gave none.
+
+        It is made once more where others delayed it; a contender that fails is out.
+        """
         for _ in range(2):
             run = self._read(
                 runner,
@@ -260,23 +263,23 @@ class Measuring:
             if not isinstance(run.failure, Contended) or self.timer.up(1.0):
                 break
             self.findings.contended_runs += 1
-        rate: Throughput | None = None
+        measured = self.race.estimate(run.logs) if run.logs and not run.failure else None
         reason = None if run.failure is None else f"{run.failure.kind}: {run.failure}"
-        if run.failure is None and run.logs:
-            rate = speed(self.race.estimate(run.logs))
+        if measured is None and not isinstance(run.failure, Contended):
+            contender.out = reason or NoMeasurement.kind
         runs = self.findings.confirm_runs
         runs.append(
             ConfirmRun(
                 round=number,
                 plan=contender.plan,
                 role=contender.role,
-                samples_per_second=rate,
+                samples_per_second=None if measured is None else speed(measured),
                 reason=reason,
                 taken=(turn_of(sum(r.round == number for r in runs), run.trace),),
             )
         )
         self.on_event(runs[-1])
-        return run
+        return None if measured is None else measured.center
 
     def _read(
         self,

@@ -25,7 +25,7 @@ from cputune.result import (
     host_fingerprint,
 )
 from cputune.tuner.conclusion import cannot_work, conclude
-from cputune.tuner.gains import SLOWER, Contender, gain_of_rounds, gain_side_by_side
+from cputune.tuner.gains import LOOK_DOUBT, SLOWER, Contender, gain_side_by_side
 from cputune.tuner.measuring import CutOff, Findings
 from cputune.tuner.reading import Run
 from cputune.tuner.space import SearchSpace
@@ -62,16 +62,14 @@ def contender(number: int, *logs: float | None, out: str | None = None) -> Conte
     return Contender(
         role="candidate" if number else "baseline",
         plan=PLANS[number - 1] if number else TODAY,
-        believed=(0.0, 1.0),
         logs=list(logs),
         out=out,
     )
 
 
-def found(baseline: Contender, *rivals: Contender, alive: bool = False, **more: object) -> Findings:
-    if alive:
-        for one in (baseline, *rivals):
-            one.sittings = [0] * len(one.logs)
+def found(baseline: Contender, *rivals: Contender, **more: object) -> Findings:
+    for one in (baseline, *rivals):
+        one.blocks = [0] * len(one.logs)
     return Findings(trials=trials(8.0, 16.0), baseline=baseline, rivals=list(rivals), **more)
 
 
@@ -140,7 +138,7 @@ class TestWithoutConfirmation:
 class TestConfirmed:
     def test_the_gain_is_that_of_the_rounds(self) -> None:
         result = ended(found(contender(0, 1.0, 1.1, 1.0), contender(1, 0.5, 0.5, 0.6)))
-        gain = gain_of_rounds([0.5, 0.6, 0.4], NOISE)
+        gain = gain_side_by_side([[0.5, 0.6, 0.4]], NOISE, doubt=LOOK_DOUBT)
         assert gain is not None
         speedup = result.speedup
         assert (speedup.ratio, speedup.low, speedup.high) == pytest.approx(
@@ -156,20 +154,7 @@ class TestConfirmed:
         result = ended(found(contender(0, 1.0, 1.0), contender(1, 0.98, 1.0)))
         assert result.best == result.baseline
         assert "No significant gain: the best other plan (" in result.notes[0]
-        assert "ran 1.01 times as fast (95 % interval 0.9" in result.notes[0]
-
-    def test_rounds_are_weighed_with_what_the_study_believes(self) -> None:
-        believed = contender(1, 0.5, None, 0.5)
-        believed.believed = (0.1, 0.01)
-        result = ended(found(contender(0, 1.0, 1.0, 1.0), believed, contender(2, 0.4, 0.4, 0.4)))
-        assert result.best.plan == FIRST
-
-    def test_side_by_side_the_gain_alone_counts(self) -> None:
-        believed = contender(1, *[0.5] * 8)
-        believed.believed = (0.1, 0.01)
-        rivals = believed, contender(2, *[0.4] * 8)
-        result = ended(found(contender(0, *[1.0] * 8), *rivals, alive=True))
-        assert result.best.plan == SECOND
+        assert "ran 1.01 times as fast (95 % interval 0." in result.notes[0]
 
     @pytest.mark.parametrize(("rivals", "doubt"), [(1, 0.03), (2, 0.03 / 2)])
     def test_one_of_several_that_lived_at_once_is_doubted_more(
@@ -179,29 +164,13 @@ class TestConfirmed:
         others = [contender(1, *[0.5] * 12), contender(2, *[0.9] * 12)][:rivals]
         gain = gain_side_by_side([[value - 0.5 for value in slow]], NOISE, doubt=doubt)
         assert gain is not None
-        result = ended(found(contender(0, *slow), *others, alive=True))
+        result = ended(found(contender(0, *slow), *others))
         assert result.speedup.low == pytest.approx(math.exp(gain.low))
 
-    def test_several_in_rounds_are_not(self) -> None:
-        result = ended(
-            found(contender(0, 1.0, 1.1), contender(1, 0.5, 0.5), contender(2, 0.9, 0.9))
-        )
-        gain = gain_of_rounds([0.5, 0.6], NOISE)
-        assert gain is not None
-        assert result.speedup.low == pytest.approx(math.exp(gain.low))
-
-    @pytest.mark.parametrize(
-        ("out", "alive", "best"),
-        [
-            (SLOWER, False, FIRST),  # it has its rounds all the same
-            (SLOWER, True, SECOND),
-            ("crashed: rank 0 died", False, SECOND),
-            ("crashed: rank 0 died", True, SECOND),
-        ],
-    )
-    def test_who_is_out_is_not_the_best(self, out: str, alive: bool, best: object) -> None:
+    @pytest.mark.parametrize("out", [SLOWER, "crashed: rank 0 died"])
+    def test_who_is_out_is_not_the_best(self, out: str) -> None:
         rivals = contender(1, *[0.4] * 8, out=out), contender(2, *[0.5] * 8)
-        assert ended(found(contender(0, *[1.0] * 8), *rivals, alive=alive)).best.plan == best
+        assert ended(found(contender(0, *[1.0] * 8), *rivals)).best.plan == SECOND
 
     def test_what_each_change_is_worth_is_told_with_a_recommendation_alone(self) -> None:
         worth = (Worth(knob="precision", value="bf16", speedup=Speedup(ratio=2, low=1.9, high=2)),)

@@ -57,9 +57,9 @@ class FakeStudy:
         run, spent = self.measuring.quiet_run(runner, PLANS[0], number)
         return run, spent, len(runner.started)
 
-    def confirm(self, script: Script) -> tuple[Run, int]:
+    def confirm(self, script: Script) -> tuple[float | None, int]:
         runner = FakeRunner(script)
-        contender = Contender(role="candidate", plan=PLANS[0], believed=(0, 1))
+        contender = Contender(role="candidate", plan=PLANS[0])
         return self.measuring.confirm_run(runner, 2, contender, four), len(runner.started)
 
     def of_kind(self, kind: type) -> list[object]:
@@ -173,10 +173,10 @@ class TestConfirmation:
     @pytest.mark.parametrize(("times", "tries"), [(0, 1), (1, 2), (2, 2)])
     def test_has_two_tries_to_be_quiet(self, times: int, tries: int) -> None:
         study = FakeStudy()
-        run, started = study.confirm(busy(times))
+        log, started = study.confirm(busy(times))
         assert started == tries
         assert study.findings.contended_runs == times
-        assert isinstance(run.failure, Contended) is (times == 2)
+        assert (log is None) is (times == 2)
         assert study.timer.step_seconds == 3.0 * times + (times < 2) * 4.0
 
     def test_is_written_down_and_told(self) -> None:
@@ -224,8 +224,8 @@ class TestConfirmation:
         if shared:
             study.measuring.shared = True
         study.findings.never_quiet = never_quiet
-        run, _ = study.confirm(busy(9))
-        assert (run.failure is None) is study.findings.believed is (shared and never_quiet)
+        log, _ = study.confirm(busy(9))
+        assert (log is not None) is study.findings.believed is (shared and never_quiet)
         assert study.measuring.rules(PLANS[0]).believe_delayed is (shared and never_quiet)
 
 

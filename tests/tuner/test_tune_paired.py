@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import random
-from statistics import NormalDist
 
 import pytest
 
 from cputune.tuner.gains import (
     DELTA,
     Gain,
-    _quantile,
+    _students_quantile,
     center_of,
-    gain_of_rounds,
     gain_side_by_side,
     has_trend,
 )
@@ -35,7 +32,6 @@ def test_rounds_that_agree_give_what_they_say() -> None:
 
 def test_one_round_says_nothing() -> None:
     assert gain_side_by_side([[0.1]], NOISE) is None
-    assert gain_of_rounds([0.1], NOISE) is None
 
 
 def test_a_round_that_was_disturbed_counts_for_one_rank() -> None:
@@ -87,17 +83,7 @@ def test_a_trend_is_seen_in_the_ranks(sign: int) -> None:
     [(3, 3.182, 8e-3), (4, 2.776, 3e-3), (5, 2.571, 2e-3), (6, 2.447, 1e-3), (10, 2.228, 2e-4)],
 )
 def test_quantiles_of_students_t(freedom: int, quantile: float, within: float) -> None:
-    assert _quantile(freedom, 0.05) == pytest.approx(quantile, rel=within)
-
-
-def test_the_interval_of_few_rounds() -> None:
-    gain = gain_of_rounds([0.1, 0.2], NOISE)
-    assert gain is not None
-    usual = 2 * (NOISE**2 / 3 + 0.02**2)
-    variance = (0.005 + 2 * usual) / 3
-    assert gain.mean == pytest.approx(0.15)
-    assert gain.mean - gain.low == pytest.approx(gain.high - gain.mean)
-    assert gain.half_width == pytest.approx(3.159 * math.sqrt(variance / 2), rel=1e-3)
+    assert _students_quantile(freedom) == pytest.approx(quantile, rel=within)
 
 
 def test_the_width_is_that_of_the_longer_side() -> None:
@@ -136,7 +122,7 @@ def test_less_doubt_makes_it_wider() -> None:
     assert widths == sorted(widths)
 
 
-def test_sittings_that_disagree_make_it_wider() -> None:
+def test_blocks_that_disagree_make_it_wider() -> None:
     rng = random.Random(3)
     first, second = drawn(rng, 10), drawn(rng, 10)
     alike = gain_side_by_side([first, second], NOISE)
@@ -144,16 +130,3 @@ def test_sittings_that_disagree_make_it_wider() -> None:
     assert alike is not None
     assert apart is not None
     assert apart.half_width > 1.3 * alike.half_width
-
-
-def test_few_rounds_lean_on_what_is_usual() -> None:
-    gain = gain_of_rounds([0.1, 0.1], NOISE)
-    assert gain is not None
-    assert gain.half_width > 0.05
-
-
-def test_many_rounds_are_nearly_normal() -> None:
-    values = [NormalDist(0.1, 0.05).inv_cdf((i + 0.5) / 200) for i in range(200)]
-    gain = gain_of_rounds(values, NOISE)
-    assert gain is not None
-    assert gain.half_width == pytest.approx(1.96 * 0.05 / math.sqrt(200), rel=0.03)

@@ -47,7 +47,7 @@ def confirmed(
         on_event=lambda e: told.append(e) if isinstance(e, ConfirmRun) else None,
     )
     base, *others = (
-        Contender(role="candidate" if number else "baseline", plan=PLANS[number], believed=(0, 1))
+        Contender(role="candidate" if number else "baseline", plan=PLANS[number])
         for number in range(rivals + 1)
     )
     try:
@@ -102,16 +102,16 @@ def test_the_order_of_a_round_is_turned_in_the_next() -> None:
     assert sorted(rounds[2]) == [0, 1, 2]
 
 
-def test_the_second_sitting_has_new_processes_of_the_leader_alone() -> None:
+def test_the_second_block_has_new_processes_of_the_leader_alone() -> None:
     runner = steady(1.0, 0.9, 0.5)
     base, rivals, findings = confirmed(runner, 2)
     assert runner.begun == [0, 1, 2, 2, 0]
     assert rivals[0].out == SLOWER
     assert {run.round for run in findings.confirm_runs} == {0, 1}
-    assert base.sittings == sorted(base.sittings)
+    assert base.blocks == sorted(base.blocks)
 
 
-def test_who_leads_after_the_first_sitting_is_named() -> None:
+def test_who_leads_after_the_first_block_is_named() -> None:
     begun = [0, 0, 0]
 
     def steps(number: int) -> Iterator[Step]:
@@ -172,7 +172,7 @@ def way(*plans: int) -> Callable[[Plan], list[Change]]:
     ]
 
 
-def test_the_plans_on_the_way_to_the_leader_live_in_the_second_sitting() -> None:
+def test_the_plans_on_the_way_to_the_leader_live_in_the_second_block() -> None:
     begun = [0] * 4
 
     def steps(number: int) -> Iterator[Step]:
@@ -191,7 +191,7 @@ def test_the_plans_on_the_way_to_the_leader_live_in_the_second_sitting() -> None
 
 def test_with_plans_on_the_way_the_second_block_has_rounds_enough() -> None:
     base, _, _ = confirmed(steady(1.0, 0.5, 0.7), way=way(2, 1))
-    assert base.sittings.count(1) == 6
+    assert base.blocks.count(1) == 6
 
 
 def test_without_a_gain_there_is_no_way_to_look_at() -> None:
@@ -292,9 +292,9 @@ def test_no_gain_is_looked_at_until_it_is_sure() -> None:
 
 def test_a_clear_gain_is_known_after_two_blocks() -> None:
     base, rivals, _ = confirmed(steady(1.0, 0.25))
-    assert base.sittings == rivals[0].sittings
-    assert set(base.sittings) == {0, 1}
-    assert base.sittings.count(1) == 3
+    assert base.blocks == rivals[0].blocks
+    assert set(base.blocks) == {0, 1}
+    assert base.blocks.count(1) == 3
 
 
 def test_when_the_time_is_up_it_ends() -> None:
@@ -303,7 +303,7 @@ def test_when_the_time_is_up_it_ends() -> None:
 
 
 def test_of_several_that_may_be_named_each_is_doubted_less() -> None:
-    rivals = [Contender(role="candidate", plan=plan, believed=(0, 1)) for plan in PLANS[:4]]
+    rivals = [Contender(role="candidate", plan=plan) for plan in PLANS[:4]]
     assert doubt_each(rivals[:1]) == 0.03
     assert doubt_each(rivals) == 0.03 / 2
 
@@ -321,8 +321,8 @@ def test_a_short_script_is_confirmed_all_the_same(after: int) -> None:
 
 def test_the_steps_of_each_turn_are_kept_in_the_order_they_were_taken() -> None:
     _, _, findings = confirmed(steady(1.0, 0.5))
-    for sitting in (0, 1):
-        runs = [run for run in findings.confirm_runs if run.round == sitting]
+    for block in (0, 1):
+        runs = [run for run in findings.confirm_runs if run.round == block]
         places = sorted(turn.place for run in runs for turn in run.taken)
         assert places == list(range(len(places)))
         assert [{s for turn in run.taken for s in turn.step_seconds} for run in runs] == [
@@ -355,15 +355,15 @@ def differing(*apart: float) -> FakeLivingRunner:
     return FakeLivingRunner(steps)
 
 
-def test_processes_that_differ_are_asked_in_more_sittings() -> None:
+def test_processes_that_differ_are_asked_in_more_blocks() -> None:
     base, rivals, _ = confirmed(differing(0.04, -0.03, 0.02, -0.02, 0.03, 0.0, 0.01, -0.01))
-    assert max(base.sittings) > 1
+    assert max(base.blocks) > 1
     gain = gain_of(base, rivals[0], 0.05)
     assert gain is not None
     assert gain.low < 0 < gain.high
 
 
-def test_a_plan_on_the_way_is_measured_in_the_second_sitting_alone() -> None:
+def test_a_plan_on_the_way_is_measured_in_the_second_block_alone() -> None:
     def steps(number: int) -> Iterator[Step]:
         rng = random.Random(number)
         while True:
@@ -372,7 +372,7 @@ def test_a_plan_on_the_way_is_measured_in_the_second_sitting_alone() -> None:
     runner = FakeLivingRunner(steps)
     base, _, findings = confirmed(runner, way=way(2, 1))
     assert runner.begun.count(2) == 1
-    assert all(worth.speedup.pairs <= base.sittings.count(1) for worth in findings.worth[:1])
+    assert all(worth.speedup.pairs <= base.blocks.count(1) for worth in findings.worth[:1])
 
 
 def test_a_rival_that_still_warms_up_is_waited_for_or_said_to_be_so() -> None:

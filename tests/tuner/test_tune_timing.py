@@ -19,7 +19,7 @@ def test_long_steps_take_the_rounds_that_there_are_at_least() -> None:
     assert end_seconds(pace, rivals=1, changes=1) == pytest.approx(2 * 2 * turns + 10 * 2.9)
 
 
-def test_each_change_on_the_way_lives_in_the_second_sitting() -> None:
+def test_each_change_on_the_way_lives_in_the_second_block() -> None:
     pace = Pace(start_seconds=10.0, step_seconds=0.1)
     none, one, three = (end_seconds(pace, rivals=2, changes=count) for count in (0, 1, 3))
     assert none == one

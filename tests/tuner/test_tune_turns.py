@@ -12,7 +12,7 @@ from tuner.fakes import PLANS, SMALL, FakeLivingRunner
 
 from cputune.plan import Plan
 from cputune.steps import Crashed, NoMeasurement, Step, TimeUp
-from cputune.tuner.blocks import Seat, TooShort, seated, seconds_of, take_turns
+from cputune.tuner.blocks import Started, TooShort, all_started, seconds_of, take_turns
 from cputune.tuner.gains import Contender
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
@@ -51,7 +51,7 @@ RANKS = [replace(TWO, threads_per_process=threads) for threads in range(1, 5)]
 
 def contender(number: int = 0, plan: Plan | None = None) -> Contender:
     role = "candidate" if number else "baseline"
-    return Contender(role=role, plan=plan or RANKS[number], believed=(0, 1))
+    return Contender(role=role, plan=plan or RANKS[number])
 
 
 @dataclass
@@ -68,22 +68,22 @@ class FakeLives:
 
 def seat(
     *lives: Iterable[Step], number: int = 0, rules: Rules | None = None, plan: Plan | None = None
-) -> Seat:
+) -> Started:
     """A contender of two ranks with these lives, one after the other."""
     begin = FakeLives([FakeLife(iter(life)) for life in lives])
-    return Seat(contender=contender(number, plan), begin=begin, rules=rules or Rules())
+    return Started(contender=contender(number, plan), begin=begin, rules=rules or Rules())
 
 
-def begun(of: Seat) -> list[FakeLife]:
+def begun(of: Started) -> list[FakeLife]:
     assert isinstance(of.begin, FakeLives)
     return of.begin.begun
 
 
-def asked(of: Seat) -> list[int]:
+def asked(of: Started) -> list[int]:
     return begun(of)[-1].asked
 
 
-def warm(*lives: Iterable[Step]) -> Seat:
+def warm(*lives: Iterable[Step]) -> Started:
     """A contender whose warm-up of three steps of half a second is over."""
     made = seat(chain(steps(0.5, 0.5, 0.5), lives[0]), *lives[1:])
     made.warm_up(Race())
@@ -260,7 +260,7 @@ def measuring() -> Measuring:
 
 
 def in_turns(
-    seats: Sequence[Seat], rounds: int = 99, among: Measuring | None = None
+    seats: Sequence[Started], rounds: int = 99, among: Measuring | None = None
 ) -> list[tuple[int, float]]:
     """So many rounds; what ``is_enough`` was asked before each."""
     told: list[tuple[int, float]] = []
@@ -318,7 +318,7 @@ class TestRounds:
         rounds: Callable[[int, float], bool] = lambda quiet, seconds: quiet == 3  # noqa: E731
         take_turns(measuring(), [one, failed], everybody, 7, rounds)
         assert [len(each.measured) for each in everybody] == [3, 0, 1]
-        assert [each.sittings for each in everybody] == [[7] * 3] * 3
+        assert [each.blocks for each in everybody] == [[7] * 3] * 3
         assert [len(each.logs) for each in everybody] == [3] * 3
 
     def test_have_an_order_that_is_drawn_and_turned_in_the_next(self) -> None:
@@ -355,9 +355,9 @@ class TestRounds:
         assert seen == [2, 4]
 
 
-def test_a_sitting_ends_with_its_block_and_when_the_time_is_up() -> None:
+def test_a_block_ends_with_its_block_and_when_the_time_is_up() -> None:
     runner = FakeLivingRunner(lambda number: iter(()))
-    with seated(measuring(), runner, [contender(plan=plan) for plan in PLANS[:2]]) as seats:
+    with all_started(measuring(), runner, [contender(plan=plan) for plan in PLANS[:2]]) as seats:
         assert [one.contender.plan for one in seats] == PLANS[:2]
         assert len(runner.alive) == 2
         raise TimeUp("while importing torch")
@@ -367,6 +367,6 @@ def test_a_sitting_ends_with_its_block_and_when_the_time_is_up() -> None:
 def test_who_is_started_first_can_be_turned() -> None:
     runner = FakeLivingRunner(lambda number: iter(()))
     both = [contender(plan=plan) for plan in PLANS[:2]]
-    with seated(measuring(), runner, both, last_first=True) as seats:
+    with all_started(measuring(), runner, both, last_first=True) as seats:
         assert [one.contender for one in seats] == both
     assert runner.begun == [1, 0]
