@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, cast
 
 from cputune import cpulist
+from cputune.equivalence import Training
 from cputune.inside.messages import RankState
 from cputune.knobs import KNOBS
+from cputune.knobs.kernels import optimizer_of
 from cputune.plan import Plan
 from cputune.steps import Infeasible
 from cputune.workload import Padding, Recipe, Workload
@@ -117,6 +120,39 @@ def global_batch(states: Sequence[RankState]) -> int:
         else int(state["samples"])
         for state in states
     )
+
+
+def as_shown(
+    workload: Workload,
+    plan: Plan,
+    states: Sequence[RankState],
+    training: Training | None,
+    waits: Sequence[float],
+) -> Workload:
+    """The workload, with what the ranks of this plan have shown of it filled in.
+
+    What today's launch trains, and how long its steps wait for their data, are what it showed last.
+    Where it ends tells a script of the user's alone: recipes train on a part of their data.
+    """
+    first, own = states[0], plan.as_found or plan.world_size == 1
+    to_end = plan.as_found and workload.recipe is None
+    seen = workload.observed(
+        framework=first.get("framework"),
+        global_batch_size=global_batch(states) if workload.batch_per_rank is None else None,
+        parses_arguments=first.get("parses_arguments"),
+        accumulation=first.get("accumulation") if own else None,
+        optimizer=optimizer_of(first) if plan.as_found else None,
+        mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
+        padding=padding_of(first) if plan.as_found else None,
+        samples_to_end=samples_to_end(states) if to_end else None,
+        epochs=first.get("epochs") if to_end else None,
+    )
+    if not plan.as_found:
+        return seen
+    if len(waits) > 2:  # the first waits for workers to start
+        share = round(min(1.0, median(waits[1:])), 4)
+        seen = replace(seen, loading_share=share)
+    return replace(seen, training=training or seen.training)
 
 
 def samples_to_end(states: Sequence[RankState]) -> int | None:

@@ -14,9 +14,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import count, islice
-from statistics import median
 from typing import Any
 
 from cputune.carrier import environment
@@ -29,10 +27,9 @@ from cputune.inside.carry import Force
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
 from cputune.inside.where_time_goes import SETTLED
-from cputune.knobs.kernels import optimizer_of
 from cputune.plan import Plan
 from cputune.ranks import commands, compare, engines
-from cputune.ranks.compare import fed_with, for_people, global_batch, padding_of, samples_to_end
+from cputune.ranks.compare import fed_with, for_people, global_batch
 from cputune.ranks.hosts import RankHosts
 from cputune.ranks.job import Job, Patience
 from cputune.ranks.listen import Post
@@ -85,7 +82,8 @@ class ProcessRunner:
         on_note: Callable[[str], None] | None = None,
         offline: bool | None = None,
     ) -> None:
-        self.workload = workload
+        self._given = workload
+        self._shown: list[tuple[Plan, Job]] = []
         self._facts = facts
         self._hosts = hosts
         self._versions = {p.name: p.version for p in facts.packages if p.version}
@@ -127,7 +125,7 @@ class ProcessRunner:
         try:
             for number, step in enumerate(
                 job.steps(
-                    lambda states: self._check(plan, states),
+                    lambda states: self._check(plan, job, states),
                     self.workload.name,
                     self._patience,
                     self._seconds_left,
@@ -143,9 +141,6 @@ class ProcessRunner:
             raise
         finally:
             job.end()
-            if plan.as_found and len(job.waits) > 2:
-                share = min(1.0, median(job.waits[1:]))  # the first waits for workers to start
-                self.workload = replace(self.workload, loading_share=round(share, 4))
 
     def begin(self, plan: Plan) -> None:
         """Start the plan whose steps are read next, and do not wait for it.
@@ -207,6 +202,14 @@ class ProcessRunner:
         """Stop what runs, with every thread and worker, until the next turn."""
         if self._job is not None:
             self._job.stand_still()
+
+    @property
+    def workload(self) -> Workload:
+        """The workload, with what the trials so far have shown of it filled in."""
+        workload = self._given
+        for plan, job in self._shown:
+            workload = compare.as_shown(workload, plan, job.observed, job.training(), job.waits)
+        return workload
 
     def observed(self) -> tuple[Mapping[str, Any], ...]:
         """What each rank of the last trial saw; empty before its first step."""
@@ -331,10 +334,6 @@ class ProcessRunner:
         job.clean = lambda text: self.workload.hide(text, os.environ)
         return job
 
-    def _is_today(self, plan: Plan) -> bool:
-        """Whether a script of the user's runs as found: recipes train on a part of their data."""
-        return plan.as_found and self.workload.recipe is None
-
     def _question(self, plan: Plan) -> Force | None:
         """Today's launch, once: whether its padding may be cut."""
         asked = plan.as_found and self.workload.padding is None
@@ -356,7 +355,8 @@ class ProcessRunner:
             kernels=kernels,
         )
 
-    def _check(self, plan: Plan, states: Sequence[RankState]) -> None:
+    def _check(self, plan: Plan, job: Job, states: Sequence[RankState]) -> None:
+        """Raise Infeasible where the ranks do not run as the plan says; else they are believed."""
         self._observed = tuple(states)
         compare.refuse_impossible(self.workload, states)
         different = list(compare.differences(plan, states))
@@ -371,27 +371,14 @@ class ProcessRunner:
             if text not in self._unseen:
                 self._unseen.add(text)
                 self._on_note(text)
-        first, own = states[0], plan.as_found or plan.world_size == 1
-        self.workload = self.workload.observed(
-            framework=first.get("framework"),
-            global_batch_size=None if per_rank else samples,
-            parses_arguments=first.get("parses_arguments"),
-            accumulation=first.get("accumulation") if own else None,
-            optimizer=optimizer_of(first) if plan.as_found else None,
-            mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
-            padding=padding_of(first) if plan.as_found else None,
-            samples_to_end=samples_to_end(states) if self._is_today(plan) else None,
-            epochs=first.get("epochs") if self._is_today(plan) else None,
-        )
+        if plan.as_found or not any(seen.world_size == 1 for seen, _ in self._shown):
+            self._shown.append((plan, job))
 
     def _compare_training(self, plan: Plan, job: Job) -> None:
-        """Keep what today's launch trains; raise Infeasible where a plan trains something else."""
-        seen, typed = job.training(), self.workload.training
-        if seen is None:
-            return
-        if plan.as_found:
-            self.workload = replace(self.workload, training=seen)
-        elif typed is not None and self.workload.keeps(typed):
+        """Raise Infeasible where a plan trains something else than today's launch."""
+        workload, seen = self.workload, job.training()
+        typed = workload.training
+        if seen and typed and not plan.as_found and workload.keeps(typed):
             verdict = equivalent(typed, seen)
             if not verdict.same:
                 raise Infeasible("it does not train the same: " + "; ".join(verdict.differs))
