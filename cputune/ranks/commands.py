@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib import util
@@ -214,3 +215,14 @@ def setvars_script() -> Path | None:
             if script.is_file():
                 return script
     return None
+
+
+def held_port() -> socket.socket:
+    """A socket bound to a free port, and not listening: nobody else is given that port.
+
+    Rank 0 can still listen on it, since both set SO_REUSEADDR (socket(7)).
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("", 0))
+    return holder

@@ -27,7 +27,7 @@ from cputune.host.interpreter import training_python
 from cputune.plan import Plan
 from cputune.ranks import commands
 from cputune.ranks.messages import RankCommand
-from cputune.ranks.supervisor_main import PR_SET_PDEATHSIG, held_port
+from cputune.ranks.supervisor_main import PR_SET_PDEATHSIG
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run(workload: Workload, plan: Plan, facts: HostFacts, *, rank_script: Path) 
         become(commands.as_activated(workload.filled(workload.launch, os.environ), base))
     words = workload.filled(launch_command(workload, way), os.environ)
     command = [training_python(), *words]
-    with held_port() as holder:
+    with commands.held_port() as holder:
         port = holder.getsockname()[1]
         if plan.backend == "ccl" and plan.world_size > 1:
             shares = "/".join(render(cpus) for cpus in plan.cpus)

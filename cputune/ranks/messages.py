@@ -43,12 +43,6 @@ class Start(TypedDict):
     scratch: str | None
 
 
-class FindPort(TypedDict):
-    """Find a free TCP port, and hold it until the next ranks are started."""
-
-    do: Literal["port"]
-
-
 class End(TypedDict):
     """End everything that was started; 0 seconds of grace kill at once."""
 
@@ -62,7 +56,7 @@ class Goodbye(TypedDict):
     do: Literal["goodbye"]
 
 
-Request = Start | FindPort | End | Goodbye
+Request = Start | End | Goodbye
 
 
 class Ready(TypedDict):
@@ -71,13 +65,6 @@ class Ready(TypedDict):
     event: Literal["ready"]
     threads: list[str]
     missing: dict[str, str]
-
-
-class Port(TypedDict):
-    """The port that is held."""
-
-    event: Literal["port"]
-    port: int
 
 
 class Exit(TypedDict):
@@ -96,4 +83,4 @@ class Gone(TypedDict):
     tails: dict[str, str]
 
 
-Answer = Ready | Port | Exit | Gone
+Answer = Ready | Exit | Gone

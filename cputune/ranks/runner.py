@@ -257,7 +257,8 @@ class ProcessRunner:
         modules = () if plain else modules_of(plan, self.workload, self._source)
         supervisor = self._supervisors.ready(base, modules, self._seconds_left())
         job = self._job_below(supervisor, plan)
-        port = supervisor.free_port()
+        held = commands.held_port()
+        job.on_end, port = held.close, int(held.getsockname()[1])
         scratch = str(self._work.path / "scratch")
         variables = {
             **way.variables,

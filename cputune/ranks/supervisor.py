@@ -110,14 +110,6 @@ class Supervisor:
         log.getChild("ranks").debug("%d processes start below a supervisor", len(commands))
         self.send({"do": "start", "commands": list(commands), "mark": mark, "scratch": scratch})
 
-    def free_port(self) -> int:
-        """A free port, which it holds until it has started the next ranks.
-
-        Raises TrialError where it has died.
-        """
-        self.send({"do": "port"})
-        return int(self._await("port", GONE_SECONDS)["port"])
-
     def end(self, grace_seconds: float) -> dict[str, str]:
         """End its ranks and everything they started, and wait until they are gone.
 

@@ -58,7 +58,6 @@ class Children:
         self._pipes: dict[int, int] = {}
         self._mark: tuple[str, str] | None = None
         self._scratch: str | None = None
-        self._held: socket.socket | None = None
         self._inputs: dict[int, int] = {}
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -123,22 +122,12 @@ class Children:
                 os.makedirs(self._scratch, mode=0o700, exist_ok=True)
             for number, command in enumerate(request["commands"]):
                 self._start(number, command)
-            self._hold(None)
-        elif request["do"] == "port":
-            self._hold(held_port())
-            assert self._held is not None
-            self.say({"event": "port", "port": int(self._held.getsockname()[1])})
         elif request["do"] == "end":
             self.end(request["grace_seconds"])
             tails = {str(n): tail.decode(errors="replace") for n, tail in self._tails.items()}
             self._tails.clear()
             self.say({"event": "gone", "tails": tails})
         return request["do"] != "goodbye"
-
-    def _hold(self, port: socket.socket | None) -> None:
-        if self._held is not None:
-            self._held.close()
-        self._held = port
 
     def _remove_scratch(self) -> None:
         if self._scratch is not None:
@@ -172,7 +161,6 @@ class Children:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         self._control.close()
-        self._hold(None)
         for descriptor in (self._wake, self._wake_write, *self._pipes, *self._inputs.values()):
             os.close(descriptor)
 
@@ -407,14 +395,3 @@ def leave(work: Sequence[str], *, goodbye: bool) -> None:
         for directory in work:
             shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
-
-
-def held_port() -> socket.socket:
-    """A socket bound to a free port, and not listening: nobody else is given that port.
-
-    Rank 0 can still listen on it, since both set SO_REUSEADDR (socket(7)).
-    """
-    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("", 0))
-    return holder

@@ -17,7 +17,7 @@ from cputune.facts import HostFacts
 from cputune.inside import CPUS_VARIABLE
 from cputune.plan import Plan
 from cputune.ranks import commands
-from cputune.ranks.supervisor_main import held_port
+from cputune.ranks.commands import held_port
 from cputune.steps import Infeasible
 from cputune.workload import Workload
 
