@@ -9,7 +9,6 @@ matrices, dropout masks and fp32 copies come on top).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from cputune.facts import HostFacts, Unknown
 from cputune.workload import Recipe, Workload
@@ -93,7 +92,7 @@ def room_bytes(facts: HostFacts) -> int | None:
     return min((size for size in sizes if size is not None and size > 0), default=None)
 
 
-def parameters(model: Mapping[str, Any]) -> int | None:
+def parameters(model: Mapping[str, object]) -> int | None:
     """Weights of a model, at least, from its transformers configuration; None where unknown."""
     sizes = _sizes(model)
     return None if isinstance(sizes, str) else _parameters(sizes)
@@ -130,7 +129,7 @@ def _activation_bytes(sizes: Mapping[str, int], recipe: Recipe) -> int:
     return layers * (bytes_each // 2 if recipe.lora else bytes_each)
 
 
-def _sizes(model: Mapping[str, Any]) -> dict[str, int] | str:
+def _sizes(model: Mapping[str, object]) -> dict[str, int] | str:
     """The sizes of a model by our names; why they are not known where they are not."""
     kind = model.get("model_type")
     defaults = _DEFAULTS.get(str(kind))
@@ -151,5 +150,5 @@ def _sizes(model: Mapping[str, Any]) -> dict[str, int] | str:
     return sizes
 
 
-def _of_16_bits(model: Mapping[str, Any]) -> bool:
+def _of_16_bits(model: Mapping[str, object]) -> bool:
     return (model.get("dtype") or model.get("torch_dtype")) in ("bfloat16", "float16")

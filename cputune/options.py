@@ -59,7 +59,7 @@ class OptionText:
     why_not: str = OWN_CHOICE
 
 
-def option(default: Any, help: str, flag: str | None, **said: Any) -> Any:
+def option(default: object, help: str, flag: str | None, **said: Any) -> Any:
     """A field that is an option. ``default`` may be a class that makes an empty value."""
     text = OptionText(help=help, flag=flag, **said)
     if isinstance(default, type):

@@ -134,13 +134,13 @@ class Force:
         return samples // accumulation, accumulation
 
 
-def around(cls: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+def around(cls: object, name: str) -> Callable[[Callable[..., Any]], None]:
     """Put a function in the place of a method; it is given the method before its arguments."""
     original = getattr(cls, name)
 
     def put(function: Callable[..., Any]) -> None:
         @functools.wraps(original)
-        def method(*args: Any, **kwargs: Any) -> Any:
+        def method(*args: object, **kwargs: object) -> Any:
             return function(original, *args, **kwargs)
 
         setattr(cls, name, method)
@@ -230,7 +230,7 @@ class Carrier:
             self._divide(args)
             original(args)
 
-    def _set(self, args: Any, name: str, value: Any) -> None:
+    def _set(self, args: object, name: str, value: object) -> None:
         before = getattr(args, name, value)  # a field that this version does not have is left
         if before != value:
             setattr(args, name, value)
@@ -263,12 +263,12 @@ class Carrier:
 
     def _patch_trainer(self, module: ModuleType) -> None:
         @around(module.Trainer, "__init__")
-        def init(original: Any, *args: Any, **kwargs: Any) -> None:
+        def init(original: Any, *args: object, **kwargs: object) -> None:
             self._has_trainer = True
             original(*args, **kwargs)
 
         @around(module.Trainer, "train")
-        def train(original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        def train(original: Any, trainer: Any, *args: object, **kwargs: object) -> Any:
             self._divide(trainer.args)  # the script may have changed its batch by itself
             if not isinstance(trainer.args.per_device_train_batch_size, Divided):
                 self.refuse(trainer.args._cannot_divide)
@@ -297,7 +297,7 @@ class Carrier:
         original = trainer.compute_loss
         ignores: list[bool] = []
 
-        def compute_loss(model: Any, inputs: Any, *words: Any, **kwargs: Any) -> Any:
+        def compute_loss(model: Any, inputs: Any, *words: object, **kwargs: object) -> Any:
             items = kwargs.get("num_items_in_batch")
             if items is None:
                 return original(model, inputs, *words, **kwargs)
@@ -319,7 +319,7 @@ class Carrier:
         """One rank needs no word of parameters that a step leaves out; several have to look."""
 
         @around(module.DistributedDataParallel, "__init__")
-        def init(original: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        def init(original: Any, model: Any, *args: object, **kwargs: object) -> None:
             if not kwargs.get("static_graph"):
                 kwargs["find_unused_parameters"] = True
             original(model, *args, **kwargs)
@@ -339,7 +339,7 @@ class Carrier:
         real = cls.num_processes
         libraries = os.path.dirname(os.path.dirname(str(module.__file__)))
 
-        def num_processes(accelerator: Any) -> int:
+        def num_processes(accelerator: object) -> int:
             asking = sys._getframe(1)
             script = asking.f_globals.get("__name__") == "__main__"
             script |= not asking.f_code.co_filename.startswith(libraries)
@@ -354,7 +354,7 @@ class Carrier:
         signature = inspect.signature(cls.__init__)
 
         @around(cls, "__init__")
-        def init(original: Any, accelerator: Any, *args: Any, **kwargs: Any) -> None:
+        def init(original: Any, accelerator: Any, *args: object, **kwargs: object) -> None:
             given = dict(signature.bind_partial(accelerator, *args, **kwargs).arguments)
             del given["self"]
             before = str(given.get("mixed_precision"))
@@ -366,7 +366,7 @@ class Carrier:
 
         @around(cls, "prepare_data_loader")
         def prepare_data_loader(
-            original: Any, accelerator: Any, loader: Any, *args: Any, **kwargs: Any
+            original: Any, accelerator: Any, loader: Any, *args: object, **kwargs: object
         ) -> Any:
             if self._has_trainer:
                 return original(accelerator, loader, *args, **kwargs)
@@ -383,7 +383,7 @@ class Carrier:
             return prepared
 
         @around(cls, "backward")
-        def backward(original: Any, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+        def backward(original: Any, accelerator: Any, *args: object, **kwargs: object) -> Any:
             if not self._has_trainer:
                 self._trains = True
                 self._refuse_other_loader(accelerator)
@@ -391,7 +391,7 @@ class Carrier:
 
         @around(cls, "prepare_optimizer")
         def prepare_optimizer(
-            original: Any, accelerator: Any, optimizer: Any, *args: Any, **kwargs: Any
+            original: Any, accelerator: Any, optimizer: Any, *args: object, **kwargs: object
         ) -> Any:
             if not self._has_trainer:
                 self.set_adamw(optimizer)
@@ -435,7 +435,7 @@ class Carrier:
         beside("in_lightning").patch(module, self, around)
 
     def divide_loader(
-        self, loader: Any, steps: int, *, fixed: bool = True, shared: bool = False
+        self, loader: object, steps: int, *, fixed: bool = True, shared: bool = False
     ) -> int:
         """Set the batch of a loader; how many of them a step takes. ``fixed``: as many as before.
 
@@ -630,7 +630,7 @@ def keep_process_groups(module: ModuleType) -> None:
     original = module.destroy_process_group
 
     @functools.wraps(original)
-    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+    def destroy_process_group(*args: object, **kwargs: object) -> None:
         for group in list(module._world.pg_map):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
             _kept.append(group)

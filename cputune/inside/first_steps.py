@@ -56,7 +56,7 @@ class FirstSteps:
             ("torch.nn.utils", self._watch_clipping),
         ]
 
-    def batch(self, batch: Any) -> None:
+    def batch(self, batch: object) -> None:
         """A batch begins to be trained on."""
         if self._steps == 0:
             self._content += _content(batch)
@@ -77,7 +77,7 @@ class FirstSteps:
         if self._steps == 0:
             self._fetched.clear()
 
-    def step(self, optimizer: Any) -> Trained | None:
+    def step(self, optimizer: object) -> Trained | None:
         """What is told of this step; None once enough was told."""
         if self._steps >= LOOKED_AT:
             return None
@@ -121,7 +121,7 @@ class FirstSteps:
         original = getattr(module, name)
 
         @functools.wraps(original)
-        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        def clip(parameters: Any, *args: object, **kwargs: object) -> Any:
             if self._steps == 0 and self._gradient is None:
                 one = hasattr(parameters, "grad")
                 parameters = [parameters] if one else list(parameters)
@@ -140,10 +140,10 @@ class FirstSteps:
         """Until the first step is over; what torch.compile compiles is left as it is."""
         compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", lambda: False)
 
-        def resting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def resting(original: Callable[..., object]) -> Callable[..., object]:
             @functools.wraps(original)
             def dropout(
-                input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+                input: object, p: float = 0.5, training: bool = True, inplace: bool = False
             ) -> Any:
                 if not compiling():
                     self._drops = self._drops or (training and p > 0)
@@ -160,8 +160,8 @@ class FirstSteps:
 
         @functools.wraps(attention)
         def attend(
-            query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-            *args: Any, **kwargs: Any,
+            query: object, key: object, value: object, attn_mask: object = None,
+            dropout_p: float = 0.0, *args: object, **kwargs: object,
         ) -> Any:  # fmt: skip
             if not compiling():
                 self._drops = self._drops or dropout_p > 0
@@ -175,14 +175,14 @@ class FirstSteps:
         cls = module._BaseDataLoaderIter
         asked, following = cls._next_index, cls.__next__
 
-        def next_index(iterator: Any) -> Any:
+        def next_index(iterator: object) -> Any:
             index = asked(iterator)
             if self._steps < LOOKED_AT:
                 iterator.__dict__.setdefault("_cputune_asked", deque()).append(digest_of(index))
             return index
 
         @functools.wraps(following)
-        def next_batch(iterator: Any) -> Any:
+        def next_batch(iterator: object) -> Any:
             batch = following(iterator)
             waiting = iterator.__dict__.get("_cputune_asked")
             if waiting:
@@ -198,7 +198,7 @@ def _seed(torch: ModuleType) -> None:
         torch.manual_seed(0)
 
 
-def norm_of(parameters: Iterable[Any]) -> float | None:
+def norm_of(parameters: Iterable[object]) -> float | None:
     """The norm of all gradients together, in fp64; None where there is none."""
     torch = sys.modules["torch"]
     squares = []
@@ -210,7 +210,7 @@ def norm_of(parameters: Iterable[Any]) -> float | None:
     return float(sum(squares)) ** 0.5 if squares else None
 
 
-def settings(optimizer: Any) -> dict[str, Any]:
+def settings(optimizer: object) -> dict[str, Any]:
     """The class of an optimizer and what its groups are set to, beside their learning rates."""
     inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
     how = {"params", "lr", "initial_lr", "fused", "foreach", "capturable", "differentiable"}
@@ -244,7 +244,7 @@ def _mixed(number: int) -> int:
     return number ^ number >> 31
 
 
-def _content(batch: Any) -> float:
+def _content(batch: object) -> float:
     """The sum of what a batch holds, padding and ignored labels (-100) left out."""
     torch = sys.modules.get("torch")
     if torch is None:

@@ -110,7 +110,7 @@ def _watch_arguments(meter: Meter, scratch: str | None) -> None:
 
     original = argparse.ArgumentParser.parse_known_args
 
-    def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def parse_known_args(self: Any, *args: object, **kwargs: object) -> Any:
         namespace, rest = original(self, *args, **kwargs)
         meter.flags.update(vars(namespace))
         _note_length(namespace, meter)
@@ -123,7 +123,7 @@ def _watch_arguments(meter: Meter, scratch: str | None) -> None:
                     output = os.path.join(scratch, "output")
                     setattr(namespace, name, output if isinstance(given, str) else Path(output))
             if getattr(namespace, "push_to_hub", None) is True:
-                namespace.push_to_hub = False
+                vars(namespace)["push_to_hub"] = False
         return namespace, rest
 
     argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
@@ -138,19 +138,21 @@ def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
 
             @around(module.Hydra, name)
             def run(
-                original: Any, *args: Any, overrides: Any, key: str = key, **kwargs: Any
+                original: Any, *args: object, overrides: Any, key: str = key, **kwargs: object
             ) -> Any:
                 return original(*args, overrides=[*overrides, f"{key}='{output}'"], **kwargs)
 
     def tensorboard(module: ModuleType) -> None:
         @around(module.SummaryWriter, "__init__")
-        def init(original: Any, writer: Any, log_dir: Any = None, *args: Any, **given: Any) -> None:
+        def init(
+            original: Any, writer: Any, log_dir: Any = None, *args: object, **given: object
+        ) -> None:
             given.pop("logdir", None)  # the older name of tensorboardX
             original(writer, output, *args, **given)
 
     def wandb(module: ModuleType) -> None:
         @around(module, "init")
-        def init(original: Any, *args: Any, **kwargs: Any) -> Any:
+        def init(original: Any, *args: object, **kwargs: object) -> Any:
             return original(*args, **{**kwargs, "mode": "disabled"})
 
     def mlflow(module: ModuleType) -> None:
@@ -179,7 +181,7 @@ def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
     ]
 
 
-def _note_length(namespace: Any, meter: Meter) -> None:
+def _note_length(namespace: object, meter: Meter) -> None:
     """How long a loop of the script's own trains, where its arguments have usual names."""
     for key, names in (("steps_to_end", ("max_train_steps", "max_steps")), ("epochs", EPOCHS)):
         for value in (getattr(namespace, name, None) for name in names):
@@ -208,10 +210,10 @@ def _time_compiling(module: ModuleType, meter: Meter) -> None:
     """How long torch.compile compiles, forward and backward, the whole of it counted once."""
     began: list[float] = []
 
-    def start(*_: Any) -> None:
+    def start(*_: object) -> None:
         began.append(time.perf_counter())
 
-    def end(*_: Any) -> None:
+    def end(*_: object) -> None:
         meter.compiled += time.perf_counter() - began.pop()
 
     module.on_compile_start(start)
@@ -223,7 +225,7 @@ def _note_ipex(module: ModuleType, meter: Meter) -> None:
     if original is None:
         return
 
-    def optimize(*args: Any, **kwargs: Any) -> Any:
+    def optimize(*args: object, **kwargs: object) -> Any:
         meter.facts["ipex"] = True
         return original(*args, **kwargs)
 

@@ -23,7 +23,7 @@ def patch(module: ModuleType, carrier: Carrier, around: Around) -> None:
     environments = importlib.import_module(f"{package}.plugins.environments")
 
     @around(module.Trainer, "__init__")
-    def init(original: Any, trainer: Any, **given: Any) -> None:
+    def init(original: Any, trainer: Any, **given: object) -> None:
         # Neither Slurm's numbers nor mpi4py's: the ranks are those of RANK and LOCAL_RANK.
         ranks = environments.LightningEnvironment()
         set_here = arguments(given, carrier.force, ranks)
@@ -41,13 +41,13 @@ def patch(module: ModuleType, carrier: Carrier, around: Around) -> None:
         return prepared
 
     @around(module.Strategy, "setup_optimizers")
-    def setup_optimizers(original: Any, strategy: Any, *args: Any, **kwargs: Any) -> None:
+    def setup_optimizers(original: Any, strategy: Any, *args: object, **kwargs: object) -> None:
         original(strategy, *args, **kwargs)
         for optimizer in strategy.optimizers:
             carrier.set_adamw(optimizer)
 
 
-def arguments(given: Mapping[str, Any], force: Force, environment: Any) -> dict[str, Any]:
+def arguments(given: Mapping[str, object], force: Force, environment: object) -> dict[str, Any]:
     """Arguments of the Trainer. A strategy and a precision that fit stay as they are.
 
     Strategies that start processes themselves (ddp_spawn) do not: the launcher has done it.

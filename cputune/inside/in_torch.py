@@ -51,7 +51,7 @@ def compile_first_called(torch: ModuleType) -> None:
     original = cls.__call__
 
     @functools.wraps(original)
-    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(module: Any, *args: object, **kwargs: object) -> Any:
         if module.training and torch.is_grad_enabled() and _learns(module):
             cls.__call__ = original
             if not hasattr(module, "_orig_mod"):  # torch.compile(model) holds it so
@@ -117,7 +117,7 @@ class Masks:
         words = self._random(-(-count // _WORDS), generator).view(self._torch.int16)
         return mask.copy_((words[:count] < level).view(mask.shape))
 
-    def _random(self, count: int, generator: Any) -> Any:
+    def _random(self, count: int, generator: object) -> Any:
         """So many random numbers of 64 bits. Right shifts keep the sign, so it is masked off."""
         torch = self._torch
         seed = torch.empty((), dtype=torch.int64).random_(-(1 << 63), None, generator=generator)

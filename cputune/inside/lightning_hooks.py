@@ -54,7 +54,7 @@ def _patch_trainer(module: ModuleType, meter: Meter, scratch: str | None) -> Non
     cls = module.Trainer
 
     @around(cls, "__init__")
-    def init(original: Any, trainer: Any, **given: Any) -> None:
+    def init(original: Any, trainer: Any, **given: object) -> None:
         meter.seen.add("Lightning")
         callbacks = given.get("callbacks") or []
         callbacks = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
@@ -67,7 +67,7 @@ def _patch_trainer(module: ModuleType, meter: Meter, scratch: str | None) -> Non
         _refuse_own_processes(trainer, meter)
 
     @around(cls, "fit")
-    def fit(original: Any, trainer: Any, model: Any, *data: Any, **kwargs: Any) -> None:
+    def fit(original: Any, trainer: Any, model: Any, *data: object, **kwargs: object) -> None:
         original(trainer, model, *data[:3], **{**kwargs, "ckpt_path": None})
         meter.end()
         meter.leave(0)
@@ -79,7 +79,7 @@ def _patch_trainer(module: ModuleType, meter: Meter, scratch: str | None) -> Non
 
 def _patch_fabric(module: ModuleType, meter: Meter) -> None:
     @around(module.Fabric, "launch")
-    def launch(original: Any, fabric: Any, *args: Any, **kwargs: Any) -> Any:
+    def launch(original: Any, fabric: Any, *args: object, **kwargs: object) -> Any:
         _refuse_own_processes(fabric, meter)
         return original(fabric, *args, **kwargs)
 
@@ -87,7 +87,7 @@ def _patch_fabric(module: ModuleType, meter: Meter) -> None:
         setattr(module.Fabric, name, lambda self, *args, **kwargs: None)
 
 
-def _is_wanted(callback: Any) -> bool:
+def _is_wanted(callback: object) -> bool:
     return _UNWANTED.isdisjoint(parent.__name__ for parent in type(callback).__mro__)
 
 
@@ -120,7 +120,9 @@ def _callback_class(base: type, meter: Meter) -> type:
             meter.watch(model)
             meter.begin("lightning")
 
-        def on_train_batch_start(self, trainer: Any, model: Any, batch: Any, *args: Any) -> None:
+        def on_train_batch_start(
+            self, trainer: object, model: object, batch: object, *args: object
+        ) -> None:
             self._samples, self._loss = meter.see_batch(batch), None
             self._batches += 1
 
@@ -128,10 +130,12 @@ def _callback_class(base: type, meter: Meter) -> type:
             if self._loss is None:  # the first, where a batch has several
                 self._loss = loss.detach() * trainer.accumulate_grad_batches
 
-        def on_before_optimizer_step(self, trainer: Any, model: Any, optimizer: Any) -> None:
+        def on_before_optimizer_step(
+            self, trainer: object, model: object, optimizer: object
+        ) -> None:
             meter.first.before_step(optimizer)
 
-        def on_train_batch_end(self, trainer: Any, model: Any, *args: Any) -> None:
+        def on_train_batch_end(self, trainer: Any, model: Any, *args: object) -> None:
             meter.micro_step(self._samples, self._loss)
             if trainer.global_step == self._stepped:
                 return

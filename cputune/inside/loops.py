@@ -57,7 +57,7 @@ class Loop:
             if nested and self.meter.backwards == trained:
                 self.meter.resume(since)
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, loss: object) -> None:
         """A loss went backward; a batch with several losses is one batch.
 
         The batches of the first step are counted: a script that accumulates by hand tells
@@ -69,7 +69,7 @@ class Loop:
         self.meter.micro_step(self.samples, loss.detach() if hasattr(loss, "detach") else loss)
         self.samples = 0
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: object) -> None:
         """An optimizer has stepped; the first one that ever did is the clock."""
         if self._clock is None:
             self._clock = id(optimizer)
@@ -110,7 +110,7 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
     original_model, original_loader = cls.prepare_model, cls.prepare_data_loader
 
     @functools.wraps(original_init)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: object, *args: object, **kwargs: object) -> None:
         meter.seen.add("Accelerator")
         kwargs.pop("log_with", None)
         if scratch is not None and kwargs.get("project_dir") is not None:
@@ -118,7 +118,7 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
         original_init(self, *args, **kwargs)
 
     @functools.wraps(original_backward)
-    def backward(self: Any, loss: Any, **kwargs: Any) -> Any:
+    def backward(self: object, loss: object, **kwargs: object) -> Any:
         done = original_backward(self, loss, **kwargs)
         if not loop.idle:
             if meter.steps == 0 and meter.backwards == 0:
@@ -127,14 +127,16 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
         return done
 
     @functools.wraps(original_model)
-    def prepare_model(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    def prepare_model(self: object, model: object, *args: object, **kwargs: object) -> Any:
         prepared = original_model(self, model, *args, **kwargs)
         if not loop.idle:
             meter.watch(prepared)
         return prepared
 
     @functools.wraps(original_loader)
-    def prepare_data_loader(self: Any, data_loader: Any, *args: Any, **kwargs: Any) -> Any:
+    def prepare_data_loader(
+        self: object, data_loader: object, *args: object, **kwargs: object
+    ) -> Any:
         prepared = original_loader(self, data_loader, *args, **kwargs)
         if not loop.idle and "Trainer" not in meter.seen:
             loop.prepared.append((prepared, data_loader))
@@ -174,7 +176,7 @@ def _patch_optimizer(module: ModuleType, loop: _PreparedLoop) -> None:
     original = cls.step
 
     @functools.wraps(original)
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, *args: object, **kwargs: object) -> Any:
         done = original(self, *args, **kwargs)
         if not loop.idle and self.gradient_state.sync_gradients and not self.step_was_skipped:
             loop.stepped(self)
@@ -194,7 +196,7 @@ def _patch_iter(cls: Any, loop: _PreparedLoop) -> None:
     original = cls.__iter__
 
     @functools.wraps(original)
-    def iterate(self: Any) -> Iterator[Any]:
+    def iterate(self: object) -> Iterator[Any]:
         if loop.idle:
             iterator: Iterator[Any] = original(self)
             return iterator
@@ -226,7 +228,7 @@ class _PlainLoop(Loop):
     def __init__(self, meter: Meter) -> None:
         super().__init__(meter, "pytorch")
         self._loader: Any = None
-        self._watch_models: Callable[..., Any] | None = None
+        self._watch_models: Callable[..., object] | None = None
         self._watching: Any = None
 
     @property
@@ -238,7 +240,7 @@ class _PlainLoop(Loop):
         """Where the calls of every model can be seen."""
         self._watch_models = getattr(module, "register_module_forward_pre_hook", None)
 
-    def over(self, loader: Any, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    def over(self, loader: object, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The batches of a loader, as often as the script trains on them."""
         if self._watching is None and self._watch_models is not None and self.meter.steps == 0:
             self._watching = self._watch_models(self._called)
@@ -246,20 +248,20 @@ class _PlainLoop(Loop):
             self._loader = loader
             yield batch
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, loss: object) -> None:
         """The loader whose batch goes backward first is the one that is trained on."""
         if self.meter.steps == 0 and self.samples:
             self._see_loader()
         super().backward(loss)
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: object) -> None:
         """The first optimizer that ever did is the clock."""
         super().stepped(optimizer)
         if self._watching is not None:
             self._watching.remove()
             self._watching = None
 
-    def _called(self, model: Any, *args: Any) -> None:
+    def _called(self, model: Any, *args: object) -> None:
         """The first model that is called to train shows the precision: before its layers."""
         if not self.idle and model.training and sys.modules["torch"].is_grad_enabled():
             self.meter.watch(model)
@@ -277,7 +279,7 @@ def _patch_loaders(cls: Any, loop: _PlainLoop) -> None:
     original = cls.__iter__
 
     @functools.wraps(original)
-    def iterate(self: Any) -> Iterator[Any]:
+    def iterate(self: object) -> Iterator[Any]:
         if loop.idle:
             iterator: Iterator[Any] = original(self)
             return iterator
@@ -290,7 +292,7 @@ def _patch_backward(cls: Any, loop: _PlainLoop) -> None:
     original = cls.backward
 
     @functools.wraps(original)
-    def backward(self: Any, *args: Any, **kwargs: Any) -> None:
+    def backward(self: object, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
         if not loop.idle:
             loop.backward(self)
@@ -331,7 +333,7 @@ def _let_schedules_end(module: ModuleType) -> None:
     original = cls.step
 
     @functools.wraps(original)
-    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+    def step(self: Any, *args: object, **kwargs: object) -> None:
         if self.last_epoch + 1 < self.total_steps:
             original(self, *args, **kwargs)
 
@@ -343,7 +345,7 @@ def _keep_from_saving(module: ModuleType, meter: Meter) -> None:
     original = module.save
 
     @functools.wraps(original)
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+    def save(obj: object, f: object, *args: object, **kwargs: object) -> None:
         if meter.framework is None or not isinstance(f, (str, os.PathLike)):
             original(obj, f, *args, **kwargs)
 

@@ -229,7 +229,7 @@ class TurnMessage(TypedDict):
     steps: int
 
 
-def is_message(value: Any) -> bool:
+def is_message(value: object) -> bool:
     """Whether a value read from the line can be a message."""
     return isinstance(value, dict) and isinstance(value.get("event"), str)
 

@@ -70,13 +70,13 @@ class Meter:
             self.first.begin()
             self._start_lap()
 
-    def watch(self, model: Any) -> None:
+    def watch(self, model: object) -> None:
         """Find out in which precision this model's products really run."""
         if self.steps == 0:
             self._dtype.attach(model)
             self.facts["model"] = state.model(model)
 
-    def see_batch(self, batch: Any) -> int:
+    def see_batch(self, batch: object) -> int:
         """How many samples a batch holds; of the first one also how long they are."""
         if self.steps == 0:
             if (length := length_in(batch)) is not None:
@@ -87,7 +87,7 @@ class Meter:
         self.first.batch(batch)
         return samples_in(batch)
 
-    def micro_step(self, samples: int, loss: Any) -> None:
+    def micro_step(self, samples: int, loss: object) -> None:
         """A batch went forward and backward; ``loss`` is a number or a tensor of one."""
         if self.backwards == 0:
             self.refuse_a_child()
@@ -105,7 +105,7 @@ class Meter:
         """It is over; its time is taken out of the step."""
         self._paused += time.perf_counter() - since
 
-    def step(self, *, mean_loss: bool, optimizer: Any = None) -> None:
+    def step(self, *, mean_loss: bool, optimizer: object = None) -> None:
         """The optimizer has stepped. ``mean_loss``: average its batches' losses, else add."""
         seconds = time.perf_counter() - self._mark - self._paused
         if self._delay is None:
@@ -198,7 +198,7 @@ class Meter:
         os._exit(status)
 
 
-def samples_in(batch: Any) -> int:
+def samples_in(batch: object) -> int:
     """How many samples a batch holds: the first dimension of its first tensor."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
@@ -213,7 +213,7 @@ def samples_in(batch: Any) -> int:
     return 0
 
 
-def length_in(batch: Any) -> int | None:
+def length_in(batch: object) -> int | None:
     """Tokens of a sample in a batch of tokens; None for another batch."""
     tokens: Any = batch.get("input_ids") if isinstance(batch, Mapping) else None
     shape: Any = getattr(tokens, "shape", ())

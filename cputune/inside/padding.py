@@ -48,7 +48,7 @@ OUTSIDE = "its loss is computed outside of the model, from an output for each to
 TOGETHER = "its loss asks all ranks for their figures (TRL), so it cannot be asked of one alone"
 
 
-def masks_of(batch: Any) -> dict[str, Any]:
+def masks_of(batch: object) -> dict[str, Any]:
     """The masks of samples × tokens, by name."""
     if not isinstance(batch, Mapping):
         return {}
@@ -59,7 +59,7 @@ def masks_of(batch: Any) -> dict[str, Any]:
     }
 
 
-def counted(batch: Any) -> tuple[int, int, int]:
+def counted(batch: object) -> tuple[int, int, int]:
     """Tokens that are padding, all tokens, and those that are left where the batch is cut."""
     padding = tokens = left = 0
     columns = lengths(batch)
@@ -165,7 +165,9 @@ class Cutter:
         original = cls.training_step
 
         @functools.wraps(original)
-        def training_step(trainer: Any, model: Any, inputs: Any, *args: Any, **kw: Any) -> Any:
+        def training_step(
+            trainer: Any, model: Any, inputs: Any, *args: object, **kw: object
+        ) -> Any:
             self._has_trainer = True
             if self.allowed is None:
                 kind = type(trainer)
@@ -187,7 +189,7 @@ class Cutter:
         original = cls.__call__
 
         @functools.wraps(original)
-        def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(model: object, *args: object, **kwargs: object) -> Any:
             if self.allowed is not None:
                 if cls.__call__ is call:
                     cls.__call__ = original
@@ -202,7 +204,9 @@ class Cutter:
 
         cls.__call__ = call
 
-    def _ask_called(self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _ask_called(
+        self, model: object, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> None:
         given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
         self._data = self._last_data
         self.ask(
@@ -229,11 +233,11 @@ class Cutter:
 
         cls.__next__ = following
 
-    def shortened(self, batch: Any) -> Any:
+    def shortened(self, batch: object) -> Any:
         """The batch as it is trained on."""
         return cut(batch, lengths(batch)) if self.allowed and self.cuts else batch
 
-    def ask(self, model: Any, batch: Any, run: Callable[[Any, Any], Any]) -> None:
+    def ask(self, model: object, batch: object, run: Callable[[Any, Any], Any]) -> None:
         """Find out whether this batch may be cut, where it has anything to cut.
 
         ``run`` gives what a model makes of a batch: a loss, or what has it, or outputs.
@@ -270,7 +274,9 @@ class Cutter:
             )
 
 
-def difference(model: Any, whole: Any, shorter: Any, run: Callable[[Any, Any], Any]) -> str | None:
+def difference(
+    model: object, whole: object, shorter: object, run: Callable[[Any, Any], Any]
+) -> str | None:
     """Why the two batches do not train the same; None where loss and gradients are equal."""
     torch = sys.modules["torch"]
     try:
@@ -317,7 +323,7 @@ def _loss_of(torch: Any, outcome: Any) -> Any:
     return first if torch.is_tensor(first) and first.numel() == 1 else None
 
 
-def _all(outcome: Any) -> Iterator[Any]:
+def _all(outcome: object) -> Iterator[Any]:
     if isinstance(outcome, (tuple, list)):
         for one in outcome:
             yield from _all(one)

@@ -158,7 +158,7 @@ def model(model: Any) -> dict[str, Any]:
     return {"class": type(inner).__name__, "config": plain if "model_type" in plain else {}}
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) < 80)
@@ -182,7 +182,7 @@ def content(word: str) -> str | None:
         return None
 
 
-def optimizer(stepped: Any) -> dict[str, Any]:
+def optimizer(stepped: object) -> dict[str, Any]:
     """How this optimizer steps: its class, and which of torch's implementations it takes.
 
     ``fused`` and ``foreach`` are what its parameter groups say; where neither is true,
@@ -222,7 +222,7 @@ class DtypeProbe:
         self._hook: Any = None
         self.dtype: str | None = None
 
-    def attach(self, model: Any) -> None:
+    def attach(self, model: object) -> None:
         """Hook the first such layer of the model, once."""
         if self._hook is not None or not hasattr(model, "modules"):
             return
@@ -240,12 +240,12 @@ class DtypeProbe:
             self._hook.remove()
         return self.dtype
 
-    def _seen(self, module: Any, inputs: Any, output: Any) -> None:
+    def _seen(self, module: object, inputs: object, output: object) -> None:
         if hasattr(output, "dtype"):
             self.dtype = str(output.dtype).removeprefix("torch.")
 
 
-def _multiplies(module: Any) -> bool:
+def _multiplies(module: object) -> bool:
     name = type(module).__name__
     weight = getattr(module, "weight", None)
     return (

@@ -82,7 +82,7 @@ def _quiet(args: Any, scratch: str | None) -> None:
         _set(args, output_dir=elsewhere, logging_dir=elsewhere)
 
 
-def _set(args: Any, **values: Any) -> None:
+def _set(args: object, **values: object) -> None:
     """Set those that this version of transformers has."""
     for name, value in values.items():
         if hasattr(args, name):
@@ -96,12 +96,14 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
     original_scheduler = cls.create_scheduler
 
     @functools.wraps(original_init)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: object, *args: object, **kwargs: object) -> None:
         meter.seen.add("Trainer")
         original_init(self, *args, **kwargs)
 
     @functools.wraps(original_train)
-    def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self: Any, resume_from_checkpoint: Any = None, *args: object, **kwargs: object
+    ) -> Any:
         _drop_early_stopping(self)
         self.add_callback(callback)
         _watch_training_step(self, meter)
@@ -127,7 +129,9 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
         meter.leave(0)
 
     @functools.wraps(original_scheduler)
-    def create_scheduler(self: Any, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
+    def create_scheduler(
+        self: object, num_training_steps: int, *args: object, **kwargs: object
+    ) -> Any:
         return original_scheduler(self, _asked_steps(self, num_training_steps), *args, **kwargs)
 
     cls.__init__, cls.train, cls.create_scheduler = init, train, create_scheduler
@@ -137,7 +141,7 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
 
 def _callback_class(base: type, meter: Meter) -> type:
     class StepClock(base):  # type: ignore[misc]
-        def on_step_end(self, *args: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        def on_step_end(self, *args: object, optimizer: object = None, **kwargs: object) -> None:
             meter.step(mean_loss=False, optimizer=optimizer)
 
     return StepClock
@@ -147,7 +151,7 @@ def _watch_training_step(trainer: Any, meter: Meter) -> None:
     """Wrap the methods of this one object, so that a subclass's own are measured too."""
     original = trainer.training_step
 
-    def training_step(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def training_step(model: object, inputs: object, *args: object, **kwargs: object) -> Any:
         meter.watch(model)
         samples = meter.see_batch(inputs)
         loss = original(model, inputs, *args, **kwargs)
@@ -185,7 +189,7 @@ class _NoMetrics(dict[str, float]):
         return 0.0
 
 
-def _silence(cls: Any, *methods: str) -> None:
+def _silence(cls: object, *methods: str) -> None:
     for name in methods:
         if hasattr(cls, name):
             setattr(cls, name, lambda self, *args, **kwargs: None)

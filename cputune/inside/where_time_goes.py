@@ -57,7 +57,7 @@ class StepProfiler:
         self._since = time.perf_counter()
         self._reached: list[float] = []
 
-    def after(self, step: int, torch: Any, dtype: str | None) -> Profiled | None:
+    def after(self, step: int, torch: object, dtype: str | None) -> Profiled | None:
         """A step is over; what was seen, once it is the last of them.
 
         ``dtype`` is that of the matrix products. All ranks are here at the same step, so that
@@ -94,7 +94,7 @@ class StepProfiler:
             "dtype": dtype,
         }
 
-    def _reach(self, torch: Any, dtype: str | None) -> None:
+    def _reach(self, torch: object, dtype: str | None) -> None:
         if dtype is not None:
             self._reached.append(machine_limits.gflops(torch, dtype))
 

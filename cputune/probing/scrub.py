@@ -89,7 +89,7 @@ class Scrubber:
             families=tuple(dict.fromkeys(re.findall(r"([A-Za-z][\w.-]{2,})\[", lists))),
         )
 
-    def document(self, value: Any) -> Any:
+    def document(self, value: object) -> Any:
         """A document of plain JSON values, every text in it passed through ``text``."""
         if isinstance(value, str):
             return self.text(value)

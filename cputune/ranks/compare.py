@@ -81,7 +81,7 @@ def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
     )
 
 
-def runs_alike(plan: Plan, told: Sequence[Mapping[str, Any]]) -> bool:
+def runs_alike(plan: Plan, told: Sequence[Mapping[str, object]]) -> bool:
     """Whether ranks that told this of themselves (``for_people``) ran as the plan says.
 
     What ranks do not show has to be as it is today.

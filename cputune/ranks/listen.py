@@ -46,7 +46,7 @@ class Post:
             server.setblocking(False)
             self._selector.register(server, selectors.EVENT_READ, None)
 
-    def add(self, connection: socket.socket, source: Any) -> None:
+    def add(self, connection: socket.socket, source: object) -> None:
         """Read this socket too; its events carry ``source``."""
         connection.setblocking(False)
         self._selector.register(connection, selectors.EVENT_READ, _Line(source))
@@ -133,7 +133,7 @@ class _Line:
     Where a token is wanted, the first line is that, or the other end is nobody of ours.
     """
 
-    def __init__(self, source: Any, token: str | None = None) -> None:
+    def __init__(self, source: object, token: str | None = None) -> None:
         self.source = source
         self._token = token
         self.is_rank = source is None

@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from cputune.errors import MissingPackageError, UsageError
 from cputune.facts import HostFacts
@@ -35,7 +34,7 @@ def search_space(
     job: Workload,
     *,
     knobs: Iterable[str] | None = None,
-    fix: Mapping[str, Any] | None = None,
+    fix: Mapping[str, object] | None = None,
     keep: Keep | None = None,
     allow_slow_precision: bool = False,
     hosts: Sequence[tuple[str, HostFacts]] = (),

@@ -375,7 +375,7 @@ def trial_of(
     plan: Plan,
     origin: Origin,
     step_seconds: float,
-    observed: tuple[Mapping[str, Any], ...],
+    observed: tuple[Mapping[str, object], ...],
 ) -> Trial:
     """How a run ended: with a number, with a bound on it, or with the reason why it has none.
 

@@ -25,7 +25,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
@@ -189,7 +188,9 @@ class SharedStorage(StudyStorage):
         self._waits = False
         return plan
 
-    def _claim(self, plan: Plan | None, params: Mapping[str, Any], of: Mapping[str, Any]) -> int:
+    def _claim(
+        self, plan: Plan | None, params: Mapping[str, object], of: Mapping[str, object]
+    ) -> int:
         """Write down that a plan is measured here from now on; the number of that trial."""
         told = {_OWNER: self._me, _PLAN: None if plan is None else plain(plan)}
         claim = create_trial(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 from cputune.cores import usable_cores
 from cputune.errors import UsageError
@@ -79,7 +78,7 @@ def build_space(
     workload: Workload,
     *,
     vary: Iterable[str] | None = None,
-    fix: Mapping[str, Any] | None = None,
+    fix: Mapping[str, object] | None = None,
     keep: Keeps | None = None,
     allow_slow_precision: bool = False,
     baseline: Plan | None = None,

@@ -123,7 +123,7 @@ def _through_trainer_api(document: Manifest) -> Any:
     return None if job is None else job.to_dict()
 
 
-def _differences(expected: Any, seen: Any, where: str) -> Iterator[Evidence]:
+def _differences(expected: object, seen: object, where: str) -> Iterator[Evidence]:
     if isinstance(expected, Mapping) and isinstance(seen, Mapping):
         for key in [*expected, *(key for key in seen if key not in expected)]:
             yield from _differences(expected.get(key), seen.get(key), f"{where}.{key}")
@@ -154,7 +154,7 @@ def quantities(document: Manifest) -> Outcome:
     )
 
 
-def _quantities(document: Any, where: str) -> Iterator[tuple[str, Any]]:
+def _quantities(document: object, where: str) -> Iterator[tuple[str, Any]]:
     if isinstance(document, Mapping):
         for key, value in document.items():
             if key in ("limits", "requests") and isinstance(value, Mapping):
@@ -269,7 +269,7 @@ def plan_of_job(job: Manifest, plan: Plan | None) -> Outcome:
     return judged("plan", None, wrong, "the numbers are the plan's", evidence, wrong=said)
 
 
-def at(document: Any, *path: str | int) -> Any:
+def at(document: object, *path: str | int) -> Any:
     """What lies at a path of keys and indexes, None where there is nothing."""
     return Document(value=document).get(*path)
 

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -264,7 +263,7 @@ def _base(environment: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _value(entry: Any) -> str:
+def _value(entry: object) -> str:
     value = at(entry, "value")
     return "" if value is None else str(value)
 
@@ -298,7 +297,7 @@ class LedHere:
         return word
 
 
-def _mount_paths(document: Any) -> Iterator[str]:
+def _mount_paths(document: object) -> Iterator[str]:
     """Every ``mountPath``, wherever the job says it (a TrainJob has them in its patches)."""
     if isinstance(document, Mapping):
         if isinstance(document.get("mountPath"), str):
