@@ -13,7 +13,7 @@ from emitters.emit_machines import one_socket
 from cputune.cli import cli
 from cputune.errors import CputuneError
 from cputune.host.files import write_atomically
-from cputune.tuner.storage import OwnStorage
+from cputune.tuner.storage import StudyStorage
 
 
 @pytest.fixture(params=[0o022, 0o077], ids=["umask 022", "umask 077"])
@@ -34,8 +34,8 @@ def test_what_is_written_has_the_modes_of_the_table(
     one_socket().result.save("cputune.json")
     words = ["emit", "--other-machine", "--format", "pytorchjob", "-o", "launch"]
     assert CliRunner().invoke(cli, words).exit_code == 0
-    OwnStorage(tmp_path / "open.db", resume=False).close()
-    OwnStorage(tmp_path / "private.db", resume=False, private=True).close()
+    StudyStorage(tmp_path / "open.db", resume=False).close()
+    StudyStorage(tmp_path / "private.db", resume=False, private=True).close()
 
     assert mode(tmp_path / "launch" / "pytorchjob.yaml") == 0o644 & ~umask
     assert mode(tmp_path / "launch" / "pytorchjob.kubectl.sh") == 0o755 & ~umask
@@ -54,8 +54,8 @@ def test_a_planted_link_is_replaced_and_not_followed(tmp_path: Path, there: bool
     write_atomically(tmp_path / "cputune.json", "{}", force=True)
     if there:
         with pytest.raises(CputuneError, match="cannot be opened as a study"):
-            OwnStorage(tmp_path / "cputune.db", resume=False)
+            StudyStorage(tmp_path / "cputune.db", resume=False)
         assert victim.read_text() == "precious"
     else:
-        OwnStorage(tmp_path / "cputune.db", resume=False).close()
+        StudyStorage(tmp_path / "cputune.db", resume=False).close()
         assert not victim.exists()

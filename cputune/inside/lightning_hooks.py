@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from cputune.inside.carry import LIGHTNING, Patch, around
-from cputune.inside.meter import Meter, samples_of
+from cputune.inside.meter import Meter
 
 FABRIC = ("lightning.fabric", "lightning_fabric")
 """Loops of a script's own over Fabric are loops over torch to us: ``loop_hooks`` measures them."""
@@ -148,12 +148,7 @@ def _callback_class(base: type, meter: Meter) -> type:
 
 
 def _see_loader(trainer: Any, meter: Meter) -> None:
-    loader, facts = trainer.train_dataloader, meter.facts
+    loader = trainer.train_dataloader
     sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
     meter.first.facts["shuffled"] = bool(getattr(sampler, "shuffle", False))
-    data = getattr(loader, "dataset", None)
-    facts["dataset"] = type(data).__name__
-    facts["dataset_samples"] = samples_of(data)
-    batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    if isinstance(batch, int):
-        facts["batch"] = batch
+    meter.see_loader(loader)

@@ -7,14 +7,13 @@ end, and write its checkpoints where it always does.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from cputune.inside.carry import Patch
+from cputune.inside.carry import Patch, around
 from cputune.inside.messages import Framework
 from cputune.inside.meter import Meter, samples_of
 
@@ -56,6 +55,15 @@ class Loop:
             self._running -= 1
             if nested and self.meter.backwards == trained:
                 self.meter.resume(since)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a framework trains here whose own hooks measure."""
+        raise NotImplementedError
+
+    def over(self, loader: object, iterate: Callable[[], Iterator[object]]) -> Iterator[object]:
+        """The batches of a loader, as often as the script trains on them."""
+        return self.batches(iterate)
 
     def backward(self, loss: object) -> None:
         """A loss went backward; a batch with several losses is one batch.
@@ -106,44 +114,42 @@ class _PreparedLoop(Loop):
 def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | None) -> None:
     cls = module.Accelerator
     meter = loop.meter
-    original_init, original_backward = cls.__init__, cls.backward
-    original_model, original_loader = cls.prepare_model, cls.prepare_data_loader
 
-    @functools.wraps(original_init)
-    def init(self: object, *args: object, **kwargs: object) -> None:
+    @around(cls, "__init__")
+    def init(original: Any, self: object, *args: object, **kwargs: object) -> None:
         meter.seen.add("Accelerator")
         kwargs.pop("log_with", None)
         if scratch is not None and kwargs.get("project_dir") is not None:
             kwargs["project_dir"] = os.path.join(scratch, "output")
-        original_init(self, *args, **kwargs)
+        original(self, *args, **kwargs)
 
-    @functools.wraps(original_backward)
-    def backward(self: object, loss: object, **kwargs: object) -> Any:
-        done = original_backward(self, loss, **kwargs)
+    @around(cls, "backward")
+    def backward(original: Any, self: object, loss: object, **kwargs: object) -> Any:
+        done = original(self, loss, **kwargs)
         if not loop.idle:
             if meter.steps == 0 and meter.backwards == 0:
                 _see_batch(self, loop, meter)
             loop.backward(loss)
         return done
 
-    @functools.wraps(original_model)
-    def prepare_model(self: object, model: object, *args: object, **kwargs: object) -> Any:
-        prepared = original_model(self, model, *args, **kwargs)
+    @around(cls, "prepare_model")
+    def prepare_model(
+        original: Any, self: object, model: object, *args: object, **kwargs: object
+    ) -> Any:
+        prepared = original(self, model, *args, **kwargs)
         if not loop.idle:
             meter.watch(prepared)
         return prepared
 
-    @functools.wraps(original_loader)
+    @around(cls, "prepare_data_loader")
     def prepare_data_loader(
-        self: object, data_loader: object, *args: object, **kwargs: object
+        original: Any, self: object, data_loader: object, *args: object, **kwargs: object
     ) -> Any:
-        prepared = original_loader(self, data_loader, *args, **kwargs)
+        prepared = original(self, data_loader, *args, **kwargs)
         if not loop.idle and "Trainer" not in meter.seen:
             loop.prepared.append((prepared, data_loader))
         return prepared
 
-    cls.__init__, cls.backward = init, backward
-    cls.prepare_model, cls.prepare_data_loader = prepare_model, prepare_data_loader
     for name in _SILENT_METHODS:
         if hasattr(cls, name):
             setattr(cls, name, lambda self, *args, **kwargs: None)
@@ -160,49 +166,28 @@ def _see_batch(accelerator: Any, loop: _PreparedLoop, meter: Meter) -> None:
     batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     if not isinstance(batch, int):
         return
+    meter.see_loader(loader)
     if getattr(accelerator, "split_batches", False):
-        batch //= accelerator.num_processes
-    meter.facts["batch"] = batch
+        meter.facts["batch"] = batch // accelerator.num_processes
     epoch = samples_of(prepared)
     if epoch is not None:
         meter.first.facts["epoch_steps"] = -(-epoch // accelerator.gradient_accumulation_steps)
-    data = getattr(loader, "dataset", None)
-    meter.facts["dataset"] = type(data).__name__
-    meter.facts["dataset_samples"] = samples_of(data)
 
 
 def _patch_optimizer(module: ModuleType, loop: _PreparedLoop) -> None:
-    cls = module.AcceleratedOptimizer
-    original = cls.step
-
-    @functools.wraps(original)
-    def step(self: Any, *args: object, **kwargs: object) -> Any:
+    @around(module.AcceleratedOptimizer, "step")
+    def step(original: Any, self: Any, *args: object, **kwargs: object) -> Any:
         done = original(self, *args, **kwargs)
         if not loop.idle and self.gradient_state.sync_gradients and not self.step_was_skipped:
             loop.stepped(self)
         return done
-
-    cls.step = step
 
 
 def _patch_prepared_loaders(module: ModuleType, loop: _PreparedLoop) -> None:
     for name in ("DataLoaderShard", "DataLoaderDispatcher"):
         cls = getattr(module, name, None)
         if cls is not None:
-            _patch_iter(cls, loop)
-
-
-def _patch_iter(cls: Any, loop: _PreparedLoop) -> None:
-    original = cls.__iter__
-
-    @functools.wraps(original)
-    def iterate(self: object) -> Iterator[Any]:
-        if loop.idle:
-            iterator: Iterator[Any] = original(self)
-            return iterator
-        return loop.batches(lambda: original(self))
-
-    cls.__iter__ = iterate
+            _patch_loaders(cls, loop)
 
 
 def torch_patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
@@ -251,7 +236,7 @@ class _PlainLoop(Loop):
     def backward(self, loss: object) -> None:
         """The loader whose batch goes backward first is the one that is trained on."""
         if self.meter.steps == 0 and self.samples:
-            self._see_loader()
+            self.meter.see_loader(self._loader)
         super().backward(loss)
 
     def stepped(self, optimizer: object) -> None:
@@ -266,38 +251,22 @@ class _PlainLoop(Loop):
         if not self.idle and model.training and sys.modules["torch"].is_grad_enabled():
             self.meter.watch(model)
 
-    def _see_loader(self) -> None:
-        facts, data = self.meter.facts, getattr(self._loader, "dataset", None)
-        facts["dataset"] = type(data).__name__
-        facts["dataset_samples"] = samples_of(data)
-        batch = getattr(getattr(self._loader, "batch_sampler", None), "batch_size", None)
-        if isinstance(batch, int):
-            facts["batch"] = batch
 
-
-def _patch_loaders(cls: Any, loop: _PlainLoop) -> None:
-    original = cls.__iter__
-
-    @functools.wraps(original)
-    def iterate(self: object) -> Iterator[Any]:
+def _patch_loaders(cls: Any, loop: Loop) -> None:
+    @around(cls, "__iter__")
+    def iterate(original: Any, self: object) -> Iterator[Any]:
         if loop.idle:
             iterator: Iterator[Any] = original(self)
             return iterator
         return loop.over(self, lambda: original(self))
 
-    cls.__iter__ = iterate
-
 
 def _patch_backward(cls: Any, loop: _PlainLoop) -> None:
-    original = cls.backward
-
-    @functools.wraps(original)
-    def backward(self: object, *args: object, **kwargs: object) -> None:
+    @around(cls, "backward")
+    def backward(original: Any, self: object, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
         if not loop.idle:
             loop.backward(self)
-
-    cls.backward = backward
 
 
 def _patch_optimizers(module: ModuleType, loop: _PlainLoop) -> None:
@@ -329,24 +298,17 @@ def _refuse_what_is_not_measured(loop: _PlainLoop) -> None:
 
 def _let_schedules_end(module: ModuleType) -> None:
     """A trial trains without end, and OneCycleLR raises a ValueError after its last step."""
-    cls = module.OneCycleLR
-    original = cls.step
 
-    @functools.wraps(original)
-    def step(self: Any, *args: object, **kwargs: object) -> None:
+    @around(module.OneCycleLR, "step")
+    def step(original: Any, self: Any, *args: object, **kwargs: object) -> None:
         if self.last_epoch + 1 < self.total_steps:
             original(self, *args, **kwargs)
-
-    cls.step = step
 
 
 def _keep_from_saving(module: ModuleType, meter: Meter) -> None:
     """Once training has begun, files are not saved: checkpoints of a trial are nobody's."""
-    original = module.save
 
-    @functools.wraps(original)
-    def save(obj: object, f: object, *args: object, **kwargs: object) -> None:
+    @around(module, "save")
+    def save(original: Any, obj: object, f: object, *args: object, **kwargs: object) -> None:
         if meter.framework is None or not isinstance(f, (str, os.PathLike)):
             original(obj, f, *args, **kwargs)
-
-    module.save = save  # type: ignore[attr-defined]

@@ -162,6 +162,15 @@ class Meter:
             self._delay.lap()
         self._mark = time.perf_counter()
 
+    def see_loader(self, loader: object) -> None:
+        """The loader that is trained on: its data set, and the batch where it says it."""
+        data = getattr(loader, "dataset", None)
+        self.facts["dataset"] = type(data).__name__
+        self.facts["dataset_samples"] = samples_of(data)
+        batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+        if isinstance(batch, int):
+            self.facts["batch"] = batch
+
     def refuse(self, reason: str, *, hopeless: bool = False) -> NoReturn:
         """The script cannot be run as the plan asks: say why, and end this process.
 

@@ -6,14 +6,13 @@ A trial writes nothing, reports to nobody and does not end by itself: that is se
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
-from cputune.inside.carry import Patch
+from cputune.inside.carry import Patch, around
 from cputune.inside.meter import Meter, samples_of
 
 ENDLESS = 1_000_000
@@ -35,11 +34,8 @@ def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
 
 
 def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> None:
-    cls = module.TrainingArguments
-    original = cls.__post_init__
-
-    @functools.wraps(original)
-    def post_init(self: Any) -> None:
+    @around(module.TrainingArguments, "__post_init__")
+    def post_init(original: Any, self: Any) -> None:
         if not hasattr(self, "_cputune_asked"):
             self._cputune_asked = (self.max_steps, self.num_train_epochs)
             self._cputune_cadence = _cadence(self)
@@ -48,8 +44,6 @@ def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> N
             self._cputune_parsed = meter.flags >= {f.name for f in fields(self) if f.init}
             _quiet(self, scratch)
         original(self)
-
-    cls.__post_init__ = post_init
 
 
 def _cadence(args: Any) -> dict[str, str | float]:
@@ -92,17 +86,19 @@ def _set(args: object, **values: object) -> None:
 def _patch_trainer(module: ModuleType, meter: Meter) -> None:
     cls = module.Trainer
     callback = _callback_class(module.TrainerCallback, meter)
-    original_init, original_train = cls.__init__, cls.train
-    original_scheduler = cls.create_scheduler
 
-    @functools.wraps(original_init)
-    def init(self: object, *args: object, **kwargs: object) -> None:
+    @around(cls, "__init__")
+    def init(original: Any, self: object, *args: object, **kwargs: object) -> None:
         meter.seen.add("Trainer")
-        original_init(self, *args, **kwargs)
+        original(self, *args, **kwargs)
 
-    @functools.wraps(original_train)
+    @around(cls, "train")
     def train(
-        self: Any, resume_from_checkpoint: Any = None, *args: object, **kwargs: object
+        original: Any,
+        self: Any,
+        resume_from_checkpoint: Any = None,
+        *args: object,
+        **kwargs: object,
     ) -> Any:
         _drop_early_stopping(self)
         self.add_callback(callback)
@@ -124,17 +120,16 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
         meter.first.facts["steps"] = _asked_steps(self, ENDLESS)
         meter.first.facts["cadence"] = getattr(arguments, "_cputune_cadence", {})
         meter.begin("trainer")
-        original_train(self, None, *args, **kwargs)
+        original(self, None, *args, **kwargs)
         meter.end()
         meter.leave(0)
 
-    @functools.wraps(original_scheduler)
+    @around(cls, "create_scheduler")
     def create_scheduler(
-        self: object, num_training_steps: int, *args: object, **kwargs: object
+        original: Any, self: object, num_training_steps: int, *args: object, **kwargs: object
     ) -> Any:
-        return original_scheduler(self, _asked_steps(self, num_training_steps), *args, **kwargs)
+        return original(self, _asked_steps(self, num_training_steps), *args, **kwargs)
 
-    cls.__init__, cls.train, cls.create_scheduler = init, train, create_scheduler
     cls.evaluate = lambda self, *args, **kwargs: _NoMetrics()
     _silence(cls, *_SILENT_METHODS)
 

@@ -1,7 +1,7 @@
 """Where a study is kept, and what it is a study of.
 
 - in memory, where nothing is named
-- in an SQLite file of its own (``--study FILE.db``): one tuner at a time (``OwnStorage``); the
+- in an SQLite file of its own (``--study FILE.db``): one tuner at a time; the
   file is one that ``optuna-dashboard`` opens and that a later ``--resume`` goes on from
 - in a database (``--storage ADDRESS``), with the tuners of other machines (``shared``)
 
@@ -18,7 +18,6 @@ import math
 import os
 import re
 import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -94,133 +93,6 @@ class _Steps:
 
 class LostDatabase(CannotError):  # noqa: N818 - a state of the world, like Interrupted
     """The database went away in the middle of a study."""
-
-
-class StudyStorage(ABC):
-    """Trials on record, and the one that runs."""
-
-    _study: optuna.Study
-
-    claimed: Set[Plan] = frozenset()
-    """Plans that other tuners measure now."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close it; what stands in it stays."""
-
-    @abstractmethod
-    def no_study(self, why: str) -> CannotError:
-        """The error for a study that cannot be used, and why."""
-
-    @abstractmethod
-    def failed(self, error: Exception, *, writing: bool) -> CannotError:
-        """The error in words, for what Optuna or the database behind it has raised."""
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Whatever goes wrong (Optuna lets SQLAlchemy's errors through) is a CannotError."""
-        try:
-            yield
-        except CputuneError:
-            raise
-        except Exception as error:
-            raise self.failed(error, writing=False) from error
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise self.failed(error, writing=True) from error
-
-    @property
-    def identity(self) -> Identity | None:
-        """What the study on record is of; None for a new one. Raises CannotError."""
-        with self._reading():
-            found = self._study.user_attrs.get(_IDENTITY)
-            begun = bool(self._study.get_trials(deepcopy=False))
-        if found is None and begun:
-            raise self.no_study("it has trials, and does not say of what")
-        return found if isinstance(found, Mapping) else None
-
-    def identify(self, identity: Identity) -> None:
-        """Write down what this study is of."""
-        self._put(_IDENTITY, dict(identity))
-
-    @property
-    def workload(self) -> Workload | None:
-        """The workload as its first trial has shown it; None before that. Raises CannotError."""
-        with self._reading():
-            found = self._study.user_attrs.get(_WORKLOAD)
-        return None if found is None else self._record(Workload, found)
-
-    def remember(self, workload: Workload) -> None:
-        """Write down what the first trial has shown of the workload."""
-        self._put(_WORKLOAD, plain(workload))
-
-    def _put(self, name: str, value: object) -> None:
-        with self._writing():
-            self._study.set_user_attr(name, value)
-
-    @abstractmethod
-    def past(self) -> list[tuple[Trial, Run]]:
-        """The trials on record that are gone on from. Raises CannotError for a damaged one."""
-
-    def news(self) -> list[OtherTrial]:
-        """What other tuners have measured since this was asked last."""
-        return []
-
-    def wait(self) -> None:
-        """Wait a little for those who measure what is ``claimed``."""
-        raise AssertionError("nobody else measures for this study")
-
-    @abstractmethod
-    def guide(self, sampler: PlanSampler) -> None:
-        """Who proposes from now on."""
-
-    @abstractmethod
-    def begin_baseline(self) -> None:
-        """Start the trial of today's launch, which has no knobs."""
-
-    @abstractmethod
-    def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan | None:
-        """Start the next trial: a given plan of the space, or what the sampler proposes.
-
-        None where another tuner was quicker.
-        """
-
-    @abstractmethod
-    def end(self, trial: Trial, run: Run) -> None:
-        """Write the running trial down: its steps, its value, or why it has none.
-
-        Once, when the steps are in: a write per step would take time of the cores that
-        are being measured.
-        """
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """The running trial was interrupted: it counts as failed and is not on record."""
-
-    @abstractmethod
-    def discard(self) -> None:
-        """Remove a study that was made here and never had a trial, where it is ours alone."""
-
-    def _told(self, frozen: FrozenTrial) -> tuple[Trial, Run] | None:
-        """A trial on record; None for one of which nothing was written down."""
-        document = frozen.user_attrs.get(_TRIAL)
-        if document is not None:
-            steps = self._record(_Steps, frozen.user_attrs.get(_RUN, {}))
-            run = Run(logs=list(steps.logs), losses=list(steps.losses))
-            return self._record(Trial, document), run
-        if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            raise self.no_study(f"trial {frozen.number} does not say what was measured")
-        return None
-
-    def _record(self, kind: type[Record], document: object) -> Record:
-        try:
-            return record_of(kind, document)
-        except ValueError as error:
-            raise self.no_study(str(error)) from error
 
 
 def is_on_record(frozen: FrozenTrial) -> bool:
@@ -325,8 +197,11 @@ def no_study(path: Path | None, why: str) -> CannotError:
     )
 
 
-class OwnStorage(StudyStorage):
-    """Trials on record, and the one that runs."""
+class StudyStorage:
+    """Trials on record, and the one that runs: in memory, or in a file of this tuner alone."""
+
+    claimed: Set[Plan] = frozenset()
+    """Plans that other tuners measure now."""
 
     def __init__(self, path: Path | None, *, resume: bool, private: bool = False) -> None:
         """Open the study; with a path in SQLite, for this user alone where it is ``private``.
@@ -390,8 +265,11 @@ class OwnStorage(StudyStorage):
         with self._writing():
             self._running = self._study.ask()
 
-    def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
-        """Start the next trial: a given plan of the space, or what the sampler proposes."""
+    def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan | None:
+        """Start the next trial: a given plan of the space, or what the sampler proposes.
+
+        None where another tuner was quicker.
+        """
         with self._writing():
             if plan is not None and not self._study.get_trials(False, (TrialState.WAITING,)):
                 self._study.enqueue_trial(dict(space.values[plan]))
@@ -402,7 +280,11 @@ class OwnStorage(StudyStorage):
         return next(p for p, values in space.values.items() if dict(values) == chosen)
 
     def end(self, trial: Trial, run: Run) -> None:
-        """Write the running trial down."""
+        """Write the running trial down: its steps, its value, or why it has none.
+
+        Once, when the steps are in: a write per step would take time of the cores that
+        are being measured.
+        """
         running = self._running
         assert running is not None, "no trial was begun"
         state, value = outcome(trial, run)
@@ -430,6 +312,77 @@ class OwnStorage(StudyStorage):
             with suppress(Exception):
                 self._study.tell(self._running, state=TrialState.FAIL)
             self._running = None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever goes wrong (Optuna lets SQLAlchemy's errors through) is a CannotError."""
+        try:
+            yield
+        except CputuneError:
+            raise
+        except Exception as error:
+            raise self.failed(error, writing=False) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise self.failed(error, writing=True) from error
+
+    @property
+    def identity(self) -> Identity | None:
+        """What the study on record is of; None for a new one. Raises CannotError."""
+        with self._reading():
+            found = self._study.user_attrs.get(_IDENTITY)
+            begun = bool(self._study.get_trials(deepcopy=False))
+        if found is None and begun:
+            raise self.no_study("it has trials, and does not say of what")
+        return found if isinstance(found, Mapping) else None
+
+    def identify(self, identity: Identity) -> None:
+        """Write down what this study is of."""
+        self._put(_IDENTITY, dict(identity))
+
+    @property
+    def workload(self) -> Workload | None:
+        """The workload as its first trial has shown it; None before that. Raises CannotError."""
+        with self._reading():
+            found = self._study.user_attrs.get(_WORKLOAD)
+        return None if found is None else self._record(Workload, found)
+
+    def remember(self, workload: Workload) -> None:
+        """Write down what the first trial has shown of the workload."""
+        self._put(_WORKLOAD, plain(workload))
+
+    def _put(self, name: str, value: object) -> None:
+        with self._writing():
+            self._study.set_user_attr(name, value)
+
+    def news(self) -> list[OtherTrial]:
+        """What other tuners have measured since this was asked last."""
+        return []
+
+    def wait(self) -> None:
+        """Wait a little for those who measure what is ``claimed``."""
+        raise AssertionError("nobody else measures for this study")
+
+    def _told(self, frozen: FrozenTrial) -> tuple[Trial, Run] | None:
+        """A trial on record; None for one of which nothing was written down."""
+        document = frozen.user_attrs.get(_TRIAL)
+        if document is not None:
+            steps = self._record(_Steps, frozen.user_attrs.get(_RUN, {}))
+            run = Run(logs=list(steps.logs), losses=list(steps.losses))
+            return self._record(Trial, document), run
+        if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
+            raise self.no_study(f"trial {frozen.number} does not say what was measured")
+        return None
+
+    def _record(self, kind: type[Record], document: object) -> Record:
+        try:
+            return record_of(kind, document)
+        except ValueError as error:
+            raise self.no_study(str(error)) from error
 
 
 def _create(storage: RDBStorage | None) -> optuna.Study:
@@ -534,7 +487,7 @@ def open_storage(
     private = bool(workload.argv)
     if options.storage is None:
         path = None if options.study is None else Path(options.study)
-        return OwnStorage(path, resume=options.resume, private=private)
+        return StudyStorage(path, resume=options.resume, private=private)
     from cputune.tuner.shared import SharedStorage
 
     return SharedStorage(

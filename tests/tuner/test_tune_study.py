@@ -31,7 +31,7 @@ from cputune.result import COMPLETED, FAILED, PRUNED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
 from cputune.tuner import sampler, storage
 from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded, TrialRepeated
-from cputune.tuner.storage import OwnStorage
+from cputune.tuner.storage import StudyStorage
 
 
 def tune(of: Machine, runner: object, **options: object) -> Result:
@@ -456,7 +456,7 @@ def test_an_interrupt_while_the_file_is_closed_shows_no_traceback(
 
     monkeypatch.setattr(storage, "connect", lambda path: sqlite3.connect(path, factory=Interrupted))
     with pytest.raises(KeyboardInterrupt):
-        storage.OwnStorage(tmp_path / "s.db", resume=False)
+        storage.StudyStorage(tmp_path / "s.db", resume=False)
     assert caplog.records == []
 
 
@@ -492,10 +492,10 @@ class TestInterrupt:
             ]
 
     def test_while_all_is_put_away_loses_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def closed(self: OwnStorage) -> None:
+        def closed(self: StudyStorage) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(OwnStorage, "close", closed)
+        monkeypatch.setattr(StudyStorage, "close", closed)
         with pytest.raises(Interrupted) as caught:
             tune(SMALL, FakeRunner(truthful()))
         found = caught.value.result
@@ -540,9 +540,9 @@ class TestInterrupt:
         with monkeypatch.context() as patch:
             patch.setattr(optuna, "create_study", killed)
             with pytest.raises(KeyboardInterrupt):
-                OwnStorage(tmp_path / "s.db", resume=False)
+                StudyStorage(tmp_path / "s.db", resume=False)
         assert list(tmp_path.iterdir()) == []
-        OwnStorage(tmp_path / "s.db", resume=False, private=True).close()
+        StudyStorage(tmp_path / "s.db", resume=False, private=True).close()
         assert (tmp_path / "s.db").stat().st_mode & 0o777 == 0o600
 
     def test_a_file_that_is_no_study_is_refused(self, tmp_path: Path) -> None:
