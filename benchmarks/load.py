@@ -41,7 +41,7 @@ from cputune.tuner.measuring import trial_of
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, read_run
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.storage import STUDY_NAME, OwnStorage, StudyOptions, identity_of
+from cputune.tuner.storage import STUDY_NAME, StudyStorage, StudyOptions, identity_of
 
 LARGE = simulated(
     "large",
@@ -120,7 +120,7 @@ def tell(what: str, seconds: float) -> None:
 
 def make(path: Path, space: SearchSpace, count: int) -> None:
     """A study of so many trials: the baseline, then most plans in an order of chance, and again."""
-    book = OwnStorage(None, resume=False)
+    book = StudyStorage(None, resume=False)
     plans = list(space.plans())
     Random(0).shuffle(plans)
     options = StudyOptions(**OPTIONS)
