@@ -41,7 +41,7 @@ from cputune.tuner.measuring import trial_of
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, read_run
 from cputune.tuner.space import SearchSpace
-from cputune.tuner.storage import STUDY_NAME, StudyStorage, StudyOptions, identity_of
+from cputune.tuner.storage import STUDY_NAME, StudyOptions, StudyStorage, identity_of
 
 LARGE = simulated(
     "large",
