@@ -132,8 +132,9 @@ doc: $(VENV)/.docs  ## write the pages of docs/ that are made, build the site in
 	PYTHONPATH=tests $(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
-$(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt --group dist
+# By hash, and nothing that would be compiled: what is built here is what people install.
+$(VENV)/.dist: requirements-release.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements-release.txt
 	@touch $@
 
 dist: $(VENV)/.dist  ## build the wheel and the sdist into dist/ and look them over

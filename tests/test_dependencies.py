@@ -79,3 +79,36 @@ def test_developers_have_whom_verify_asks() -> None:
 
 def test_the_core_is_light() -> None:
     assert declared(core_only=True).isdisjoint({"torch", "transformers", "optuna", "numpy"})
+
+
+WORKFLOWS = sorted((HERE / ".github" / "workflows").glob("*.yml"))
+
+
+def test_every_action_is_named_by_its_commit() -> None:
+    """A tag can be moved by whoever has the action's repository; a commit cannot."""
+    used = [
+        line.split("uses:")[1].strip()
+        for path in WORKFLOWS
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line and not line.strip().startswith("#")
+    ]
+    assert used
+    assert not [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", one)]
+
+
+def test_a_release_is_built_of_files_with_hashes_from_one_index() -> None:
+    release = (HERE / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert "EXTRA_INDEX" not in release
+    assert "extra-index" not in release
+    for name in ("requirements-release.txt", "requirements-image.txt"):
+        blocks = re.split(r"(?m)^(?=[a-z0-9])", (HERE / name).read_text(encoding="utf-8"))[1:]
+        assert blocks
+        assert not [one.split()[0] for one in blocks if "--hash=sha256:" not in one]
+        assert not [one.split()[0] for one in blocks if not re.match(r"[\w.-]+==\S+", one)]
+
+
+def test_the_image_stands_on_an_image_with_a_digest() -> None:
+    lines = (HERE / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    bases = [line.split()[1] for line in lines if line.startswith("FROM ")]
+    assert bases
+    assert not [base for base in bases if not re.fullmatch(r"[\w.:-]+@sha256:[0-9a-f]{64}", base)]
