@@ -4,30 +4,35 @@
     python benchmarks/public_scripts.py --only run_glue.py --only "trl sft"
     python benchmarks/public_scripts.py --sources ~/src --write
 
-Nothing of them is kept here. The examples of transformers, accelerate and TRL are in no wheel and
-no sdist, so they are read from ``--sources DIR`` with a checkout of each, DIR/transformers/examples
-and so on; one that is not there is cloned from GitHub (``git clone --depth 1``), and where that
-cannot be, its rows are left out with the reason. What a package brings (``trl sft``,
-``accelerate.test_utils.scripts``) needs nothing.
+Nothing of them is kept here. Examples are in no wheel and no sdist, so they are read from
+``--sources DIR`` with a checkout of each repository, DIR/transformers/examples and so on; one that
+is not there is cloned from GitHub (``git clone --depth 1``), and where that cannot be, its rows are
+left out with the reason. What a package brings (``trl sft``, ``accelerate.test_utils.scripts``)
+needs nothing.
 
-Models and data are made by ``tests/scripts/local.py``, so small that a step takes milliseconds,
-and metrics that scripts would fetch lie beside them. One after the other each script is tuned
-(today's launch and plans of two ranks), a plan of one and of two ranks is written as
-``torchrun.sh``, verified, and run to its end. A step counts as passed for what it says itself:
-``tune`` by trials that took steps on two ranks, ``verify`` by having no failed check, the launch by
-its exit status. ``--write`` puts the table between the marks of docs/scripts.md.
+Models and data are made by ``tests/scripts/local.py`` and here, so small that a step takes
+milliseconds. What a script fetches by a fixed name (bert-base-cased, glue, a metric) lies under
+that name in the folder that it runs in, which is where the libraries look first.
+
+One after the other each script is tuned (today's launch and plans of two ranks), a plan of one and
+of two ranks is written as ``torchrun.sh``, verified, and run to its end. A step counts as passed
+for what it says itself: ``tune`` by trials that took steps on two ranks, ``verify`` by having no
+failed check, the launch by its exit status. ``--write`` puts the table between the marks of
+docs/scripts.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import wave
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -42,10 +47,13 @@ from cputune.result import Measured, Result
 HERE = Path(__file__).resolve().parent.parent
 PAGE = HERE / "docs" / "scripts.md"
 BEGIN, END = "<!-- public scripts: begin -->", "<!-- public scripts: end -->"
-REPOSITORIES = {
-    name: f"https://github.com/huggingface/{name}" for name in ("transformers", "accelerate", "trl")
+OWNERS = {
+    "sentence-transformers": "UKPLab",
+    "pytorch-lightning": "Lightning-AI",
 }
+"""Of repositories that do not belong to huggingface."""
 PYTORCH = "transformers/examples/pytorch"
+FEATURE = "accelerate/examples/by_feature"
 STEPS = 40
 """Of loops that count their steps themselves: a trial cannot make them go on."""
 
@@ -69,6 +77,11 @@ ANSWERS = (
 TAGS = (
     *("--train_file", "{place}/tags.json", "--validation_file", "{place}/tags.json"),
     *("--model_name_or_path", "{place}/bert"),
+)
+PHRASES = (
+    *("--train_file", "{place}/phrases.json", "--validation_file", "{place}/phrases.json"),
+    *("--model_name_or_path", "{place}/t5", "--source_lang", "en", "--target_lang", "ro"),
+    *("--max_source_length", "32", "--max_target_length", "16"),
 )
 TRL = (
     *("--dataset_name", "{place}/rows", "--model_name_or_path", "{place}/llama"),
@@ -108,6 +121,7 @@ def row(path: str, *words: str, launcher: str = "", needs: str = "datasets") -> 
 
 TWO = "torchrun --nproc-per-node 2"
 LAUNCH = "accelerate launch --cpu"
+ENCODER = ("--model_name_or_path", "{place}/encoder")
 SEQUENCE = ("--max_seq_length", "32")
 BERT, LLAMA = ("--model_name_or_path", "{place}/bert"), ("--model_name_or_path", "{place}/llama")
 ROWS = (
@@ -122,45 +136,97 @@ ROWS = (
     Row(name="trl sft", launcher=("trl", "sft"), words=TRL, needs=("trl",)),
     row(f"{PYTORCH}/question-answering/run_qa.py", *ANSWERS, *TRAINER, needs="evaluate"),
     row(f"{PYTORCH}/token-classification/run_ner.py", *TAGS, *TRAINER, needs="evaluate"),
-    row(f"{PYTORCH}/language-modeling/run_clm_no_trainer.py", *TEXTS, *LLAMA, "--block_size", "32",
-        *LOOP, launcher=LAUNCH),
-    row(f"{PYTORCH}/language-modeling/run_mlm_no_trainer.py", *TEXTS, *BERT, "--line_by_line",
+    row(f"{PYTORCH}/language-modeling/run_mlm_no_trainer.py", *TEXTS, *BERT, "--line_by_line", "1",
         *SEQUENCE, *LOOP),
     row(f"{PYTORCH}/token-classification/run_ner_no_trainer.py", *TAGS, "--max_length", "32", *LOOP,
         needs="evaluate"),
     row(f"{PYTORCH}/question-answering/run_qa_no_trainer.py", *ANSWERS, *LOOP, needs="evaluate"),
-    row(f"{PYTORCH}/multiple-choice/run_swag.py", *CHOICES, *BERT, *SEQUENCE, *TRAINER),
-    row(f"{PYTORCH}/multiple-choice/run_swag_no_trainer.py", *CHOICES, *BERT, "--max_length", "32",
+    row(f"{PYTORCH}/multiple-choice/run_swag.py", *CHOICES, *ENCODER, *SEQUENCE,
+        *TRAINER),
+    row(f"{PYTORCH}/multiple-choice/run_swag_no_trainer.py", *CHOICES, *ENCODER, *SEQUENCE,
         *LOOP, needs="evaluate"),
     row(f"{PYTORCH}/text-classification/run_classification.py", *PAIRS, *SEQUENCE, *TRAINER,
         "--text_column_names", "sentence1", "--label_column_name", "label",
         "--metric_name", "accuracy", needs="evaluate"),
-    row(f"{PYTORCH}/language-modeling/run_fim.py", *TEXTS, *LLAMA, "--block_size", "32", *TRAINER,
-        needs="evaluate"),
+    row(f"{PYTORCH}/translation/run_translation.py", *PHRASES, *TRAINER, needs="evaluate"),
+    row(f"{PYTORCH}/translation/run_translation_no_trainer.py", *PHRASES, *LOOP,
+        "--val_max_target_length", "16", needs="evaluate"),
+    row(f"{PYTORCH}/audio-classification/run_audio_classification.py", "--dataset_name",
+        "{place}/sounds", "--model_name_or_path", "{place}/wav2vec2", "--eval_split_name", "train",
+        "--max_length_seconds", "1", "--remove_unused_columns", "False", *TRAINER,
+        needs="evaluate torchcodec"),
     Row(name="python -m trl.scripts.dpo", launcher=("python", "-m", "trl.scripts.dpo"),
         words=tuple(w.replace("/rows", "/choice") for w in TRL), needs=("trl",)),
     Row(name="trl reward", launcher=("trl", "reward"),
         words=tuple(w.replace("/rows", "/choice") for w in TRL), needs=("trl",)),
+    row("trl/examples/scripts/orpo.py", *(w.replace("/rows", "/choice") for w in TRL), needs="trl"),
+    row("trl/examples/scripts/cpo.py", *(w.replace("/rows", "/choice") for w in TRL), needs="trl"),
+    row("accelerate/examples/nlp_example.py", "--cpu", needs="evaluate"),
+    row("accelerate/examples/complete_nlp_example.py", "--cpu", "--output_dir", "trained",
+        launcher=LAUNCH, needs="evaluate"),
+    row(f"{FEATURE}/gradient_accumulation.py", "--cpu", "--gradient_accumulation_steps", "2",
+        needs="evaluate"),
+    row(f"{FEATURE}/checkpointing.py", "--cpu", "--checkpointing_steps", "epoch", "--output_dir",
+        "trained", needs="evaluate"),
+    row(f"{FEATURE}/multi_process_metrics.py", "--cpu", launcher=TWO, needs="evaluate"),
+    row(f"{FEATURE}/memory.py", "--cpu", needs="evaluate"),
+    row(f"{FEATURE}/ddp_comm_hook.py", "--cpu", needs="evaluate"),
+    row(f"{FEATURE}/early_stopping.py", "--cpu", needs="evaluate"),
+    Row(name="accelerate.test_utils.scripts.external_deps.test_performance",
+        launcher=("python", "-m", "accelerate.test_utils.scripts.external_deps.test_performance"),
+        words=("--output_dir", "trained"), needs=("evaluate",)),
+    row("peft/examples/sft/train.py", *TRL, "--use_peft_lora", "--lora_r", "4", "--splits",
+        "train,test", needs="trl peft"),
+    row("peft/examples/sequence_classification/peft_no_lora_accelerate.py", "--output_dir",
+        "trained", *BERT, "--num_virtual_tokens", "4", "--peft_type", "prompt_tuning",
+        needs="peft evaluate"),
+    row("sentence-transformers/examples/sentence_transformer/unsupervised_learning/SimCSE/"
+        "train_simcse_from_file.py", "{place}/text.txt", needs="sentence_transformers"),
+    row("pytorch-lightning/examples/pytorch/basics/transformer.py", needs="lightning"),
 )  # fmt: skip
 NOT_RUN = (
-    ("run_summarization.py, its _no_trainer form", "they fetch nltk's data"),
-    ("run_translation.py, its _no_trainer form", "they want a model of T5's kind and sacrebleu"),
-    ("image classification, diffusers' LoRA", "torchvision has no wheel for torch's CPU build"),
-    ("audio classification", "torchcodec, which decodes the data, wants FFmpeg"),
-    ("nlp_example.py and others of accelerate", "model and data come from the hub by fixed names"),
+    (
+        "run_clm_no_trainer.py, run_fim.py, run_summarization.py",
+        "by themselves they end with transformers 5 and accelerate 1.15: names they use are gone",
+    ),
+    (
+        "image classification, diffusers' text-to-image LoRA",
+        "torchvision's wheel on PyPI needs the CUDA build of torch",
+    ),
+    (
+        "the other examples of sentence-transformers",
+        "they ask for fp16 or bf16 in a way that transformers refuses without a GPU",
+    ),
 )
 METRIC = """import datasets
 import evaluate
 
+WORDS = datasets.Sequence(datasets.Value("string"))
+QUESTION = {{"id": datasets.Value("string"), "prediction_text": datasets.Value("string")}}
+ANSWERS = datasets.Sequence(
+    {{"text": datasets.Value("string"), "answer_start": datasets.Value("int32")}}
+)
+FEATURES = {{
+    "seqeval": {{"predictions": WORDS, "references": WORDS}},
+    "sacrebleu": {{"predictions": datasets.Value("string"), "references": WORDS}},
+    "squad": {{
+        "predictions": QUESTION,
+        "references": {{"id": datasets.Value("string"), "answers": ANSWERS}},
+    }},
+}}
+NUMBERS = {{"predictions": datasets.Value("int64"), "references": datasets.Value("int64")}}
+
 
 class Metric(evaluate.Metric):
     def _info(self):
-        value = datasets.Value("int64")
-        features = datasets.Features({"predictions": value, "references": value})
+        features = datasets.Features(FEATURES.get("{name}", NUMBERS))
         return evaluate.MetricInfo(description="", citation="", features=features)
 
     def _compute(self, predictions, references):
-        return {"accuracy": sum(map(int.__eq__, predictions, references)) / len(references)}
+        same = sum(one == other for one, other in zip(predictions, references, strict=True))
+        names = ("accuracy", "f1", "precision", "recall", "score", "exact_match")
+        names += tuple("overall_" + name for name in names)
+        return dict.fromkeys(names, same / len(references))
 """
 """Stands where ``evaluate.load(name)`` looks first; evaluations of loops are cut to their loss."""
 
@@ -170,6 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sources", type=Path, default=None, help="folder of checkouts")
     parser.add_argument("--only", action="append", help="name of a row; may be given again")
+    parser.add_argument("--plain", action="store_true", help="only run each as it is typed")
     parser.add_argument("--budget", default="3", help="trials of each study")
     parser.add_argument("--max-time", default="5m", help="of each study")
     parser.add_argument("--write", action="store_true", help="put the table into docs/scripts.md")
@@ -184,7 +251,8 @@ def main() -> None:
             if args.only and one.name not in args.only:
                 continue
             why = cannot(one, sources)
-            said = f"| `{one.name}` | {typed(one)} | {why or passed(one, sources, place, args)} |"
+            cells = passed_plainly if args.plain else passed
+            said = f"| `{one.name}` | {typed(one)} | {why or cells(one, sources, place, args)} |"
             print(said, flush=True)
             lines.append(said)
     if args.write:
@@ -227,15 +295,88 @@ def make_place(place: Path) -> None:
         for number, r in enumerate(rows)
     ]
     (place / "answers.json").write_text(json.dumps({"data": answers}))
+    phrases = [{"translation": {"en": r["text"], "ro": r["sentence2"]}} for r in rows]
+    (place / "phrases.json").write_text("".join(json.dumps(k) + "\n" for k in phrases))
+    make_models(place)
+    make_sounds(place / "sounds" / "train")
+    glue = place / "by_name" / "nyu-mll" / "glue"
+    glue.mkdir(parents=True)
+    pairs = "".join(
+        json.dumps({**{k: r[k] for k in ("sentence1", "sentence2", "label")}, "idx": n}) + "\n"
+        for n, r in enumerate(rows)
+    )
+    parts = ("train", "validation", "test")
+    for part in parts:
+        (glue / f"{part}.jsonl").write_text(pairs)
+    files = "".join(f"  - split: {part}\n    path: {part}.jsonl\n" for part in parts)
+    (glue / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: mrpc\n  data_files:\n{files}---\n"
+    )
+    for name in ("bert-base-cased", "distilroberta-base"):
+        (place / "by_name" / name).symlink_to(place / "bert")
+    (place / "by_name" / "data").mkdir()
+    words = "".join(r["text"] + "\n" for r in rows) * 70  # WikiText2 of Lightning keeps 4,000 aside
+    (place / "by_name" / "data" / "wikitext-2.txt").write_text(words)
     for name, keys in {
         "rows": {"text": "text"},
         "choice": {"chosen": "sentence1", "rejected": "sentence2"},
     }.items():
         (place / name).mkdir()
-        with (place / name / "train.jsonl").open("w") as file:
-            for r in rows:
-                first = {"prompt": "w1 w2"} if name == "choice" else {}
-                file.write(json.dumps({**first, **{k: " " + r[v] for k, v in keys.items()}}) + "\n")
+        first = {"prompt": "w1 w2"} if name == "choice" else {}
+        text = "".join(
+            json.dumps({**first, **{k: " " + r[v] for k, v in keys.items()}}) + "\n" for r in rows
+        )
+        for part in ("train", "test"):
+            (place / name / f"{part}.jsonl").write_text(text)
+
+
+def make_models(place: Path) -> None:
+    """One encoder with a decoder and one that hears, as small as those of tests/scripts."""
+    from transformers import (
+        BertModel,
+        T5Config,
+        T5ForConditionalGeneration,
+        Wav2Vec2Config,
+        Wav2Vec2FeatureExtractor,
+        Wav2Vec2ForSequenceClassification,
+    )
+
+    small = {"num_heads": 2, "num_layers": 2, "d_model": 32, "d_kv": 16, "d_ff": 64}
+    BertModel.from_pretrained(place / "bert").save_pretrained(place / "encoder")
+    t5 = T5Config(vocab_size=65, pad_token_id=0, eos_token_id=3, decoder_start_token_id=0, **small)
+    T5ForConditionalGeneration(t5).save_pretrained(place / "t5")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        for model in ("t5", "encoder"):
+            shutil.copy(place / "bert" / name, place / model / name)
+    heard = Wav2Vec2Config(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        conv_dim=(32, 32, 32),
+        conv_kernel=(10, 8, 4),
+        conv_stride=(5, 8, 8),
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=2,
+    )
+    Wav2Vec2ForSequenceClassification(heard).save_pretrained(place / "wav2vec2")
+    Wav2Vec2FeatureExtractor().save_pretrained(place / "wav2vec2")
+
+
+def make_sounds(folder: Path) -> None:
+    """Tones of half a second in two classes, as ``datasets`` reads a folder of sounds."""
+    for number in range(128):
+        name = ("low", "high")[number % 2]
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        pitch = (220 + number, 880 + number)[number % 2]
+        wave_form = (round(8000 * math.sin(2 * math.pi * pitch * at / 16000)) for at in range(8000))
+        with wave.open(str(folder / name / f"{number}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(16000)
+            file.writeframes(
+                b"".join(value.to_bytes(2, "little", signed=True) for value in wave_form)
+            )
 
 
 def cannot(one: Row, sources: Path) -> str | None:
@@ -247,7 +388,8 @@ def cannot(one: Row, sources: Path) -> str | None:
         return None
     name = one.path.split("/")[0]
     if not (sources / name).exists():
-        clone = ["git", "clone", "-q", "--depth", "1", REPOSITORIES[name], str(sources / name)]
+        address = f"https://github.com/{OWNERS.get(name, 'huggingface')}/{name}"
+        clone = ["git", "clone", "-q", "--depth", "1", address, str(sources / name)]
         subprocess.run(clone, check=False, capture_output=True, stdin=subprocess.DEVNULL)
     return None if (sources / one.path).exists() else f"not run: no checkout of {name}"
 
@@ -260,10 +402,7 @@ def typed(one: Row) -> str:
 def passed(one: Row, sources: Path, place: Path, args: argparse.Namespace) -> str:
     """The cells of a row that was run: tune, then verify and launch for one and two ranks."""
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        for metric in ("accuracy", "seqeval", "squad"):
-            (work / metric).mkdir()
-            (work / metric / f"{metric}.py").write_text(METRIC)
+        work = prepared(Path(folder), place)
         before = sorted(os.listdir(work))
         words = [sys.executable, "-m", "cputune", "tune", "--budget", args.budget]
         words += ["--share-machine", "--no-history", "--max-time", args.max_time]
@@ -288,6 +427,25 @@ def passed(one: Row, sources: Path, place: Path, args: argparse.Namespace) -> st
         for ranks in (1, 2):
             cells.append(launched(result, ranks, work, place))
         return " | ".join(cells)
+
+
+def passed_plainly(one: Row, sources: Path, place: Path, args: argparse.Namespace) -> str:
+    """How the script ends as it is typed, without cputune."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = prepared(Path(folder), place)
+        words = one.command(sources, place)
+        first = [] if one.launcher else [sys.executable]
+        ended = run([*first, *words], work, 600, place)
+        return "✓" if ended.returncode == 0 else f"✗ {last_line(ended)}"
+
+
+def prepared(work: Path, place: Path) -> Path:
+    """The folder that a script runs in, with what it fetches by a fixed name."""
+    shutil.copytree(place / "by_name", work, symlinks=True, dirs_exist_ok=True)
+    for metric in ("accuracy", "glue", "sacrebleu", "seqeval", "squad"):
+        (work / metric).mkdir()
+        (work / metric / f"{metric}.py").write_text(METRIC.format(name=metric))
+    return work
 
 
 def launched(result: Result, ranks: int, work: Path, place: Path) -> str:

@@ -97,6 +97,10 @@ def seconds_of(text: str) -> float:
     return float(total)
 
 
+def _most_seconds(text: str) -> float:
+    return math.inf if text.strip().lower() == "none" else seconds_of(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -136,6 +140,8 @@ class TuneOptions:
         seed: the same seed and the same measurements give the same proposals.
         max_time_seconds: when all is over, or one step later: what is waited for, imported and
             downloaded counts. The search takes 7/10 of it at most, the confirmation the rest.
+            None: five minutes, or as long as twelve times today's launch where that is more;
+            ``math.inf``: no limit. A runner that simulates has no limit of itself.
         knobs: names of what is varied (the usual ones by default, with ``+NAME`` one more; the
             rest stays as it is today).
         fix: knobs that are held at a value.
@@ -166,10 +172,10 @@ class TuneOptions:
     seed: int = option(0, "Same seed, same proposals.", "--seed", folder=True)
     max_time_seconds: float | None = option(
         None,
-        "When to be done: 90s, 10m, 1h30m.",
+        "When to be done: 90s, 10m, 1h30m, none; usually 5m.",
         "--max-time",
         metavar="TIME",
-        reads=seconds_of,
+        reads=_most_seconds,
         folder=True,
     )
     knobs: Iterable[str] | None = option(

@@ -38,6 +38,7 @@ from cputune.tuner.events import (
     Waiting,
 )
 from cputune.tuner.measuring import STUDY_SHARE
+from cputune.tuner.study import USUAL_RUNS, USUAL_SECONDS
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -89,6 +90,8 @@ class Standing:
             self.space = event.space
             self.trials = most_trials(event.space, event.budget)
             self.done = max(self.done, event.resumed)
+            if event.most_seconds is not None:
+                self.most_seconds = event.most_seconds
         elif isinstance(event, TrialStarted):
             self.number, self.trial_since = event.number, now
             self._go_on(f"trial {event.number}", event.plan.describe())
@@ -299,7 +302,9 @@ def _rate(trial: Trial) -> float:
 def time_lines(space: SearchSpace, budget: int, most_seconds: float | None) -> tuple[str, ...]:
     """What a study is made of, before it is known how long a start and a step take."""
     trials = most_trials(space, budget)
-    whole = "" if most_seconds is None else f", all within {duration(most_seconds)} (--max-time)"
+    usual = f"{duration(USUAL_SECONDS)}, or {USUAL_RUNS} times today's launch"
+    within = usual if most_seconds is None else duration(most_seconds)
+    whole = "" if most_seconds == math.inf else f", all within {within} (--max-time)"
     lines = [
         f"what takes the time{whole}:",
         f"  search: {trials} trials, each a start and some steps",

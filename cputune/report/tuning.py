@@ -20,7 +20,7 @@ from cputune.tuner.events import (
     Waiting,
 )
 from cputune.tuner.reading import count_of_steps
-from cputune.words import factor
+from cputune.words import duration, factor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +40,10 @@ def line_of(event: Event) -> str | None:
         return disturbed_line(event)
     if isinstance(event, StudyStarted):
         resumed = f", {event.resumed} trials are on record" if event.resumed else ""
-        return f"{len(event.space)} plans, {event.budget} trials{resumed} ({LEGEND}){starts(event)}"
+        most = event.most_seconds
+        limit = "" if most is None else f", done after {duration(most)} at most (--max-time)"
+        count = f"{len(event.space)} plans, {event.budget} trials{resumed}{limit}"
+        return f"{count} ({LEGEND}){starts(event)}"
     if isinstance(event, TrialEnded):
         return trial_line(event.trial)
     if isinstance(event, TrialRepeated):

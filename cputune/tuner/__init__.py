@@ -185,6 +185,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             neighbours=neighbours,
             shared=asked.share_machine,
             hosts=hosts,
+            limited=runner is None,
         )
         return study_.run()
 

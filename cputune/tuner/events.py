@@ -23,13 +23,15 @@ class StudyStarted:
     """The space is known, now that trial 0 (the baseline) has shown the job.
 
     ``resumed`` trials were on record, that one among them. ``start_seconds`` is what today's launch
-    took until its first step; None where it was not run.
+    took until its first step; None where it was not run. All is over after ``most_seconds`` since
+    the start of the command; None where that is not limited.
     """
 
     space: SearchSpace
     budget: int
     resumed: int = 0
     start_seconds: float | None = None
+    most_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,10 @@ if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
 
 
+USUAL_SECONDS, USUAL_RUNS = 300.0, 12
+"""What a study takes at most that was given no time: so many seconds, or so many times what it took
+to start and measure today's launch, whichever is more."""
+
 AGAIN_SECONDS = 4.0
 QUIET_LOOKS = 2
 """So many looks after each other have to find nobody: a neighbour may take a breath."""
@@ -297,8 +301,12 @@ class TuningStudy:
         neighbours: Look = tuple,
         shared: bool = False,
         hosts: RankHosts | None = None,
+        limited: bool = False,
     ) -> None:
-        """``hosts`` are those that plans run on, ``facts`` the first one's; None: this machine."""
+        """``hosts`` are those that plans run on, ``facts`` the first one's; None: this machine.
+
+        ``limited``: a study that was given no time takes the usual one.
+        """
         self._workload = workload
         self._facts = facts
         self._open_runner = open_runner
@@ -313,6 +321,7 @@ class TuningStudy:
             started=clock() if started is None else started,
             most_seconds=options.max_time_seconds,
         )
+        self._limited = limited and options.max_time_seconds is None
         self._race = Race()
         self._findings = Findings()
         self._measuring = Measuring(
@@ -503,8 +512,17 @@ class TuningStudy:
         self._sampler = PlanSampler(space, self._past.history, seed=options.seed)
         self._storage.guide(self._sampler)
         start = self._measuring.start_seconds if not resumed else None
+        if self._limited:
+            self._timer.most_seconds = max(USUAL_SECONDS, USUAL_RUNS * self._timer.used_seconds)
+        most = self._timer.most_seconds
         self._on_event(
-            StudyStarted(space=space, budget=options.budget, resumed=resumed, start_seconds=start)
+            StudyStarted(
+                space=space,
+                budget=options.budget,
+                resumed=resumed,
+                start_seconds=start,
+                most_seconds=most if most is not None and most < math.inf else None,
+            )
         )
         return space
 

@@ -69,7 +69,7 @@ class Ended:
 
 
 def study(
-    seconds: float,
+    seconds: float | None,
     startup: float | Callable[[Plan], float],
     step: float,
     *,
@@ -93,6 +93,7 @@ def study(
             ),
             clock=clock,
             started=begin,
+            limited=True,
         ).run()
     except NoValidTrialError as ended:
         error = ended
@@ -106,6 +107,15 @@ def test_it_is_over_one_step_later_at_most(seconds: float, step: float) -> None:
     ended = study(seconds, startup=20.0, step=step)
     assert ended.seconds <= seconds + step
     assert (ended.result is None) is (ended.error is not None)
+
+
+def test_without_a_time_it_takes_five_minutes_or_twelve_times_the_first_trial() -> None:
+    assert study(None, startup=1.0, step=0.3).seconds <= 300.0
+    slow = study(None, startup=60.0, step=1.0)
+    assert slow.result is not None
+    first = 60.0 + slow.result.trials[0].steps
+    assert 300.0 < slow.seconds <= 12 * first + 1
+    assert study(math.inf, startup=60.0, step=1.0).seconds > 12 * first + 1
 
 
 def test_what_went_by_before_the_study_counts() -> None:
