@@ -13,12 +13,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from report.result_cases import tuned
+from report.result_cases import profiled
 
 from cputune.report.page import page
 
 HERE = Path(__file__).parent / "screenshots"
-SIZES = {"report-desktop.png": (1000, 1000), "report-phone.png": (390, 780)}
+SIZES = {"report-desktop.png": (1000, 1090), "report-phone.png": (390, 1000)}
 FRAME = (
     '<!doctype html><body style="margin:0"><iframe src="page.html" '
     'style="width:{}px;height:{}px;border:0"></iframe>'
@@ -34,7 +34,7 @@ def main() -> None:
     HERE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "page.html").write_text(page(tuned()), encoding="utf-8")
+        (place / "page.html").write_text(page(profiled()), encoding="utf-8")
         for name, (width, height) in SIZES.items():
             (place / "frame.html").write_text(FRAME.format(width, height), encoding="utf-8")
             argv = [chromium, "--headless=new", "--disable-gpu", "--hide-scrollbars"]
