@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,11 +45,11 @@ def wheel(dist: Path) -> Path:
     return found
 
 
-def _needed(requirements: list[str], seen: set[str]) -> set[str]:
+def _needed(requirements: list[str], seen: set[str], extra: str = "") -> set[str]:
     """The names of the distributions that these lines of metadata ask for, and theirs."""
     for line in requirements:
         wanted = Requirement(line)
-        if wanted.name in seen or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+        if wanted.name in seen or (wanted.marker and not wanted.marker.evaluate({"extra": extra})):
             continue
         seen.add(wanted.name)
         _needed(importlib.metadata.requires(wanted.name) or [], seen)
@@ -82,7 +83,35 @@ def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(home: Path) -> Run:
     """`run("doctor", "--json", cwd=…)`: the cputune of the fresh environment."""
+    return _runner(home)
+
+
+def _tops(name: str) -> set[Path]:
+    """The modules, folders and metadata of a distribution."""
+    found = importlib.metadata.distribution(name)
+    place = Path(str(found.locate_file("")))
+    return {place / file.parts[0] for file in found.files or [] if ".." not in file.parts}
+
+
+@pytest.fixture(scope="module")
+def tuning(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The cputune of what `pip install 'cputune[tune]'` makes: nothing else can be imported."""
+    there = tmp_path_factory.mktemp("tuning")
+    venv.create(there, symlinks=True)
+    (core,) = home.glob("lib/python*/site-packages")
+    (metadata,) = core.glob("cputune-*.dist-info")
+    declared = importlib.metadata.PathDistribution(metadata).requires or []
+    names = _needed(declared, {"cputune"}, extra="tune") - {"cputune"}
+    site_packages = there / core.relative_to(home)
+    for path in (*core.glob("cputune*"), *(top for name in names for top in _tops(name))):
+        if not (site_packages / path.name).exists():
+            (site_packages / path.name).symlink_to(path)
+    return _runner(there)
+
+
+def _runner(home: Path) -> Run:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    clean["PATH"] = f"{home / 'bin'}:/usr/bin:/bin"
 
     def cputune(
         *words: str, cwd: Path, by: tuple[str, ...] = ("cputune",)
@@ -138,6 +167,37 @@ def test_tune_says_what_to_install(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "cputune[tune]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+README = (HERE / "README.md").read_text(encoding="utf-8")
+TYPED = re.findall(r"^(?:\$ )?cputune (.+)$", README.partition("## Your own script")[0], re.M)
+FURTHER = ("show", "report", "history")
+
+
+def test_readmes_steps_work_where_its_install_was_made(tuning: Run, tmp_path: Path) -> None:
+    shutil.copy(HERE / "docs" / "terminal" / "result.json", tmp_path / "cputune.json")
+    assert {words.split()[0] for words in TYPED} == {"doctor", "tune", "emit", "verify"}
+    for line in (*dict.fromkeys(TYPED), *FURTHER):
+        words = line.split()
+        more = {"tune": ["--dry-run"], "emit": ["--other-machine"], "verify": ["--no-run"]}
+        argv = [*words, *more.get(words[0], [])]
+        done = tuning(*argv, cwd=tmp_path, by=("python", "-m", "cputune"))
+        good = {"doctor": (0, 1), "verify": (0, 3)}.get(words[0], (0,))
+        assert done.returncode in good, f"{argv}\n{done.stdout}\n{done.stderr}"
+        assert "is not installed" not in done.stderr.replace("tcmalloc is not installed", "")
+
+
+@pytest.mark.matrix
+@pytest.mark.torch
+@pytest.mark.slow
+def test_readmes_tune_trains_where_its_install_was_made(tuning: Run, tmp_path: Path) -> None:
+    done = tuning(
+        *("tune", "--budget", "1", "--max-time", "200s"),
+        cwd=tmp_path,
+        by=("python", "-m", "cputune"),
+    )
+    assert done.returncode in (0, 4), done.stderr
+    assert "trial 0" in done.stderr + done.stdout
 
 
 def test_it_runs_as_a_module_too_and_bears_the_version_that_was_built(
