@@ -286,9 +286,10 @@ class TuneOptions:
     def search_words(self) -> tuple[str, ...]:
         """As `cputune tune` is told what to vary, and for how long; nothing for what is usual."""
         knobs = ",".join(self.knobs or ())
-        seconds = None if self.max_time_seconds is None else f"{self.max_time_seconds:.0f}s"
+        given = self.max_time_seconds
+        seconds = "none" if given == math.inf else f"{given or 0:.0f}s"
         pairs = (
-            ("--max-time", seconds),
+            ("--max-time", None if given is None else seconds),
             ("--knobs", knobs or None),
             *(("--fix", f"{name}={value}") for name, value in (self.fix or {}).items()),
             ("--keep", self.keep),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import replace
 
@@ -26,6 +27,8 @@ def test_the_study_of_a_recipe_is_made_again_with_what_was_asked_for() -> None:
     assert "--knobs padding,threads --fix precision=bf16 --keep numbers --recipe" in tune_command(
         replace(result, asked=options.search_words)
     )
+    for limit, words in ((90.0, "--max-time 90s"), (math.inf, "--max-time none")):
+        assert " ".join(TuneOptions(max_time_seconds=limit).search_words) == words
     assert "--batch-per-rank 4 --recipe" in tune_command(replace(result, workload=job))
     job = replace(result.workload, global_batch_size=64)
     assert "--global-batch-size 64 --recipe" in tune_command(replace(result, workload=job))
