@@ -15,9 +15,11 @@ A name is loaded when it is first used, so that ``import cputune`` takes no time
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # as type checkers know it: an interrupt while typing is read has no handler
 
 if TYPE_CHECKING:
+    from typing import Any
+
     __version__: str
     from cputune.doctor import Diagnosis as Diagnosis
     from cputune.doctor import Finding as Finding

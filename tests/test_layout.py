@@ -21,6 +21,7 @@ from cputune.layout import (
     guide_plan,
     make_plan,
     rank_counts,
+    thinkable_ranks,
     thread_counts,
     why_not_ranks,
 )
@@ -209,6 +210,20 @@ class TestCounts:
     def test_of_ranks_leave_a_fifth_idle_at_most(self, cores: int, good: bool) -> None:
         why = why_not_ranks(usable_cores(machine(cores_per_socket=cores)), 8 if good else 6)
         assert (why is None) == good
+
+    @pytest.mark.parametrize(
+        ("cores", "each", "counts"),
+        [
+            (32, 2, (*range(1, 9), 16)),  # a rank for each cache, of two cores or more
+            (16, 2, tuple(range(1, 9))),
+            (20, 1, tuple(range(1, 9))),
+        ],
+    )
+    def test_of_ranks_that_are_thought_of(
+        self, cores: int, each: int, counts: tuple[int, ...]
+    ) -> None:
+        found = (Core(cpus=(cpu,), socket=0, numa_node=0, l3=cpu // each) for cpu in range(cores))
+        assert thinkable_ranks(tuple(found)) == counts
 
     def test_of_ranks_without_cores(self) -> None:
         assert rank_counts(()) == ()

@@ -165,11 +165,14 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         if not died:
             return 1.0
         ran = [w.processes_per_node for w in past.plans if self._batches(w) <= cuts]
+        most_ran = max(ran, default=0)
         facts = self._space.facts
         free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]
         if past.rank_bytes and free:
             ran.append(int(SPARE * min(free)) // past.rank_bytes)
         least, ranks = min(died), plan.processes_per_node
+        if least <= ranks <= most_ran:
+            return 0.5  # as many have run, so it was not their number
         most = max((one for one in ran if one < least), default=0.5)
         if ranks >= least:
             return SURELY_DIES if past.plans else 0.5 * least / ranks

@@ -126,5 +126,6 @@ class Chain:
 
 def _reached_us(said: str) -> bool:
     """Whether our first modules had been read, which let interrupts end the process."""
-    first = ("cputune/__main__.py", "cputune/start.py")
-    return "cputune/" in said.replace(first[0], "").replace(first[1], "")
+    for first in ("__init__", "__main__", "start"):
+        said = said.replace(f"/cputune/{first}.py", "")
+    return "cputune/" in said

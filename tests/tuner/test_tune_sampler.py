@@ -165,6 +165,9 @@ def of_ranks(count: int, batches: int | None = None) -> Plan:
         ([1, 2], [8, 16], 8, 0.001),
         ([1, 2], [8, 16], 9, 0.001),
         ([2, 8], [8], 4, 0.5),  # that they ran once tells nothing where they died once
+        ([1], [1], 1, 0.5),  # one died where another ran: that was not for their number
+        ([1, 8], [4], 8, 0.5),
+        ([1], [1], 2, 0.001),
         # Nothing ran: as if half a rank had.
         ([], [4], 2, 1 / 3),
         ([], [4], 1, 2 / 3),
