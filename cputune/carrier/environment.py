@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -72,6 +71,8 @@ def hub_reachable(environment: Mapping[str, str], timeout_seconds: float = 3.0) 
     """Whether the model hub answers; one request, so that trials need not find out each."""
     if any(environment.get(name, "").lower() in ("1", "true", "yes", "on") for name in OFFLINE):
         return False
+    import urllib.request  # with TLS and mail it is a tenth of what the doctor imports
+
     address = environment.get("HF_ENDPOINT") or HUB
     try:
         request = urllib.request.Request(address, method="HEAD")

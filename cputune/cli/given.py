@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,7 +19,6 @@ from click.shell_completion import CompletionItem
 from cputune.cli.output import tell
 from cputune.cli.settings import option
 from cputune.documents import parse, record_of
-from cputune.emitters.header import changed_since, machine_difference, missing_cpus
 from cputune.errors import CputuneError, ResultError, UsageError
 from cputune.facts import HostFacts, Network
 from cputune.host import LiveHost, read_document
@@ -33,10 +32,11 @@ from cputune.host.interpreter import (
 from cputune.probing.installed import MPI_PROGRAMS
 from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts, parse_hostfile
 from cputune.remote.reach import Manner, Reach, find_reach
-from cputune.result import Result
-from cputune.script import read_typed, require_trainable
 from cputune.words import TUNE_AGAIN
-from cputune.workload import DEFAULT_RECIPE, Workload
+
+if TYPE_CHECKING:
+    from cputune.result import Result
+    from cputune.workload import Workload
 
 DEFAULT_RESULT = Path("cputune.json")
 SLURM, NONE = "slurm", "none"
@@ -151,10 +151,12 @@ def _of_our_job() -> tuple[Node, ...]:
 
     On a login node an allocation of one node means that node.
     """
-    from cputune.ranks.engines import is_here
-
     host = LiveHost()
     nodes = allocated_nodes(host) if host.environment().get(TASKS, "1") == "1" else ()
+    if not nodes:
+        return ()
+    from cputune.ranks.engines import is_here
+
     return nodes if len(nodes) > 1 or not all(is_here(node.name) for node in nodes) else ()
 
 
@@ -269,6 +271,7 @@ def complete_result(
 def opened(word: str | None) -> tuple[Result, str]:
     """A result, and the word by which commands name it. Raises CputuneError."""
     from cputune.history import result_path
+    from cputune.result import Result
 
     if word is None and not DEFAULT_RESULT.exists():
         raise ResultError(
@@ -314,6 +317,8 @@ def facts_of(root: str | None = None) -> HostFacts:
 
 def tuned(path: Path | None, facts: HostFacts, *, other_machine: bool) -> Result | None:
     """The result to launch, of this machine; None, and a note, where nothing was tuned yet."""
+    from cputune.result import Result
+
     if path is None:
         # What lies here was measured on this machine, and not on a recorded one.
         if facts.recorded or not DEFAULT_RESULT.exists():
@@ -328,6 +333,8 @@ def tuned(path: Path | None, facts: HostFacts, *, other_machine: bool) -> Result
 
         path = result_path(str(path))
     result = Result.load(path)
+    from cputune.emitters.header import changed_since, machine_difference, missing_cpus
+
     difference = machine_difference(result.host, facts)
     missing = missing_cpus(result.best.plan, facts)
     if missing and not difference:
@@ -358,6 +365,9 @@ def launched(
     In a loop of the script's own no batch can be set; on several nodes the user says what it
     has there.
     """
+    from cputune.script import read_typed, require_trainable
+    from cputune.workload import DEFAULT_RECIPE, Workload
+
     if script is not None:
         known = result.workload if result is not None else None
         for note in read_typed(script).notes:

@@ -12,7 +12,6 @@ from cputune import cpulist
 from cputune.carrier.interface import Chosen, choose_interface
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.doctor.finding import Check, FoundOn, Looked
-from cputune.doctor.hosts import HostsDiagnosis, SeenHost
 from cputune.doctor.variables import bound_parties
 from cputune.facts import HostFacts
 from cputune.probing.installed import MPI_PROGRAMS
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cputune.doctor.finding import Looked
+    from cputune.doctor.hosts import HostsDiagnosis, SeenHost
     from cputune.doctor.variables import bound_parties
 
 SCHEMA = "cputune.doctor/1"
@@ -183,12 +183,12 @@ def verdict_of(diagnosis: Diagnosis | HostsDiagnosis) -> Verdict:
     means = "" if gravest is None else f"{_MEANS[gravest]}: "
     first = next((one for one in found if one.severity is gravest), None)
     do = "cputune tune"
-    if isinstance(diagnosis, HostsDiagnosis):
+    if not isinstance(diagnosis, Diagnosis):
         do += f" --hosts {','.join(one.name for one in diagnosis.hosts)}"
     if first is not None and gravest is not Severity.ADVICE:  # what advice is worth, tune measures
         lines = (first.command or "").splitlines()
         do = lines[0] if len(lines) == 1 else f"cputune doctor --explain {first.code}"
-    if isinstance(diagnosis, HostsDiagnosis):
+    if not isinstance(diagnosis, Diagnosis):
         looked_at = [one.facts for one in diagnosis.hosts if one.facts is not None]
         where = f"{len(looked_at)} of {len(diagnosis.hosts)} hosts"
     else:
