@@ -62,8 +62,8 @@ def _put_python_first() -> None:
     A random.py there ends whoever imports tempfile: the doctor has to say so.
     """
     for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        folder = os.path.abspath(entry)
         try:
+            folder = os.path.abspath(entry)  # fails where the working folder was removed
             names = {name.partition(".")[0] for name in os.listdir(folder)} if entry else set()
         except OSError:
             continue
