@@ -60,6 +60,8 @@ def configuration_page() -> str:
 
 FOLDER_NOTES = {("tune", "recipe"): " (the name of a shipped one)"}
 """What such a file may set it to, where that is not all."""
+
+
 def help_text() -> str:
     """What ``cputune --help`` prints, in the 80 columns that click never exceeds."""
     import click
