@@ -168,8 +168,8 @@ class TuneOptions:
             processes alone.
     """
 
-    budget: int = option(20, "Trials of the study.", "--budget", folder=True)
-    seed: int = option(0, "Same seed, same proposals.", "--seed", folder=True)
+    budget: int = option(20, "The most plans that are tried.", "--budget", folder=True)
+    seed: int = option(0, "The same seed tries the same plans.", "--seed", folder=True)
     max_time_seconds: float | None = option(
         None,
         "When to be done: 90s, 10m, 1h30m, none; usually 5m.",
@@ -180,7 +180,7 @@ class TuneOptions:
     )
     knobs: Iterable[str] | None = option(
         None,
-        "Vary these alone, or, as +A, beside the usual ones.",
+        "Try these settings alone, or, as +A, beside the usual ones.",
         "--knobs",
         metavar="A,B",
         reads=_names,
@@ -188,7 +188,7 @@ class TuneOptions:
     )
     fix: Mapping[str, Any] | None = option(
         None,
-        "Hold a knob at a value.",
+        "Keep a setting at a value: precision=fp32.",
         "--fix",
         metavar="NAME=VALUE",
         reads=_fixed,
@@ -205,7 +205,7 @@ class TuneOptions:
     )
     steps_planned: int | None = option(
         None,
-        "Steps of your run: the time of +compile is spread over them.",
+        "Steps of your whole run, over which the time of +compile is spread.",
         "--steps-planned",
         metavar="N",
         folder=True,
@@ -225,21 +225,21 @@ class TuneOptions:
     )
     study: str | Path | None = option(
         None,
-        "Keep the study here (SQLite).",
+        "Where the trials are kept, to resume (SQLite).",
         "--study",
         metavar="FILE.db",
         why_not="it names a file that is written",
     )
     storage: str | None = option(
         None,
-        "Share the study in a database: postgresql://USER@HOST/NAME.",
+        "Share the trials in a database: postgresql://USER@HOST/NAME.",
         "--storage",
         metavar="ADDRESS",
         why_not="it names a server that is written to",
     )
     resume: bool = option(
         False,
-        "Go on with the study that was interrupted.",
+        "Go on with the trials that were interrupted.",
         "--resume",
     )
     share_machine: bool = option(
@@ -520,7 +520,7 @@ class EmitOptions:
     )
     mpi: str | None = option(
         None,
-        "Its dialect of mpirun. Default: of the one that is here.",
+        "Whose mpirun will start it. Default: the one that is here.",
         "--mpi",
         metavar="NAME",
         folder=True,
@@ -528,7 +528,10 @@ class EmitOptions:
     versions: Mapping[str, str] | None = option(None, "Versions where the job runs.", None)
     cluster: Cluster | None = option(None, "What only the user knows of a cluster.", None)
     carrier: bool = option(
-        True, "Flags alone; refuse what they cannot carry.", "--no-carrier", folder=True
+        True,
+        "Set the plan by flags alone; refuse what they cannot say.",
+        "--no-carrier",
+        folder=True,
     )
 
 

@@ -58,12 +58,12 @@ _SUBCOMMANDS = {
     "apply": ("run.apply", "Write the tuned plan into settings that you keep; --undo."),
     "verify": (
         "verify.command",
-        "Hand launch files to their consumers and say what they did.",
+        "Start launch files for a few steps and check what they do.",
     ),
     "report": ("results.report", "Write a result as one page for a browser, with pictures."),
     "config": (
         "config.command",
-        "Show every option's default, and who says so.",
+        "Show every option's default, and where it is set.",
     ),
     "recipes": ("recipes.command", "List the workloads that can be tuned on."),
     "completion": ("config.completion", "Print the completion script for bash, zsh or fish."),

@@ -50,10 +50,14 @@ _WHY_NOT = {
     is_flag=False,
     flag_value="",
     metavar="[CODE]",
-    help="The whole story of a check, with its threads; without CODE a list of all checks.",
+    help="Explain a finding, with its sources; without CODE list all checks.",
 )
 @option(
-    "--all", "everything", is_flag=True, folder=True, help="Also what was looked for and is fine."
+    "--all",
+    "everything",
+    is_flag=True,
+    folder=True,
+    help="Also list what was looked for and is fine.",
 )
 @option("--only", multiple=True, folder=True, metavar="CODE|SEVERITY,…", help="Show these alone.")
 @option("--ignore", multiple=True, folder=True, metavar="CODE,…", help="Leave these out.")
@@ -76,12 +80,14 @@ _WHY_NOT = {
 @option(
     "--deep",
     is_flag=True,
-    help="Also start children that import and measure.",
+    help="Also start short processes that import the stack and measure.",
     why_not="it starts processes",
 )
 @option("--stack", metavar="torch=2.6.0,…", help="Judge versions that are not installed.")
 @host_options
-@option("--launch", metavar="PATH", help="With hosts: what must lie on all, alike.")
+@option(
+    "--launch", metavar="PATH", help="With --hosts: files that must be the same on all of them."
+)
 @option("--check-file", metavar="FILE", help="Judge an accelerate YAML, command, job, Dockerfile.")
 @option(
     "-o",

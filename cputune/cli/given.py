@@ -64,7 +64,7 @@ _HOST_OPTIONS = (
         why_not=_NAMES_MACHINES,
     ),
     option(
-        "--hostfile", metavar="FILE", help="The hosts, in any launcher's form.",
+        "--hostfile", metavar="FILE", help="A file of the hosts, as any MPI or Slurm writes it.",
         why_not=_NAMES_MACHINES,
     ),
     option(
@@ -73,7 +73,7 @@ _HOST_OPTIONS = (
     ),
     option(
         "--through", type=click.Choice(get_args(Manner)),
-        help="The way to the hosts; ssh, or srun inside an allocation.",
+        help="How hosts are reached; by default ssh, or srun in a Slurm allocation.",
         why_not="it names how processes are started on other machines",
     ),
     option(

@@ -220,7 +220,7 @@ def script_of(ctx: click.Context) -> tuple[str, ...] | None:
 
 def add_common_options(command: click.Command, name: str) -> None:
     """-v and -q, and the variable of each option: what it says is converted as if typed."""
-    more = "Say more: doctor tells stories, all log; -vv adds tracebacks to errors."
+    more = "Say more (doctor: why each finding matters); -vv: tracebacks of errors."
     less = "Errors alone on stderr: no progress, no notes."
     hides = "it would hide that the folder sets anything"
     command.params += [
