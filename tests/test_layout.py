@@ -307,6 +307,13 @@ class TestAdvice:
         assert advise(machine(cores_per_socket=2), ranks=2).cpus == (0, 1)
         assert advise(machine(cores_per_socket=2), ranks=3).cpus == (0, 0, 0)
 
+    def test_sockets_of_one_core_say_nothing_of_the_hardware(self) -> None:
+        facts = machine(sockets=8, cores_per_socket=1)
+        pairs = (replace(core, numa_node=core.socket // 2) for core in facts.topology.cores)
+        found = advise(replace(facts, topology=replace(facts.topology, cores=tuple(pairs))))
+        assert (found.ranks, found.threads) == (4, 2)
+        assert found.why == "a rank for each of 4 NUMA nodes"
+
     def test_slow_cores_of_a_hybrid_machine_stay_out(self) -> None:
         found = advise(of_speeds(10, 10, 9, 6, hybrid=True))
         assert (found.threads, found.why) == (2, "one rank on the 2 fast ones of 4 cores")

@@ -30,6 +30,7 @@ def measured(folder: Path) -> list[str]:
     return [plan for _, _, plan in said(folder, "ends") if plan != "today"]
 
 
+@pytest.mark.slow
 class TestTwoProcesses:
     def test_measure_no_plan_twice_and_learn_from_each_other(self, tmp_path: Path) -> None:
         address = f"sqlite:///{tmp_path}/shared.db"
