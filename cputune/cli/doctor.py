@@ -22,6 +22,7 @@ from cputune.errors import CannotError, UsageError
 from cputune.host import read_document
 
 if TYPE_CHECKING:
+    from cputune.doctor.files.shell import TrainingCommand
     from cputune.doctor.hosts import HostsDiagnosis
     from cputune.host import Host
 
@@ -98,9 +99,12 @@ _WHY_NOT = {
     why_not="it names a file that is written",
 )
 @force_option
+@click.argument("launch_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- LAUNCH...]")
 @click.pass_context
 def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked: Any) -> None:
     """Say what is wrong with this machine for training, and how to mend it.
+
+    With a launch after -- also what is wrong with that: its words, its script, what it imports.
 
     \b
     cputune doctor
@@ -109,6 +113,7 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
     cputune doctor --explain quota-threads
     cputune doctor --stack torch=2.6.0
     cputune doctor --hosts node1,node2 --launch launch/
+    cputune doctor -- torchrun --nproc-per-node 2 train.py --bf16
     """
     forms = {"json": as_json, "markdown": asked["as_markdown"], "fix": asked["print_fix"]}
     form = next((form for form, chosen in forms.items() if chosen), "text")
@@ -123,8 +128,10 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
     if explain is not None:
         put(_explained(explain, as_json=as_json), output, force=force)
         return
+    words = asked["launch_words"]
+    launch = _launch_of(words, asked) if words else None
     chosen = _chooser(_words(only, (*codes(), *_SEVERITIES)), _words(asked["ignore"], codes()))
-    alone = any(asked[name] is not None for name in _LIVE_ONLY)
+    alone = launch is not None or any(asked[name] is not None for name in _LIVE_ONLY)
     ways = {name: asked[name] for name in ("hosts", "hostfile", "through", "ssh", "host_timeout")}
     hosts = chosen_hosts(**ways, allocation=not alone)
     if hosts is not None and alone:
@@ -157,7 +164,7 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
         return
     if asked["launch"] is not None:
         raise UsageError("--launch is compared between hosts", hint="name them: --hosts a,b")
-    host = _host(asked["root"], asked["python"])
+    host = _host(asked["root"], asked["python"] or _python_of(launch))
     if record is not None:
         if form != "text":
             raise UsageError("--record writes a directory, and no document")
@@ -166,7 +173,9 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
         keep(host, record)
         tell(f"recorded this machine in {record}; look at it before you share it")
         return
-    diagnosis = _diagnose(host, deep=asked["deep"], stack=stack, check_file=check_file)
+    diagnosis = _diagnose(
+        host, deep=asked["deep"], stack=stack, check_file=check_file, launch=launch
+    )
     if host.live and host.executable != sys.executable:
         diagnosis = diagnosis.for_python(host.executable)
     diagnosis = diagnosis.only(chosen)
@@ -211,10 +220,44 @@ def _host(root: str | None, python: str | None) -> Host:
     return LiveHost()
 
 
-def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | None) -> Diagnosis:
+def _launch_of(words: tuple[str, ...], asked: dict[str, Any]) -> TrainingCommand:
+    from cputune.doctor.typed_launch import read_launch
+
+    for name in ("root", "record", "stack", "check_file", "hosts", "hostfile"):
+        if asked[name] is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} does not go with a launch after --",
+                hint="a launch is judged on this machine, as it would be started",
+            )
+    return read_launch(words)
+
+
+def _python_of(launch: TrainingCommand | None) -> str | None:
+    """The Python that the launch would run, where it is another than the one that trains anyway."""
+    from cputune.doctor.typed_launch import python_of
+    from cputune.host import LiveHost
+
+    if launch is None:
+        return None
+    choose_python(None)
+    return python_of(launch, LiveHost())
+
+
+def _diagnose(
+    host: Host,
+    *,
+    deep: bool,
+    stack: str | None,
+    check_file: str | None,
+    launch: TrainingCommand | None,
+) -> Diagnosis:
     from cputune.probing import probe
 
     facts = probe(host)
+    if launch is not None:
+        from cputune.doctor.typed_launch import facts_of
+
+        facts = facts_of(launch, facts, host)
     if check_file is not None:
         from cputune.doctor.checkfile import check_file as judge_file
         from cputune.doctor.named_stack import stack_facts
@@ -229,6 +272,10 @@ def _diagnose(host: Host, *, deep: bool, stack: str | None, check_file: str | No
     from cputune.doctor.checkfile import configured_findings
 
     found = (*diagnose(facts).findings, *configured_findings(facts, host))
+    if launch is not None:
+        from cputune.doctor.typed_launch import judge_typed
+
+        found += judge_typed(launch, facts, host)
     if deep:
         from cputune.doctor.deep import deep_findings
 

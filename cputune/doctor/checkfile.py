@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from cputune.doctor.files import accelerate, beside, command, kubernetes
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import read_launches
+from cputune.doctor.files.shell import TrainingCommand, read_launches
 from cputune.doctor.files.yaml_lines import Document, read_documents
 from cputune.doctor.finding import Check, Finding, by_severity
 from cputune.errors import UsageError
@@ -120,6 +120,14 @@ def _judge_script(text: str, context: Context) -> Iterator[Finding]:
     context = replace(context, batch_nodes=int(asked[-1]) if asked else 1)
     for launch in launches:
         yield from command.judge_launch(launch, context)
+
+
+def judge_lines(
+    launches: tuple[TrainingCommand, ...], name: str, facts: HostFacts, host: Host
+) -> Iterator[Finding]:
+    """The faults of launches that are read already."""
+    for launch in launches:
+        yield from command.judge_launch(launch, Context.of(name, facts, host))
 
 
 def _kind(document: Document) -> str | None:

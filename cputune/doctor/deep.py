@@ -71,7 +71,7 @@ def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
         if "libccl.so" in done.stderr:
             remedy, command = "Source setvars.sh of the bindings.", None
         yield import_fails.finding(
-            f"python -c '{code}' {_ended(done)}", remedy=remedy, command=command
+            f"python -c '{code}' {how_it_ended(done)}", remedy=remedy, command=command
         )
 
 
@@ -220,14 +220,14 @@ def _told(done: Completed) -> dict[str, Any]:
 
 def _died(what: str, done: Completed) -> Iterator[Finding]:
     if done.returncode in (0, None):
-        yield skipped.finding(f"{what} {_ended(done)}")
+        yield skipped.finding(f"{what} {how_it_ended(done)}")
     elif done.returncode == -signal.SIGILL:
         yield illegal_instruction.finding(f"{what} ended with SIGILL")
     else:
-        yield import_fails.finding(f"{what} {_ended(done)}")
+        yield import_fails.finding(f"{what} {how_it_ended(done)}")
 
 
-def _ended(done: Completed) -> str:
+def how_it_ended(done: Completed) -> str:
     """How a child ended, and the last thing it said."""
     # IPEX prints its ERROR on stdout.
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]

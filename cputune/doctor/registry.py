@@ -54,11 +54,18 @@ CHECKS: tuple[Check, ...] = tuple(check for theme in THEMES for check in theme.c
 
 def all_checks() -> tuple[Check, ...]:
     """These, and those that need more: a stack that is asked for, a file, a child, other hosts."""
-    from cputune.doctor import deep, named_stack
+    from cputune.doctor import deep, named_stack, typed_launch
     from cputune.doctor.checkfile import FILE_CHECKS
     from cputune.doctor.hosts import look as hosts
 
-    return (*CHECKS, *named_stack.CHECKS, *FILE_CHECKS, *deep.CHECKS, *hosts.CHECKS)
+    return (
+        *CHECKS,
+        *named_stack.CHECKS,
+        *FILE_CHECKS,
+        *typed_launch.CHECKS,
+        *deep.CHECKS,
+        *hosts.CHECKS,
+    )
 
 
 _READ_WITH = {

@@ -126,11 +126,12 @@ def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
         if stray.how == "PYTHONPATH":
             command = _without(facts, "PYTHONPATH", *map(_folder, _of(facts, "PYTHONPATH")))
         else:
-            old = stray.path.removesuffix("/__init__.py").rpartition("/")[2]
-            command = f"mv {shlex.quote(old)} {shlex.quote('my_' + old)}"
+            old = stray.path.removesuffix("/__init__.py")
+            new = "/my_".join(old.rsplit("/", 1))
+            command = f"mv {shlex.quote(old)} {shlex.quote(new)}"
         yield module_shadowed.finding(
             f"import {stray.name} takes {stray.path}, by {stray.how}"
-            + (", for scripts that lie here" if command.startswith("mv") else ""),
+            + (", for scripts that lie there" if command.startswith("mv") else ""),
             command=command,
         )
 

@@ -162,6 +162,7 @@ def _threads(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
         if not (known and threads == 1 and launch.launcher == "torchrun"):
             yield threads_unset.finding(
                 context.at(launch.line, f"{launch.launcher} without OMP_NUM_THREADS: {does}"),
+                severity=Severity.ADVICE if known and threads == 1 else None,
                 command=f"export OMP_NUM_THREADS={threads}" if known else None,
             )
     if context.here and launch.ranks is not None and re.fullmatch(r"[0-9]{1,6}", asked or ""):

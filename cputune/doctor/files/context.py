@@ -82,8 +82,8 @@ class Context:
         return "bf16" in native_precisions(self.facts)
 
     def at(self, line: int | None, text: str) -> str:
-        """``train.sh:12: text``."""
-        return f"{self.name}:{line}: {text}" if line is not None else f"{self.name}: {text}"
+        """``train.sh:12: text``; of what has no lines (0) its name alone."""
+        return f"{self.name}:{line}: {text}" if line else f"{self.name}: {text}"
 
     def read_by(self, package: str, version: Version) -> str:
         """``accelerate 1.15.0``, and that it is not installed, where it is not."""

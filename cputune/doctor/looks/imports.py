@@ -1,0 +1,65 @@
+"""Import what a script imports, as it would be imported there, and say where each comes from.
+
+Given: the folder that Python would search first, then names of modules. One line of JSON each, with
+``fields`` of TrainingArguments at the end, where transformers can be imported.
+"""
+
+import importlib
+import json
+import os
+import sys
+import traceback
+
+
+def tell(**facts: object) -> None:
+    """Say what came of one module."""
+    os.write(1, (json.dumps(facts) + "\n").encode())
+
+
+def look(name: str) -> None:
+    """Import one module. What it prints goes to stderr; how it fails is told with the place."""
+    try:
+        module = importlib.import_module(name)
+    except BaseException as error:
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith("<") and frame.filename != __file__
+        ]
+        last = frames[-1] if frames else None
+        where = f"{last.filename}:{last.lineno}" if last else ""
+        said = " ".join(str(error).split())[:300]
+        tell(module=name, error=type(error).__name__, said=said, where=where)
+        return
+    version = getattr(module, "__version__", None)
+    path = getattr(module, "__file__", None)
+    if path is None:
+        path = next(iter(getattr(module, "__path__", ())), None)
+    tell(module=name, path=path, version=None if version is None else str(version))
+
+
+def main() -> None:
+    """Each module in turn, and what TrainingArguments takes."""
+    folder, *names = sys.argv[1:]
+    sys.path[0] = folder
+    sys.stdout = sys.stderr
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    for name in names:
+        tell(trying=name)
+        look(name)
+    if "transformers" in sys.modules:
+        try:
+            from transformers import TrainingArguments
+
+            tell(fields=sorted(TrainingArguments.__dataclass_fields__))
+        except BaseException as error:
+            tell(
+                module="transformers.TrainingArguments",
+                error=type(error).__name__,
+                said=" ".join(str(error).split())[:300],
+                where="",
+            )
+
+
+if __name__ == "__main__":
+    main()

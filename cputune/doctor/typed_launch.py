@@ -1,0 +1,304 @@
+"""``cputune doctor -- python train.py …``: the launch as it was typed, before it is started.
+
+Its words are judged as those of a launch file; beside them the script, the folder that Python
+would search first, the configuration that it names, and what it imports: really imported, in a
+child of the Python that is typed, in the folder and with the variables of this shell.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+
+from cputune.doctor.advised import advised
+from cputune.doctor.checkfile import check_file, judge_lines
+from cputune.doctor.deep import how_it_ended
+from cputune.doctor.files.command import flag_refused
+from cputune.doctor.files.shell import TrainingCommand, read_launches
+from cputune.doctor.finding import Check, Finding, Severity, by_severity, fault
+from cputune.errors import UsageError
+from cputune.facts import HostFacts
+from cputune.host import Command, Host
+from cputune.host.interpreter import shebang, training_interpreter
+from cputune.host.surroundings import look_around
+from cputune.layout import advise
+from cputune.script import require_trainable, script_text
+from cputune.stack import Versions, versions_of
+from cputune.stack.uses import vocabulary
+
+NAME = "what was typed"
+_IMPORT_SECONDS = 120.0
+_STACK = ("torch", "transformers", "accelerate")
+_OWN_ARGUMENTS = re.compile(r"(?:HfArgumentParser|TrlParser)\(\s*[(\[]?([\w\s,.]+?)[)\]]")
+
+
+def read_launch(words: Sequence[str]) -> TrainingCommand:
+    """The launch that these words are. Raises UsageError where they train nothing."""
+    launches = read_launches(shlex.join(words), NAME)
+    if not launches:
+        raise UsageError(
+            "no training command was found after --",
+            hint="cputune doctor -- python train.py --its-arguments, or with its launcher",
+        )
+    return replace(launches[0], line=0)
+
+
+def python_of(launch: TrainingCommand, host: Host) -> str | None:
+    """The Python that it would run: the one that is typed, else that of its launcher."""
+    names = [word for word in launch.words if re.fullmatch(r"(?:.*/)?python[\d.]*", word)]
+    program = host.which(names[-1] if names else launch.program)
+    if program is None or names:
+        return program
+    return shebang(program)
+
+
+def facts_of(launch: TrainingCommand, facts: HostFacts, host: Host) -> HostFacts:
+    """The facts, as this launch finds them: Python searches the folder of its script first."""
+    around = look_around(training_interpreter(), host.environment(), _folder(launch))
+    return replace(facts, surroundings=around)
+
+
+def judge_typed(launch: TrainingCommand, facts: HostFacts, host: Host) -> tuple[Finding, ...]:
+    """Every fault of a typed launch, beside those of the machine."""
+    found = [*judge_lines((launch,), NAME, facts, host), *_batch(launch, facts)]
+    found += _config(launch, facts, host)
+    argv = (launch.script,) if _is_file(launch) else ("-m", launch.script)
+    try:
+        require_trainable((*argv, *launch.arguments))
+        text = script_text(argv)
+    except UsageError as error:
+        found.append(script_unfit.finding(str(error), remedy=error.hint or None))
+        text = ""
+    return by_severity((*found, *_imports(launch, text, versions_of(facts), host)))
+
+
+def _folder(launch: TrainingCommand) -> str:
+    """That of the script; of a module the working folder."""
+    return os.path.dirname(os.path.realpath(launch.script)) if _is_file(launch) else os.getcwd()
+
+
+def _is_file(launch: TrainingCommand) -> bool:
+    return launch.script.endswith(".py")
+
+
+def _config(launch: TrainingCommand, facts: HostFacts, host: Host) -> Iterator[Finding]:
+    path = launch.option("--config_file") if launch.launcher == "accelerate" else None
+    if path:
+        try:
+            yield from check_file(host.read_text(path), path, facts, host)
+        except (OSError, ValueError, UsageError) as error:
+            yield script_unfit.finding(f"--config_file {path}: {error}")
+
+
+def _batch(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
+    """What a step of this launch trains on, and of the launch that is advised in its place."""
+    size = _whole(launch.argument("--per_device_train_batch_size"))
+    ranks = launch.ranks
+    if size is None or ranks is None:
+        return
+    each = size * (_whole(launch.argument("--gradient_accumulation_steps")) or 1)
+    total = ranks * launch.machines * each
+    better = advise(facts, batch=total, nodes=launch.machines)
+    if ranks > 1:
+        yield typed_batch.finding(
+            f"{ranks * launch.machines} ranks × {each} samples are {total} of a step; one process "
+            f"with the same words trains on {each}"
+        )
+    elif better.ranks > 1:
+        yield typed_batch.finding(
+            f"{each} samples of a step in one process; {better.ranks} ranks are advised "
+            f"({better.why}), with --per_device_train_batch_size {max(1, size // better.ranks)} "
+            "each for the same training"
+        )
+    elif advised(facts).ranks > 1:
+        yield typed_batch.finding(
+            f"{each} samples of a step cannot be divided over the {advised(facts).ranks} ranks "
+            "that this machine suggests"
+        )
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"[1-9][0-9]{0,8}", text) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What the child said: modules that came, those that failed, fields of TrainingArguments."""
+
+    came: tuple[dict[str, str | None], ...]
+    failed: tuple[dict[str, str], ...]
+    fields: tuple[str, ...]
+    trying: str | None
+
+
+def _imports(
+    launch: TrainingCommand, text: str, versions: Versions, host: Host
+) -> Iterator[Finding]:
+    folder = _folder(launch)
+    names = list(dict.fromkeys((*_STACK, *_imported(text))))
+    script = str(resources.files("cputune.doctor.looks").joinpath("imports.py"))
+    argv = (host.executable, script, folder, *names)
+    variables = {**host.environment(), **launch.environment}
+    for name in launch.removed:
+        variables.pop(name, None)
+    done = host.run(Command(argv=argv, environment=variables, timeout_seconds=_IMPORT_SECONDS))
+    told = _read(done.stdout)
+    wanted = set(_imported(text)) | {"torch"}
+    needed = wanted | ({"accelerate"} if "Trainer" in text else set())
+    for failure in told.failed:
+        if failure["module"] in needed or failure["error"] != "ModuleNotFoundError":
+            yield _failed(failure, folder)
+    if done.returncode != 0:
+        what = f"import {told.trying}" if told.trying else "the interpreter"
+        yield import_fails.finding(f"{what} {how_it_ended(done)}")
+    if told.came:
+        said = (
+            f"{m['module']} {m['version'] or ''}".strip() + f" from {m['path']}" for m in told.came
+        )
+        shown = [text for text, m in zip(said, told.came, strict=True) if m["module"] in _STACK]
+        yield libraries_from.finding(f"{host.executable}: " + "; ".join(shown))
+    yield from _flags(launch, text, told.fields, versions)
+
+
+def _read(output: str) -> _Told:
+    came: list[dict[str, str | None]] = []
+    failed: list[dict[str, str]] = []
+    fields: tuple[str, ...] = ()
+    trying = None
+    for line in output.splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if "trying" in said:
+            trying = str(said["trying"])
+        elif "error" in said:
+            failed.append({key: str(value) for key, value in said.items()})
+        elif "fields" in said:
+            fields, trying = tuple(map(str, said["fields"])), None
+        elif "module" in said:
+            came.append(said)
+    return _Told(came=tuple(came), failed=tuple(failed), fields=fields, trying=trying)
+
+
+def _failed(failure: dict[str, str], folder: str) -> Finding:
+    """In words: what was imported, how it failed, and in which file; a file of ours by name."""
+    said = f"import {failure['module']}: {failure['error']}: {failure['said']}"
+    where = failure["where"]
+    if where and where not in said:
+        said += f" ({where})"
+    missing = re.search(r"No module named '([\w.]+)'", failure["said"])
+    remedy = None
+    if missing:
+        remedy = f"Install {missing[1].partition('.')[0]} into the environment that trains."
+    elif where.startswith(f"{folder}/"):
+        remedy = "The file that fails lies beside the script: rename it, or mend it."
+    return import_fails.finding(said, remedy=remedy)
+
+
+def _imported(text: str) -> tuple[str, ...]:
+    """Top-level names of what a script imports wherever it runs: not in try, def or if."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    names: list[str] = []
+    for node in body:
+        if isinstance(node, ast.Import):
+            names += [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module.partition(".")[0])
+    return tuple(name for name in dict.fromkeys(names) if name != "__future__")
+
+
+def _flags(
+    launch: TrainingCommand, text: str, fields: Sequence[str], versions: Versions
+) -> Iterator[Finding]:
+    """Flags that no class of the script's parser has; nothing where one comes from elsewhere."""
+    parsed = _OWN_ARGUMENTS.search(text)
+    classes = [name.strip() for name in parsed[1].split(",") if name.strip()] if parsed else []
+    elsewhere = [n for n in classes if n != "TrainingArguments" and f"class {n}" not in text]
+    if not fields or not classes or elsewhere:
+        return
+    own = set(re.findall(r"^\s+(\w+)\s*:", text, re.MULTILINE))
+    known = own | set(fields)
+    judged = {word.spelling.partition(" ")[0] for word in vocabulary(versions)}
+    for word in launch.arguments:
+        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or name in known or name.removeprefix("no_") in known:
+            continue
+        if f"--{name}" in judged:
+            continue
+        near = difflib.get_close_matches(name, sorted(known), n=1)
+        yield flag_refused.finding(
+            f"--{name} is no argument of {' or '.join(classes)}"
+            + (f"; is --{near[0]} meant?" if near else "")
+        )
+
+
+@fault("launch-script", Severity.ERROR)
+def script_unfit() -> None:
+    """This launch has nothing to run
+
+    Symptom: "can't open file", "No module named", a SyntaxError, "config file not found".
+
+    Cause: the script, the module or the configuration that was typed is not there, cannot be
+    read, or asks for what CPUs do not have. Paths are those of the folder in which it is typed.
+
+    Remedy: Correct what was typed.
+
+    Source: https://docs.python.org/3/using/cmdline.html#interface-options
+    """
+
+
+@fault("launch-import", Severity.ERROR)
+def import_fails() -> None:
+    """What the script imports cannot be imported
+
+    Symptom: ModuleNotFoundError, "cannot import name", an undefined symbol, an end without words.
+
+    Cause: the modules that the script imports at its top were really imported, by the Python
+    that was typed, with the search path and the variables that this launch would have.
+
+    Remedy: Install what is missing, or take away what stands in its place.
+
+    Source: https://docs.python.org/3/library/sys_path_init.html
+    """
+
+
+@fault("launch-libraries", Severity.ADVICE)
+def libraries_from() -> None:
+    """Where this launch takes its libraries from
+
+    The Python that would run the script imported torch, transformers and accelerate, in the folder
+    and with the variables of this shell.
+
+    Remedy: Nothing to mend, where these are the ones that you mean.
+
+    Source: https://docs.python.org/3/library/sys_path_init.html
+    """
+
+
+@fault("launch-batch", Severity.ADVICE)
+def typed_batch() -> None:
+    """The batch that was typed is that of one rank
+
+    Symptom: with another number of ranks the loss takes another way.
+
+    Cause: --per_device_train_batch_size counts for each rank. A step trains on it times the ranks,
+    times --gradient_accumulation_steps.
+
+    Remedy: Keep the product where the training is to stay the same: cputune tune does.
+
+    Source: https://huggingface.co/docs/transformers/main_classes/trainer
+    """
+
+
+CHECKS: tuple[Check, ...] = (script_unfit, import_fails, typed_batch, libraries_from)

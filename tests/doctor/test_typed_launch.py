@@ -1,0 +1,160 @@
+"""``doctor -- LAUNCH``: the words, the script and what it really imports, in small modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clean_machine import CLEAN, changed
+
+from cputune.doctor.finding import Finding
+from cputune.doctor.typed_launch import facts_of, judge_typed, python_of, read_launch
+from cputune.errors import UsageError
+from cputune.host import LiveHost
+
+Judge = Callable[..., dict[str, Finding]]
+ARGUMENTS = """
+import dataclasses
+__version__ = "5.23.0"
+@dataclasses.dataclass
+class TrainingArguments:
+    output_dir: str = ""
+    per_device_train_batch_size: int = 8
+"""
+SCRIPT = """
+import torch
+from transformers import HfArgumentParser, TrainingArguments
+class Data:
+    samples: int
+parser = HfArgumentParser((Data, TrainingArguments))
+"""
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """Judge a launch in a folder with train.py, where the stack is a few small modules."""
+    for name, text in {"torch": "", "accelerate": "", "transformers": ARGUMENTS}.items():
+        package = tmp_path / "site" / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(text or '__version__ = "1.2.3"\n')
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+    def judged(*words: str) -> dict[str, Finding]:
+        launch, host = read_launch(words), LiveHost()
+        return {f.code: f for f in judge_typed(launch, facts_of(launch, CLEAN, host), host)}
+
+    return judged
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("python", "train.py"),
+        ("python", "-m", "train"),
+        ("torchrun", "--nproc-per-node", "2", "train.py"),
+        ("accelerate", "launch", "--cpu", "train.py"),
+        ("mpirun", "-n", "2", "python", "train.py"),
+    ],
+    ids=lambda words: words[0] + words[1],
+)
+def test_it_says_where_the_libraries_come_from(
+    judge: Judge, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    said = judge(*words)["launch-libraries"].evidence
+    assert f"torch 1.2.3 from {tmp_path}/site/torch/__init__.py" in said
+    assert "transformers 5.23.0 from" in said
+
+
+def test_a_file_beside_the_script_that_fails_is_named(judge: Judge) -> None:
+    Path("torch.py").write_text("from torch import nn\n")
+    finding = judge("python", "train.py")["launch-import"]
+    assert "ImportError" in finding.evidence
+    assert "torch.py" in finding.evidence
+    assert "rename it" in finding.remedy
+
+
+def test_what_is_not_installed_is_said_in_words(judge: Judge) -> None:
+    Path("train.py").write_text("import torch\nimport no_such_library\n")
+    finding = judge("python", "train.py")["launch-import"]
+    assert "ModuleNotFoundError" in finding.evidence
+    assert finding.remedy == "Install no_such_library into the environment that trains."
+
+
+def test_a_module_that_ends_the_interpreter_is_named(judge: Judge) -> None:
+    Path("train.py").write_text("import torch\nimport kills\n")
+    Path("kills.py").write_text("import os\nos.abort()\n")
+    assert (
+        "import kills was ended by SIGABRT" in judge("python", "train.py")["launch-import"].evidence
+    )
+
+
+def test_an_argument_that_no_class_has_is_told_with_the_one_that_was_meant(judge: Judge) -> None:
+    found = judge("python", "train.py", "--samples", "3", "--per_device_batch_size", "4")
+    assert found["file-flag-refused"].evidence == (
+        "--per_device_batch_size is no argument of Data or TrainingArguments; is "
+        "--per_device_train_batch_size meant?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("torchrun", "--nproc-per-node", "2"), "2 ranks × 8 samples are 16 of a step"),
+        (("python",), "8 samples of a step in one process; 2 ranks are advised"),
+    ],
+)
+def test_the_typed_batch_is_held_against_the_ranks(
+    judge: Judge, words: tuple[str, ...], said: str
+) -> None:
+    found = judge(*words, "train.py", "--per_device_train_batch_size", "8")
+    assert said in found["launch-batch"].evidence
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("python", "trian.py"), "there is no script 'trian.py'"),
+        (("python", "-m", "trian"), "there is no module 'trian'"),
+        (("python", "train.py", "--deepspeed", "ds.json"), "divides a model over accelerators"),
+        (("accelerate", "launch", "--config_file", "no.yaml", "train.py"), "--config_file no.yaml"),
+    ],
+)
+def test_what_cannot_be_run_is_an_error(judge: Judge, words: tuple[str, ...], said: str) -> None:
+    assert said in judge(*words)["launch-script"].evidence
+
+
+def test_shadows_are_those_of_the_folder_of_the_script(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("random.py").write_text("")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    launch = read_launch(("python", "../work/train.py"))
+    strays = facts_of(launch, changed(), LiveHost()).surroundings.strays
+    assert [(stray.name, stray.how) for stray in strays if stray.name == "random"] == [
+        ("random", "the working folder")
+    ]
+
+
+def test_the_python_is_the_typed_one_else_that_of_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"python3.9": "", "torchrun": "#!/opt/venv/bin/python\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    host = LiveHost()
+    assert python_of(read_launch(("python3.9", "t.py")), host) == str(tmp_path / "python3.9")
+    launch = read_launch(("mpirun", "-n", "2", str(tmp_path / "python3.9"), "t.py"))
+    assert python_of(launch, host) == str(tmp_path / "python3.9")
+
+
+def test_words_that_train_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="no training command"):
+        read_launch(("ls", "-l"))
