@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 BUDGET ?= 20
 OUT    ?= launch
 
-.PHONY: help tune test test-fast test-consumers test-scripts test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
+.PHONY: help tune test test-fast test-consumers test-scripts test-cures test-ipex test-vm test-nodes nightly faults fuzz mutants audit lint type doc dist bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -77,12 +77,15 @@ test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tun
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group notebook
 	$(BIN)/python -m pytest -m matrix
 
+test-cures: $(VENV)/.dev  ## plant a hundred faults, type the cure that is printed, train (half an hour)
+	$(BIN)/python -m pytest -m cures tests/faults/cures
+
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too
 	$(BIN)/python tests/consumers/install.py --all
 	$(BIN)/python -m pytest -m consumer
 
 nightly: MOST :=
-nightly: test-scripts test-consumers faults mutants  ## what takes too long for `make test`, all of it
+nightly: test-scripts test-cures test-consumers faults mutants  ## what takes too long for `make test`, all of it
 
 faults: $(VENV)/.dev  ## every fault, tried often, as a table; a quarter of an hour
 	PYTHONPATH=tests $(BIN)/python -m faults

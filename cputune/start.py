@@ -70,3 +70,6 @@ def _put_python_first() -> None:
         if folder in sys.path and names & sys.stdlib_module_names:
             sys.path.remove(folder)
             sys.path.append(folder)
+            for name in names & sys.modules.keys():  # a .pth file of the environment imported it
+                if (getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
+                    del sys.modules[name]

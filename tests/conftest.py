@@ -47,6 +47,7 @@ _LAUNCHES = ("torch", "consumer")
 _ASKED_FOR = {
     # what runs a test only where it is asked for: by `-m` with the marker's name, or one of these
     "matrix": ("matrix",),  # make test-scripts
+    "cures": ("cures",),  # make test-cures
     "thorough": ("consumer", "thorough"),  # make test-consumers
     "nodes": ("nodes",),  # make test-nodes
     "vm": ("vm",),  # make test-vm

@@ -64,7 +64,8 @@ def loads_intel_openmp(facts: HostFacts) -> bool:
 def lacks_torch(facts: HostFacts) -> bool:
     """Whether torch is known not to be installed; a recording may have left packages out."""
     known = bool(facts.packages) or (not facts.recorded and facts.python is not None)
-    return known and facts.package("torch") is None
+    bare = any(one.name == "torch" for one in facts.surroundings.strays if "no meta" in one.how)
+    return known and facts.package("torch") is None and not bare
 
 
 def without_gpu(facts: HostFacts) -> bool:

@@ -6,6 +6,7 @@ A module of the training stack is looked for as Python would, and never imported
 from __future__ import annotations
 
 import os
+import platform
 import re
 import socket
 import subprocess
@@ -142,9 +143,12 @@ def _unlike_metadata(paths: Sequence[str]) -> Iterator[Stray]:
                 told.setdefault(name, (path, re.sub(r"-py\d.*$", "", version)))
         yield from _dead_editables(path, entries)
     for name in STACK:
-        where = next((path for path in paths if os.path.exists(f"{path}/{name}")), None)
+        # A program of the same name may lie beside the script that runs: bin/accelerate.
+        places = (p for p in paths if os.path.isdir(f"{p}/{name}") or _module_at(p, name))
+        where = next(places, None)
         if name in told:
             path, version = told[name]
+            yield from _of_another_machine(name, path)
             yield from _lies(name, path, version, where, editable=_is_editable(hooks, name))
         elif where is not None and _module_at(where, name) and name in ("torch", "transformers"):
             version = _own_version(f"{where}/{name}")
@@ -162,6 +166,19 @@ def _lies(
         yield Stray(name=name, path=package, how="no __init__.py")
     elif (own := _own_version(package)) and version and own.split("+")[0] != version.split("+")[0]:
         yield Stray(name=name, path=package, how=f"says {own}, its metadata {version}")
+
+
+def _of_another_machine(name: str, path: str) -> Iterator[Stray]:
+    """A wheel whose tag names another instruction set than this machine's."""
+    for entry in _names(path):
+        if entry.endswith(".dist-info") and entry.partition("-")[0].lower() == name:
+            tag = re.search(
+                r"^Tag: \S+?_(x86_64|aarch64|arm64|ppc64le|s390x)$",
+                _text(f"{path}/{entry}/WHEEL"),
+                re.MULTILINE,
+            )
+            if tag and tag[1] != platform.machine():
+                yield Stray(name=name, path=f"{path}/{name}", how=f"built for {tag[1]}")
 
 
 def _own_version(package: str) -> str:
@@ -235,9 +252,11 @@ def _names_nothing(variables: Mapping[str, str]) -> Iterator[str]:
         text = variables.get(name) or variables.get(name.lower()) or ""
         if text and not _answers(text):
             yield name if variables.get(name) else name.lower()
-    chosen = next((name for name in ("LC_ALL", "LC_CTYPE", "LANG") if variables.get(name)), None)
-    if chosen and not _has_locale(variables[chosen]):
-        yield chosen
+    # Python sets LC_CTYPE=C.UTF-8 itself where the locale is not there (PEP 538).
+    chosen = ("LC_ALL",) if variables.get("LC_ALL") else ("LC_CTYPE", "LANG")
+    for name in chosen:
+        if variables.get(name) and not _has_locale(variables[name]):
+            yield name
 
 
 def _resolves(name: str) -> bool | None:

@@ -189,17 +189,26 @@ def package_hollow(facts: HostFacts) -> Iterator[Finding]:
     Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
     """
     for stray in facts.surroundings.strays:
-        if stray.how in ("no files", "no __init__.py", "editable, gone") or "says" in stray.how:
+        if stray.how.startswith("no metadata"):
+            yield package_hollow.finding(
+                f"{stray.path} {stray.how.removeprefix('no metadata')} has no metadata: pip does "
+                "not know it, and what it fits is not judged",
+                severity=Severity.WARNING,
+                remedy="Install it by pip or conda where versions are to be held together.",
+            )
+        if stray.how.startswith(_HOLLOW):
             name = re.sub(r"^__editable__[._]+|^_+|[-_]\d.*|_finder|\.(pth|py)$", "", stray.name)
             package = facts.package(name)
-            version = f"=={package.version}" if package and package.version else ""
+            own = re.match(r"says (\S+),", stray.how)  # what runs stays: the metadata is mended
+            wanted = own[1] if own else package.version if package else None
+            version = f"=={wanted}" if wanted else ""
             distribution = package.name if package else name
             said = {
                 "no files": f"{distribution} has metadata and no {stray.path}",
                 "no __init__.py": f"{stray.path} has no __init__.py: Python takes it for a "
                 "namespace package without content",
                 "editable, gone": f"{stray.name} names {stray.path}, which is not there",
-            }.get(stray.how, f"{stray.path} {stray.how}")
+            }.get(stray.how, f"{stray.path} {'is ' * ('built' in stray.how)}{stray.how}")
             gone = stray.how == "editable, gone"
             yield package_hollow.finding(
                 said,
@@ -210,6 +219,9 @@ def package_hollow(facts: HostFacts) -> Iterator[Finding]:
                 if gone
                 else None,
             )
+
+
+_HOLLOW = ("no files", "no __init__.py", "editable, gone", "says", "built for")
 
 
 @check("environment-foreign", Severity.WARNING)

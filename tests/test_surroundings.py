@@ -1,0 +1,162 @@
+"""What a launch finds around it: of a folder of packages that is not what its metadata says."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cputune.host.interpreter import Interpreter
+from cputune.host.metadata import read_distributions
+from cputune.host.surroundings import look_around
+
+Make = Callable[[Path], object]
+
+
+def put(site: Path, name: str, version: str | None, *, said: str | None = None) -> None:
+    """A package that says ``version`` itself, with metadata that say ``said``."""
+    (site / name).mkdir(parents=True)
+    (site / name / "__init__.py").write_text(f'__version__ = "{version}"\n' if version else "")
+    if said:
+        info = site / f"{name}-{said}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: {said}\n")
+
+
+def wheel_of(machine: str) -> Make:
+    def make(site: Path) -> None:
+        put(site, "torch", "2.13.0", said="2.13.0")
+        (site / "torch-2.13.0.dist-info" / "WHEEL").write_text(
+            f"Tag: cp311-cp311-linux_{machine}\n"
+        )
+
+    return make
+
+
+def namespace(site: Path) -> None:
+    put(site, "accelerate", "1.15.0", said="1.15.0")
+    (site / "accelerate" / "__init__.py").unlink()
+
+
+def hook(name: str, text: str) -> Make:
+    def make(site: Path) -> None:
+        site.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+
+    return make
+
+
+def editable(site: Path) -> None:
+    """Metadata here, the source elsewhere: as `pip install -e` leaves it."""
+    put(site.parent / "src", "accelerate", "1.15.0")
+    put(site, "accelerate", "1.15.0", said="1.15.0")
+    (site / "accelerate" / "__init__.py").unlink()
+    (site / "accelerate").rmdir()
+    hook("__editable__.accelerate-1.15.0.pth", f"{site.parent}/src\n")(site)
+
+
+def look(site: Path, monkeypatch: pytest.MonkeyPatch, **variables: str):
+    monkeypatch.setattr("cputune.host.surroundings.platform.machine", lambda: "x86_64")
+    prefix = str(site.parents[2])
+    python = Interpreter(executable="/x", version="3.11.7", prefix=prefix, paths=(str(site),))
+    cwd = site.parents[3] / "work"
+    cwd.mkdir(exist_ok=True)
+    return look_around(python, {"HOME": str(cwd), **variables}, str(cwd))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda s: put(s, "accelerate", "1.15.0", said="1.15.0"), []),
+        (lambda s: put(s, "torch", "2.13.0+cpu", said="2.13.0"), []),
+        (
+            lambda s: put(s, "accelerate", "1.15.0", said="0.20.0"),
+            ["says 1.15.0, its metadata 0.20.0"],
+        ),
+        (lambda s: put(s, "torch", "2.13.0"), ["no metadata 2.13.0"]),
+        (namespace, ["no __init__.py"]),
+        (editable, []),
+        (hook("__editable__.peft-1.pth", "/home/gone/peft/src\n"), ["editable, gone"]),
+        (
+            hook("__editable___peft_1_finder.py", "MAPPING = {'peft': '/home/gone/peft'}\n"),
+            ["editable, gone"],
+        ),
+        (wheel_of("aarch64"), ["built for aarch64"]),
+        (wheel_of("x86_64"), []),
+        (hook("torch", "a program of this name"), []),
+    ],
+    ids=[
+        *("whole", "local version", "lies", "none", "namespace", "editable", "gone", "finder gone"),
+        *("another machine", "this machine", "no folder"),
+    ],
+)
+def test_what_is_not_as_its_metadata_says(
+    make: Make, said: list[str], site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(site)
+    site.mkdir(parents=True, exist_ok=True)
+    assert [stray.how for stray in look(site, monkeypatch).strays] == said
+
+
+def test_of_two_versions_on_the_path_the_first_is_judged(tmp_path: Path) -> None:
+    for folder, version in (("first", "1.15.0"), ("second", "0.20.0")):
+        put(tmp_path / folder, "accelerate", version, said=version)
+    paths = (str(tmp_path / "first"), str(tmp_path / "second"))
+    (found,) = read_distributions(paths, None)
+    assert (found.version, found.location) == ("1.15.0", paths[0])
+
+
+def test_conda_packages_without_pip_metadata_are_known_by_conda(tmp_path: Path) -> None:
+    meta = tmp_path / "conda-meta"
+    meta.mkdir()
+    (meta / "pytorch-2.5.1-py3.11_cpu_0.json").write_text("{}")
+    (found,) = read_distributions((), str(tmp_path))
+    assert (found.name, found.version, found.installer) == ("pytorch", "2.5.1", "conda")
+
+
+def test_launchers_of_a_venv_that_moved_are_named(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.mkdir(parents=True)
+    program = site.parents[2] / "bin" / "torchrun"
+    program.parent.mkdir()
+    program.write_text("#!/home/gone/venv/bin/python\n")
+    assert look(site, monkeypatch).names_nothing == (str(program),)
+
+
+def test_a_port_that_somebody_listens_on_is_taken(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert look(site, monkeypatch, MASTER_PORT=str(port)).ports_taken == ("MASTER_PORT",)
+        proxy = f"http://user:secret@127.0.0.1:{port}"
+        assert look(site, monkeypatch, HTTPS_PROXY=proxy).names_nothing == ()
+    assert look(site, monkeypatch, MASTER_PORT=str(port)).ports_taken == ()
+    assert look(site, monkeypatch, https_proxy=proxy).names_nothing == ("https_proxy",)
+
+
+@pytest.mark.parametrize("text", ["http://[::1", "://", "http://:x", "-"])
+def test_a_proxy_that_cannot_be_read_is_not_called_dead(
+    text: str, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.mkdir(parents=True)
+    monkeypatch.setattr("cputune.host.surroundings._resolves", lambda name: None)
+    assert look(site, monkeypatch, HTTPS_PROXY=text).names_nothing == ()
+
+
+@pytest.mark.parametrize("folder", ["", "/nowhere", "/dev/null", "a\nb"])
+def test_folders_that_cannot_be_listed_shadow_nothing(
+    folder: str, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.mkdir(parents=True)
+    found = look(site, monkeypatch, PYTHONPATH=folder, LD_LIBRARY_PATH=folder, HF_HOME=folder)
+    assert found.strays == ()
