@@ -34,7 +34,15 @@ from cputune.cli.settings import (
     script_of,
 )
 from cputune.doctor.finding import Severity
-from cputune.emitters import FORMATS, PRINTED_FORMATS, EmittedFile, Node, emit, parse_hosts
+from cputune.emitters import (
+    FORMATS,
+    PRINTED_FORMATS,
+    UNTRIED_FORMATS,
+    EmittedFile,
+    Node,
+    emit,
+    parse_hosts,
+)
 from cputune.emitters.job import with_versions
 from cputune.errors import CannotError, UsageError
 from cputune.host import LiveHost, read_document, write_atomically
@@ -43,7 +51,7 @@ from cputune.options import Cluster, EmitOptions
 from cputune.stack import load
 
 DEFAULT_DIRECTORY = Path("launch")
-_NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
+_NAMES = (*FORMATS, *UNTRIED_FORMATS, *PRINTED_FORMATS, "all")
 _PATH = click.Path(path_type=Path)
 _MACHINES = "it names machines that a launch starts processes on"
 

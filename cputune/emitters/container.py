@@ -39,13 +39,24 @@ IGNORED = """\
 
 def files(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
     """Dockerfile, pvc.yaml and the script of steps for one format."""
+    dockerfile, ignored, constraints, place = image_files(job)
+    return (
+        dockerfile,
+        ignored,
+        constraints,
+        EmittedFile(name="pvc.yaml", text=volume_claim(job)),
+        *kustomization(job, format),
+        shell.script(f"{format}.kubectl.sh", steps(job, format)),
+        place,
+    )
+
+
+def image_files(job: LaunchJob) -> tuple[EmittedFile, ...]:
+    """What an image is built from."""
     return (
         EmittedFile(name="Dockerfile", text=dockerfile(job)),
         EmittedFile(name="Dockerfile.dockerignore", text=IGNORED),
         EmittedFile(name=CONSTRAINTS, text=constraints(job)),
-        EmittedFile(name="pvc.yaml", text=volume_claim(job)),
-        *kustomization(job, format),
-        shell.script(f"{format}.kubectl.sh", steps(job, format)),
         EmittedFile(name=PLACE_SCRIPT, text=Path(placing.__file__).read_text(encoding="utf-8")),
     )
 
@@ -329,6 +340,16 @@ ARG PIP_INDEX_URL=https://pypi.org/simple
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 ARG ONECCL_INDEX_URL=https://pytorch-extension.intel.com/release-whl/stable/cpu/us/
 """
+
+
+def pip_lines(job: LaunchJob) -> str:
+    """What the image installs, as lines of a shell on a machine with the files in launch/."""
+    lines = re.sub(r"^#.*\n", "", _pip(job), flags=re.MULTILINE)
+    lines = lines.replace("RUN ", "").replace(f"/opt/{CONSTRAINTS}", f"launch/{CONSTRAINTS}")
+    indexes = re.findall(r"^ARG (\w+)=(\S+)$", _INDEXES, re.MULTILINE)
+    for name, value in indexes:
+        lines = lines.replace(f'"${name}"', value)
+    return lines
 
 
 def _pip(job: LaunchJob) -> str:

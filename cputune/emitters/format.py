@@ -156,6 +156,7 @@ class Format:
             before runners; none where nobody could be asked yet.
         script: whether the main file is a script for bash.
         printed: whether it is read from the output and launches nothing.
+        untried: why nobody was here to start it; such a format is no part of ``all``.
     """
 
     name: str
@@ -168,3 +169,4 @@ class Format:
     consumers: tuple[str, ...] = ()
     script: bool = False
     printed: bool = False
+    untried: str | None = None

@@ -312,21 +312,27 @@ def escape(word: str) -> Quoted:
 
 
 def environment(job: LaunchJob) -> list[dict[str, Any]]:
-    """The plan's variables; libraries by their places in the image, no CPU numbers.
+    """The plan's variables; no CPU numbers. Secrets come from a Secret."""
+    values = image_variables(job)
+    values.pop("CCL_WORKER_AFFINITY", None)  # rank.py knows the pod's CPUs
+    found: list[dict[str, Any]] = [
+        {"name": name, "value": escape(value)} for name, value in values.items()
+    ]
+    return [*found, *secret_variables(job)]
 
-    What is downloaded from the hub stays on the volume; secrets come from a Secret.
+
+def image_variables(job: LaunchJob) -> dict[str, str]:
+    """The plan's variables, libraries by their places in the image.
+
+    What is downloaded from the hub stays on the volume.
     """
     values = shell.variables(job, pods=True)
-    values.pop("CCL_WORKER_AFFINITY", None)  # rank.py knows the pod's CPUs
     values["HF_HOME"] = f"{data(job)}/huggingface"
     if job.cluster.read_only_root:
         values["HOME"] = "/tmp"
     if "LD_PRELOAD" in values:
         values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
-    found: list[dict[str, Any]] = [
-        {"name": name, "value": escape(value)} for name, value in values.items()
-    ]
-    return [*found, *secret_variables(job)]
+    return values
 
 
 def preloads(job: LaunchJob) -> tuple[str, ...]:
@@ -337,12 +343,17 @@ def preloads(job: LaunchJob) -> tuple[str, ...]:
 
 def command(job: LaunchJob) -> list[Quoted]:
     """torchrun; where oneCCL is used, after its setvars.sh."""
+    return [escape(word) for word in torchrun_words(job)]
+
+
+def torchrun_words(job: LaunchJob) -> list[str]:
+    """The same, as the process gets it."""
     if job.plan.backend != "ccl":
-        return [Quoted("torchrun")]
+        return ["torchrun"]
     module = oneccl_module(Versions.from_names(job.versions))
     find = shlex.quote(shell.FIND_SETVARS.format(module=module))
     source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
-    return [Quoted("bash"), Quoted("-c"), escape(source), Quoted("torchrun")]
+    return ["bash", "-c", source, "torchrun"]
 
 
 def arguments(job: LaunchJob) -> list[Quoted]:
@@ -432,9 +443,9 @@ WISHES = (
 )
 
 
-def _of_paths(job: LaunchJob) -> list[str]:
+def notes_of_paths(job: LaunchJob) -> tuple[str, ...]:
     """What is written elsewhere than it was typed, and what a pod will not find."""
-    said = []
+    said: list[str] = []
     flag = ""
     for word in job.command if job.workload.recipe is None else ():
         text = word if isinstance(word, str) else ""
@@ -448,7 +459,7 @@ def _of_paths(job: LaunchJob) -> list[str]:
         elif flag_of(flag) in READ:
             said += _unfound(job, flag, text)
         flag = text
-    return said
+    return tuple(said)
 
 
 def _unfound(job: LaunchJob, flag: str, path: str) -> list[str]:
@@ -467,7 +478,7 @@ def _unfound(job: LaunchJob, flag: str, path: str) -> list[str]:
 
 def notes(job: LaunchJob) -> tuple[str, ...]:
     """What nobody but the user knows, and what nobody can promise."""
-    said = [UNPROMISED, WISHES, *_of_paths(job)]
+    said = [UNPROMISED, WISHES, *notes_of_paths(job)]
     if job.plan.node_cpus:
         said.append(
             "The hosts that were tuned differ in their CPUs, and a container cannot be told "

@@ -56,12 +56,26 @@ done
 
 def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """The script, and for several nodes the host files. Raises UsageError."""
-    refuse_colon(job)
     shell.require_hosts(job)
-    dialects = dialects_of(job)
     of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
     text = shell.head(job, "mpirun", f"Launch of {job.workload.name} with mpirun ({of}).")
-    text += shell.oneccl(job)
+    text += body(job)
+    return (
+        shell.script("mpirun.sh", text),
+        *shell.meeting(job),
+        *host_files(job, dialects_of(job)),
+    )
+
+
+def body(job: LaunchJob, *, hosts: str = "", found: str = "") -> str:
+    """From the MPI that is found to the launch.
+
+    ``found`` is bash that a batch job finds its hosts with; the first is ``$first`` then, and
+    ``hosts`` the word that names the host file. Raises UsageError.
+    """
+    refuse_colon(job)
+    of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
+    text = shell.oneccl(job)
     text += DETECT % ("${MPIRUN:-mpirun}", NAMES[job.mpi] if job.mpi else "an MPI")
     if job.mpi:
         text += (
@@ -69,57 +83,54 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
             f'  fail "this script is for {of}, and $mpirun is another: $dialect" \\\n'
             '    "cputune emit --format mpirun --mpi NAME"\n'
         )
-    text += shell.training(job)
+    text += found + shell.training(job)
     text += NO_COLON + shell.FREE_PORT
     if job.mpi:
-        text += _launch(job, job.mpi)
+        text += _launch(job, job.mpi, hosts)
     else:
         text += "\ncase $dialect in\n"
-        for dialect in dialects:
+        for dialect in dialects_of(job):
             if dialect == "openmpi4":
                 continue  # openmpi5 says it for both
-            body = indent(_launch(job, dialect).lstrip(), "    ")
-            text += f"  {_pattern(dialect)})\n{body}    ;;\n"
+            lines = indent(_launch(job, dialect, hosts).lstrip(), "    ")
+            text += f"  {_pattern(dialect)})\n{lines}    ;;\n"
         text += (
             '  *) fail "$mpirun is no MPI that is known here" '
             '"install Intel MPI, MPICH or Open MPI" ;;\nesac\n'
         )
     text += shell.rank(job, "mpi", here=job.plan.nodes == 1)
-    text += shell.start(
+    return text + shell.start(
         '"$python" "${rank[@]}" -- "${train[@]}"', watched=job.mpi in ("intelmpi", None)
     )
-    return (
-        shell.script("mpirun.sh", text),
-        *shell.meeting(job),
-        *host_files(job, dialects),
-    )
 
 
-def _launch(job: LaunchJob, dialect: str) -> str:
+def _launch(job: LaunchJob, dialect: str, hosts: str) -> str:
     """The array ``launch``: mpirun and its options, one dialect's."""
     plan = job.plan
     several = plan.nodes > 1
-    variables = {
-        "MASTER_ADDR": job.nodes[0].name if several else "127.0.0.1",
-        **shell.variables(job, intel_mpi=dialect == "intelmpi"),
-    }
+    address = "127.0.0.1"
+    if several:
+        address = '"$first"' if hosts else shell.quote(job.nodes[0].name)
+    variables = shell.variables(job, intel_mpi=dialect == "intelmpi")
     lines = ['"$mpirun"', f"-n {plan.world_size}"]
     interface: list[str] = []
     if several and job.interface is not None:
         interface += interface_arguments(dialect, job.interface)
     if dialect in ("intelmpi", "mpich"):
         lines.append(f"-ppn {plan.processes_per_node}")
-        lines.append(f'-f "$here/{HYDRA_HOSTS}"' if several else "-launcher fork")
+        hydra = hosts or f'"$here/{HYDRA_HOSTS}"'
+        lines.append(f"-f {hydra}" if several else "-launcher fork")
         lines.append(_hydra_binding(job, dialect))
-        lines += interface + _variables("-genv {} {}", variables)
+        lines += interface + _variables("-genv {} {}", address, variables)
     else:
         if several:
-            lines.append(f'--hostfile "$here/{OPENMPI_HOSTS}"')
+            openmpi = hosts or f'"$here/{OPENMPI_HOSTS}"'
+            lines.append(f"--hostfile {openmpi}")
         else:
             lines.append(f"--host localhost:{plan.processes_per_node}")
         # Its own default binds each of two ranks to one core; rank.py binds instead.
         lines += [f"--map-by ppr:{plan.processes_per_node}:node", "--bind-to none"]
-        lines += interface + _variables("-x {}={}", variables)
+        lines += interface + _variables("-x {}={}", address, variables)
     text = shell.lines_array("launch", lines)
     if dialect.startswith("openmpi"):
         text += "[[ $EUID -ne 0 ]] || launch+=(--allow-run-as-root)\n"
@@ -135,8 +146,9 @@ def _hydra_binding(job: LaunchJob, dialect: str) -> str:
     return "-genv I_MPI_PIN_DOMAIN " + shell.quote(pin_domain(job))
 
 
-def _variables(form: str, variables: Mapping[str, str]) -> list[str]:
-    lines = [form.format(name, shell.quote(value)) for name, value in variables.items()]
+def _variables(form: str, address: str, variables: Mapping[str, str]) -> list[str]:
+    lines = [form.format("MASTER_ADDR", address)]
+    lines += [form.format(name, shell.quote(value)) for name, value in variables.items()]
     return [*lines, form.format("MASTER_PORT", '"$port"')]
 
 

@@ -79,6 +79,12 @@ class Quoted(str):
     __slots__ = ()
 
 
+class Block(str):
+    """Lines of a YAML document, written as they are where YAML can."""
+
+    __slots__ = ()
+
+
 def refuse_unprintable(word: str) -> None:
     """Raise UsageError for what no argument and no variable can hold."""
     try:
@@ -104,11 +110,16 @@ def _quoted(dumper: yaml.SafeDumper, value: Quoted) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style='"')
 
 
+def _block(dumper: yaml.SafeDumper, value: Block) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style="|")
+
+
 def _plain(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     return dumper.represent_str(str(value))
 
 
 _Dumper.add_representer(Quoted, _quoted)
+_Dumper.add_representer(Block, _block)
 _Dumper.add_representer(VariableName, _plain)
 
 
