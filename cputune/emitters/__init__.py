@@ -22,6 +22,7 @@ from cputune.emitters.format import (
     LaunchJob,
 )
 from cputune.emitters.job import make_job, plan_job
+from cputune.emitters.mpijob import MPIJOB
 from cputune.emitters.mpirun import MPIRUN
 from cputune.emitters.pytorchjob import PYTORCHJOB
 from cputune.emitters.skypilot import SKYPILOT
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 _TRIED = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, ENV, TUNEJOB)
-_ALL = (*_TRIED, DOCKER, COMPOSE, LSF, PBS, SKYPILOT)
+_ALL = (*_TRIED, DOCKER, COMPOSE, LSF, PBS, MPIJOB, SKYPILOT)
 
 FORMATS: Mapping[str, Format] = {
     one.name: one for one in _ALL if not one.printed and one.untried is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from cputune import placing
@@ -40,6 +41,8 @@ IGNORED = """\
 def files(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
     """Dockerfile, pvc.yaml and the script of steps for one format."""
     dockerfile, ignored, constraints, place = image_files(job)
+    if format == "mpijob":
+        dockerfile = replace(dockerfile, text=dockerfile.text + SSH.format(user=k8s.user_id(job)))
     return (
         dockerfile,
         ignored,
@@ -113,12 +116,32 @@ _PODS = {
         [f"spec/pytorchReplicaSpecs/{role}/template/spec" for role in ("Master", "Worker")],
     ),
     "trainjob": ("TrainJob", [f"{_TEMPLATE}/template/spec"]),
+    "mpijob": (
+        "MPIJob",
+        [f"spec/mpiReplicaSpecs/{role}/template/spec" for role in ("Launcher", "Worker")],
+    ),
 }
 _NAMED_IN_PODS = {
     "PersistentVolumeClaim": "volumes/persistentVolumeClaim/claimName",
     "ServiceAccount": "serviceAccountName",
     "Secret": "imagePullSecrets/name",
 }
+
+
+SSH_HOME = "/home/train"
+SSH = f"""\
+# The launcher of an MPIJob reaches the workers by ssh, as the user that trains.
+USER root
+RUN apt-get update \\
+ && apt-get install --yes --no-install-recommends openmpi-bin openssh-client openssh-server \\
+ && rm -rf /var/lib/apt/lists/* \\
+ && mkdir -p /run/sshd {SSH_HOME} \\
+ && printf '%s\\n' 'Host *' 'Port 2222' 'StrictHostKeyChecking no' \\
+    'UserKnownHostsFile /dev/null' >/etc/ssh/ssh_config.d/mpi.conf \\
+ && printf '%s\\n' 'Port 2222' 'HostKey {SSH_HOME}/.ssh/id_rsa' 'StrictModes no' \\
+    'PidFile none' 'AuthorizedKeysFile {SSH_HOME}/.ssh/authorized_keys' >{SSH_HOME}/.sshd_config
+USER {{user}}:{{user}}
+"""
 
 
 def claim_document(job: LaunchJob) -> dict[str, object]:
@@ -160,6 +183,7 @@ def steps(job: LaunchJob, format: str) -> str:
     first, label = {
         "pytorchjob": ("-master-0", "training.kubeflow.org/job-name"),
         "trainjob": ("-node-0-0", "jobset.sigs.k8s.io/jobset-name"),
+        "mpijob": ("-launcher", "training.kubeflow.org/job-name"),
     }[format]
     text = "#!/usr/bin/env bash\n" + comment(
         [

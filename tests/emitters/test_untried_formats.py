@@ -25,6 +25,7 @@ from cputune import cpulist
 from cputune.emitters import UNTRIED_FORMATS, Cluster, EmittedFile, emit
 from cputune.errors import UsageError
 from cputune.verifier.artefact import consumers_of, format_of
+from cputune.verifier.pods import expand
 from cputune.workload import Workload
 
 COMPOSE_SPEC = Path(check_jsonschema.__file__).parent / "builtin_schemas/vendor/compose-spec.json"
@@ -53,7 +54,7 @@ def files_of(format: str, *arguments: str, **options: Any) -> tuple[EmittedFile,
 
 @pytest.mark.parametrize("format", UNTRIED_FORMATS)
 def test_they_say_that_nobody_started_them(format: str) -> None:
-    for case in (one_socket(), two_sockets_smt()):
+    for case in (one_socket(), two_sockets_smt())[: 1 if format == "mpijob" else 2]:
         main = emit(case.result, format, nodes=1)[0]
         assert any(note.startswith(f"{format}: ") for note in main.notes)
         assert main.name == UNTRIED_FORMATS[format].main
@@ -230,3 +231,37 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         return lambda *_, **__: {}
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_an_mpijob_is_made_of_pods_that_kubernetes_takes(nodes: int, launch: Launch) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    document = yaml.safe_load(files_of("mpijob", *HOSTILE, nodes=nodes)[0].text)
+    spec = document["spec"]
+    assert (document["apiVersion"], spec["slotsPerWorker"]) == ("kubeflow.org/v2beta1", 2)
+    assert {role: one["replicas"] for role, one in spec["mpiReplicaSpecs"].items()} == {
+        "Launcher": 1,
+        "Worker": nodes,
+    }
+    for role, one in spec["mpiReplicaSpecs"].items():
+        pod = {"apiVersion": "v1", "kind": "Pod", **one["template"]}
+        pod["metadata"] = {**pod["metadata"], "name": role.lower()}
+        kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+    container = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    command = [expand(word, {}) for word in (*container["command"], *container["args"])]
+    hosts = launch.directory / "hostfile"
+    hosts.write_text("bert-worker-0.bert slots=2\nbert-worker-1.bert slots=2\n")
+    command[2] = command[2].replace("/etc/mpi/hostfile", shlex.quote(str(hosts)))
+    environment = {"PATH": f"{launch.bin}:/usr/bin:/bin", "FAKE_DUMP": str(launch.dump)}
+    subprocess.run(command, env=environment, check=True, timeout=20)
+    words = launch.dump.read_bytes().decode().split("\0")[:-1]
+    assert words[words.index("run_qa.py") + 1 :][: len(HOSTILE)] == list(HOSTILE)
+    assert words[1:3] == ["-n", str(2 * nodes)]
+    said = launch.dump.with_suffix(".environment").read_text()
+    assert "MASTER_ADDR=bert-worker-0.bert" in said
+    assert "LOCAL_WORLD_SIZE=2" in said
+
+
+def test_an_mpijob_of_oneccl_is_refused() -> None:
+    with pytest.raises(UsageError, match="oneCCL wants Intel MPI"):
+        emit(two_sockets_smt().result, "mpijob", nodes=1)
