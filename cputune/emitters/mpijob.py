@@ -122,5 +122,5 @@ MPIJOB = Format(
     fits="Kubernetes, with the MPI Operator",
     start="`launch/mpijob.kubectl.sh submit`",
     known_by=r"""^kind:\s*["']?MPIJob\b""",
-    untried="its pods are held against the Pod schema, it was once against the CRD; no cluster here",
+    untried="its pods are held against the Pod schema, it was once against the CRD; no cluster",
 )
