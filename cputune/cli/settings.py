@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import click
 from click.shell_completion import CompletionItem
@@ -90,14 +90,20 @@ def _known_values(name: str, typed: str) -> Iterable[str] | None:
 
         return MPI_DIALECTS
     if name in ("explain", "only", "ignore"):
+        from cputune.doctor import Severity
         from cputune.doctor.registry import all_checks
 
-        return (check.code for check in all_checks())
+        severities = [one.value for one in Severity] if name == "only" else []
+        return (*severities, *(check.code for check in all_checks()))
     if name in ("knobs", "fix"):
         from cputune.knobs import KNOBS
 
         if name == "fix":
-            return (f"{knob.name}=" for knob in KNOBS)
+            from cputune.plan import Plan
+
+            knob, equals, _ = typed.partition("=")
+            held = get_args(get_type_hints(Plan).get(knob)) if equals else ()
+            return [f"{knob}={value}" for value in held] or (f"{one.name}=" for one in KNOBS)
         return (f"+{knob.name}" if typed.startswith("+") else knob.name for knob in KNOBS)
     return None
 

@@ -169,7 +169,7 @@ def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
     way = way_out(era, asked, complete=True)
     if way is None:
         said = f"no wheels of {load().era(era).says} for Python {asked.python}"
-        yield asking.finding(said, remedy="Use Python 3.10 to 3.13.")
+        yield asking.finding(said, remedy="Use Python 3.10 to 3.14.")
     elif not way.changes:
         yield asking.finding(f"{asked.describe()}: nothing has to change", remedy="Keep it.")
     else:

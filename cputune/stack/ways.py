@@ -82,7 +82,7 @@ def both_ways(versions: Versions) -> tuple[str, str | None]:
     """Both ways out as a sentence, and the smaller one as a command."""
     ways = [way for way in ways_out(versions) if way.changes]
     if not ways:
-        return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.13.", None
+        return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.14.", None
     said = [f"{_verb(way)}: {way.command()}" for way in ways]
     sentence = "; or ".join(said)
     sentence = f"{sentence[0].upper()}{sentence[1:]}."

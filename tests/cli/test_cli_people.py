@@ -127,6 +127,8 @@ def test_every_term_stands_in_the_docs() -> None:
         ("recipe", "bert-b", "bert-base-squad"),
         ("knobs", "precision,+all", "precision,+allocator"),
         ("fix", "prec", "precision="),
+        ("fix", "precision=b", "precision=bf16"),
+        ("only", "err", "error"),
         ("only", "error,quota-t", "error,quota-threads"),
         ("format_", "mpi", "mpirun"),
     ],
