@@ -51,7 +51,7 @@ def most_alive(facts: HostFacts, trials: Sequence[Trial]) -> int:
     """How many plans of a study can live side by side, by what the ranks of its trials held.
 
     Each is given what the largest of them needed. Where no rank has said what it held, the
-    runner has no processes, and there is room for all.
+    runner has no processes, and all can live at once.
     """
     held = max((held_bytes(trial) for trial in trials if trial.state != FAILED), default=0)
     free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]

@@ -45,7 +45,7 @@ PROCESSES = ((0.0, 0.06), (0.006, 0.12), (0.012, 0.2), (0.02, 0.22), (0.035, 0.1
 """By what two plans may differ from process to process (log), and how often that is met.
 
 Read: 1.8 % between two processes of a plan each that took turns (25 of them, one 5 % off), and 8 %
-between sittings of one confirmation."""
+between blocks of one confirmation."""
 
 WANDERS = ((0.0, 0.7), (0.015, 0.12), (0.03, 0.13), (0.06, 0.05))
 """The same of what a ratio wanders by."""
