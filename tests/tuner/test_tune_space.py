@@ -69,11 +69,6 @@ class TestRanks:
             if plan.processes_per_node >= 4:
                 assert all(len({node_of[cpu] for cpu in cpus}) == 1 for cpus in plan.cpus)
 
-    def test_a_count_that_does_not_divide_the_batch_is_left_out(self) -> None:
-        space = cputune.search_space(machine(cores_per_socket=6), JOB)
-        assert values_of(space, "ranks") == {1, 2}
-        assert "a global batch of 8 cannot be divided" in why(space, "ranks=3,5,6")
-
     def test_batch_per_rank_keeps_every_count(self) -> None:
         job = cputune.Workload.from_recipe("bert-mini", batch_per_rank=4)
         space = cputune.search_space(machine(cores_per_socket=6), job)
@@ -82,20 +77,6 @@ class TestRanks:
     def test_a_script_that_was_not_seen_yet_keeps_every_count(self) -> None:
         job = cputune.Workload.script(["train.py"])
         assert 3 in values_of(cputune.search_space(machine(cores_per_socket=6), job), "ranks")
-
-    def test_memory_limits_the_ranks(self) -> None:
-        job = cputune.Workload.from_recipe("bert-large-squad")
-        facts = machine(sockets=4, cores_per_socket=12, memory_limit_gib=20)
-        space = cputune.search_space(facts, job)
-        assert values_of(space, "ranks") == {1, 2}
-        assert "GiB of memory" in why(space, "ranks=4")
-
-    def test_a_machine_whose_cpus_are_unknown_has_no_plans(self) -> None:
-        facts = machine(cores_per_socket=1)
-        facts = replace(facts, topology=replace(facts.topology, cores=(), allowed=()))
-        space = cputune.search_space(facts, JOB)
-        assert list(space.plans()) == []
-        assert "not known" in why(space, "ranks")
 
 
 class TestQuota:
@@ -119,32 +100,10 @@ class TestQuota:
 
 
 class TestThreads:
-    def test_all_cores_fewer_and_siblings(self) -> None:
-        facts = machine(cores_per_socket=16, threads_per_core=2)
-        one_rank = [
-            (values["threads"], values["smt"])
-            for plan, values in cputune.search_space(facts, JOB).values.items()
-            if plan.processes_per_node == 1 and plan.precision == "bf16"
-        ]
-        assert list(dict.fromkeys(one_rank)) == [
-            (16, False),
-            (12, False),
-            (8, False),
-            (4, False),
-            (32, True),
-        ]
-
     def test_one_rank_may_stay_on_one_socket(self) -> None:
         facts = machine(sockets=8, cores_per_socket=8)
         plans = cputune.search_space(facts, JOB).plans()
         assert any(p.cpus == (tuple(range(8)),) for p in plans)
-
-    def test_a_quota_is_rounded_down_and_leaves_siblings_out(self) -> None:
-        facts = machine(sockets=2, cores_per_socket=8, threads_per_core=2, cpu_quota=3.9)
-        space = cputune.search_space(facts, JOB)
-        assert max(p.processes_per_node * p.threads_per_process for p in space.plans()) == 3
-        assert "quota of 3.9" in why(space, "smt")
-        assert "3 of 16 cores" in why(space, "cores")
 
     def test_an_affinity_mask_is_kept(self) -> None:
         facts = machine(cores_per_socket=8, threads_per_core=2, allowed=(2, 3, 4, 10, 11, 12))
@@ -273,12 +232,6 @@ class TestCcl:
             ipex_era(), launchers=(Launcher(name="mpirun", path="/x", dialect="mpich"),)
         )
         assert "Intel MPI" in why(cputune.search_space(facts, JOB), "backend=ccl")
-
-    def test_one_core_a_rank_is_too_few(self) -> None:
-        facts = replace(machine(cores_per_socket=2, packages=IPEX_ERA), launchers=(INTEL_MPI,))
-        space = cputune.search_space(facts, JOB)
-        assert values_of(space, "backend") == {"gloo"}
-        assert "no two ranks of this machine have two each" in why(space, "backend=ccl")
 
 
 class TestFixing:
