@@ -37,8 +37,7 @@ from cputune.tuner.events import (
     TrialStarted,
     Waiting,
 )
-from cputune.tuner.measuring import STUDY_SHARE
-from cputune.tuner.study import USUAL_RUNS, USUAL_SECONDS
+from cputune.tuner.measuring import STUDY_SHARE, USUAL_RUNS, USUAL_SECONDS
 
 if TYPE_CHECKING:
     from rich.text import Text

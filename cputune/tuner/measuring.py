@@ -159,6 +159,10 @@ def _is_contended(reason: str | None) -> bool:
 ATTEMPTS = 3
 """How often a trial is run that other processes delay, before it is given up."""
 
+USUAL_SECONDS, USUAL_RUNS = 300.0, 12
+"""What a study takes at most that was given no time: so many seconds, or so many times what it took
+to start and measure today's launch, whichever is more."""
+
 STUDY_SHARE = 0.7
 """Share of ``--max-time`` for the study; the rest is for the confirmation."""
 

@@ -58,6 +58,8 @@ from cputune.tuner.events import (
 )
 from cputune.tuner.measuring import (
     STUDY_SHARE,
+    USUAL_RUNS,
+    USUAL_SECONDS,
     CutOff,
     Findings,
     Measuring,
@@ -85,10 +87,6 @@ from cputune.workload import Workload
 if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
 
-
-USUAL_SECONDS, USUAL_RUNS = 300.0, 12
-"""What a study takes at most that was given no time: so many seconds, or so many times what it took
-to start and measure today's launch, whichever is more."""
 
 AGAIN_SECONDS = 4.0
 QUIET_LOOKS = 2
