@@ -360,6 +360,8 @@ def test_a_tutorial_trains_for_real(
             argv = [["bash", "-euc", line] for line in lines]
         for words in argv:
             done = subprocess.run(words, cwd=tmp_path, env=mine, capture_output=True, text=True)
+            if done.returncode == 4:
+                pytest.skip(f"not measurable: others compute here: {done.stderr[-500:]}")
             good = (0, 1) if re.search("doctor|compare", words[-1]) else (0,)
             assert done.returncode in good, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         answered = answered or time.monotonic() - started

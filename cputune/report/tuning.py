@@ -71,7 +71,7 @@ def starts(event: StudyStarted) -> str:
     trials = min(event.budget, len(event.space) + 1)
     count = trials - 1 + starts_at_the_end(rivals=min(MOST_RIVALS, trials - 1), changes=1)
     return (
-        f"\neach start takes {each:.0f} s until its first step, and about {count} are to come: "
+        f"; each start takes {each:.0f} s until its first step, and about {count} are to come: "
         f"{count * each / 60:.0f} min of them; data that the script keeps prepared shorten each"
     )
 
