@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -221,7 +222,8 @@ def test_what_takes_the_time_is_said_before_it_is_known_how_long() -> None:
     assert "search: 7 trials" in said, "six plans, and today's launch"
     assert "confirmation: 5 plans" in said
     assert "profile" in said
-    assert "all within" not in said
+    assert "all within 5m 00s, or 12 times today's launch (--max-time)" in said
+    assert "all within" not in "\n".join(time_lines(SPACE, 20, math.inf))
     assert "all within 10m 00s (--max-time)" in time_lines(SPACE, 20, 600.0)[0]
     assert "confirmation" not in "\n".join(time_lines(SPACE, 1, None))
 
