@@ -83,13 +83,14 @@ def both_ways(versions: Versions) -> tuple[str, str | None]:
     ways = [way for way in ways_out(versions) if way.changes]
     if not ways:
         return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.14.", None
-    said = [f"{_verb(way)}: {way.command()}" for way in ways]
+    commands = [way.command() or "" for way in ways]
+    if versions.torch is not None and versions.torch.local == "cpu":
+        # PyPI's torch brings the CUDA libraries.
+        index = f" --extra-index-url {load().wheels['torch_cpu']}"
+        commands = [text + index if " torch==" in text else text for text in commands]
+    said = (f"{_verb(way)}: {text}" for way, text in zip(ways, commands, strict=True))
     sentence = "; or ".join(said)
-    sentence = f"{sentence[0].upper()}{sentence[1:]}."
-    if versions.torch is not None and versions.torch.local == "cpu" and " torch==" in sentence:
-        page = load().wheels["torch_cpu"]
-        sentence += f" PyPI's torch brings the CUDA libraries; its CPU build lies at {page}."
-    return sentence, ways[0].command()
+    return f"{sentence[0].upper()}{sentence[1:]}.", commands[0] or None
 
 
 def _verb(way: Way) -> str:
