@@ -302,8 +302,10 @@ def time_lines(space: SearchSpace, budget: int, most_seconds: float | None) -> t
     """What a study is made of, before it is known how long a start and a step take."""
     trials = most_trials(space, budget)
     usual = f"{duration(USUAL_SECONDS)}, or {USUAL_RUNS} times today's launch"
-    within = usual if most_seconds is None else duration(most_seconds)
-    whole = "" if most_seconds == math.inf else f", all within {within} (--max-time)"
+    whole = ""
+    if most_seconds != math.inf:
+        within = usual if most_seconds is None else duration(most_seconds)
+        whole = f", all within {within} (--max-time)"
     lines = [
         f"what takes the time{whole}:",
         f"  search: {trials} trials, each a start and some steps",
