@@ -49,9 +49,19 @@ _WORDS = {
 def parse(text: str) -> Any:
     """The values of a JSON text. Raises ValueError that says why it is none."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are all different: readers differ in which of two counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:80]!r} stands twice")
+    return found
 
 
 def record_of(kind: type[Record], document: object) -> Record:

@@ -61,6 +61,11 @@ PRUNED: State = "pruned"
 FAILED: State = "failed"
 
 
+def _in_order(low: float, high: float) -> None:
+    if low > high:
+        raise ValueError(f"an interval from {low} to {high}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
     """Samples per second of the whole job: the median and its 95 % interval."""
@@ -68,6 +73,9 @@ class Throughput:
     median: Amount
     low: Amount
     high: Amount
+
+    def __post_init__(self) -> None:
+        _in_order(self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +90,9 @@ class Speedup:
     low: Amount
     high: Amount
     pairs: Count = 0
+
+    def __post_init__(self) -> None:
+        _in_order(self.low, self.high)
 
     @property
     def significant(self) -> bool:
@@ -374,11 +385,27 @@ class Result:
             speedup = values["speedup"]
             values["speedup"] = {k: v for k, v in speedup.items() if k != "significant"}
         try:
-            return record_of(cls, values)
+            result = record_of(cls, values)
+            _refuse_what_no_study_has(result)
+            return result
         except ValueError as error:
             raise ResultError(
                 f"the result file is damaged: {error}", hint="run `cputune tune` again"
             ) from error
+
+
+def _refuse_what_no_study_has(result: Result) -> None:
+    """Raise ValueError for what is of the right type, and cannot be."""
+    numbers = [trial.number for trial in result.trials]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError("trials: a number stands twice")
+    inner = [(f"host.{name}", value) for name, value in result.host.items()]
+    while inner:
+        name, value = inner.pop()
+        if isinstance(value, Mapping):
+            inner += [(f"{name}.{key}", part) for key, part in value.items()]
+        elif isinstance(value, (int, float)) and value < 0:
+            raise ValueError(f"{name}: {value} is below 0")
 
 
 def _pages() -> Any:

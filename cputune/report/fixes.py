@@ -99,8 +99,18 @@ def _epilogue(
 
 
 def _commands(finding: Finding) -> tuple[str, ...]:
-    lines = (visible(line).strip() for line in (finding.command or "").splitlines())
+    lines = [visible(line).strip() for line in (finding.command or "").splitlines()]
+    if not all(map(_is_whole, lines)):  # a quoted line break: what follows is no command
+        return (visible(finding.command or ""),)
     return tuple(line for line in lines if line)
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        shlex.split(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _changes(finding: Finding, facts: HostFacts) -> bool:
@@ -135,6 +145,8 @@ def _with_variables(facts: HostFacts, variables: dict[str, str | None]) -> HostF
 
 
 def _harmless(command: str) -> bool:
+    if "\\n" in command:  # a line break that was quoted: the path is not what it says
+        return False
     return bool(_HARMLESS.match(command)) and not re.search(r"[;&|<>`]|\$\(.*\brm\b", command)
 
 

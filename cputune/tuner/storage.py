@@ -18,7 +18,7 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ from urllib.parse import quote
 import optuna
 from msgspec import Meta
 from optuna.storages import RDBStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
 from sqlalchemy.pool import NullPool
@@ -56,7 +57,8 @@ class StudyOptions(TuneOptions):
     created: str | None = None
 
 
-_IDENTITY, _WORKLOAD = "cputune.identity", "cputune.workload"
+_IDENTITY, _WORKLOAD, _SCHEMA = "cputune.identity", "cputune.workload", "cputune.schema"
+STUDY_SCHEMA = 1
 _TRIAL, _RUN = "cputune.trial", "cputune.run"
 
 _STATES: Mapping[State, TrialState] = {
@@ -251,6 +253,7 @@ class StudyStorage:
         """
         with self._reading():
             trials = self._study.get_trials(deepcopy=False)
+            self._refuse_others(trials)
             for frozen in trials:
                 if frozen.state == TrialState.RUNNING:
                     self._study.tell(frozen.number, state=TrialState.FAIL)
@@ -342,6 +345,7 @@ class StudyStorage:
 
     def identify(self, identity: Identity) -> None:
         """Write down what this study is of."""
+        self._put(_SCHEMA, STUDY_SCHEMA)
         self._put(_IDENTITY, dict(identity))
 
     @property
@@ -366,6 +370,18 @@ class StudyStorage:
     def wait(self) -> None:
         """Wait a little for those who measure what is ``claimed``."""
         raise AssertionError("nobody else measures for this study")
+
+    def _refuse_others(self, trials: Sequence[FrozenTrial]) -> None:
+        """Raise CannotError for a study that is not as this cputune makes them."""
+        schema = self._study.user_attrs.get(_SCHEMA, STUDY_SCHEMA)
+        if schema != STUDY_SCHEMA:
+            raise self.no_study(f"it has schema {schema}, this cputune knows {STUDY_SCHEMA}")
+        if self._study.direction != StudyDirection.MINIMIZE:
+            raise self.no_study(f"it asks to {self._study.direction.name.lower()}")
+        told = (frozen.user_attrs.get(_TRIAL) for frozen in trials)
+        numbers = [one.get("number") for one in told if isinstance(one, Mapping)]
+        if len(set(map(str, numbers))) < len(numbers):
+            raise self.no_study("the number of a trial stands twice")
 
     def _told(self, frozen: FrozenTrial) -> tuple[Trial, Run] | None:
         """A trial on record; None for one of which nothing was written down."""

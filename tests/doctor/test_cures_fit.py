@@ -169,3 +169,14 @@ def test_a_cure_that_brings_up_another_fault_is_followed_by_its_cure() -> None:
     facts = changed(environment={"PET_NPROC_PER_NODE": "auto", "OMP_NUM_THREADS": "112"})
     found = settings_of(fix_script(diagnose(facts)))
     assert found == {"PET_NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "28"}
+
+
+def test_a_command_with_a_quoted_line_break_is_a_comment() -> None:
+    """Before, a recorded path with one was a traceback; what follows it must be no command."""
+    finding = replace(
+        diagnose(probe(machine(None))).findings[0],
+        command="export LD_PRELOAD='/a\nexport EVIL=1\nb/lib.so'",
+    )
+    text = fix_script(replace(diagnose(probe(machine(None))), findings=(finding,)))
+    assert "# by hand: export LD_PRELOAD='/a\\nexport EVIL=1\\nb/lib.so'" in text
+    assert "\nexport EVIL" not in text

@@ -190,3 +190,21 @@ def run_alone(script: str, place: Path, seen: set[str]) -> None:
         capture_output=True,
     )
     assert not (place / "INJECTED").exists(), script
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"logical_cpus": ', '"logical_cpus": -', "logical_cpus: -"),
+        ('"low": ', '"low": 9', "an interval from 9"),
+        ('"speedup": {', '"speedup": {}, "speedup": {', "the key 'speedup' stands twice"),
+    ],
+)
+def test_what_no_study_has_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """Before, duplicate keys, -1 CPUs and reversed intervals were read."""
+    text = json.dumps(document(two_sockets_smt()))
+    assert old in text
+    file = tmp_path / "cputune.json"
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(ResultError, match=said):
+        Result.load(file)

@@ -702,3 +702,28 @@ def test_a_job_that_always_ends_in_its_warm_up_is_measured_all_the_same() -> Non
     assert result.trials[0].state == COMPLETED
     assert result.trials[0].reason == "the job ended after 3 steps"
     assert result.best.plan.precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("update study_directions set direction = 'MAXIMIZE'", "it asks to maximize"),
+        (
+            "update study_user_attributes set value_json = '99' where key = 'cputune.schema'",
+            "it has schema 99, this cputune knows 1",
+        ),
+        (
+            "update trial_user_attributes set value_json = (select value_json from "
+            "trial_user_attributes where key = 'cputune.trial' limit 1) "
+            "where key = 'cputune.trial'",
+            "the number of a trial stands twice",
+        ),
+    ],
+)
+def test_a_study_that_is_not_as_ours_is_refused(tmp_path: Path, change: str, said: str) -> None:
+    place = tmp_path / "s.db"
+    tune(SMALL, FakeRunner(truthful()), budget=3, study=place)
+    with closing(sqlite3.connect(place)) as book, book:
+        book.execute(change)
+    with pytest.raises(CannotError, match=said):
+        tune(SMALL, FakeRunner(truthful()), budget=3, study=place, resume=True)
