@@ -93,7 +93,7 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _PATH = re.compile(
-    r"(?:~|\.{1,2})?/[^\s@]*|\.{1,2}|[\w.+-]{1,60}(?:/[\w.+-]{1,60})+/?"
+    r"(?:~|\.{1,2})?/[^\n\r@]*|\.{1,2}|[\w.+-]{1,60}(?:/[\w.+-]{1,60})+/?"
     r"|[\w.+-]+\.(?:py|ipynb|json|jsonl|csv|tsv|txt|parquet|arrow|ya?ml|toml|pth?|bin|safetensors|model"
     r"|gz|zip|zst|xz|bz2|tar|pkl|np[yz]|h5|hdf5|onnx|log|db|sqlite|ckpt|conf|cfg|ini|sh|md|html|xml|so"
     r"|pem|key|crt|wav|jpe?g|png)"

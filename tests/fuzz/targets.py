@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 from emitters.emit_machines import MACHINES, one_socket, script_workload
-from fuzz.inputs import near, words
+from fuzz.inputs import near, texts, words
 from hosts.builder import Cgroup, FakeTree, machine
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
@@ -162,6 +163,67 @@ def _holds(carried: list[str], arguments: list[str]) -> bool:
     return any(carried[at : at + count] == arguments for at in range(len(carried) - count + 1))
 
 
+def _hostile(change: tuple[float, str, bool], place: Path) -> None:
+    """A hostile key or value in any field of a result: refused, or obeyed by nobody."""
+    share, payload, as_key = change
+    content = json.loads(_HOSTILE_RESULT)
+    spots = list(_spots(content))
+    holder, key = spots[int(share * (len(spots) - 1))]
+    if as_key and isinstance(holder, dict):
+        holder[payload] = holder.pop(key)
+    else:
+        holder[key] = payload
+    (place / "scratch").mkdir(exist_ok=True)
+    for format in FORMATS:
+        with refused:
+            for file in emit(Result.from_json(content), format, mpi="openmpi5"):
+                _obeyed_by_nobody(file.name, file.text, place / "scratch")
+
+
+def _spots(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each place of a document: what holds it, and its key there."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, part in list(inner):
+        yield value, key
+        if isinstance(part, (dict, list)):
+            yield from _spots(part)
+
+
+def _obeyed_by_nobody(name: str, text: str, place: Path) -> None:
+    """Hand a file to its readers: bash, dash, sbatch's directives, YAML 1.1 and 1.2, Docker's."""
+    if text.startswith("#!/usr/bin/env bash"):
+        (place / "launch.sh").write_text(text, encoding="utf-8")
+        (place / "rank.py").touch()
+        variables = {"PATH": "/usr/bin:/bin", "PYTHON": "/bin/true", "INJECTED": str(place / "it")}
+        for shell in ("bash", "dash"):
+            command = [shell, str(place / "launch.sh"), "--help"]
+            subprocess.run(command, env=variables, cwd=place, capture_output=True, timeout=60)
+            assert not (place / "it").exists(), f"{shell} obeyed {name}"
+        directives = re.findall(r"(?m)^#SBATCH (\S+?)(?:=.*)?$", text)
+        assert len(set(directives)) == len(directives)
+        assert "--wrap" not in directives
+    elif name == "Dockerfile":
+        lines = re.sub(r"\\\n", " ", text).splitlines()
+        first = {line.split()[0] for line in lines if line.strip() and line[0] not in "# "}
+        known = "FROM ARG ENV RUN COPY WORKDIR USER ENTRYPOINT CMD LABEL SHELL"
+        assert first <= set(known.split())
+        assert not re.search(r"(?m)^RUN touch \$INJECTED", text)
+    elif name.endswith((".yaml", ".yml")):
+        old = list(yaml.safe_load_all(text))
+        assert old == list(YAML(typ="safe", pure=True).load_all(text))
+        assert not any("injected" in one for one in old if isinstance(one, dict))
+
+
+_PAYLOADS = st.sampled_from(
+    (
+        *("A\n>$INJECTED\nB", "$(>$INJECTED)", "`>$INJECTED`", "';>$INJECTED;'", '";>$INJECTED;"'),
+        *("A=1;>$INJECTED #", "x)\n>$INJECTED\n(", "a\n#SBATCH --wrap=x", "\ninjected: true\n"),
+        *("a: {injected: true}", "/x\nRUN touch $INJECTED", "$$INJECTED", "\u2028>$INJECTED"),
+        *("A[$(>$INJECTED)]", "\r\n>$INJECTED\r\n", "EOF\n>$INJECTED\n", "--\n- injected"),
+    )
+)
+
+
 def _yaml(text: str, place: Path) -> None:
     """What the doctor takes for a document is read without a traceback; so is YAML 1.2."""
     with refused:
@@ -189,6 +251,15 @@ def _trees() -> st.SearchStrategy[dict[str, str | None]]:
 
 
 _RESULT = json.dumps(one_socket().result.to_json())
+_HOSTILE_RESULT = json.dumps(
+    replace(
+        one_socket().result,
+        workload=replace(
+            script_workload("--text", "a"), variables={"OMP_SCHEDULE": "static"}, secrets=("KEY",)
+        ),
+    ).to_json()
+)
+"""With a script, variables and a secret, so that each field has something in it."""
 _SCRIPTS = [text for text in _emitted("two-sockets-smt") if text.startswith("#")]
 
 TARGETS = (
@@ -207,6 +278,11 @@ TARGETS = (
     ),
     Target(name="result", inputs=near(_RESULT), check=_result),
     Target(name="launch_file", inputs=near(*_SCRIPTS), check=_launch_file),
+    Target(
+        name="hostile",
+        inputs=st.tuples(st.floats(0, 1), _PAYLOADS | texts, st.booleans()),
+        check=_hostile,
+    ),
     Target(name="arguments", inputs=st.lists(words, min_size=1, max_size=6), check=_arguments),
     Target(
         name="yaml",
