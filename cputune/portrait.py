@@ -20,7 +20,7 @@ CpuNumber = Annotated[int, Meta(ge=0, lt=MAX_CPUS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class NodeCores:
     """The cores of one socket on one NUMA node; a core is its logical CPUs.
 
     ``numa_node`` is None where no node is known. ``caches`` are the numbers of cores that share
@@ -50,7 +50,7 @@ class Found:
     source: str = ""
 
 
-def places_of(topology: Topology) -> tuple[Place, ...]:
+def places_of(topology: Topology) -> tuple[NodeCores, ...]:
     """The online cores by socket and NUMA node, and memory that has none at the socket it is near.
 
     Nothing where the kernel does not tell the cores.
@@ -63,7 +63,7 @@ def places_of(topology: Topology) -> tuple[Place, ...]:
         of, node = tuple(members), nodes.get(number)
         caches = tuple(len(tuple(same)) for _, same in groupby(of, key=lambda core: core.l3))
         found.append(
-            Place(
+            NodeCores(
                 socket=socket,
                 numa_node=None if number < 0 else number,
                 cores=tuple(core.cpus for core in of),
@@ -79,12 +79,14 @@ def places_of(topology: Topology) -> tuple[Place, ...]:
         if node.cpus == () and node.memory_bytes and near is not None:
             size = node.memory_bytes
             found.append(
-                Place(socket=near, numa_node=node.id, cores=(), memory_bytes=size, memory=node.kind)
+                NodeCores(
+                    socket=near, numa_node=node.id, cores=(), memory_bytes=size, memory=node.kind
+                )
             )
     return tuple(sorted(found, key=lambda place: place.socket))
 
 
-def topology_of(places: Sequence[Place], allowed: Iterable[int] | None) -> Topology:
+def topology_of(places: Sequence[NodeCores], allowed: Iterable[int] | None) -> Topology:
     """The topology that such places were kept of, as far as they tell it.
 
     ``allowed`` are the CPUs that were; None, where that is not known: all of them.

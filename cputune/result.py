@@ -19,7 +19,7 @@ from cputune.facts import HostFacts
 from cputune.host import read_document, write_atomically
 from cputune.knobs import KNOBS, Keeps, LeftOut
 from cputune.plan import Plan
-from cputune.portrait import Found, Place
+from cputune.portrait import Found, NodeCores
 from cputune.steps import FailureKind
 from cputune.text import figure
 from cputune.untried import Untried
@@ -259,7 +259,7 @@ class Result:
     kernel: Annotated[str, Meta(max_length=256)] | None = None
     microcode: Annotated[str, Meta(max_length=256)] | None = None
     asked: Annotated[tuple[Note, ...], Meta(max_length=256)] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[NodeCores, ...] = ()
     findings: tuple[Found, ...] | None = None
     versions: Mapping[str, str]
     workload: Workload

@@ -9,15 +9,19 @@ from hosts.builder import machine
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.portrait import Place, places_of, topology_of
+from cputune.portrait import NodeCores, places_of, topology_of
 from cputune.probing import probe
 
 
 def test_cores_stand_by_socket_and_node_with_their_siblings(tmp_path: Path) -> None:
     topology = probe(machine(tmp_path, sockets=2, cores=2, smt=2)).topology
     assert places_of(topology) == (
-        Place(socket=0, numa_node=0, cores=((0, 4), (1, 5)), memory_bytes=64 << 30, memory="dram"),
-        Place(socket=1, numa_node=1, cores=((2, 6), (3, 7)), memory_bytes=64 << 30, memory="dram"),
+        NodeCores(
+            socket=0, numa_node=0, cores=((0, 4), (1, 5)), memory_bytes=64 << 30, memory="dram"
+        ),
+        NodeCores(
+            socket=1, numa_node=1, cores=((2, 6), (3, 7)), memory_bytes=64 << 30, memory="dram"
+        ),
     )
 
 

@@ -71,7 +71,7 @@ def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
     """
     from rich.console import Console
 
-    class Shown(Console):
+    class ShownConsole(Console):
         """One that never hides the cursor: whatever ends this process, it is there."""
 
         def show_cursor(self, show: bool = True) -> bool:
@@ -79,7 +79,7 @@ def console(stream: IO[str] | None = None, *, alive: bool = False) -> Console:
 
     stream = sys.stdout if stream is None else stream
     color = wants_color(stream)
-    return Shown(
+    return ShownConsole(
         file=stream if stream.isatty() else cast("IO[str]", _Unpadded(stream)),
         force_terminal=alive or color or None,
         no_color=not color,

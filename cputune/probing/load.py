@@ -92,7 +92,7 @@ computes, those are of other containers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Activity:
     """What others did with the machine while it was looked at.
 
     ``many`` are processes of one user and command that each use little, and much together, in
@@ -125,7 +125,7 @@ class Surroundings:
         return tuple(found)
 
 
-def look_around(host: Host, pause: Callable[[float], None] = time.sleep) -> Surroundings:
+def look_around(host: Host, pause: Callable[[float], None] = time.sleep) -> Activity:
     """Look for half a second at what others do; nothing of ours may be running."""
     host.processes()
     before = Look(host).text("/proc/stat") or ""
@@ -136,12 +136,12 @@ def look_around(host: Host, pause: Callable[[float], None] = time.sleep) -> Surr
 
 def surroundings(
     processes: tuple[Process, ...] | None, before: str, after: str, load: Load
-) -> Surroundings:
+) -> Activity:
     """What two looks show, with the texts of ``/proc/stat`` before and after."""
     first, last = _ticks(before), _ticks(after)
     passed = sum(last) - sum(first)
     known = len(first) == len(last) == _TICKS and passed > 0
-    return Surroundings(
+    return Activity(
         busy=busiest(processes or ()),
         many=together(processes or ()),
         steal_share=(last[-1] - first[-1]) / passed if known else None,

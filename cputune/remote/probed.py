@@ -28,7 +28,7 @@ from cputune.probing.installed import (
     SYSTEM_DIRECTORIES,
     VERSION_TIMEOUT_SECONDS,
 )
-from cputune.probing.load import Surroundings, surroundings
+from cputune.probing.load import Activity, surroundings
 from cputune.remote.ask import ANSWER_SECONDS, Answer, ask_each, script_text
 from cputune.remote.named import Node
 from cputune.remote.reach import Reach
@@ -109,7 +109,7 @@ class Probed:
     seconds: float
     host: FarHost
     facts: HostFacts
-    around: Surroundings
+    around: Activity
     python: str
     machine: str | None
     content: Mapping[str, str | None]

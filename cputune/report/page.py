@@ -24,7 +24,7 @@ from cputune.facts import MEMORY_WORDS
 from cputune.host import write_atomically
 from cputune.host.interpreter import install_tuning
 from cputune.plan import Plan
-from cputune.portrait import Place
+from cputune.portrait import NodeCores
 from cputune.report.diagnosis import source_urls
 from cputune.report.summary import (
     Summary,
@@ -380,7 +380,7 @@ def _machine(result: Result) -> dict[str, Any]:
     }
 
 
-def _node(place: Place, plan: Plan, allowed: frozenset[int] | None) -> dict[str, Any]:
+def _node(place: NodeCores, plan: Plan, allowed: frozenset[int] | None) -> dict[str, Any]:
     cells = [_core(core, plan, allowed) for core in place.cores]
     edges = set(accumulate(place.caches))
     counted: dict[str, int] = {}

@@ -52,7 +52,7 @@ def rich_table(
     from rich.table import Table
     from rich.text import Text
 
-    class Shown(Table):
+    class ShownTable(Table):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             if options.max_width >= NARROW and not console.is_dumb_terminal:
                 yield from super().__rich_console__(console, options)
@@ -65,7 +65,7 @@ def rich_table(
                         text = Text(f"{heading}: {cell}" if heading else cell)
                         yield Padding(text, (0, 0, 0, 2), expand=False)
 
-    shown = Shown(box=None, pad_edge=False, header_style="bold")
+    shown = ShownTable(box=None, pad_edge=False, header_style="bold")
     for heading in table.headings:
         right = heading in table.right
         shown.add_column(heading, justify="right" if right else "left", overflow="fold")

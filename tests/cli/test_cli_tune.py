@@ -23,7 +23,7 @@ from cputune.facts import BusyProcess, Launcher
 from cputune.history import kept_results, result_path
 from cputune.host import locks
 from cputune.plan import Plan
-from cputune.probing.load import Surroundings
+from cputune.probing.load import Activity
 from cputune.result import Result
 from cputune.steps import Crashed, Step
 from cputune.workload import Workload
@@ -77,7 +77,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
     monkeypatch.setattr(cputune.ranks.runner, "ProcessRunner", Runner)
     monkeypatch.setattr(locks, "MEASURING", f"\0cputune.test.{os.getpid()}")
     monkeypatch.setattr(cputune.probing, "probe", lambda host=None: SMALL.facts)
-    monkeypatch.setattr(cputune.probing.load, "look_around", lambda host: Surroundings())
+    monkeypatch.setattr(cputune.probing.load, "look_around", lambda host: Activity())
     return Runner
 
 
@@ -173,7 +173,7 @@ class TestGoodRun:
         self, cputune: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         busy = BusyProcess(pid=4711, name="make", cpu_share=0.98)
-        seen = Surroundings(busy=(busy,))
+        seen = Activity(busy=(busy,))
         monkeypatch.setattr("cputune.probing.load.look_around", lambda host: seen)
         monkeypatch.setattr("cputune.tuner.study.AGAIN_SECONDS", 0.6)
         told = cputune("tune", "--budget", "2")

@@ -25,7 +25,7 @@ from report.result_cases import (
 )
 
 from cputune.errors import MissingPackageError
-from cputune.portrait import Place
+from cputune.portrait import NodeCores
 from cputune.report import page as page_module
 from cputune.report.page import PARTS, TITLES, page, picture, side_by_side, story, thinned
 from cputune.result import Result
@@ -225,7 +225,7 @@ def test_workers_and_shared_cores_and_idle_ones_have_signs_of_their_own() -> Non
         result.best.plan, ccl_cpus=((2,), (3,)), cpus=((0, 1), (1, 5)), processes_per_node=2
     )
     best = replace(result.best, plan=plan)
-    place = Place(socket=0, numa_node=0, cores=tuple((cpu,) for cpu in range(7)))
+    place = NodeCores(socket=0, numa_node=0, cores=tuple((cpu,) for cpu in range(7)))
     topology = {"topology": {"allowed": "0-5"}}
     text = page(replace(result, best=best, places=(place,), host=topology, worth=()))
     signs = re.findall(r'<span class="core [^"]*" title="[^"]*">([^<]*)</span>', text)

@@ -13,7 +13,7 @@ from rich.console import Console
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.portrait import Found, Place
+from cputune.portrait import Found, NodeCores
 from cputune.report.show import ResultToShow, csv_of_trials, document, markdown, print_result
 from cputune.result import COLUMNS, Result
 from cputune.workload import Workload
@@ -144,7 +144,7 @@ def hostile(result: Result) -> Result:
         workload=Workload(name=EVIL, argv=(EVIL,), variables={"X": EVIL}),
         host=host,
         findings=(found,),
-        places=(Place(socket=7, cores=((), (4, 4), (4,))),),
+        places=(NodeCores(socket=7, cores=((), (4, 4), (4,))),),
         worth=worth,
         notes=(EVIL,),
         data=EVIL,
