@@ -34,6 +34,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "two nodes in each socket": {"sockets": 2, "cores": 4, "nodes": 4},
     "sockets of two sizes": {"sockets": 2, "cores": (6, 4)},
     "eight sockets": {"sockets": 8, "cores": 2, "smt": 2},
+    "caches of two and three cores": {"cores": 8, "l3": 3, "smt": 2},
+    "two caches in each socket": {"sockets": 2, "cores": 6, "l3": 3, "offline": "1"},
     "CPUs switched off": {"sockets": 2, "cores": 4, "smt": 2, "offline": "3,11"},
 }
 
