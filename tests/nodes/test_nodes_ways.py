@@ -99,6 +99,8 @@ def test_the_hosts_of_an_allocation() -> None:
     assert found == tuple(Node(name=f"n{k}", slots=2, cpus=c) for k, c in enumerate((8, 8, 4), 1))
     uneven = FakeLogin(SLURM_JOB_NODELIST="a,b", SLURM_TASKS_PER_NODE="2,1")
     assert [node.slots for node in allocated_nodes(uneven)] == [None, None]
+    alone = FakeLogin(SLURM_JOB_NODELIST="a", SLURM_TASKS_PER_NODE="2")
+    assert allocated_nodes(alone) == (Node(name="a", slots=2),)
     with pytest.raises(UsageError, match="is no host name"):
         allocated_nodes(FakeLogin(SLURM_JOB_NODELIST="n[x"))
 
