@@ -33,6 +33,8 @@ FILE_CHECKS: tuple[Check, ...] = (
 LETTERS_AT_MOST = 1 << 20
 """YAML, which takes longer to read, is held to ``yaml_lines``' own number of values."""
 
+_SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+['\"]?(/[^\s'\"$;&|]+)", re.MULTILINE)
+
 _HINT = (
     "it judges an accelerate configuration, a script with a training command (mpirun, torchrun, "
     "accelerate launch, python), a PyTorchJob, a TrainJob, a host file or a Dockerfile"
@@ -114,6 +116,12 @@ def _judge_documents(documents: tuple[Document, ...], context: Context) -> Itera
 
 def _judge_script(text: str, context: Context) -> Iterator[Finding]:
     launches = read_launches(text, context.name)
+    for found in _SOURCED.finditer(text) if context.host.live else ():
+        if not context.host.exists(found[1]):
+            line = text.count("\n", 0, found.start(1)) + 1
+            yield command.sourced_missing.finding(
+                context.at(line, f"{found[1]} is not there, and is to be sourced")
+            )
     if not launches:
         raise UsageError(f"no training command was found in {context.name}", hint=_HINT)
     asked = re.findall(r"^#SBATCH\s+(?:-N\s*|--nodes[=\s]\s*)([0-9]{1,6})\b", text, re.MULTILINE)

@@ -142,6 +142,9 @@ def _unlike_metadata(paths: Sequence[str]) -> Iterator[Stray]:
             if suffix in (".dist-info", ".egg-info") and name in STACK:
                 told.setdefault(name, (path, re.sub(r"-py\d.*$", "", version)))
         yield from _dead_editables(path, entries)
+        for name in {"oneccl_bindings_for_pytorch", "torch_ccl"} & set(entries):
+            if not os.path.isfile(f"{path}/{name}/env/setvars.sh"):
+                yield Stray(name=name, path=f"{path}/{name}", how="no env/setvars.sh")
     for name in STACK:
         # A program of the same name may lie beside the script that runs: bin/accelerate.
         places = (p for p in paths if os.path.isdir(f"{p}/{name}") or _module_at(p, name))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from clean_machine import CLEAN, changed
 
+from cputune.doctor.checkfile import check_file
 from cputune.doctor.finding import Finding
 from cputune.doctor.typed_launch import facts_of, judge_typed, python_of, read_launch
 from cputune.errors import UsageError
@@ -158,3 +159,12 @@ def test_the_python_is_the_typed_one_else_that_of_the_launcher(
 def test_words_that_train_nothing_are_refused() -> None:
     with pytest.raises(UsageError, match="no training command"):
         read_launch(("ls", "-l"))
+
+
+def test_a_setvars_that_is_not_there_is_named(tmp_path: Path) -> None:
+    there = tmp_path / "setvars.sh"
+    there.write_text("")
+    text = f". {there}\nsource /nowhere/setvars.sh --force\npython train.py\n"
+    found = check_file(text, "run.sh", CLEAN, LiveHost())
+    (finding,) = [one for one in found if one.code == "file-sourced-missing"]
+    assert finding.evidence == "run.sh:2: /nowhere/setvars.sh is not there, and is to be sourced"

@@ -460,6 +460,7 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
         return
     brought = f"{package.location or '.'}/{oneccl_module(versions_of(facts))}"
     own = any(path.startswith(f"{brought}/") for path in found)
+    own = own and not any(one.how == "no env/setvars.sh" for one in facts.surroundings.strays)
     said = f"CCL_ROOT={root}" if root else "CCL_ROOT is not set"
     yield oneccl_setvars.finding(
         f"{said}, and no directory of LD_LIBRARY_PATH holds libccl.so",

@@ -518,6 +518,21 @@ def launcher_missing() -> None:
     """
 
 
+@fault("file-sourced-missing", Severity.WARNING)
+def sourced_missing() -> None:
+    """A file that this script sources is not there
+
+    Symptom: "setvars.sh: No such file or directory", and then libccl.so.1 or mpirun are not found.
+
+    Cause: oneAPI or the oneCCL bindings are not installed here, lie elsewhere, or brought no
+    setvars.sh. The shell goes on without it, unless it was told to stop (set -e).
+
+    Remedy: Take the line out, or name the file where it lies.
+
+    Source: intel/torch-ccl#43
+    """
+
+
 @fault("file-cpus-outside", Severity.ERROR)
 def cpus_outside() -> None:
     """The launch is bound to CPUs that are not there
@@ -746,6 +761,7 @@ CHECKS: tuple[Check, ...] = (
     pin_masks,
     bound_behind,
     launcher_missing,
+    sourced_missing,
     cpus_outside,
     address_missing,
 )
