@@ -118,7 +118,8 @@ def master_port(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     text, port = value(facts, "MASTER_PORT"), number(facts, "MASTER_PORT")
-    if text is not None and (port is None or not 0 < port < 65536):
+    wrong = text is not None and (port is None or not 0 < port < 65536)
+    if wrong and not left_over(facts):  # which unsets it with the rest
         yield master_port.finding(f"MASTER_PORT={text!r}", command="export MASTER_PORT=29500")
 
 
