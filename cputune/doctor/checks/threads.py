@@ -293,7 +293,8 @@ def places_outside(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: an explicit list was made for another machine, or for the host of a container.
 
-    Remedy: Write OMP_PLACES=cores, which means the allowed ones.
+    Remedy: Unset OMP_PLACES: threads then run on every allowed CPU. OMP_PLACES=cores would bind
+    each to one core, the main thread and what it starts too.
 
     Source: https://www.openmp.org/spec-html/5.0/openmpse53.html
     """
@@ -303,7 +304,7 @@ def places_outside(facts: HostFacts) -> Iterator[Finding]:
         yield places_outside.finding(
             f"OMP_PLACES names CPUs {cpulist.render(outside)}; "
             f"allowed are {cpulist.render(allowed)}",
-            command="export OMP_PLACES=cores",
+            command="unset OMP_PLACES",
         )
 
 

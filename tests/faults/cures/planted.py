@@ -259,7 +259,10 @@ def told_as(name: str, version: str | None) -> Plant:
             re.sub(r"^Version: .*$", line, text, count=1, flags=re.MULTILINE)
         )
         if version is not None:
-            info.rename(info.with_name(f"{info.name.split('-')[0]}-{version}.dist-info"))
+            now = info.with_name(f"{info.name.split('-')[0]}-{version}.dist-info")
+            record = info / "RECORD"
+            record.write_text(record.read_text().replace(f"{info.name}/", f"{now.name}/"))
+            info.rename(now)
 
     return plant
 
@@ -293,9 +296,8 @@ def twice(made: Environment) -> None:
     (info / "METADATA").write_text(
         re.sub(r"^Version: .*$", "Version: 0.34.2", text, count=1, flags=re.MULTILINE)
     )
-    (info / "RECORD").write_text(
-        f"{info.name}/METADATA,,\n{info.name}/RECORD,,\n{info.name}/INSTALLER,,\n"
-    )
+    files = (path for path in info.rglob("*") if path.is_file())
+    (info / "RECORD").write_text("".join(f"{path.relative_to(made.site)},,\n" for path in files))
     os.utime(info, (0, 0))
 
 
