@@ -53,6 +53,15 @@ class Severity(str, Enum):
         return tuple(Severity).index(self)
 
 
+GAINS = {
+    "bf16-native": (1.72, 2.22),
+    "allocator-missing": (1.12, 1.30),
+    "allocator-default": (1.12, 1.30),
+}
+"""How many times as fast a cure made training, at least and at most of what was read
+(docs/knobs.md); of others nobody knows a figure."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that is wrong or worth doing.
@@ -70,7 +79,21 @@ class Finding:
     command: str | None
     source: str
 
-    def to_json(self) -> dict[str, str | None]:
+    @property
+    def worth(self) -> tuple[float, float] | None:
+        """How many times as fast training became by this advice; None: not known."""
+        return GAINS.get(self.code) if self.severity is Severity.ADVICE else None
+
+    @property
+    def worth_words(self) -> str:
+        """What advice would bring; nothing of what is wrong, and of what a named stack takes."""
+        if self.severity is not Severity.ADVICE or self.code.startswith("stack-"):
+            return ""
+        if self.worth is None:
+            return "Worth: not known."
+        return "Worth ×{:.2f}–{:.2f} where it was measured.".format(*self.worth)
+
+    def to_json(self) -> dict[str, str | tuple[float, float] | None]:
         """The finding of the ``cputune.doctor/1`` document."""
         return {
             "code": self.code,
@@ -80,6 +103,7 @@ class Finding:
             "remedy": self.remedy,
             "command": self.command,
             "source": self.source,
+            "worth": self.worth,
         }
 
 
@@ -218,15 +242,10 @@ class Diagnosis(FoundOn):
         return replace(self, findings=findings)
 
 
-GAINS = {"bf16-native": 1.5, "allocator-missing": 1.12, "allocator-default": 1.12}
-"""How many times as fast a cure made training, the least of what was read (docs/knobs.md); of
-others nobody knows a figure."""
-
-
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The worst first, among equals what is known to bring most; each only once."""
 
     def place(finding: Finding) -> tuple[int, float]:
-        return finding.severity.rank, -GAINS.get(finding.code, 1.0)
+        return finding.severity.rank, -(finding.worth or (1.0, 1.0))[0]
 
     return tuple(sorted(dict.fromkeys(findings), key=place))

@@ -153,6 +153,8 @@ def _print_finding(finding: Finding, console: Console) -> None:
     print_hanging(console, margin, head)
     print_hanging(console, blank, Text(visible(finding.evidence)))
     print_hanging(console, blank, Text(visible(finding.remedy), style="green"))
+    if finding.worth_words:
+        print_hanging(console, blank, Text(finding.worth_words))
     for line in (finding.command or "").splitlines():
         # A command that is wrapped cannot be pasted.
         console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
@@ -250,6 +252,7 @@ def markdown_findings(findings: Iterable[Finding]) -> list[str]:
         title = markdown_text(finding.title)
         lines += [f"### {finding.severity.value}: {title} (`{finding.code}`)", ""]
         lines += [markdown_text(finding.evidence), "", markdown_text(finding.remedy), ""]
+        lines += [finding.worth_words, ""] if finding.worth_words else []
         if finding.command:
             lines += [*fenced("\n".join(map(visible, finding.command.splitlines())), "sh"), ""]
         lines += [f"Source: {links(finding.source)}", ""]

@@ -79,8 +79,13 @@ def ways_out(versions: Versions, *, complete: bool = False) -> tuple[Way, ...]:
 
 
 def both_ways(versions: Versions) -> tuple[str, str | None]:
-    """Both ways out as a sentence, and the smaller one as a command."""
+    """Both ways out as a sentence, and the smaller one as a command.
+
+    Where both change several packages, one package alone comes first, if that is enough.
+    """
     ways = [way for way in ways_out(versions) if way.changes]
+    if all(len(way.changes) > 1 for way in ways):
+        ways = [*_beside_this_torch(versions), *ways]
     if not ways:
         return "No stack in the tables has wheels for this Python; use Python 3.10 to 3.14.", None
     commands = [way.command() or "" for way in ways]
@@ -94,7 +99,19 @@ def both_ways(versions: Versions) -> tuple[str, str | None]:
 
 
 def _verb(way: Way) -> str:
+    if way.says.startswith("torch "):
+        return f"stay with {way.says}"
     return ("stay in " if "IPEX" in way.says else "go to ") + way.says
+
+
+def _beside_this_torch(versions: Versions) -> Iterator[Way]:
+    """The newest accelerate, else transformers, with which the rest was seen training as it is."""
+    for name in ("accelerate", "transformers"):
+        for release in reversed(load().releases()[name]):
+            found = versions.changed(**{name: release})
+            if versions.torch and was_seen_training(found) and not misfits(found):
+                yield Way(says=f"torch {versions.torch}", changes=((name, release),), result=found)
+                return
 
 
 def _solutions(

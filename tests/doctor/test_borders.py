@@ -338,6 +338,13 @@ ONE_CONDITION_LACKS: tuple[tuple[str, Changes], ...] = (
     ("mpi-missing", {"launchers": (), "packages": {"torch": None}}),
     ("allocator-default", {"preload_missing": ("/x.so",), **env(LD_PRELOAD="/x.so")}),
     ("allocator-default", {"packages": {"torch": None}, **env(LD_PRELOAD=None)}),
+    (
+        "allocator-default",
+        {
+            "libraries": (Library(name="jemalloc", path="/lib/libjemalloc.so.2"),),
+            **env(LD_PRELOAD=None),
+        },
+    ),
     ("allocator-missing", {"libraries": (), "packages": {"torch": None}, **env(LD_PRELOAD=None)}),
     ("setting-without-library", env(MALLOC_CONF="x", LD_PRELOAD="/lib/libjemalloc.so.2")),
     ("openmp-two", env(LD_PRELOAD="/lib/libgomp.so.1")),
@@ -470,13 +477,6 @@ STILL_A_FAULT: tuple[tuple[str, Changes], ...] = (
     ),
     ("bf16-slow", {"cpu": {"isa": ()}}),
     ("isa-old", {"cpu": {"isa": ()}}),
-    (
-        "allocator-default",
-        {
-            "libraries": (Library(name="jemalloc", path="/lib/libjemalloc.so.2"),),
-            **env(LD_PRELOAD=None),
-        },
-    ),
 )
 
 

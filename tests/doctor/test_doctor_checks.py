@@ -452,6 +452,18 @@ CASES = (
         ERROR,
     ),
     Case(
+        "package-hollow",
+        strays(Stray(name="accelerate", path="/src/accelerate", how="no metadata 1.15.0")),
+        ("/src/accelerate 1.15.0 has no metadata", "is not judged"),
+        WARNING,
+    ),
+    Case(
+        "package-hollow",
+        strays(Stray(name="tokenizers", path="/venv/tokenizers", how="built for aarch64")),
+        ("/venv/tokenizers is built for aarch64",),
+        ERROR,
+    ),
+    Case(
         "environment-moved",
         {"surroundings": Surroundings(names_nothing=("/venv/bin/torchrun",))},
         ("the first line of /venv/bin/torchrun",),

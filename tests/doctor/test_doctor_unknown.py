@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unknown_machine import UNKNOWN
 
-from cputune.doctor import diagnose
+from cputune.doctor import Severity, diagnose
 from cputune.doctor.registry import CHECKS
 from cputune.probing import probe
 
@@ -73,6 +73,17 @@ def test_findings_are_sorted_by_severity() -> None:
     ranks = [finding.severity.rank for finding in diagnose(facts).findings]
     assert ranks == sorted(ranks)
     assert len(set(ranks)) == 3
+
+
+def test_advice_says_what_it_is_worth_and_a_fault_does_not() -> None:
+    facts = changed(environment={"LD_PRELOAD": None, "OMP_NUM_THREADS": None})
+    found = {finding.code: finding for finding in diagnose(facts).findings}
+    known, open_ = found["allocator-default"], found["threads-one"]
+    assert known.worth_words == "Worth ×1.12–1.30 where it was measured."
+    assert known.to_json()["worth"] == (1.12, 1.30)
+    assert (open_.worth_words, open_.to_json()["worth"]) == ("Worth: not known.", None)
+    assert replace(known, severity=Severity.ERROR).worth_words == ""
+    assert replace(open_, code="stack-fits").worth_words == ""
 
 
 def test_every_check_tells_its_story() -> None:

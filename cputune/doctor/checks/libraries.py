@@ -206,8 +206,9 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: much time in page faults; every step frees and maps large tensors again.
 
-    Cause: glibc's malloc returns large blocks to the kernel at once. tcmalloc and
-    jemalloc keep them. What is gained depends on the model and on the machine.
+    Cause: glibc's malloc returns large blocks to the kernel at once, and tcmalloc keeps them.
+    What is gained depends on the model and on the machine. jemalloc keeps them too, and was
+    slower than none where it was measured: it is not advised.
 
     Remedy: Preload it; the tuner measures whether it helps.
 
@@ -216,7 +217,7 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
     """
     if facts.preload_missing or _is_preloaded(facts):
         return
-    library = facts.library("tcmalloc") or facts.library("jemalloc")
+    library = facts.library("tcmalloc")
     if library is not None and facts.package("torch"):
         wanted = ":".join([*preloaded(facts), library.path])
         yield allocator_default.finding(
@@ -241,7 +242,7 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
     `apt-get download libtcmalloc-minimal4`, `dpkg -x libtcmalloc-minimal4*.deb there`, and
     copy `there/usr/lib/*/libtcmalloc_minimal.so.4*` to `$VIRTUAL_ENV/lib`, where it is found.
 
-    Remedy: Install it and tune again: it was worth 12 to 30 % where it was measured.
+    Remedy: Install it and tune again.
 
     Source:
     https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator

@@ -191,7 +191,7 @@ def package_hollow(facts: HostFacts) -> Iterator[Finding]:
     for stray in facts.surroundings.strays:
         if stray.how.startswith("no metadata"):
             yield package_hollow.finding(
-                f"{stray.path} {stray.how.removeprefix('no metadata')} has no metadata: pip does "
+                f"{stray.path}{stray.how.removeprefix('no metadata')} has no metadata: pip does "
                 "not know it, and what it fits is not judged",
                 severity=Severity.WARNING,
                 remedy="Install it by pip or conda where versions are to be held together.",
