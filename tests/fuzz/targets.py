@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from emitters.emit_machines import MACHINES, one_socket, script_workload
@@ -121,7 +123,9 @@ def _facts() -> Any:
 def _arguments(arguments: list[str], place: Path) -> None:
     """Through every format that is bash or YAML, each word comes out as it went in."""
     case = one_socket()
-    workload = script_workload(*arguments)
+    arguments = [word for given in arguments for word in ("--prompt", given)]  # a flag that is kept
+    with patch.dict(os.environ):
+        workload = script_workload(*arguments)
     if workload.argv[1:] != tuple(arguments):
         return  # something that looks like a secret is carried by a variable
     for format in FORMATS:
