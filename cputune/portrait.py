@@ -48,6 +48,7 @@ class Found:
     remedy: str
     command: str | None = None
     source: str = ""
+    worth: tuple[float, float] | None = None
 
 
 def places_of(topology: Topology) -> tuple[NodeCores, ...]:
