@@ -20,15 +20,15 @@ Slurm's warning of ``--signal``, XCPU the kernel's that the CPU time is up). Win
 
 def main() -> None:
     """Run the command line. Ends the process."""
-    if sys.argv[1:] in (["--help"], ["-h"]) and _help():
-        return
-    _put_python_first()
     numbers = [getattr(signal, name) for name in _STOPPING if hasattr(signal, name)]
     # What is ignored from the start stays so (nohup, a shell's background job).
     usual = (signal.SIG_DFL, signal.default_int_handler)
     ours = [number for number in numbers if signal.getsignal(number) in usual]
     for number in ours:
         signal.signal(number, lambda number, frame: os._exit(INTERRUPTED))
+    if sys.argv[1:] in (["--help"], ["-h"]) and _help():
+        return
+    _put_python_first()
     from cputune.cli import main as run
 
     run(ours)
