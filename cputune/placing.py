@@ -116,12 +116,9 @@ def team(cores: Sequence[C], threads: int) -> Sequence[C]:
         return cores
     near = (groups(cores, by_node=by_node)[0] for by_node in (True, False))
     room = next((part for part in near if threads <= len(part)), cores)
-    fast = [core for core in room if getattr(core, "speed", 1) > 0.9 * _speed(room)]
+    speeds = [getattr(core, "speed", 1) for core in room]
+    fast = [core for core, speed in zip(room, speeds) if speed > 0.9 * max(speeds)]  # noqa: B905
     return evenly(fast if threads <= len(fast) else room, threads)
-
-
-def _speed(cores: Sequence[C]) -> float:
-    return max((getattr(core, "speed", 1) for core in cores), default=1)
 
 
 def pod_shares(

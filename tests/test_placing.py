@@ -11,7 +11,7 @@ from hosts.builder import machine
 from hosts.recordings import NAMES, open_recording
 
 from cputune.cores import usable_cores
-from cputune.facts import HostFacts
+from cputune.facts import Core, HostFacts
 from cputune.layout import make_plan, rank_counts
 from cputune.placing import (
     SeenCore,
@@ -109,12 +109,15 @@ def test_where_one_core_has_too_few_cpus_the_next_gives_one() -> None:
 
 def test_cores_are_in_the_order_of_their_first_cpus(tmp_path: Path) -> None:
     for cpu, together in enumerate(("0,3", "1-2", "1-2", "0,3")):
-        topology = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
-        topology.mkdir(parents=True)
-        (topology / "core_cpus_list").write_text(together + "\n")
+        at = tmp_path / f"devices/system/cpu/cpu{cpu}"
+        (at / "topology").mkdir(parents=True)
+        (at / "topology/core_cpus_list").write_text(together + "\n")
+        (at / "cache/index3").mkdir(parents=True)
+        (at / "cache/index3/shared_cpu_list").write_text(together)
+        (at / "cache/index3/level").write_text("3\n" if together == "1-2" else "2\n")
     assert seen_cores((3, 1, 2, 0), str(tmp_path)) == [
         SeenCore((0, 3), 0, 0),
-        SeenCore((1, 2), 0, 0),
+        SeenCore((1, 2), 0, 0, 0),
     ]
 
 
@@ -126,7 +129,7 @@ def cached(*sizes: int, nodes: tuple[int, ...] = ()) -> tuple[SeenCore, ...]:
     )
 
 
-def first_cpus(*parts: Sequence[SeenCore]) -> list[list[int]]:
+def first_cpus(*parts: Sequence[SeenCore | Core]) -> list[list[int]]:
     return [[core.cpus[0] for core in part] for part in parts]
 
 
@@ -139,6 +142,14 @@ def test_ranks_have_whole_caches_where_few_cores_are_idle_for_it() -> None:
     assert first_cpus(*rank_slices(of_nodes, 2)) == [[0, 1, 2, 3], [5, 6, 7, 8]]
 
 
+def test_sockets_of_two_sizes_are_not_left_for_a_fifth_of_the_cores() -> None:
+    six_and_four = [SeenCore((cpu,), cpu // 6, cpu // 6) for cpu in range(10)]
+    assert first_cpus(*rank_slices(six_and_four, 2)) == [[0, 1, 2, 3], [6, 7, 8, 9]]
+    nodes = (0, 0, 0, 1, 1, 2, 2, 2, 2)  # three nodes on two sockets
+    uneven = [SeenCore((cpu,), node // 2, node) for cpu, node in enumerate(nodes)]
+    assert first_cpus(*rank_slices(uneven, 2)) == [[0, 1, 2, 3], [5, 6, 7, 8]]
+
+
 def test_a_team_has_its_share_of_each_cache() -> None:
     cores = cached(4, 4)
     assert first_cpus(evenly(cores, 4), team(cores, 4)) == [[0, 1, 4, 5], [0, 1, 4, 5]]
@@ -149,3 +160,18 @@ def test_a_team_has_its_share_of_each_cache() -> None:
     assert first_cpus(team(of_nodes, 2), team(of_nodes, 6)) == [[0, 2], [0, 1, 2, 4, 5, 6]]
     assert len(groups(of_nodes, by_node=True)) == 2
     assert len(by_caches(of_nodes)) == 4
+    assert first_cpus(team(of_nodes, 4)) == [[0, 1, 2, 3]]
+    of_sockets = [
+        core._replace(socket=core.cpus[0] // 6) for core in cached(3, 3, 6, nodes=(0, 1, 2))
+    ]
+    assert first_cpus(team(of_sockets, 4)) == [[0, 1, 3, 4]]
+    assert pod_shares(cores, 1, 2, 0) == [([0, 4], [])]
+
+
+@pytest.mark.parametrize(("threads", "cpus"), [(2, [1, 3]), (3, [0, 1, 2]), (4, [0, 1, 2, 3])])
+def test_slow_cores_are_taken_last(threads: int, cpus: list[int]) -> None:
+    cores = [
+        Core(cpus=(cpu,), socket=0, numa_node=0, capacity=capacity)
+        for cpu, capacity in enumerate((900, 1000, 900, 1000, 500))
+    ]
+    assert first_cpus(team(cores, threads)) == [cpus]

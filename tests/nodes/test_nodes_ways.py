@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
+from shutil import which
 
 import pytest
 
 from cputune.errors import CannotError, UsageError
 from cputune.host import Host
 from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts
-from cputune.remote.reach import Mpirun, Reach, Srun, Ssh, find_reach
+from cputune.remote.reach import TOO_OLD, Mpirun, Reach, Srun, Ssh, find_reach
 
 NODE = Node(name="n2")
 
 
 def test_ssh_asks_nobody_and_takes_one_word_for_the_command() -> None:
     argv = Ssh(words=("ssh", "-F", "my config")).argv(NODE, ("sh", "-c", "echo 'a b'"))
+    options = "BatchMode=yes ConnectTimeout=10 ServerAliveInterval=5 ServerAliveCountMax=4"
     assert argv[:4] == ("ssh", "-F", "my config", "-T")
-    assert "BatchMode=yes" in argv
+    assert argv[4:-2:2] == ("-o",) * 5
+    assert argv[5:-2:2] == (*options.split(), "LogLevel=ERROR")
     assert argv[-2:] == ("n2", """sh -c 'echo '"'"'a b'"'"''""")
 
 
@@ -33,7 +37,17 @@ def test_ssh_asks_nobody_and_takes_one_word_for_the_command() -> None:
 )
 def test_launchers_start_one_process_that_is_bound_to_nothing(reach: Reach, words: str) -> None:
     assert " ".join(reach.argv(NODE, ("sh",))).endswith(words)
-    assert dict(Mpirun(dialect="intelmpi").variables) == {"I_MPI_PIN": "0"}
+
+
+def test_what_is_set_for_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Mpirun(dialect="intelmpi").variables == {"I_MPI_PIN": "0"}
+    for user, names in (
+        (0, ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"]),
+        (1, []),
+        (1000, []),
+    ):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert list(Mpirun(dialect="openmpi4").variables) == names
 
 
 def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,16 +60,24 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv("PATH", str(folder))
 
     there("ssh", "srun")
-    assert find_reach().name == "ssh"
-    assert find_reach(allocated=True).name == "srun"
-    assert find_reach("ssh", allocated=True).name == "ssh"
+    assert find_reach() == find_reach("ssh", allocated=True) == Ssh(words=(str(which("ssh")),))
+    assert find_reach(allocated=True) == Srun(program=str(which("srun")))
+    assert find_reach(ssh="ssh -F 'my file'") == Ssh(words=("ssh", "-F", "my file"))
     there()
-    assert find_reach(mpi=("/mpi/mpirun", "mpich")).name == "mpirun"
-    with pytest.raises(CannotError, match="Open MPI 5 does not"):
-        find_reach("mpirun", mpi=("/mpi/mpirun", "openmpi5"))
-    for manner in ("ssh", "srun", "mpirun", None):
-        with pytest.raises(CannotError, match="no way to other hosts"):
-            find_reach(manner)  # type: ignore[arg-type]
+    mpi = ("/mpi/mpirun", "mpich")
+    assert find_reach(mpi=mpi) == Mpirun(program="/mpi/mpirun", dialect="mpich")
+    for missing, asked in (
+        ("an mpirun that passes input on (Open MPI 5 does not)", {"mpi": ("mpirun", "openmpi5")}),
+        ("my", {"ssh": "my ssh"}),
+        ("an empty --ssh", {"ssh": ""}),
+        ("srun", {"manner": "srun"}),
+        ("ssh", {"manner": "ssh"}),
+        ("mpirun", {"manner": "mpirun"}),
+        ("ssh, srun and mpirun", {}),
+    ):
+        with pytest.raises(CannotError) as caught:
+            find_reach(**asked)
+        assert str(caught.value) == f"there is no way to other hosts: {missing} is not here"
     with pytest.raises(UsageError, match="cannot read --ssh"):
         find_reach(ssh="ssh 'F")
 
@@ -69,9 +91,12 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
         (Ssh(), 255, "kex_exchange_identification: Connection closed by remote host", "was cut"),
         (Ssh(), 255, "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key "
          "verification failed.", "another one than before"),
-        (Ssh(), 127, "sh: exec: python3: not found", "there is no python3"),
+        (Ssh(), 127, "", "there is no python3"),
+        (Ssh(), 1, "bash: python3: command not found", "there is no python3"),
+        (Ssh(), 126, "denied", "it ended with 126: denied"),
+        (Ssh(), 128, "", "it ended with 128"),
         (Ssh(), 1, "FileNotFoundError: [Errno 2] No usable temporary directory", "no folder"),
-        (Ssh(), 3, "first\nlast\n", "it ended with 3: last"),
+        (Ssh(), 3, f"first\nsecond\n{'x' * 999}\n", f"it ended with 3: {'x' * 200}"),
         (Ssh(), 0, "", "has ended"),
         (Srun(), 1, "srun: error: Unable to create step: Invalid job id specified", "has ended"),
         (Srun(), 1, "srun: error: Invalid node name specified", "not in our allocation"),
@@ -79,7 +104,14 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )  # fmt: skip
 def test_a_complaint_is_explained(reach: Reach, code: int, said: str, reason: str) -> None:
-    assert reason in reach.explain(NODE, code, said)[0]
+    explained, _ = reach.explain(NODE, code, said)
+    assert reason in explained
+    assert len(explained) <= len("it ended with 3: ") + 200
+
+
+def test_of_an_old_python_it_is_said_how_old_it_is() -> None:
+    said = ("its Python is 3.6", "install Python 3.7 or later on n2")
+    assert Ssh().explain(NODE, 1, f"{TOO_OLD} 3.6") == said
 
 
 class FakeLogin(Host):
