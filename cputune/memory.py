@@ -122,7 +122,8 @@ def _activation_bytes(sizes: Mapping[str, int], recipe: Recipe) -> int:
     linear maps, half of it, nobody needs.
     """
     patch = sizes.get("patch")
-    tokens = (sizes["image"] // patch) ** 2 if patch else recipe.sequence_length
+    shortest = recipe.sequence_length if recipe.lengths is None else recipe.lengths.quantiles[0]
+    tokens = (sizes["image"] // patch) ** 2 if patch else shortest
     written = tokens if recipe.target_length is None else recipe.target_length
     layers = tokens * sizes["layers"] + written * sizes.get("decoder_layers", 0)
     bytes_each = 12 * sizes["hidden"] + 4 * sizes["inner"]

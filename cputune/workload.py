@@ -62,6 +62,20 @@ class Lora:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """How long the samples of a data set are, of which random ones are made as long.
+
+    ``quantiles`` are in tokens, special ones counted: at equal distances from the shortest sample
+    to the longest. Samples are padded to the recipe's ``sequence_length``, or each batch to its
+    longest, as the public script does by default.
+    """
+
+    quantiles: Annotated[tuple[Tokens, ...], Meta(min_length=2, max_length=1001)]
+    padding: Literal["max_length", "longest"] = "max_length"
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A training job as data.
 
@@ -84,6 +98,7 @@ class Recipe:
     doc_stride: Tokens | None = None
     target_length: Tokens | None = None
     lora: Lora | None = None
+    lengths: Lengths | None = None
     source: str | None = None
 
     def __post_init__(self) -> None:
@@ -93,6 +108,18 @@ class Recipe:
             raise ValueError("doc_stride must be below sequence_length")
         if self.target_length is not None and self.task != "seq2seq-lm":
             raise ValueError("target_length is for seq2seq-lm alone")
+        if self.lengths is not None and self.task in ("image-classification", "causal-lm"):
+            raise ValueError(f"lengths are not for {self.task}, whose samples are all as long")
+        if self.lengths is not None and list(self.lengths.quantiles) != sorted(
+            self.lengths.quantiles
+        ):
+            raise ValueError("the quantiles of lengths must not fall")
+
+    @property
+    def every_length(self) -> int | None:
+        """Tokens of the samples of each batch; None where it is padded to its longest."""
+        longest = self.lengths is not None and self.lengths.padding == "longest"
+        return None if longest else self.sequence_length
 
     def to_json(self) -> dict[str, Any]:
         """A mapping of plain JSON values."""

@@ -43,6 +43,8 @@ def test_a_workload_reads_back_equal(name: str) -> None:
         ("= 4", "= 1" + 5000 * "0", "is not TOML"),
         ("= 4", "= 4\ndoc_stride = 16", "doc_stride must be below sequence_length"),
         ("= 4", "= 4\ncolour = 1", "unknown key colour"),
+        ("= 4", "= 4\nlengths.source = 'x'\nlengths.quantiles = [9, 3]", "must not fall"),
+        ('"masked-lm"', '"causal-lm"\nlengths = {quantiles = [3, 9], source = ""}', "not for caus"),
         ('"bert"', "3", "model needs a model_type"),
         ('"bert"', '"bert"\nx = ' + 5000 * "[", "is not TOML"),
         ('"bert"', '"bert"\nx = ' + 100 * "[" + 100 * "]", "nested too deeply"),

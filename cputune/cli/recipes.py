@@ -217,6 +217,7 @@ _MEANING = {
     "learning_rate": "Peak learning rate.",
     "dataset": "On the hub: name, name/configuration or owner/name/configuration.",
     "doc_stride": "Overlap of the windows over a long context, in tokens.",
+    "lengths": "How long the samples of the data are; random ones are made as long.",
     "lora": "Train low-rank matrices beside frozen weights (peft).",
     "source": "Where the numbers are from.",
 }

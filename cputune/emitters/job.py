@@ -220,8 +220,8 @@ def promise(
     if samples is not None:
         said["global_batch_size"] = samples * plan.world_size
     said.update(scale_promise(result, plan, workload))
-    if workload.recipe is not None:
-        said["sequence_length"] = workload.recipe.sequence_length
+    if workload.recipe is not None and workload.recipe.every_length is not None:
+        said["sequence_length"] = workload.recipe.every_length
     if workload.training is not None and workload.keeps(workload.training):
         said["training"] = plain(workload.training)
     said["words"] = promised_words(workload, command)

@@ -54,6 +54,7 @@ MODELS = {
     "image-classification": AutoModelForImageClassification,
 }
 IGNORED = -100  # the label that the loss passes over
+FILLERS = (("attention_mask", 0), ("labels", IGNORED))  # of what is no token of a sample
 MASKED_SHARE = 0.15  # as in BERT's pre-training
 TEXTS = ("text", "sentence", "content", "article", "document", "dialogue", "anchor")
 TARGETS = ("highlights", "summary", "positive")
@@ -133,10 +134,11 @@ def random_tokens(
         return torch.randint(below, shape, generator=dice)
 
     task, length, vocabulary = recipe["task"], recipe["sequence_length"], config.vocab_size
+    used = drawn_length(recipe, dice)
     ids = some(vocabulary, length)
     sample = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if task == "question-answering":
-        first, last = some(length, 2).sort().values
+        first, last = some(used, 2).sort().values
         sample |= {"start_positions": first, "end_positions": last}
     elif task == "sequence-classification":
         sample["labels"] = some(config.num_labels)
@@ -154,7 +156,33 @@ def random_tokens(
             "pair_input_ids": some(vocabulary, length),
             "pair_attention_mask": torch.ones_like(ids),
         }
+    tail = torch.arange(length) >= used
+    for name, filler in (*FILLERS, ("input_ids", getattr(config, "pad_token_id", None) or 0)):
+        if name in sample and sample[name].shape == tail.shape:
+            sample[name] = sample[name].masked_fill(tail, filler)
     return sample
+
+
+def drawn_length(recipe: dict[str, Any], dice: torch.Generator) -> int:
+    """Tokens of a sample that are no padding: between two quantiles of the data's lengths."""
+    length: int = recipe["sequence_length"]
+    if not recipe.get("lengths"):
+        return length
+    quantiles: list[int] = recipe["lengths"]["quantiles"]
+    place = float(torch.rand((), generator=dice)) * (len(quantiles) - 1)
+    below = quantiles[int(place)]
+    return min(length, round(below + (quantiles[int(place) + 1] - below) * (place % 1)))
+
+
+def to_the_longest(samples: list[Any]) -> dict[str, Any]:
+    """A batch without the columns that are padding in all of its samples."""
+    batch = default_data_collator(samples)
+    length = batch["attention_mask"].shape[1]
+    longest = int(batch["attention_mask"].sum(1).max())
+    return {
+        name: value[:, :longest] if value.ndim > 1 and value.shape[1] == length else value
+        for name, value in batch.items()
+    }
 
 
 def build_model(recipe: dict[str, Any], synthetic: bool) -> tuple[Any, str]:
@@ -355,11 +383,12 @@ def main() -> None:
     if training_arguments.process_index == 0:
         print(f"model: {model_name}\ndata: {data_name}, {len(data)} samples")
 
+    longest = (recipe.get("lengths") or {}).get("padding") == "longest"
     trainer = Trainer(
         model=model,
         args=training_arguments,
         train_dataset=data,
-        data_collator=default_data_collator,
+        data_collator=to_the_longest if longest else default_data_collator,
     )
     # The loss of a batch is the mean over it, and that of a step the mean over its batches:
     # Trainer would multiply both for models that ignore the number of items.

@@ -144,7 +144,7 @@ def expectation(artefact: Artefact, result_path: Path | None, base: Expected) ->
         promised = measured.samples_per_second if nodes == measured.plan.nodes else None
         environment = {**result.workload.variables, **plan.environment()}
         if result.workload.recipe is not None:
-            length = result.workload.recipe.sequence_length
+            length = result.workload.recipe.every_length
     training = None
     if "training" in said:
         with contextlib.suppress(ValueError):

@@ -84,6 +84,43 @@ def test_every_shipped_recipe_trains(tmp_path: Path) -> None:
         assert list((tmp_path / name).glob("*model.safetensors")), name
 
 
+LENGTHS = """
+import json, sys, types
+import train_recipe as script
+from transformers import default_data_collator
+config = types.SimpleNamespace(vocab_size=100, num_labels=2, pad_token_id=1)
+data = script.SyntheticSamples(json.loads(sys.argv[1]), config, 400)
+used = [int(sample["attention_mask"].sum()) for sample in data]
+three = [next(sample for sample, n in zip(data, used) if n == length) for length in (3, 5, 8)]
+batch, cut = default_data_collator(three), script.to_the_longest(three)
+print(json.dumps([
+    min(used), max(used), sum(used) / len(used),
+    batch["input_ids"][0].tolist()[3:], batch["labels"][0].tolist()[3:],
+    list(batch["labels"].shape), [list(value.shape) for value in cut.values()],
+]))
+"""
+
+
+@pytest.mark.torch
+def test_samples_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
+    told = recipe("token-classification", lengths={"quantiles": [3, 5, 30], "source": "here"})
+    done = subprocess.run(
+        [sys.executable, "-c", LENGTHS, json.dumps(told)],
+        env={**os.environ, "PYTHONPATH": str(recipe_script().parent), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    shortest, longest, mean, ids, labels, full, cut = json.loads(done.stdout)
+    assert (shortest, longest) == (3, 16), "none is longer than the recipe's sequence"
+    assert 6.5 < mean < 9.5
+    assert ids == 13 * [1]
+    assert labels == 13 * [-100]
+    assert full == [3, 16]
+    assert cut == [[3, 8]] * 3
+
+
 @pytest.mark.torch
 def test_it_trains_without_cputune_and_says_what_on(tmp_path: Path) -> None:
     file = tmp_path / "recipe.json"
