@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cputune.cli.given import choose_python, chosen_hosts, host_options, python_option
+from cputune.cli.given import (
+    allocated,
+    choose_python,
+    chosen_hosts,
+    host_options,
+    python_option,
+)
 from cputune.cli.output import console, json_text, put, tell, verbosity
 from cputune.cli.settings import ConfiguredCommand, force_option, json_option, option
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
@@ -29,16 +35,17 @@ if TYPE_CHECKING:
 _SEVERITIES = tuple(severity.value for severity in Severity)
 _LIVE_ONLY = {
     # what looks at something else than this machine as it is: options that do not go with it
-    "root": ("deep", "python", "hosts"),
-    "record": ("hosts",),
-    "stack": ("deep", "everything", "python", "hosts"),
-    "check_file": ("deep", "everything", "hosts"),
+    "root": ("deep", "python", "hosts", "salloc"),
+    "record": ("hosts", "salloc"),
+    "stack": ("deep", "everything", "python", "hosts", "salloc"),
+    "check_file": ("deep", "everything", "hosts", "salloc"),
 }
 _WHY_NOT = {
     "deep": "--deep looks at the live machine",
     "everything": "--all tells what is fine with a machine",
     "python": "--python names an interpreter of this machine",
     "hosts": "--hosts looks at live machines",
+    "salloc": "--salloc looks at live machines",
 }
 
 
@@ -132,6 +139,7 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
     launch = _launch_of(words, asked) if words else None
     chosen = _chooser(_words(only, (*codes(), *_SEVERITIES)), _words(asked["ignore"], codes()))
     alone = launch is not None or any(asked[name] is not None for name in _LIVE_ONLY)
+    allocated(asked, asked["host_timeout"])
     ways = {name: asked[name] for name in ("hosts", "hostfile", "through", "ssh", "host_timeout")}
     hosts = chosen_hosts(**ways, allocation=not alone)
     if hosts is not None and alone:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -30,7 +32,14 @@ from cputune.host.interpreter import (
     training_python,
 )
 from cputune.probing.installed import MPI_PROGRAMS
-from cputune.remote.named import Node, allocated_nodes, parse_distinct_hosts, parse_hostfile
+from cputune.remote.named import (
+    SLURM_NODES,
+    Node,
+    allocated_nodes,
+    allocation,
+    parse_distinct_hosts,
+    parse_hostfile,
+)
 from cputune.remote.reach import Manner, Reach, find_reach
 from cputune.words import TUNE_AGAIN
 
@@ -77,6 +86,10 @@ _HOST_OPTIONS = (
         why_not="it names how processes are started on other machines",
     ),
     option(
+        "--salloc", metavar="WORDS", help='Ask Slurm for nodes first, as salloc: "-N2 -p cpu".',
+        why_not="it asks for other machines",
+    ),
+    option(
         "--host-timeout", type=click.FloatRange(min=1, max=86400), default=30.0, show_default=True,
         metavar="SECONDS", help="The most that one host may take.",
     ),
@@ -118,6 +131,26 @@ def chosen_hosts(
     allocated = hosts == SLURM or not named
     reach = find_reach(through, ssh=ssh, allocated=allocated, mpi=mpi)
     return Hosts(nodes=nodes, reach=reach, seconds=host_timeout)
+
+
+def allocated(typed: Mapping[str, Any], most_seconds: float | None) -> None:
+    """Be in the allocation that ``--salloc`` asks Slurm for, until the command ends.
+
+    Raises UsageError, and CannotError where Slurm gives none.
+    """
+    if typed["salloc"] is None:
+        return
+    if typed["hosts"] is not None or typed["hostfile"] is not None:
+        raise UsageError("--salloc brings its own hosts", hint='--salloc "-w node1,node2"')
+    if SLURM_NODES in os.environ:
+        raise UsageError("this is a Slurm allocation already", hint="leave out --salloc")
+    try:
+        words = shlex.split(typed["salloc"])
+    except ValueError as error:
+        raise UsageError(f"cannot read --salloc: {error}", hint='--salloc "-N2 -p cpu"') from error
+    most = math.inf if most_seconds is None else most_seconds
+    granted = allocation(words, most_seconds=most, on_reason=say)
+    os.environ.update(click.get_current_context().with_resource(granted))
 
 
 def asked_hosts(hosts: str | None, hostfile: str | None) -> tuple[Node, ...]:

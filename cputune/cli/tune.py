@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from cputune.cli.given import (
+    allocated,
     choose_python,
     chosen_hosts,
     host_options,
@@ -115,6 +116,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         raise UsageError(
             "nothing can be measured on a recorded machine", hint="give --dry-run beside --root"
         )
+    allocated(typed, options.max_time_seconds)
     ways = {name: typed[name] for name in ("hosts", "hostfile", "through", "ssh", "host_timeout")}
     named = chosen_hosts(**ways, allocation=root is None)
     if root is not None and named:

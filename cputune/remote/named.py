@@ -14,12 +14,22 @@ host that stands twice in a file has the slots of both lines, as with every laun
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import json
+import math
+import os
 import re
+import select
+import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import IO
 
 from cputune.errors import CannotError, UsageError
 from cputune.host import Host
@@ -161,6 +171,106 @@ def allocated_nodes(host: Host) -> tuple[Node, ...]:
     cpus = _counts(variables.get("SLURM_JOB_CPUS_PER_NODE", ""))
     known: Sequence[int | None] = cpus if len(cpus) == len(nodes) else [None] * len(nodes)
     return tuple(replace(node, slots=alike, cpus=of) for node, of in zip(nodes, known, strict=True))
+
+
+_HELD = "import json,os,sys;print(json.dumps(dict(os.environ)),flush=True);sys.stdin.read()"
+"""What runs in an allocation that is asked for: it tells its variables, and lives as long as we."""
+
+_JOB = re.compile(r"job allocation ([0-9]+)")
+LOOK_SECONDS = 2.0
+RELEASE_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def allocation(
+    words: Sequence[str],
+    *,
+    most_seconds: float = math.inf,
+    on_reason: Callable[[str], None] = lambda text: None,
+) -> Iterator[Mapping[str, str]]:
+    """Nodes that Slurm gives for a while: the variables by which steps find them.
+
+    One job for a whole study: trials that waited in the queue one by one could not take turns on
+    the same nodes. It ends with us, also where we are killed: it reads from a pipe of ours.
+
+    Args:
+        words: as typed behind salloc (``-N2 -p cpu``).
+        most_seconds: how long is waited for them.
+        on_reason: told why the job waits, in Slurm's words, when that changes.
+
+    Raises CannotError where Slurm refuses, has no salloc here, or gives nothing in that time.
+    """
+    salloc = shutil.which("salloc")
+    if salloc is None:
+        raise CannotError("there is no salloc here", hint="--hosts a,b names hosts to reach by ssh")
+    until = time.monotonic() + most_seconds
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(
+            [salloc, *words, sys.executable, "-c", _HELD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env={**os.environ, "LC_ALL": "C"},
+            text=True,
+            start_new_session=True,  # Ctrl-C is ours to hear
+        ) as process,
+    ):
+        try:
+            yield _granted(process, lambda: _read(said), until, on_reason)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(RELEASE_SECONDS if process.returncode is None else 0)
+            if process.poll() is None:
+                process.terminate()
+
+
+def _granted(
+    process: subprocess.Popen[str],
+    said: Callable[[], str],
+    until: float,
+    on_reason: Callable[[str], None],
+) -> dict[str, str]:
+    reason = ""
+    while not select.select([process.stdout], [], [], LOOK_SECONDS)[0]:
+        job = _JOB.search(said())
+        now = _why_pending(job[1]) if job else ""
+        if now and now != reason:
+            reason = now
+            on_reason(f"Slurm lets the job wait: {reason}")
+        if time.monotonic() >= until:
+            process.terminate()
+            raise CannotError(
+                f"Slurm gave no nodes in the time given: {reason or 'it does not say why'}",
+                hint="squeue --start tells when; --max-time (doctor: --host-timeout) waits",
+            )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        process.wait()
+        lines = [one.removeprefix("salloc: ") for one in said().splitlines() if "error" in one]
+        why = lines[0].removeprefix("error: ") if lines else "it does not say why"
+        raise CannotError(
+            f"Slurm gives no nodes: {why}", hint="sinfo lists what there is to ask for"
+        )
+    variables: dict[str, str] = json.loads(line)
+    return {name: value for name, value in variables.items() if name.startswith("SLURM")}
+
+
+def _read(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def _why_pending(job: str) -> str:
+    """Slurm's reason, in its words; empty where it does not say."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        argv = ["squeue", "--noheader", "--jobs", job, "--format", "%r"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=GROUP_SECONDS)
+        return done.stdout.strip()
+    return ""
 
 
 def _counts(text: str) -> list[int]:
