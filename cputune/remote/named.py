@@ -233,6 +233,7 @@ def _granted(
     until: float,
     on_reason: Callable[[str], None],
 ) -> dict[str, str]:
+    assert process.stdout is not None
     reason = ""
     while not select.select([process.stdout], [], [], LOOK_SECONDS)[0]:
         job = _JOB.search(said())
@@ -246,7 +247,6 @@ def _granted(
                 f"Slurm gave no nodes in the time given: {reason or 'it does not say why'}",
                 hint="squeue --start tells when; --max-time (doctor: --host-timeout) waits",
             )
-    assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
         process.wait()
