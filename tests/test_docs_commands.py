@@ -83,6 +83,7 @@ def commands() -> Iterator[Any]:
     for number, (line, page) in enumerate(seen.items()):
         if line:
             marks = (pytest.mark.torch, pytest.mark.slow) if is_heavy(line) else ()
+            marks += (pytest.mark.matrix,) if "--deep" in line else ()  # tests/doctor/test_deep.py
             yield pytest.param(line, id=f"{page}-{number}", marks=marks)
 
 

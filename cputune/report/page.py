@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from importlib.util import find_spec
-from itertools import accumulate, groupby
 from os import PathLike
 from pathlib import Path
 from statistics import median
@@ -20,11 +19,10 @@ from typing import Any, TypeVar
 
 from cputune import __version__, cpulist
 from cputune.errors import MissingPackageError
-from cputune.facts import MEMORY_WORDS
 from cputune.host import write_atomically
 from cputune.host.interpreter import install_tuning
 from cputune.plan import Plan
-from cputune.portrait import NodeCores
+from cputune.portrait import topology_of
 from cputune.report.diagnosis import source_urls
 from cputune.report.summary import (
     Summary,
@@ -37,6 +35,7 @@ from cputune.report.summary import (
     tune_command,
     worth_words,
 )
+from cputune.report.topology import picture as picture_of
 from cputune.report.tuning import fastest_first, outcome
 from cputune.result import FAILED, PRUNED, Measured, Result, Throughput, Trial
 from cputune.text import figure, visible
@@ -45,12 +44,10 @@ MOST_ROWS = 30
 MOST_LETTERS = 300
 """Of a reason; the result file holds the whole."""
 MOST_FINDINGS = 100
-MOST_CORES = 1024
-"""Above that nobody counts boxes any more."""
+PHONE_COLUMNS = 40
 MOST_PARTIES = 64
 MOST_POINTS = 240
 """Of a line; a phone has as many pixels."""
-RANK_COLORS = 8
 TONES = 6
 """Of the kinds of time; the smallest share the last."""
 LINE_ROOM = 1.5
@@ -202,7 +199,7 @@ def _missing(result: Result, said: Summary, told: Mapping[str, Any]) -> Iterator
         yield "before", "no knob was varied whose worth follows from it, so nobody looked"
     elif "best" not in profiled and not said.nothing_to_change:
         yield "after", "the study ended before it, or others disturbed the machine"
-    if not told["machine"]["cores"]:
+    if not told["machine"]["drawn"]:
         yield "cores", "the result does not say which cores the machine has"
     if not told["would_pay"] and not told["left_out"]:
         yield "not_tried", "everything that this machine offers was in the search"
@@ -362,70 +359,19 @@ def _time(seconds: float) -> str:
 
 
 def _machine(result: Result) -> dict[str, Any]:
-    """Sockets, NUMA nodes and cores, and who of the best plan has which."""
-    plan, allowed = result.best.plan, allowed_cpus(result)
-    count = sum(len(place.cores) for place in result.places)
-    sockets = [
-        (socket, [_node(place, plan, allowed) for place in members])
-        for socket, members in groupby(result.places, key=lambda place: place.socket)
+    """The picture of the terminal, as wide as a phone, and who of the best plan has which CPUs."""
+    parties = [
+        (who, cpulist.render(cpus) or "none") for who, cpus in places(result.best.plan).items()
     ]
-    parties = [(who, cpulist.render(cpus) or "none") for who, cpus in places(plan).items()]
+    known = any(place.cores for place in result.places)
+    topology = topology_of(result.places, allowed_cpus(result))
+    bound = {} if result.best.plan.as_found else places(result.best.plan)
+    drawn = picture_of(topology, bound=bound, width=PHONE_COLUMNS) if known else []
     return {
-        "cores": count,
-        "drawn": sockets if 0 < count <= MOST_CORES else [],
+        "drawn": "\n".join(drawn),
         "parties": parties[:MOST_PARTIES],
         "more_parties": max(0, len(parties) - MOST_PARTIES),
-        "workers": any(plan.ccl_cpus),
-        "caches": any(place.caches for place in result.places),
     }
-
-
-def _node(place: NodeCores, plan: Plan, allowed: frozenset[int] | None) -> dict[str, Any]:
-    cells = [_core(core, plan, allowed) for core in place.cores]
-    edges = set(accumulate(place.caches))
-    counted: dict[str, int] = {}
-    for _, _, words in cells:
-        counted[words] = counted.get(words, 0) + 1
-    name = "no node is known" if place.numa_node is None else f"node {place.numa_node}"
-    count = f"{len(cells)} core" + "s" * (len(cells) != 1)
-    if place.memory in MEMORY_WORDS:
-        count += f", {(place.memory_bytes or 0) / (1 << 30):.0f} GiB {MEMORY_WORDS[place.memory]}"
-    listed = ", ".join(f"{number} × {words}" for words, number in counted.items())
-    return {
-        "head": f"{name}, {count}",
-        "label": f"Socket {place.socket}, {name}, {count}: {listed}",
-        "cells": [
-            (sign, look + " edge" * (number in edges), words, cpulist.render(core))
-            for number, (core, (sign, look, words)) in enumerate(
-                zip(place.cores, cells, strict=True)
-            )
-        ],
-    }
-
-
-def _core(
-    core: tuple[int, ...], plan: Plan, allowed: frozenset[int] | None
-) -> tuple[str, str, str]:
-    """(sign, classes, words) of a core: of several holders the first is drawn, all are named."""
-    cpus = set(core)
-    holders = [] if plan.as_found else list(_holders(cpus, plan))
-    if len(holders) > 1:
-        return "+", f"{holders[0][1]} several", " and ".join(words for *_, words in holders)
-    if holders:
-        return holders[0]
-    if allowed is not None and not cpus & allowed:
-        return "·", "closed", "not allowed"
-    return "", "idle", "allowed" if plan.as_found else "idle"
-
-
-def _holders(cpus: set[int], plan: Plan) -> Iterator[tuple[str, str, str]]:
-    for rank, own in enumerate(plan.cpus):
-        if not cpus.isdisjoint(own):
-            yield str(rank), f"rank{rank % RANK_COLORS}", f"rank {rank}"
-    for rank, own in enumerate(plan.ccl_cpus):
-        if not cpus.isdisjoint(own):
-            look = f"rank{rank % RANK_COLORS} worker"
-            yield f"w{rank}", look, f"oneCCL worker of rank {rank}"
 
 
 def side_by_side(result: Result) -> dict[Plan, Throughput]:

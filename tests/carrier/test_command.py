@@ -183,18 +183,26 @@ def test_every_argument_of_a_knob_is_carried_either_way() -> None:
             assert f"--{name}" in carried(SEEN, plan, {"transformers": "4.56"}).flags
 
 
-@pytest.mark.torch
-def test_the_first_command_of_a_dry_run_can_be_pasted(recipe: Path, tmp_path: Path) -> None:
+def first_command(recipe: Path) -> str:
     said = CliRunner().invoke(cli, ["tune", "--dry-run", "--json", "--recipe", str(recipe)])
     assert said.exit_code == 0, said.stderr
-    command = json.loads(said.stdout)["first_command"]
+    command: str = json.loads(said.stdout)["first_command"]
+    return command
+
+
+def test_the_first_command_of_a_dry_run_is_the_one_of_the_first_trial(recipe: Path) -> None:
     job = Workload.from_recipe(str(recipe))
     facts = cputune.probe()
     versions = {p.name: p.version for p in facts.packages if p.version}
     baseline = cputune.search_space(facts, job).baseline
     way = carried(job, baseline, versions)
-    assert shlex.split(command) == [sys.executable, *trial_command(job, way)]
-    run(["bash", "-c", f"{command} {shlex.join(ONE_STEP)}"], tmp_path)
+    assert shlex.split(first_command(recipe)) == [sys.executable, *trial_command(job, way)]
+
+
+@pytest.mark.torch
+@pytest.mark.matrix
+def test_it_can_be_pasted(recipe: Path, tmp_path: Path) -> None:
+    run(["bash", "-c", f"{first_command(recipe)} {shlex.join(ONE_STEP)}"], tmp_path)
     assert learning_rates(tmp_path) == [RATE]
 
 
@@ -212,6 +220,7 @@ def test_a_trial_trains_at_the_learning_rate_of_its_recipe(
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_so_does_an_emitted_launch(recipe: Path, tmp_path: Path) -> None:
     facts = cputune.probe()
     files = cputune.emit(None, "torchrun", facts=facts, workload=Workload.from_recipe(str(recipe)))

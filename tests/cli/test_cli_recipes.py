@@ -126,6 +126,7 @@ Trainer(BertForMaskedLM(config), arguments, train_dataset=data).train()
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_a_real_script_becomes_a_recipe_that_can_be_read(
     cputune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

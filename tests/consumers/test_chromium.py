@@ -23,6 +23,9 @@ pytest.importorskip("jinja2", reason="the extra `report` is not installed")
 
 DESKTOP, PHONE = 1280, 390
 
+MOST_APART = ("only_failures", "profiled", "ten_thousand")
+"""Of the studies, those whose pages have the least in common."""
+
 LOOK = (Path(__file__).parent / "look_at_page.js").read_text(encoding="utf-8")
 """Runs in the page, and tells the frame around it what it sees."""
 
@@ -77,8 +80,15 @@ def is_well(told: dict[str, Any]) -> None:
     assert told["small"] == []
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (DESKTOP, True),
+        (PHONE, False),
+        pytest.param(DESKTOP, False, marks=pytest.mark.matrix),
+        pytest.param(PHONE, True, marks=pytest.mark.matrix),
+    ],
+)
 def test_it_is_drawn_and_can_be_read(
     chromium: str, tmp_path: Path, width: int, *, dark: bool
 ) -> None:
@@ -88,7 +98,13 @@ def test_it_is_drawn_and_can_be_read(
     assert told["ground"] == ("rgb(20, 23, 28)" if dark else "rgb(255, 255, 255)")
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=() if name in MOST_APART else pytest.mark.matrix)
+        for name, case in CASES.items()
+    ],
+)
 def test_every_study_is_drawn_on_a_phone(
     chromium: str, tmp_path: Path, case: Callable[[], Result]
 ) -> None:

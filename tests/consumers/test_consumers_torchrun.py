@@ -62,7 +62,8 @@ def test_an_interpreter_that_is_gone_does_not_pass(write, tiny, monkeypatch):
     assert verdict.state == "not checked", verdict
 
 
-@pytest.mark.parametrize("format", ["pytorchjob", pytest.param("trainjob", marks=THOROUGH)])
+@THOROUGH
+@pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
 def test_two_pods_of_one_rank_train_as_planned(format, write, tiny):
     plan = two_ranks()
     single = Plan(processes_per_node=1, threads_per_process=1, precision="bf16", cpus=plan.cpus[:1])

@@ -24,17 +24,8 @@ def is_fine(outcome: Outcome) -> bool:
     return outcome.survived
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(
-            number,
-            id=number.name,
-            marks=() if number.name == "SIGKILL" else pytest.mark.matrix,
-        )
-        for number in SIGNALS
-    ],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_parent_ended_at_any_moment_is_gone_on_with(
     number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -53,9 +44,8 @@ def test_a_rank_that_goes_wrong_fails_its_trial_alone(fault: str, tmp_path: Path
     assert is_fine(strike(fault, tmp_path / "study"))
 
 
-@pytest.mark.parametrize(
-    "storage", [pytest.param(full_for_the_result, marks=pytest.mark.matrix), damaged]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("storage", [full_for_the_result, damaged])
 def test_storage_that_fails_loses_nothing(storage: object, tmp_path: Path) -> None:
     assert callable(storage)
     assert is_fine(storage(tmp_path / "study", Random(1)))

@@ -155,6 +155,7 @@ def test_real_ranks_step_as_the_plan_says(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_the_loop_of_an_accelerate_script_is_fused_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

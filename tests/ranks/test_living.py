@@ -136,7 +136,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.matrix),
+        pytest.param(signal.SIGINT, marks=pytest.mark.matrix),
+    ],
+)
 def test_nothing_stays_stopped_where_the_tuner_is_ended(number: int, tmp_path: Path) -> None:
     script = tmp_path / "tuner.py"
     script.write_text(TUNER)

@@ -32,7 +32,7 @@ def test_no_process_thread_descriptor_or_file_stays_of_a_trial(tmp_path: Path, f
     before = of_this_process(tmp_path)
     with ProcessRunner(job, cputune.probe(), fresh=fresh, work_dir=tmp_path) as runner:
         seen = []
-        for number in range(25):
+        for number in range(12):
             steps = runner.steps((ONE, TWO)[number % 2])
             assert len(list(islice(steps, 3))) == 3
             steps.close()  # type: ignore[attr-defined]

@@ -253,6 +253,7 @@ def test_a_trainer_script_is_measured_unmodified(script: Open, tmp_path: Path) -
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_an_accelerate_script_is_measured_unmodified(script: Open, tmp_path: Path) -> None:
     arguments = ("--output_dir", "out", "--batch_size", "8", "--accumulation", "2", "--cpu")
     runner = script("accelerate_script.py", *arguments, fresh=False)

@@ -53,8 +53,17 @@ def result_for(workload: Workload, best: Plan, baseline: Plan) -> Result:
     )
 
 
+@pytest.mark.parametrize(
+    ("best", "format"),
+    [(TWO, "torchrun"), pytest.param(ONE, "accelerate", marks=pytest.mark.matrix)],
+)
 def test_it_is_measured_launched_and_verified(
-    case: Case, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case,
+    best: Plan,
+    format: str,
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -74,31 +83,30 @@ def test_it_is_measured_launched_and_verified(
     assert losses[TWO] == pytest.approx(losses[AS_FOUND], rel=0.15)
     assert seen_workload.takes_flags is case.flags
 
-    for best, format in ((TWO, "torchrun"), (ONE, "accelerate")):
-        # Whatever the script has today, the other precision.
-        best = Plan.from_json({**best.to_json(), "precision": other(seen.precision)})
-        launch = tmp_path / format
-        launch.mkdir()
-        files = cputune.emit(result_for(seen_workload, best, seen), format, python=sys.executable)
-        for file in files:
-            (launch / file.name).write_text(file.text, encoding="utf-8")
-        # Where flags suffice, it only lets several ranks end together.
-        assert (launch / "carry.py").exists() is (best.world_size > 1 or not case.flags)
+    # Whatever the script has today, the other precision.
+    best = Plan.from_json({**best.to_json(), "precision": other(seen.precision)})
+    launch = tmp_path / format
+    launch.mkdir()
+    files = cputune.emit(result_for(seen_workload, best, seen), format, python=sys.executable)
+    for file in files:
+        (launch / file.name).write_text(file.text, encoding="utf-8")
+    # Where flags suffice, it only lets several ranks end together.
+    assert (launch / "carry.py").exists() is (best.world_size > 1 or not case.flags)
 
-        checks = cputune.verify([launch / files[0].name], steps=3)[0].checks
-        failed = [(c.summary, *(e.seen for e in c.evidence)) for c in checks if c.state == "failed"]
-        assert failed == []
-        done = subprocess.run(
-            ["bash", str(launch / files[0].name)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        told = done.stderr.count("carry.py: set for the plan")  # maybe behind a progress bar
-        changed = not case.flags and (format, case.name) != ("accelerate", "no_trainer.py")
-        assert told == changed, done.stderr[-3000:]  # accelerate launch gives that one its bf16
+    checks = cputune.verify([launch / files[0].name], steps=3)[0].checks
+    failed = [(c.summary, *(e.seen for e in c.evidence)) for c in checks if c.state == "failed"]
+    assert failed == []
+    done = subprocess.run(
+        ["bash", str(launch / files[0].name)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = done.stderr.count("carry.py: set for the plan")  # maybe behind a progress bar
+    changed = not case.flags and (format, case.name) != ("accelerate", "no_trainer.py")
+    assert told == changed, done.stderr[-3000:]  # accelerate launch gives that one its bf16
 
 
 def other(precision: str) -> str:

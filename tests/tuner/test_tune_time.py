@@ -219,7 +219,9 @@ def test_a_study_that_is_resumed_has_all_of_its_new_time(tmp_path: Path) -> None
     assert len(again.trials) > len(first.trials)
 
 
-@pytest.mark.parametrize(("seconds", "step"), [(3.0, 1.0), (4.0, 0.4)])
+@pytest.mark.parametrize(
+    ("seconds", "step"), [(3.0, 1.0), pytest.param(4.0, 0.4, marks=pytest.mark.matrix)]
+)
 def test_of_real_processes_too(
     seconds: float, step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
