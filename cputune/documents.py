@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -34,6 +34,9 @@ Amount = Annotated[float, Meta(ge=0, le=1e30)]
 """A quantity that is measured: neither infinite nor NaN, and never below 0."""
 
 Record = TypeVar("Record")
+
+JSON: TypeAlias = "str | int | float | list[JSON] | dict[str, JSON] | None"
+"""What a document is made of."""
 
 _WORDS = {
     "object": "a mapping",

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
 
 from cputune import cpulist
 from cputune.facts import (
     HostFacts,
     Launcher,
-    Link,
     LinuxDistribution,
-    Network,
     NumaNode,
-    Package,
-    Settings,
     Topology,
 )
 from cputune.probing.installed import MPI_PROGRAMS
 
-_Item = TypeVar("_Item", str, int)
+if TYPE_CHECKING:
+    from cputune.documents import JSON
 
 _PACKAGES = (
     "torch",
@@ -214,99 +212,61 @@ def gib(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
+_NOT_SHOWN = frozenset(("requires", "host_name", "recorded"))
+"""Hundreds of lines for some packages; the machine's name stays with us."""
+
+_CPU_LISTS = frozenset(("cpus", "cpuset"))
+
+_WHERE_TOLD = frozenset(
+    (
+        *("up", "mbits_per_second", "installer", "build", "others", "driver", "energy_preference"),
+        *("distances", "tier", "read_mb_per_second", "read_latency_ns", "nearest"),
+    )
+)
+"""Facts that only some kernels, firmwares and installers tell: left out where they do not."""
+
+
 def host_document(facts: HostFacts) -> dict[str, Any]:
     """Plain JSON values. What is null is not known, and ``unknown`` says why, or is a limit
     that does not exist, and stands in ``limits.unlimited``.
     """
-    limits = asdict(facts.limits)
-    limits["cpuset"] = _list(facts.limits.cpuset)
-    limits["unlimited"] = list(facts.limits.unlimited)
+    document = _record(facts)
+    unknown = document.pop("unknown")
+    topology = _topology(facts.topology)
+    launchers: list[JSON] = [_launcher(launcher) for launcher in facts.launchers]
+    return {**document, "topology": topology, "launchers": launchers, "unknown": unknown}
+
+
+def _record(record: object) -> dict[str, JSON]:
+    """A record's fields, its tuples of CPUs as the kernel writes them (``0-3,8``)."""
+    assert is_dataclass(record)
+    values = {one.name: getattr(record, one.name) for one in fields(record)}
     return {
-        "cpu": {**asdict(facts.cpu), "isa": list(facts.cpu.isa)},
-        "topology": _topology(facts.topology),
-        "limits": limits,
-        "memory": asdict(facts.memory),
-        "settings": _settings_document(facts.settings),
-        "load": {**asdict(facts.load), "busy": [asdict(process) for process in facts.load.busy]},
-        "python": facts.python,
-        "packages": [_package(package) for package in facts.packages],
-        "libraries": [asdict(library) for library in facts.libraries],
-        "launchers": [_launcher(launcher) for launcher in facts.launchers],
-        "cxx": facts.cxx,
-        "environment": dict(facts.environment),
-        "preload_missing": list(facts.preload_missing),
-        "accelerators": _items(facts.accelerators),
-        "sys_nice": facts.sys_nice,
-        "sys_resource": facts.sys_resource,
-        "network": _network(facts.network),
-        "bound_processes": [
-            {"pid": process.pid, "name": process.name, "cpus": cpulist.render(process.cpus)}
-            for process in facts.bound_processes
-        ],
-        "surroundings": {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(facts.surroundings).items()
-        },
-        "unknown": [asdict(unknown) for unknown in facts.unknown],
+        name: cpulist.render(value) if name in _CPU_LISTS and value is not None else _json(value)
+        for name, value in values.items()
+        if name not in _NOT_SHOWN and not (name in _WHERE_TOLD and value in (None, ()))
     }
 
 
-def _network(network: Network) -> dict[str, Any]:
-    """Of a link nothing that is not known; the machine's name stays with us."""
-    links = network.links
-    return {
-        "interfaces": _items(network.interfaces),
-        "hostname_addresses": _items(network.hostname_addresses),
-        "links": None if links is None else [_link(link) for link in links],
-        "default_link": network.default_link,
-    }
+def _json(value: object) -> JSON:
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _json(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list, frozenset)):
+        return [_json(part) for part in value]
+    return _record(value)
 
 
-def _link(link: Link) -> dict[str, Any]:
-    shown: dict[str, Any] = {"name": link.name, "addresses": list(link.addresses)}
-    if link.up is not None:
-        shown["up"] = link.up
-    if link.mbits_per_second is not None:
-        shown["mbits_per_second"] = link.mbits_per_second
-    return shown
-
-
-def _package(package: Package) -> dict[str, Any]:
-    """What there is, without what it requires (hundreds of lines for some)."""
-    shown: dict[str, Any] = {
-        "name": package.name,
-        "version": package.version,
-        "location": package.location,
-    }
-    if package.installer:
-        shown["installer"] = package.installer
-    if package.build:
-        shown["build"] = package.build
-    return {**shown, "others": list(package.others)} if package.others else shown
-
-
-def _settings_document(settings: Settings) -> dict[str, Any]:
-    groups = [
-        {
-            "cpus": cpulist.render(group.cpus),
-            "governor": group.governor,
-            **({"driver": group.driver} if group.driver else {}),
-            **({"energy_preference": group.energy_preference} if group.energy_preference else {}),
-        }
-        for group in settings.frequencies
-    ]
-    return {**asdict(settings), "frequencies": groups}
-
-
-def _launcher(launcher: Launcher) -> dict[str, Any]:
+def _launcher(launcher: Launcher) -> dict[str, JSON]:
     """The dialect and version of MPI launchers; of others nobody asks for them."""
-    shown: dict[str, Any] = {"name": launcher.name, "path": launcher.path}
-    if launcher.name in MPI_PROGRAMS:
-        shown |= {"dialect": launcher.dialect, "version": launcher.version}
+    shown = _record(launcher)
+    if launcher.name not in MPI_PROGRAMS:
+        del shown["dialect"], shown["version"]
     return shown
 
 
-def _topology(topology: Topology) -> dict[str, Any]:
+def _topology(topology: Topology) -> dict[str, JSON]:
     cores, sockets = topology.cores_known, topology.sockets_known
     online = set(topology.online)
     present = topology.present
@@ -320,41 +280,23 @@ def _topology(topology: Topology) -> dict[str, Any]:
         "allowed": _list(topology.allowed or None),
         "cores_per_socket": list(topology.cores_per_socket) if cores and sockets else None,
         "numa_nodes": [_numa_node(node) for node in topology.numa_nodes],
-        "l3": None
-        if topology.l3 is None
-        else [{"cpus": _list(c.cpus), "size_bytes": c.size_bytes} for c in topology.l3],
+        "l3": _json(topology.l3),
         "dies": _lists(topology.dies),
         "clusters": _lists(topology.clusters),
         "hybrid": topology.hybrid,
     }
 
 
-def _numa_node(node: NumaNode) -> dict[str, Any]:
-    """Of what only some kernels and firmwares tell nothing that is not known."""
-    more = {
-        "distances": _items(node.distances),
-        "tier": node.tier,
-        "read_mb_per_second": node.read_mb_per_second,
-        "read_latency_ns": node.read_latency_ns,
-        "nearest": list(node.nearest) or None,
-    }
-    return {
-        "id": node.id,
-        "cpus": _list(node.cpus),
-        "memory_bytes": node.memory_bytes,
-        "free_bytes": node.free_bytes,
-        **({"kind": node.kind} if node.memory_bytes else {}),
-        **{name: told for name, told in more.items() if told is not None},
-    }
+def _numa_node(node: NumaNode) -> dict[str, JSON]:
+    shown = _record(node)
+    if not node.memory_bytes:  # of what kind is the memory that it has not?
+        del shown["kind"]
+    return shown
 
 
-def _lists(sets: tuple[tuple[int, ...], ...] | None) -> list[str | None] | None:
+def _lists(sets: tuple[tuple[int, ...], ...] | None) -> list[JSON] | None:
     return None if sets is None else [_list(cpus) for cpus in sets]
 
 
 def _list(cpus: tuple[int, ...] | None) -> str | None:
     return None if cpus is None else cpulist.render(cpus)
-
-
-def _items(told: tuple[_Item, ...] | None) -> list[_Item] | None:
-    return None if told is None else list(told)
