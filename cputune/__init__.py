@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from cputune.report.compare import Compared as Compared
     from cputune.report.compare import compare as compare
     from cputune.report.page import Picture as Picture
-    from cputune.report.progress import ProgressBar as ProgressBar
     from cputune.report.show import show as show
+    from cputune.report.tuning import ProgressBar as ProgressBar
     from cputune.result import ConfirmRun as ConfirmRun
     from cputune.result import Result as Result
     from cputune.result import Trial as Trial
@@ -101,7 +101,7 @@ _PUBLIC = {
     "cputune.probing": ("probe",),
     "cputune.report.compare": ("Compared", "compare"),
     "cputune.report.page": ("Picture",),
-    "cputune.report.progress": ("ProgressBar",),
+    "cputune.report.tuning": ("ProgressBar",),
     "cputune.report.show": ("show",),
     "cputune.result": ("ConfirmRun", "Result", "Trial"),
     "cputune.steps": ("Runner", "Step", "TrialError"),

@@ -26,34 +26,10 @@ def main() -> None:
     ours = [number for number in numbers if signal.getsignal(number) in usual]
     for number in ours:
         signal.signal(number, lambda number, frame: os._exit(INTERRUPTED))
-    if sys.argv[1:] in (["--help"], ["-h"]) and _help():
-        return
     _put_python_first()
     from cputune.cli import main as run
 
     run(ours)
-
-
-def _help() -> bool:
-    """Print what click would, from ``cli/help.txt`` (`make doc`): importing click takes longer.
-
-    Not where the terminal is narrower than click's 80 columns, or anything else is unusual.
-    """
-    try:
-        columns = os.environ.get("COLUMNS") or (
-            os.get_terminal_size().columns if sys.stdout.isatty() else 80
-        )
-        if int(columns) < 80 or os.path.basename(sys.argv[0]) != "cputune":
-            return False
-        place = os.path.join(os.path.dirname(__file__), "cli", "help.txt")
-        with open(place, encoding="utf-8") as file:
-            text = file.read()
-        text.encode(sys.stdout.encoding)
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except (OSError, ValueError, AttributeError):
-        return False
-    return True
 
 
 def _put_python_first() -> None:

@@ -62,21 +62,12 @@ FOLDER_NOTES = {("tune", "recipe"): " (the name of a shipped one)"}
 """What such a file may set it to, where that is not all."""
 
 
-def help_text() -> str:
-    """What ``cputune --help`` prints, in the 80 columns that click never exceeds."""
-    import click
-
-    root = click.Context(cli, info_name="cputune", terminal_width=78, **cli.context_settings)
-    return cli.get_help(root) + "\n"
-
-
 PAGES: dict[str, Callable[[], str]] = {
     "checks.md": checks_page,
     "configuration.md": configuration_page,
     "cli.md": cli_page,
     "cputune.1": man_page,
     "knobs.md": knobs_page,
-    "../cputune/cli/help.txt": help_text,
     "threads.md": threads_page,
     "recipe.schema.json": lambda: json.dumps(recipe_schema(), indent=2) + "\n",
     **DRAWINGS,

@@ -62,11 +62,11 @@ _SUBCOMMANDS = {
     ),
     "report": ("results.report", "Write a result as one page for a browser, with pictures."),
     "config": (
-        "config.command",
+        "settings.config",
         "Show every option's default, and where it is set.",
     ),
     "recipes": ("recipes.command", "List the workloads that can be tuned on."),
-    "completion": ("config.completion", "Print the completion script for bash, zsh or fish."),
+    "completion": ("settings.completion", "Print the completion script for bash, zsh or fish."),
 }
 _LINUX_ALONE = ("tune", "run", "verify")
 _HELP = ("help", "--help", "-h")
@@ -196,7 +196,7 @@ def cli(ctx: click.Context, color: str) -> None:
     """
     set_color(color)
     if ctx.invoked_subcommand is None:
-        from cputune.cli.look import look
+        from cputune.cli.doctor import look
 
         look()
 

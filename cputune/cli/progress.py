@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from cputune.cli.output import console, print_json_line, tell, verbosity
 from cputune.cli.signals import stop_if_interrupted
-from cputune.report.progress import Standing, block
-from cputune.report.tuning import line_of, style_of
+from cputune.report.tuning import Standing, block, line_of, style_of
 from cputune.text import visible
 from cputune.tuner.events import StudyEnded, TrialEnded, document
 

@@ -81,26 +81,26 @@ def command(
 
 
 def _print_list(as_json: bool) -> None:
-    from rich.table import Table
+    from cputune.report.writing import Rows, rich_table
 
     recipes = [load_recipe(name) for name in recipe_names()]
     if as_json:
         listed = [recipe.to_json() for recipe in recipes]
         sys.stdout.write(json_text({"schema": "cputune.recipes/1", "recipes": listed}))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("recipe", "task", "batch", "sequence", ""):
-        table.add_column(heading, justify="right" if heading in ("batch", "sequence") else "left")
-    for recipe in recipes:
-        default = " (default)" if recipe.name == DEFAULT_RECIPE else ""
-        table.add_row(
+    rows = tuple(
+        (
             recipe.name,
             recipe.task,
             str(recipe.global_batch_size),
             str(recipe.sequence_length),
-            recipe.description + default,
+            recipe.description + " (default)" * (recipe.name == DEFAULT_RECIPE),
         )
-    console().print(table)
+        for recipe in recipes
+    )
+    headings = ("recipe", "task", "batch", "sequence", "")
+    right = frozenset(("batch", "sequence"))
+    console().print(rich_table(Rows(headings=headings, rows=rows, right=right)))
 
 
 def _shown(name: str, as_json: bool) -> str:

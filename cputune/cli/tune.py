@@ -332,7 +332,7 @@ def _say_beforehand(facts: HostFacts) -> None:
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:
     from cputune.emitters.job import usual_format
-    from cputune.report.summary import launch_commands, profile_lines
+    from cputune.report.show import launch_commands, profile_lines
     from cputune.report.tuning import measured_lines, result_table
     from cputune.report.writing import print_verdict
     from cputune.words import verdict_of
@@ -363,8 +363,7 @@ def _print_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> 
     """The plans that would be tried, what was left out and why, the first command, the time."""
     from rich.text import Text
 
-    from cputune.report.progress import time_lines
-    from cputune.report.tuning import space_lines
+    from cputune.report.tuning import space_lines, time_lines
     from cputune.report.writing import print_hanging
 
     words = _first_command(space)
@@ -391,7 +390,7 @@ def _print_space(space: SearchSpace, options: TuneOptions, *, as_json: bool) -> 
 def _first_command(space: SearchSpace) -> str:
     """The baseline's command as the first trial runs it, ready to be pasted into a shell."""
     from cputune.carrier.command import carried, trial_command
-    from cputune.report.summary import for_shell
+    from cputune.report.show import for_shell
 
     if space.workload.launch:
         return for_shell(space.workload, space.workload.launch)
@@ -407,7 +406,7 @@ def _again(ctx: click.Context, job: Workload, script: Sequence[str]) -> str:
 
     What a file or a variable has set is set again without a word.
     """
-    from cputune.report.summary import for_shell
+    from cputune.report.show import for_shell
 
     above = [] if ctx.parent is None else _typed(ctx.parent)
     words = ["cputune", *above, "tune", "--resume", *_typed(ctx)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cputune.documents import plain
 from cputune.emitters.header import host_difference, section, untold
-from cputune.report.summary import launch_commands, tune_command
+from cputune.report.show import launch_commands, tune_command
 from cputune.report.writing import (
     Rows,
     csv_text,

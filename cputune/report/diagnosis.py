@@ -15,8 +15,7 @@ from cputune.doctor.finding import Check, FoundOn, Looked
 from cputune.doctor.variables import bound_parties
 from cputune.facts import HostFacts
 from cputune.probing.installed import MPI_PROGRAMS
-from cputune.report.machine import gib, host_document, machine_lines
-from cputune.report.topology import picture
+from cputune.report.machine import gib, host_document, machine_lines, picture
 from cputune.report.writing import (
     Rows,
     fenced,

@@ -24,7 +24,8 @@ from cputune.host.interpreter import install_tuning
 from cputune.plan import Plan
 from cputune.portrait import topology_of
 from cputune.report.diagnosis import source_urls
-from cputune.report.summary import (
+from cputune.report.machine import picture as picture_of
+from cputune.report.show import (
     Summary,
     allowed_cpus,
     install_command,
@@ -35,7 +36,6 @@ from cputune.report.summary import (
     tune_command,
     worth_words,
 )
-from cputune.report.topology import picture as picture_of
 from cputune.report.tuning import fastest_first, outcome
 from cputune.result import FAILED, PRUNED, Measured, Result, Throughput, Trial
 from cputune.text import figure, visible

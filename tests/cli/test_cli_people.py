@@ -15,7 +15,7 @@ from report.result_cases import tuned
 
 import cputune as library
 from cputune.cli import main
-from cputune.cli.look import next_step
+from cputune.cli.doctor import next_step
 from cputune.cli.settings import completions as values
 from cputune.emitters.header import changed_since
 from cputune.result import Measured, Result, Throughput, host_fingerprint
@@ -70,8 +70,8 @@ def test_the_next_step_is_that_of_this_folder(tmp_path: Path) -> None:
 def test_without_torch_the_next_step_is_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cputune.cli.look.find_spec", lambda name: None)
-    monkeypatch.setattr("cputune.cli.look.has_module", lambda name: False)
+    monkeypatch.setattr("cputune.cli.doctor.find_spec", lambda name: None)
+    monkeypatch.setattr("cputune.cli.doctor.has_module", lambda name: False)
     assert next_step(tmp_path) == ("tuning needs torch and optuna", "pip install 'cputune[tune]'")
 
 

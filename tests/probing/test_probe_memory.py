@@ -22,8 +22,7 @@ from cputune.placing import rank_slices
 from cputune.portrait import places_of, topology_of
 from cputune.probing import probe
 from cputune.probing.recording import record
-from cputune.report.machine import host_document
-from cputune.report.topology import picture
+from cputune.report.machine import host_document, picture
 
 
 @cache

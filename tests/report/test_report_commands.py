@@ -10,7 +10,7 @@ import pytest
 from report.result_cases import tuned
 
 from cputune.options import TuneOptions
-from cputune.report.summary import install_command, launch_commands, tune_command
+from cputune.report.show import install_command, launch_commands, tune_command
 from cputune.workload import Workload
 
 

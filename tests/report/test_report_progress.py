@@ -8,7 +8,7 @@ import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.report.progress import Standing, block, duration, figure, race
+from cputune.report.tuning import Standing, block, duration, figure, race
 from cputune.tuner.confirmation import MOST_SECONDS
 from cputune.tuner.events import (
     Disturbed,

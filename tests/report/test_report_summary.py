@@ -8,7 +8,7 @@ import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.report.summary import changes_of, duration, places, summary_of
+from cputune.report.show import changes_of, duration, places, summary_of
 from cputune.result import Measured, Result, Speedup, Throughput, Worth
 
 

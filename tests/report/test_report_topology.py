@@ -9,7 +9,7 @@ from hosts.builder import machine
 
 from cputune.facts import Topology
 from cputune.probing import probe
-from cputune.report.topology import picture
+from cputune.report.machine import picture
 
 
 def topology_of(root: Path, **shape: object) -> Topology:

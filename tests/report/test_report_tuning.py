@@ -12,7 +12,6 @@ from rich.console import Console
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.report.progress import time_lines
 from cputune.report.tuning import (
     LEGEND,
     line_of,
@@ -21,6 +20,7 @@ from cputune.report.tuning import (
     result_table,
     space_lines,
     style_of,
+    time_lines,
     trial_line,
 )
 from cputune.result import ConfirmRun, Result, Speedup

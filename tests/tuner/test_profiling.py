@@ -16,7 +16,7 @@ from cputune.inside import where_time_goes
 from cputune.knobs import KNOBS, LeftOut
 from cputune.layout import guide_plan
 from cputune.plan import Plan
-from cputune.report.summary import profile_lines
+from cputune.report.show import profile_lines
 from cputune.result import Measured, Profile, Result, Speedup, Throughput, host_fingerprint
 from cputune.steps import Crashed, Step
 from cputune.tuner.events import Said
