@@ -8,7 +8,7 @@ import pytest
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
-from cputune.report.tuning import Standing, block, duration, figure, race
+from cputune.report.tuning import Standing, block, elapsed, figure, race
 from cputune.tuner.confirmation import MOST_SECONDS
 from cputune.tuner.events import (
     Disturbed,
@@ -176,7 +176,7 @@ def test_a_log_has_the_same_at_the_end_of_a_trials_line(events: list[Event]) -> 
     [(-1, "0s"), (59.4, "59s"), (59.6, "1m 00s"), (3599, "59m 59s"), (7500, "2h 05m")],
 )
 def test_a_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert elapsed(seconds) == text
 
 
 @pytest.mark.parametrize(
