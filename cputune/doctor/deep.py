@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from cputune import cpulist
-from cputune.doctor.finding import Check, Finding, Severity, by_severity, fault
+from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.variables import value
 from cputune.facts import HostFacts
 from cputune.host import Command, Completed, Host
@@ -243,17 +243,18 @@ def how_it_ended(done: Completed) -> str:
     return f"ended with {done.returncode}{said}"
 
 
-@fault("deep-skipped", Severity.ADVICE)
-def skipped() -> None:
-    """A part of --deep could not be run
+@fault("deep-illegal-instruction", Severity.ERROR)
+def illegal_instruction() -> None:
+    """The CPU shows instructions that it does not execute
 
-    --deep starts children that import torch. Where torch is not installed, or the
-    machine is a recording, there is nothing to start; a child that does not end in time, or
-    says nothing, proves nothing.
+    Symptom: "Illegal instruction" at the first bf16 product.
 
-    Remedy: Nothing to mend: this part of --deep has no result here.
+    Cause: the hypervisor or the kernel shows AMX or AVX-512 flags and does not let the
+    process use them. oneDNN can be told to stay below: ONEDNN_MAX_CPU_ISA.
 
-    Source: https://pytorch.org/get-started/locally/
+    Remedy: Keep oneDNN from using them (ONEDNN_MAX_CPU_ISA).
+
+    Source: uxlfoundation/oneDNN#5689
     """
 
 
@@ -347,28 +348,18 @@ def reached_at_most() -> None:
     """
 
 
-@fault("deep-illegal-instruction", Severity.ERROR)
-def illegal_instruction() -> None:
-    """The CPU shows instructions that it does not execute
+@fault("deep-skipped", Severity.ADVICE)
+def skipped() -> None:
+    """A part of --deep could not be run
 
-    Symptom: "Illegal instruction" at the first bf16 product.
+    --deep starts children that import torch. Where torch is not installed, or the
+    machine is a recording, there is nothing to start; a child that does not end in time, or
+    says nothing, proves nothing.
 
-    Cause: the hypervisor or the kernel shows AMX or AVX-512 flags and does not let the
-    process use them. oneDNN can be told to stay below: ONEDNN_MAX_CPU_ISA.
+    Remedy: Nothing to mend: this part of --deep has no result here.
 
-    Remedy: Keep oneDNN from using them (ONEDNN_MAX_CPU_ISA).
-
-    Source: uxlfoundation/oneDNN#5689
+    Source: https://pytorch.org/get-started/locally/
     """
 
 
-CHECKS: tuple[Check, ...] = (
-    illegal_instruction,
-    import_fails,
-    affinity_lost,
-    several_openmp,
-    isa_below,
-    bf16_ratio,
-    reached_at_most,
-    skipped,
-)
+CHECKS = checks_of(__name__)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -107,7 +108,7 @@ class Finding:
         }
 
 
-def _nothing(facts: HostFacts) -> tuple[Finding, ...]:
+def _nothing(seen: object) -> tuple[Finding, ...]:
     return ()
 
 
@@ -115,7 +116,9 @@ def _nothing(facts: HostFacts) -> tuple[Finding, ...]:
 class Check:
     """A fault that can be found, and how. ``story`` tells symptom and cause.
 
-    Without ``find`` it is no fault of a machine: the judges of files and of children find it.
+    ``find`` is given the facts of a machine; where hosts are compared, what was seen of each.
+    Without it nothing of these tells: the judges of files and of children find it. ``module`` is
+    the one that describes it.
     """
 
     code: str
@@ -124,11 +127,12 @@ class Check:
     remedy: str
     source: str
     story: str
-    find: Callable[[HostFacts], Iterable[Finding]] = _nothing
+    module: str
+    find: Callable[..., Iterable[Finding]] = _nothing
 
-    def __call__(self, facts: HostFacts) -> tuple[Finding, ...]:
-        """Look for the fault in these facts."""
-        return tuple(self.find(facts))
+    def __call__(self, seen: object) -> tuple[Finding, ...]:
+        """Look for the fault in these facts, or hosts."""
+        return tuple(self.find(seen))
 
     def finding(
         self,
@@ -152,21 +156,19 @@ class Check:
         )
 
 
-def check(
-    code: str, severity: Severity
-) -> Callable[[Callable[[HostFacts], Iterable[Finding]]], Check]:
+def check(code: str, severity: Severity) -> Callable[[Callable[..., Iterable[Finding]]], Check]:
     """Make a Check of a function and of its docstring: title, story, remedy and source."""
-    return lambda find: replace(_described(code, severity, find.__doc__), find=find)
+    return lambda find: replace(_described(code, severity, find), find=find)
 
 
 def fault(code: str, severity: Severity) -> Callable[[Callable[[], None]], Check]:
     """Make a Check of a docstring alone, for what is found elsewhere than in the facts."""
-    return lambda named: _described(code, severity, named.__doc__)
+    return lambda named: _described(code, severity, named)
 
 
-def _described(code: str, severity: Severity, text: str | None) -> Check:
+def _described(code: str, severity: Severity, named: Callable[..., object]) -> Check:
     # python -OO has no docstrings: the code stands for the title there.
-    title, _, rest = inspect.cleandoc(text or code).partition("\n\n")
+    title, _, rest = inspect.cleandoc(named.__doc__ or code).partition("\n\n")
     story, _, end = rest.partition("\n\nRemedy:")
     remedy, _, source = end.partition("\n\nSource:")
     return Check(
@@ -176,7 +178,17 @@ def _described(code: str, severity: Severity, text: str | None) -> Check:
         remedy=" ".join(remedy.split()),
         source=" ".join(source.split()),
         story=story,
+        module=named.__module__,
     )
+
+
+def checks_of(module: str) -> tuple[Check, ...]:
+    """The checks that a module describes, in the order in which they stand there.
+
+    In this order findings of equal severity are shown.
+    """
+    there = vars(sys.modules[module]).values()
+    return tuple(one for one in there if isinstance(one, Check) and one.module == module)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from packaging.version import Version
 
 from cputune.doctor.checks import versions
-from cputune.doctor.finding import Check, Finding, Severity, by_severity, check
+from cputune.doctor.finding import Check, Finding, Severity, by_severity, check, checks_of
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
 from cputune.stack.fit import PYTHONS, misfits
@@ -197,9 +197,4 @@ def _ends(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
-CHECKS: tuple[Check, ...] = (
-    stack_fits,
-    stack_words,
-    stack_ipex_era,
-    stack_today,
-)
+CHECKS = checks_of(__name__)

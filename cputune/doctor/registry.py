@@ -1,7 +1,7 @@
 """Every check there is, in the order in which findings of equal severity are shown.
 
 What makes training fail or lie comes first, then the launch and the limits, then the
-machine: a person mends from the top.
+machine: a person mends from the top. Within a theme they stand in the order of its file.
 
 ``looked_at`` says what came of each: found, fine, or not to be told because a fact is not
 known. A check is silent on what is not known, so silence alone is no clean bill. Each check is

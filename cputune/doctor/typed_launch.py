@@ -22,7 +22,7 @@ from cputune.doctor.checkfile import check_file, judge_lines
 from cputune.doctor.deep import how_it_ended
 from cputune.doctor.files.command import flag_refused
 from cputune.doctor.files.shell import TrainingCommand, read_launches
-from cputune.doctor.finding import Check, Finding, Severity, by_severity, fault
+from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Command, Host
@@ -273,19 +273,6 @@ def import_fails() -> None:
     """
 
 
-@fault("launch-libraries", Severity.ADVICE)
-def libraries_from() -> None:
-    """Where this launch takes its libraries from
-
-    The Python that would run the script imported torch, transformers and accelerate, in the folder
-    and with the variables of this shell.
-
-    Remedy: Nothing to mend, where these are the ones that you mean.
-
-    Source: https://docs.python.org/3/library/sys_path_init.html
-    """
-
-
 @fault("launch-batch", Severity.ADVICE)
 def typed_batch() -> None:
     """The batch that was typed is that of one rank
@@ -301,4 +288,17 @@ def typed_batch() -> None:
     """
 
 
-CHECKS: tuple[Check, ...] = (script_unfit, import_fails, typed_batch, libraries_from)
+@fault("launch-libraries", Severity.ADVICE)
+def libraries_from() -> None:
+    """Where this launch takes its libraries from
+
+    The Python that would run the script imported torch, transformers and accelerate, in the folder
+    and with the variables of this shell.
+
+    Remedy: Nothing to mend, where these are the ones that you mean.
+
+    Source: https://docs.python.org/3/library/sys_path_init.html
+    """
+
+
+CHECKS = checks_of(__name__)

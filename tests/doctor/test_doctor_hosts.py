@@ -28,7 +28,7 @@ def host(name: str, **told: Any) -> SeenHost:
 
 
 def found(*hosts: SeenHost) -> list[Finding]:
-    return [finding for check in CHECKS for finding in check.compare(hosts)]
+    return [finding for check in CHECKS for finding in check(hosts)]
 
 
 def with_facts(**changes: Any) -> dict[str, Any]:

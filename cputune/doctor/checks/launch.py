@@ -10,7 +10,7 @@ from cputune.carrier.interface import choose_interface, loopback_name
 from cputune.cores import usable_cores
 from cputune.doctor.advised import advised, advised_launch, has_mpirun, mpi_launchers, oneccl_absent
 from cputune.doctor.checks.surroundings import left_over
-from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.doctor.variables import (
     ccl_worker_cpus,
     is_true,
@@ -245,6 +245,26 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+@check("mpi-outside", Severity.WARNING)
+def mpi_outside(facts: HostFacts) -> Iterator[Finding]:
+    """mpirun cannot start: its own directory is not on PATH
+
+    Symptom: "mpirun: line 103: mpiexec.hydra: command not found".
+
+    Cause: Intel MPI's mpirun is a script that calls mpiexec.hydra from PATH. It was found by
+    its path, beside a Python whose environment is not activated.
+
+    Remedy: Put the directory on PATH, or activate the environment that it belongs to.
+
+    Source: https://pypi.org/project/impi-rt/
+    """
+    for item in facts.launchers:
+        reason = facts.why_unknown(f"launchers.{item.name}.dialect") or ""
+        if item.name == "mpirun" and reason.endswith("ended with 127"):
+            directory = shlex.quote(item.path.rpartition("/")[0])
+            yield mpi_outside.finding(reason, command=f'export PATH={directory}:"$PATH"')
+
+
 @check("mpi-mixed", Severity.WARNING)
 def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
     """Several MPIs are mixed
@@ -269,26 +289,6 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
     other = next((item for item in mpiexecs if item.dialect != first.dialect), None)
     if other is not None:
         yield mpi_mixed.finding(f"{first.path} is {first.dialect}, {other.path} is {other.dialect}")
-
-
-@check("mpi-outside", Severity.WARNING)
-def mpi_outside(facts: HostFacts) -> Iterator[Finding]:
-    """mpirun cannot start: its own directory is not on PATH
-
-    Symptom: "mpirun: line 103: mpiexec.hydra: command not found".
-
-    Cause: Intel MPI's mpirun is a script that calls mpiexec.hydra from PATH. It was found by
-    its path, beside a Python whose environment is not activated.
-
-    Remedy: Put the directory on PATH, or activate the environment that it belongs to.
-
-    Source: https://pypi.org/project/impi-rt/
-    """
-    for item in facts.launchers:
-        reason = facts.why_unknown(f"launchers.{item.name}.dialect") or ""
-        if item.name == "mpirun" and reason.endswith("ended with 127"):
-            directory = shlex.quote(item.path.rpartition("/")[0])
-            yield mpi_outside.finding(reason, command=f'export PATH={directory}:"$PATH"')
 
 
 @check("accelerate-one-process", Severity.ADVICE)
@@ -505,23 +505,4 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Check, ...] = (
-    rank_left_over,
-    rank_impossible,
-    master_addr,
-    master_port,
-    master_loopback,
-    gloo_loopback,
-    interface_missing,
-    provider_local,
-    ranks_alone,
-    mpi_outside,
-    mpi_mixed,
-    accelerate_one_process,
-    mpi_missing,
-    ccl_affinity,
-    ccl_workers,
-    ccl_without_mpi,
-    ccl_transport,
-    gloo_slow,
-)
+CHECKS = checks_of(__name__)

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.doctor.variables import (
     INTEL_OPENMP,
     is_true,
@@ -26,6 +26,29 @@ _PRELOADS = {
 }
 _KMP_SETTINGS = ("KMP_BLOCKTIME", "KMP_TPAUSE", "KMP_SETTINGS", "KMP_HW_SUBSET")
 _LONG_BLOCKTIME_MS = 1000
+
+
+@check("intel-only", Severity.ADVICE)
+def intel_only(facts: HostFacts) -> Iterator[Finding]:
+    """Intel's extensions on a processor that is not Intel's
+
+    Symptom: IPEX or oneCCL is slower than plain torch, or cannot be imported.
+
+    Cause: they are built for x86-64 with AVX2 or more and tested on Intel's processors.
+    On AMD they run, untested by their makers; on Arm there is no build of them.
+
+    Remedy: Measure without them: upstream torch uses oneDNN on AMD and Arm as well.
+
+    Source: https://github.com/intel/intel-extension-for-pytorch#system-requirements
+    """
+    vendor, machine = facts.cpu.vendor, facts.cpu.architecture
+    names = ("intel_extension_for_pytorch", "oneccl_bind_pt")
+    found = [p.name for p in map(facts.package, names) if p is not None]
+    if found and vendor is not None and vendor != "GenuineIntel":
+        yield intel_only.finding(
+            f"{', '.join(found)} on {vendor} ({machine or 'unknown architecture'})",
+            severity=Severity.ERROR if machine in ("aarch64", "arm", "ppc64") else None,
+        )
 
 
 @check("preload-dead", Severity.WARNING)
@@ -172,29 +195,6 @@ def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("intel-only", Severity.ADVICE)
-def intel_only(facts: HostFacts) -> Iterator[Finding]:
-    """Intel's extensions on a processor that is not Intel's
-
-    Symptom: IPEX or oneCCL is slower than plain torch, or cannot be imported.
-
-    Cause: they are built for x86-64 with AVX2 or more and tested on Intel's processors.
-    On AMD they run, untested by their makers; on Arm there is no build of them.
-
-    Remedy: Measure without them: upstream torch uses oneDNN on AMD and Arm as well.
-
-    Source: https://github.com/intel/intel-extension-for-pytorch#system-requirements
-    """
-    vendor, machine = facts.cpu.vendor, facts.cpu.architecture
-    names = ("intel_extension_for_pytorch", "oneccl_bind_pt")
-    found = [p.name for p in map(facts.package, names) if p is not None]
-    if found and vendor is not None and vendor != "GenuineIntel":
-        yield intel_only.finding(
-            f"{', '.join(found)} on {vendor} ({machine or 'unknown architecture'})",
-            severity=Severity.ERROR if machine in ("aarch64", "arm", "ppc64") else None,
-        )
-
-
 _FASTER = re.compile(r"lib(?:tc|je|mi)malloc")
 
 _GUIDE = "https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator"
@@ -307,14 +307,4 @@ _WITHOUT_QUESTIONS = {
 """A build of an image cannot answer."""
 
 
-CHECKS: tuple[Check, ...] = (
-    intel_only,
-    preload_dead,
-    openmp_two,
-    setting_without_library,
-    blocktime_long,
-    schedule_dynamic,
-    conda_pip_mixed,
-    allocator_default,
-    allocator_missing,
-)
+CHECKS = checks_of(__name__)

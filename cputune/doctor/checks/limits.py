@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cputune import cpulist
 from cputune.cores import usable_cores
 from cputune.doctor.advised import advised
-from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.doctor.variables import local_ranks, number, under_mpi, value
 from cputune.facts import HostFacts, Unknown
 from cputune.layout import default_threads
@@ -20,6 +20,33 @@ THROTTLED_SHARE = 0.1
 FEWEST_PERIODS = 100
 CACHE_ENTRIES = 1024
 """What oneDNN keeps unless ONEDNN_PRIMITIVE_CACHE_CAPACITY says otherwise."""
+
+
+@check("ranks-auto", Severity.WARNING)
+def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
+    """The number of ranks is left to torchrun's guess
+
+    Symptom: a pod runs out of memory or hangs right after its start.
+
+    Cause: nproc_per_node=auto means one process per CPU of the host, whatever the
+    container may use, and each of them holds the whole model and as many threads as
+    the pod has CPUs. In a PyTorchJob, leaving spec.nprocPerNode out means auto too.
+
+    Remedy: Give the number of ranks of each node yourself: one per socket or NUMA node.
+
+    Source: kubeflow/trainer#2407
+    """
+    asked = value(facts, "PET_NPROC_PER_NODE")
+    if asked is None or asked.lower() not in ("auto", "cpu"):
+        return
+    cores = usable_cores(facts)
+    online = len(facts.topology.online)
+    yield ranks_auto.finding(
+        f"PET_NPROC_PER_NODE={asked} starts {online} ranks, one per CPU of the host; "
+        f"{len(cores)} core{'s' if len(cores) > 1 else ''} may be used",
+        severity=Severity.ERROR if len(cores) < online else None,
+        command=f"export PET_NPROC_PER_NODE={advised(facts).ranks}",
+    )
 
 
 @check("quota-threads", Severity.WARNING)
@@ -71,33 +98,6 @@ def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
             f"throttled in {throttled} of {periods} periods "
             f"({100 * throttled / periods:.0f} %), the quota is {quota:g} CPUs"
         )
-
-
-@check("ranks-auto", Severity.WARNING)
-def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
-    """The number of ranks is left to torchrun's guess
-
-    Symptom: a pod runs out of memory or hangs right after its start.
-
-    Cause: nproc_per_node=auto means one process per CPU of the host, whatever the
-    container may use, and each of them holds the whole model and as many threads as
-    the pod has CPUs. In a PyTorchJob, leaving spec.nprocPerNode out means auto too.
-
-    Remedy: Give the number of ranks of each node yourself: one per socket or NUMA node.
-
-    Source: kubeflow/trainer#2407
-    """
-    asked = value(facts, "PET_NPROC_PER_NODE")
-    if asked is None or asked.lower() not in ("auto", "cpu"):
-        return
-    cores = usable_cores(facts)
-    online = len(facts.topology.online)
-    yield ranks_auto.finding(
-        f"PET_NPROC_PER_NODE={asked} starts {online} ranks, one per CPU of the host; "
-        f"{len(cores)} core{'s' if len(cores) > 1 else ''} may be used",
-        severity=Severity.ERROR if len(cores) < online else None,
-        command=f"export PET_NPROC_PER_NODE={advised(facts).ranks}",
-    )
 
 
 @check("ranks-oversubscribed", Severity.WARNING)
@@ -294,33 +294,6 @@ def shm_read_only(facts: HostFacts) -> Iterator[Finding]:
         yield shm_read_only.finding("/dev/shm is mounted read-only")
 
 
-@check("open-files", Severity.ADVICE)
-def open_files(facts: HostFacts) -> Iterator[Finding]:
-    """Few open files are allowed
-
-    Symptom: "Too many open files" or "received 0 items of ancdata" in a DataLoader.
-
-    Cause: each tensor that a worker hands over holds a file descriptor.
-
-    Remedy: Raise the soft limit in the shell that trains.
-
-    Source: pytorch/pytorch#11201
-    """
-    limit, most = facts.limits.open_files, facts.limits.open_files_hard
-    if limit is None or limit >= FEWEST_OPEN_FILES:
-        return
-    can_be_raised = most is None or most > limit
-    yield open_files.finding(
-        severity=Severity.WARNING if limit < FEW_OPEN_FILES else None,
-        evidence=f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least"
-        + ("" if can_be_raised else "; the hard limit is no higher"),
-        remedy=None
-        if can_be_raised
-        else "Raise the hard limit: limits.conf, docker --ulimit nofile.",
-        command='ulimit -Sn "$(ulimit -Hn)"' if can_be_raised else None,
-    )
-
-
 @check("processes-few", Severity.WARNING)
 def processes_few(facts: HostFacts) -> Iterator[Finding]:
     """Fewer threads may be started than training needs
@@ -350,28 +323,6 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("niced", Severity.ADVICE)
-def niced(facts: HostFacts) -> Iterator[Finding]:
-    """Everything else goes first
-
-    Symptom: training is slow as soon as anything else runs.
-
-    Cause: children inherit the nice value. At 19 a thread gets a seventieth of the CPU
-    time of a neighbour at 0, and the whole team waits for it at each barrier.
-
-    Remedy: Start training from a shell that was not started with nice.
-
-    Source: https://man7.org/linux/man-pages/man7/sched.7.html
-    """
-    nice = facts.limits.nice
-    if nice is not None and nice > 0:
-        yield niced.finding(
-            f"this shell runs at nice {nice}",
-            severity=Severity.WARNING if facts.load.busy else None,
-            command="sudo renice -n 0 -p $$",
-        )
-
-
 @check("memlock-small", Severity.WARNING)
 def memlock_small(facts: HostFacts) -> Iterator[Finding]:
     """The limit of locked memory is too small for the chosen network provider
@@ -394,19 +345,53 @@ def memlock_small(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Check, ...] = (
-    ranks_auto,
-    quota_threads,
-    quota_throttled,
-    ranks_oversubscribed,
-    one_core,
-    memory_limit,
-    primitive_cache,
-    shm_small,
-    shm_full,
-    shm_read_only,
-    processes_few,
-    memlock_small,
-    open_files,
-    niced,
-)
+@check("open-files", Severity.ADVICE)
+def open_files(facts: HostFacts) -> Iterator[Finding]:
+    """Few open files are allowed
+
+    Symptom: "Too many open files" or "received 0 items of ancdata" in a DataLoader.
+
+    Cause: each tensor that a worker hands over holds a file descriptor.
+
+    Remedy: Raise the soft limit in the shell that trains.
+
+    Source: pytorch/pytorch#11201
+    """
+    limit, most = facts.limits.open_files, facts.limits.open_files_hard
+    if limit is None or limit >= FEWEST_OPEN_FILES:
+        return
+    can_be_raised = most is None or most > limit
+    yield open_files.finding(
+        severity=Severity.WARNING if limit < FEW_OPEN_FILES else None,
+        evidence=f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least"
+        + ("" if can_be_raised else "; the hard limit is no higher"),
+        remedy=None
+        if can_be_raised
+        else "Raise the hard limit: limits.conf, docker --ulimit nofile.",
+        command='ulimit -Sn "$(ulimit -Hn)"' if can_be_raised else None,
+    )
+
+
+@check("niced", Severity.ADVICE)
+def niced(facts: HostFacts) -> Iterator[Finding]:
+    """Everything else goes first
+
+    Symptom: training is slow as soon as anything else runs.
+
+    Cause: children inherit the nice value. At 19 a thread gets a seventieth of the CPU
+    time of a neighbour at 0, and the whole team waits for it at each barrier.
+
+    Remedy: Start training from a shell that was not started with nice.
+
+    Source: https://man7.org/linux/man-pages/man7/sched.7.html
+    """
+    nice = facts.limits.nice
+    if nice is not None and nice > 0:
+        yield niced.finding(
+            f"this shell runs at nice {nice}",
+            severity=Severity.WARNING if facts.load.busy else None,
+            command="sudo renice -n 0 -p $$",
+        )
+
+
+CHECKS = checks_of(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cputune import cpulist
 from cputune.cores import usable_cores
 from cputune.doctor.advised import advised, advised_launch
-from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.facts import MEMORY_WORDS, Frequency, HostFacts
 from cputune.layout import fast_cores
 
@@ -43,6 +43,121 @@ def facts_missing(facts: HostFacts) -> Iterator[Finding]:
 def _because(facts: HostFacts, what: str, fact: str) -> str:
     reason = facts.why_unknown(fact)
     return f"{what}: {reason}" if reason else what
+
+
+@check("machine-busy", Severity.WARNING)
+def machine_busy(facts: HostFacts) -> Iterator[Finding]:
+    """Something else is running on this machine
+
+    Symptom: training is several times slower than yesterday.
+
+    Cause: OpenMP threads meet at barriers; the one that shares its CPU with another
+    process is late each time, and the rest spins. One busy neighbour on two cores
+    cost a factor of nine.
+
+    Remedy: End it, or wait: with one CPU taken, every thread of a team waits for it.
+
+    Source: https://docs.kernel.org/accounting/psi.html
+    """
+    cpus, load = len(facts.topology.online), facts.load
+    busy = sum(process.cpu_share for process in load.busy)
+    average, pressure = load.average_1min, load.cpu_pressure_percent
+    seen = []
+    # The load average remembers what has ended; the one thread that runs now is ours.
+    over = load.running_threads is not None and load.running_threads <= 1
+    if average is not None and not over and cpus and average > max(1.0, BUSY_SHARE * cpus):
+        seen.append(f"load average {average:g} on {cpus} CPUs")
+    if pressure is not None and pressure > PRESSURE_PERCENT:
+        seen.append(f"CPU pressure {pressure:g} % (tasks that wait for a CPU)")
+    if busy and (seen or busy >= max(0.5, BUSY_SHARE * cpus)):
+        names = (f"{p.name} (process {p.pid}) {100 * p.cpu_share:.0f} %" for p in load.busy[:3])
+        seen.append(f"busy now, in percent of a CPU: {', '.join(names)}")
+    if seen:
+        yield machine_busy.finding(
+            "; ".join(seen), command="ps -eo pid,pcpu,comm --sort=-pcpu | head"
+        )
+
+
+@check("cpu-steal", Severity.WARNING)
+def cpu_steal(facts: HostFacts) -> Iterator[Finding]:
+    """The hypervisor takes CPU time away
+
+    Symptom: a virtual machine is slower at some hours.
+
+    Cause: its virtual CPUs wait for real ones; /proc/stat counts that as steal.
+
+    Remedy: Ask for dedicated CPUs, or use another host.
+
+    Source: https://docs.kernel.org/filesystems/proc.html
+    """
+    share = facts.load.steal_share
+    if share is not None and share > STEAL_SHARE:
+        yield cpu_steal.finding(f"{100 * share:.1f} % of CPU time is stolen")
+
+
+@check("memory-pressure", Severity.WARNING)
+def memory_pressure(facts: HostFacts) -> Iterator[Finding]:
+    """Tasks wait for memory
+
+    Symptom: the machine is slow although CPUs are idle.
+
+    Cause: memory is short, and the kernel reclaims pages while tasks wait.
+
+    Remedy: Free memory before training, or raise the container's limit.
+
+    Source: https://docs.kernel.org/accounting/psi.html
+    """
+    pressure = facts.load.memory_pressure_percent
+    if pressure is not None and pressure > MEMORY_PRESSURE_PERCENT:
+        yield memory_pressure.finding(f"memory pressure {pressure:g} % over ten seconds")
+
+
+@check("memory-low", Severity.WARNING)
+def memory_low(facts: HostFacts) -> Iterator[Finding]:
+    """Most of the memory is taken
+
+    Symptom: training is killed in its first steps on a machine with much memory.
+
+    Cause: other processes, files in /dev/shm or reserved huge pages hold it. Available is
+    what is free or can be freed: file cache does not count as taken.
+
+    Remedy: End what holds it, before training starts.
+
+    Source: https://docs.kernel.org/filesystems/proc.html#meminfo
+    """
+    total, available = facts.memory.total_bytes, facts.memory.available_bytes
+    if total is None or available is None:
+        return
+    little = available < LITTLE_MEMORY_BYTES and available < total / 2
+    if little or available < LITTLE_MEMORY_SHARE * total:
+        yield memory_low.finding(
+            f"{available / GIB:.1f} of {total / GIB:.1f} GiB are available",
+            command="ps -eo pid,rss,comm --sort=-rss | head",
+        )
+
+
+@check("swap-in-use", Severity.ADVICE)
+def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
+    """Swap is in use
+
+    Symptom: some steps take seconds.
+
+    Cause: pages of the model, or of what it displaced, are read back from disk.
+
+    Remedy: Free memory, or train with fewer ranks or a smaller batch.
+
+    Source: https://docs.kernel.org/admin-guide/sysctl/vm.html#swappiness
+    """
+    memory = facts.memory
+    if memory.swap_total_bytes is None or memory.swap_free_bytes is None:
+        return
+    used = memory.swap_total_bytes - memory.swap_free_bytes
+    if used > max(GIB // 4, memory.swap_total_bytes // 20):
+        pressed = (facts.load.memory_pressure_percent or 0) > MEMORY_PRESSURE_PERCENT
+        yield swap_in_use.finding(
+            f"{used / GIB:.1f} of {memory.swap_total_bytes / GIB:.1f} GiB of swap are used",
+            severity=Severity.WARNING if pressed else None,
+        )
 
 
 GIB = 1 << 30
@@ -159,119 +274,28 @@ def numa_balancing(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("memory-low", Severity.WARNING)
-def memory_low(facts: HostFacts) -> Iterator[Finding]:
-    """Most of the memory is taken
+@check("numa-memoryless", Severity.WARNING)
+def numa_memoryless(facts: HostFacts) -> Iterator[Finding]:
+    """A NUMA node has CPUs but no memory
 
-    Symptom: training is killed in its first steps on a machine with much memory.
+    Symptom: ranks on one socket are slower, or numactl --membind fails there.
 
-    Cause: other processes, files in /dev/shm or reserved huge pages hold it. Available is
-    what is free or can be freed: file cache does not count as taken.
+    Cause: all memory of that node's cores is remote.
 
-    Remedy: End what holds it, before training starts.
+    Remedy: Fill the memory slots of that socket, or keep ranks off its cores.
 
-    Source: https://docs.kernel.org/filesystems/proc.html#meminfo
+    Source: https://docs.kernel.org/mm/numa.html
     """
-    total, available = facts.memory.total_bytes, facts.memory.available_bytes
-    if total is None or available is None:
-        return
-    little = available < LITTLE_MEMORY_BYTES and available < total / 2
-    if little or available < LITTLE_MEMORY_SHARE * total:
-        yield memory_low.finding(
-            f"{available / GIB:.1f} of {total / GIB:.1f} GiB are available",
-            command="ps -eo pid,rss,comm --sort=-rss | head",
+    allowed = set(facts.topology.allowed)
+    bare = [
+        n for n in facts.topology.numa_nodes if n.memory_bytes == 0 and allowed & set(n.cpus or ())
+    ]
+    if bare and any(node.memory_bytes for node in facts.topology.numa_nodes):
+        yield numa_memoryless.finding(
+            "; ".join(
+                f"node {node.id}: CPUs {cpulist.render(node.cpus or ())}, 0 bytes" for node in bare
+            )
         )
-
-
-@check("swap-in-use", Severity.ADVICE)
-def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
-    """Swap is in use
-
-    Symptom: some steps take seconds.
-
-    Cause: pages of the model, or of what it displaced, are read back from disk.
-
-    Remedy: Free memory, or train with fewer ranks or a smaller batch.
-
-    Source: https://docs.kernel.org/admin-guide/sysctl/vm.html#swappiness
-    """
-    memory = facts.memory
-    if memory.swap_total_bytes is None or memory.swap_free_bytes is None:
-        return
-    used = memory.swap_total_bytes - memory.swap_free_bytes
-    if used > max(GIB // 4, memory.swap_total_bytes // 20):
-        pressed = (facts.load.memory_pressure_percent or 0) > MEMORY_PRESSURE_PERCENT
-        yield swap_in_use.finding(
-            f"{used / GIB:.1f} of {memory.swap_total_bytes / GIB:.1f} GiB of swap are used",
-            severity=Severity.WARNING if pressed else None,
-        )
-
-
-@check("machine-busy", Severity.WARNING)
-def machine_busy(facts: HostFacts) -> Iterator[Finding]:
-    """Something else is running on this machine
-
-    Symptom: training is several times slower than yesterday.
-
-    Cause: OpenMP threads meet at barriers; the one that shares its CPU with another
-    process is late each time, and the rest spins. One busy neighbour on two cores
-    cost a factor of nine.
-
-    Remedy: End it, or wait: with one CPU taken, every thread of a team waits for it.
-
-    Source: https://docs.kernel.org/accounting/psi.html
-    """
-    cpus, load = len(facts.topology.online), facts.load
-    busy = sum(process.cpu_share for process in load.busy)
-    average, pressure = load.average_1min, load.cpu_pressure_percent
-    seen = []
-    # The load average remembers what has ended; the one thread that runs now is ours.
-    over = load.running_threads is not None and load.running_threads <= 1
-    if average is not None and not over and cpus and average > max(1.0, BUSY_SHARE * cpus):
-        seen.append(f"load average {average:g} on {cpus} CPUs")
-    if pressure is not None and pressure > PRESSURE_PERCENT:
-        seen.append(f"CPU pressure {pressure:g} % (tasks that wait for a CPU)")
-    if busy and (seen or busy >= max(0.5, BUSY_SHARE * cpus)):
-        names = (f"{p.name} (process {p.pid}) {100 * p.cpu_share:.0f} %" for p in load.busy[:3])
-        seen.append(f"busy now, in percent of a CPU: {', '.join(names)}")
-    if seen:
-        yield machine_busy.finding(
-            "; ".join(seen), command="ps -eo pid,pcpu,comm --sort=-pcpu | head"
-        )
-
-
-@check("memory-pressure", Severity.WARNING)
-def memory_pressure(facts: HostFacts) -> Iterator[Finding]:
-    """Tasks wait for memory
-
-    Symptom: the machine is slow although CPUs are idle.
-
-    Cause: memory is short, and the kernel reclaims pages while tasks wait.
-
-    Remedy: Free memory before training, or raise the container's limit.
-
-    Source: https://docs.kernel.org/accounting/psi.html
-    """
-    pressure = facts.load.memory_pressure_percent
-    if pressure is not None and pressure > MEMORY_PRESSURE_PERCENT:
-        yield memory_pressure.finding(f"memory pressure {pressure:g} % over ten seconds")
-
-
-@check("cpu-steal", Severity.WARNING)
-def cpu_steal(facts: HostFacts) -> Iterator[Finding]:
-    """The hypervisor takes CPU time away
-
-    Symptom: a virtual machine is slower at some hours.
-
-    Cause: its virtual CPUs wait for real ones; /proc/stat counts that as steal.
-
-    Remedy: Ask for dedicated CPUs, or use another host.
-
-    Source: https://docs.kernel.org/filesystems/proc.html
-    """
-    share = facts.load.steal_share
-    if share is not None and share > STEAL_SHARE:
-        yield cpu_steal.finding(f"{100 * share:.1f} % of CPU time is stolen")
 
 
 GIB = 1 << 30
@@ -322,53 +346,72 @@ def hybrid_cores(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("cpus-offline", Severity.ADVICE)
-def cpus_offline(facts: HostFacts) -> Iterator[Finding]:
-    """CPUs are switched off
+@check("sockets-of-one-core", Severity.ADVICE)
+def sockets_of_one_core(facts: HostFacts) -> Iterator[Finding]:
+    """Sockets of one core
 
-    Symptom: fewer cores than the data sheet says.
+    Symptom: one rank per socket, as the guides say, starts a rank on every CPU.
 
-    Cause: CPUs were set offline by hand, by a power tool, or by SMT control (then all
-    that is missing are second threads, and nothing is lost).
+    Cause: the virtual machine was defined with one core per socket, which says nothing
+    about the hardware below.
 
-    Remedy: Switch them on, unless that was meant.
+    Remedy: Ignore sockets here: one rank per NUMA node, with a thread per core.
 
-    Source: https://docs.kernel.org/core-api/cpu_hotplug.html
+    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
     """
     topology = facts.topology
-    offline = sorted(set(topology.present or ()) - set(topology.online))
-    if not offline or facts.settings.smt in ("off", "forceoff"):
-        return
-    yield cpus_offline.finding(
-        f"present {cpulist.render(topology.present or ())}, "
-        f"online {cpulist.render(topology.online)}",
-        command="\n".join(
-            f"echo 1 | sudo tee /sys/devices/system/cpu/cpu{cpu}/online" for cpu in offline[:8]
-        ),
-    )
+    sockets = topology.sockets
+    if topology.sockets_known and sockets >= MANY_SOCKETS and sockets == topology.physical_cores:
+        yield sockets_of_one_core.finding(
+            f"{sockets} sockets with 1 core each; advised: {advised(facts).why}",
+            command=advised_launch(facts),
+        )
 
 
-@check("numa-memoryless", Severity.WARNING)
-def numa_memoryless(facts: HostFacts) -> Iterator[Finding]:
-    """A NUMA node has CPUs but no memory
+@check("sockets-unequal", Severity.ADVICE)
+def sockets_unequal(facts: HostFacts) -> Iterator[Finding]:
+    """Sockets with different numbers of usable cores
 
-    Symptom: ranks on one socket are slower, or numactl --membind fails there.
+    Symptom: ranks wait for the one on the smaller socket.
 
-    Cause: all memory of that node's cores is remote.
+    Cause: CPUs are offline, or the cpuset cuts the sockets unevenly.
 
-    Remedy: Fill the memory slots of that socket, or keep ranks off its cores.
+    Remedy: Give every rank as many threads as the smallest one has cores.
 
-    Source: https://docs.kernel.org/mm/numa.html
+    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
     """
-    allowed = set(facts.topology.allowed)
-    bare = [
-        n for n in facts.topology.numa_nodes if n.memory_bytes == 0 and allowed & set(n.cpus or ())
-    ]
-    if bare and any(node.memory_bytes for node in facts.topology.numa_nodes):
-        yield numa_memoryless.finding(
-            "; ".join(
-                f"node {node.id}: CPUs {cpulist.render(node.cpus or ())}, 0 bytes" for node in bare
-            )
+    counts: dict[int, int] = {}
+    for core in facts.topology.allowed_cores:
+        counts[core.socket] = counts.get(core.socket, 0) + 1
+    if facts.topology.sockets_known and len(set(counts.values())) > 1:
+        yield sockets_unequal.finding(
+            "allowed cores: "
+            + ", ".join(f"socket {s}: {n}" for s, n in sorted(counts.items()))
+            + f"; {advised(facts).threads} threads fit a rank: {advised(facts).why}",
+            command=advised_launch(facts),
+        )
+
+
+@check("numa-in-socket", Severity.ADVICE)
+def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
+    """A socket is divided into several NUMA nodes
+
+    Symptom: one rank per socket is slower than expected.
+
+    Cause: with sub-NUMA clustering (Intel) or NPS2 and NPS4 (AMD) half or more of a
+    rank's memory is in another node of the same socket.
+
+    Remedy: Let cputune tune measure a rank per NUMA node beside a rank per socket.
+
+    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
+    """
+    cores = usable_cores(facts)
+    nodes = {core.numa_node for core in cores if core.numa_node is not None}
+    sockets = {core.socket for core in cores}
+    if facts.topology.sockets_known and len(nodes) > len(sockets):
+        yield numa_in_socket.finding(
+            f"{len(sockets)} socket{'s' if len(sockets) > 1 else ''}, {len(nodes)} NUMA nodes "
+            f"with usable cores; advised before anything is measured: {advised(facts).why}"
         )
 
 
@@ -432,93 +475,30 @@ def numa_full(facts: HostFacts) -> Iterator[Finding]:
         yield numa_full.finding("; ".join(tight))
 
 
-@check("numa-in-socket", Severity.ADVICE)
-def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
-    """A socket is divided into several NUMA nodes
+@check("cpus-offline", Severity.ADVICE)
+def cpus_offline(facts: HostFacts) -> Iterator[Finding]:
+    """CPUs are switched off
 
-    Symptom: one rank per socket is slower than expected.
+    Symptom: fewer cores than the data sheet says.
 
-    Cause: with sub-NUMA clustering (Intel) or NPS2 and NPS4 (AMD) half or more of a
-    rank's memory is in another node of the same socket.
+    Cause: CPUs were set offline by hand, by a power tool, or by SMT control (then all
+    that is missing are second threads, and nothing is lost).
 
-    Remedy: Let cputune tune measure a rank per NUMA node beside a rank per socket.
+    Remedy: Switch them on, unless that was meant.
 
-    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
-    """
-    cores = usable_cores(facts)
-    nodes = {core.numa_node for core in cores if core.numa_node is not None}
-    sockets = {core.socket for core in cores}
-    if facts.topology.sockets_known and len(nodes) > len(sockets):
-        yield numa_in_socket.finding(
-            f"{len(sockets)} socket{'s' if len(sockets) > 1 else ''}, {len(nodes)} NUMA nodes "
-            f"with usable cores; advised before anything is measured: {advised(facts).why}"
-        )
-
-
-@check("sockets-of-one-core", Severity.ADVICE)
-def sockets_of_one_core(facts: HostFacts) -> Iterator[Finding]:
-    """Sockets of one core
-
-    Symptom: one rank per socket, as the guides say, starts a rank on every CPU.
-
-    Cause: the virtual machine was defined with one core per socket, which says nothing
-    about the hardware below.
-
-    Remedy: Ignore sockets here: one rank per NUMA node, with a thread per core.
-
-    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
+    Source: https://docs.kernel.org/core-api/cpu_hotplug.html
     """
     topology = facts.topology
-    sockets = topology.sockets
-    if topology.sockets_known and sockets >= MANY_SOCKETS and sockets == topology.physical_cores:
-        yield sockets_of_one_core.finding(
-            f"{sockets} sockets with 1 core each; advised: {advised(facts).why}",
-            command=advised_launch(facts),
-        )
+    offline = sorted(set(topology.present or ()) - set(topology.online))
+    if not offline or facts.settings.smt in ("off", "forceoff"):
+        return
+    yield cpus_offline.finding(
+        f"present {cpulist.render(topology.present or ())}, "
+        f"online {cpulist.render(topology.online)}",
+        command="\n".join(
+            f"echo 1 | sudo tee /sys/devices/system/cpu/cpu{cpu}/online" for cpu in offline[:8]
+        ),
+    )
 
 
-@check("sockets-unequal", Severity.ADVICE)
-def sockets_unequal(facts: HostFacts) -> Iterator[Finding]:
-    """Sockets with different numbers of usable cores
-
-    Symptom: ranks wait for the one on the smaller socket.
-
-    Cause: CPUs are offline, or the cpuset cuts the sockets unevenly.
-
-    Remedy: Give every rank as many threads as the smallest one has cores.
-
-    Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
-    """
-    counts: dict[int, int] = {}
-    for core in facts.topology.allowed_cores:
-        counts[core.socket] = counts.get(core.socket, 0) + 1
-    if facts.topology.sockets_known and len(set(counts.values())) > 1:
-        yield sockets_unequal.finding(
-            "allowed cores: "
-            + ", ".join(f"socket {s}: {n}" for s, n in sorted(counts.items()))
-            + f"; {advised(facts).threads} threads fit a rank: {advised(facts).why}",
-            command=advised_launch(facts),
-        )
-
-
-CHECKS: tuple[Check, ...] = (
-    facts_missing,
-    machine_busy,
-    cpu_steal,
-    memory_pressure,
-    memory_low,
-    swap_in_use,
-    governor,
-    turbo_off,
-    huge_pages,
-    numa_balancing,
-    numa_memoryless,
-    siblings_together,
-    hybrid_cores,
-    sockets_of_one_core,
-    sockets_unequal,
-    numa_in_socket,
-    numa_cpuless,
-    numa_full,
-    cpus_offline,
-)
+CHECKS = checks_of(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.doctor.variables import lacks_torch, value, without_gpu
 from cputune.facts import HostFacts
 from cputune.knobs.precision import native_precisions
@@ -57,6 +57,28 @@ _CAPS = (
 )
 
 
+@check("fp16-ignored", Severity.WARNING)
+def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
+    """fp16 on a CPU trains in fp32, without a message
+
+    Symptom: fp16 is exactly as fast as fp32.
+
+    Cause: accelerate turns fp16 autocast on for accelerators only; on a CPU the flag is
+    skipped without a message.
+
+    Remedy: Use bf16 if the CPU has it, otherwise no mixed precision.
+
+    Source: https://github.com/huggingface/accelerate/blob/main/src/accelerate/accelerator.py
+    """
+    asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "fp16"
+    if asked and without_gpu(facts):
+        best = native_precisions(facts)[0]
+        yield fp16_ignored.finding(
+            "ACCELERATE_MIXED_PRECISION=fp16 on a machine without a GPU",
+            command=f"export ACCELERATE_MIXED_PRECISION={'bf16' if best == 'bf16' else 'no'}",
+        )
+
+
 @check("isa-capped", Severity.WARNING)
 def isa_capped(facts: HostFacts) -> Iterator[Finding]:
     """A variable keeps the fast instructions from being used
@@ -83,83 +105,6 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
             f"MKL_DEBUG_CPU_TYPE={debug} forces MKL's code path; it is ignored since 2020.1",
             severity=Severity.WARNING if facts.cpu.has("avx512f") else Severity.ADVICE,
             command="unset MKL_DEBUG_CPU_TYPE",
-        )
-
-
-@check("bf16-slow", Severity.ADVICE)
-def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
-    """This CPU has no bf16 instructions
-
-    Symptom: bf16 is three to four times slower than fp32.
-
-    Cause: without avx512_bf16, AMX or Arm's bf16 every product is computed in fp32 after
-    a conversion, so that bf16 costs time instead of saving it.
-
-    Remedy: Train in fp32: without --bf16, and with mixed_precision no.
-
-    Source: pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456,
-    intel/intel-extension-for-pytorch#178, intel/intel-extension-for-pytorch#305
-    """
-    if not _isa_known(facts) or "bf16" in native_precisions(facts):
-        return
-    asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "bf16"
-    shown = [flag for flag in ("avx512f", "avx2", "sve") if facts.cpu.has(flag)]
-    evidence = "the CPU shows none of avx512_bf16, amx_bf16 and Arm's bf16; it has " + (
-        ", ".join(shown) or "no AVX2 either"
-    )
-    if asked:
-        yield bf16_slow.finding(
-            f"ACCELERATE_MIXED_PRECISION=bf16, but {evidence}",
-            severity=Severity.WARNING,
-            title="bf16 is asked for, but this CPU has no bf16 instructions",
-            command="export ACCELERATE_MIXED_PRECISION=no",
-        )
-    else:
-        yield bf16_slow.finding(evidence)
-
-
-@check("bf16-native", Severity.ADVICE)
-def bf16_native(facts: HostFacts) -> Iterator[Finding]:
-    """This CPU computes bf16 natively
-
-    Symptom: training runs in fp32 at a fraction of what the machine can do.
-
-    Cause: nothing turns bf16 on by itself. AMX and avx512_bf16 multiply it several times
-    as fast as fp32.
-
-    Remedy: Train with --bf16 --use_cpu; --bf16 alone is refused without a GPU ("Your setup
-    doesn't support bf16/gpu"), whatever ACCELERATE_USE_CPU says.
-
-    Source: huggingface/transformers#20445,
-    https://huggingface.co/docs/transformers/perf_train_cpu
-    """
-    if "bf16" not in native_precisions(facts) or value(facts, "ACCELERATE_MIXED_PRECISION"):
-        return
-    if lacks_torch(facts):
-        return
-    units = [flag for flag in ("amx_bf16", "avx512_bf16", "bf16") if facts.cpu.has(flag)]
-    yield bf16_native.finding(f"the CPU has {', '.join(units)}; training defaults to fp32")
-
-
-@check("fp16-ignored", Severity.WARNING)
-def fp16_ignored(facts: HostFacts) -> Iterator[Finding]:
-    """fp16 on a CPU trains in fp32, without a message
-
-    Symptom: fp16 is exactly as fast as fp32.
-
-    Cause: accelerate turns fp16 autocast on for accelerators only; on a CPU the flag is
-    skipped without a message.
-
-    Remedy: Use bf16 if the CPU has it, otherwise no mixed precision.
-
-    Source: https://github.com/huggingface/accelerate/blob/main/src/accelerate/accelerator.py
-    """
-    asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "fp16"
-    if asked and without_gpu(facts):
-        best = native_precisions(facts)[0]
-        yield fp16_ignored.finding(
-            "ACCELERATE_MIXED_PRECISION=fp16 on a machine without a GPU",
-            command=f"export ACCELERATE_MIXED_PRECISION={'bf16' if best == 'bf16' else 'no'}",
         )
 
 
@@ -226,11 +171,59 @@ def _isa_known(facts: HostFacts) -> bool:
     return told and facts.why_unknown("cpu.isa") is None
 
 
-CHECKS: tuple[Check, ...] = (
-    fp16_ignored,
-    isa_capped,
-    amx_doubtful,
-    isa_old,
-    bf16_slow,
-    bf16_native,
-)
+@check("bf16-slow", Severity.ADVICE)
+def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
+    """This CPU has no bf16 instructions
+
+    Symptom: bf16 is three to four times slower than fp32.
+
+    Cause: without avx512_bf16, AMX or Arm's bf16 every product is computed in fp32 after
+    a conversion, so that bf16 costs time instead of saving it.
+
+    Remedy: Train in fp32: without --bf16, and with mixed_precision no.
+
+    Source: pytorch/pytorch#86270, pytorch/pytorch#118499, pytorch/pytorch#111456,
+    intel/intel-extension-for-pytorch#178, intel/intel-extension-for-pytorch#305
+    """
+    if not _isa_known(facts) or "bf16" in native_precisions(facts):
+        return
+    asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "bf16"
+    shown = [flag for flag in ("avx512f", "avx2", "sve") if facts.cpu.has(flag)]
+    evidence = "the CPU shows none of avx512_bf16, amx_bf16 and Arm's bf16; it has " + (
+        ", ".join(shown) or "no AVX2 either"
+    )
+    if asked:
+        yield bf16_slow.finding(
+            f"ACCELERATE_MIXED_PRECISION=bf16, but {evidence}",
+            severity=Severity.WARNING,
+            title="bf16 is asked for, but this CPU has no bf16 instructions",
+            command="export ACCELERATE_MIXED_PRECISION=no",
+        )
+    else:
+        yield bf16_slow.finding(evidence)
+
+
+@check("bf16-native", Severity.ADVICE)
+def bf16_native(facts: HostFacts) -> Iterator[Finding]:
+    """This CPU computes bf16 natively
+
+    Symptom: training runs in fp32 at a fraction of what the machine can do.
+
+    Cause: nothing turns bf16 on by itself. AMX and avx512_bf16 multiply it several times
+    as fast as fp32.
+
+    Remedy: Train with --bf16 --use_cpu; --bf16 alone is refused without a GPU ("Your setup
+    doesn't support bf16/gpu"), whatever ACCELERATE_USE_CPU says.
+
+    Source: huggingface/transformers#20445,
+    https://huggingface.co/docs/transformers/perf_train_cpu
+    """
+    if "bf16" not in native_precisions(facts) or value(facts, "ACCELERATE_MIXED_PRECISION"):
+        return
+    if lacks_torch(facts):
+        return
+    units = [flag for flag in ("amx_bf16", "avx512_bf16", "bf16") if facts.cpu.has(flag)]
+    yield bf16_native.finding(f"the CPU has {', '.join(units)}; training defaults to fp32")
+
+
+CHECKS = checks_of(__name__)

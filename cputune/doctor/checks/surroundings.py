@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.doctor.variables import (
     is_true,
     number,
@@ -58,51 +58,6 @@ def launch_left_over(facts: HostFacts) -> Iterator[Finding]:
         said = ", ".join(f"{name}={value(facts, name)}" for name in left)
         yield launch_left_over.finding(
             f"{said}, and no launcher is around us", command=f"unset {' '.join(left)}"
-        )
-
-
-@check("master-unknown", Severity.ERROR)
-def master_unknown(facts: HostFacts) -> Iterator[Finding]:
-    """MASTER_ADDR names a machine that has no address
-
-    Symptom: "Name or service not known", or ranks that try for half an hour.
-
-    Cause: a typing error, a machine that is gone, or a name that only another network knows.
-
-    Remedy: Name the first machine as this one reaches it; on one machine 127.0.0.1.
-
-    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
-    """
-    if "MASTER_ADDR" in facts.surroundings.names_nothing and not left_over(facts):
-        yield master_unknown.finding(
-            "no address was found for the name in MASTER_ADDR",
-            command="export MASTER_ADDR=127.0.0.1" if _alone(facts) else None,
-        )
-
-
-def _alone(facts: HostFacts) -> bool:
-    return (number(facts, "PET_NNODES", "SLURM_NNODES") or 1) == 1
-
-
-@check("master-port-taken", Severity.WARNING)
-def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
-    """Another process listens on MASTER_PORT
-
-    Symptom: "EADDRINUSE", "The server socket has failed to listen", or ranks of two jobs that
-    wait for each other.
-
-    Cause: a launch that has not ended, or another user's, took the same port on this machine.
-
-    Remedy: Choose another port, unless it is this launch that runs already.
-
-    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
-    """
-    if "MASTER_PORT" in facts.surroundings.ports_taken and not left_over(facts):
-        port = number(facts, "MASTER_PORT") or 0
-        other = port + 1 if port < 65000 else 29500
-        yield master_port_taken.finding(
-            f"MASTER_PORT={port}, and a process of this machine listens there",
-            command=f"export MASTER_PORT={other}",
         )
 
 
@@ -221,6 +176,33 @@ def package_hollow(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
+@check("environment-moved", Severity.ERROR)
+def environment_moved(facts: HostFacts) -> Iterator[Finding]:
+    """The launchers of this environment name a Python that is gone
+
+    Symptom: "bad interpreter: No such file or directory" from torchrun or accelerate.
+
+    Cause: the environment was moved or copied. The first line of its programs still names the old
+    place, and so does bin/activate.
+
+    Remedy: Launch by the Python itself (python -m torch.distributed.run, python -m
+    accelerate.commands.launch), or install them again where the environment lies now.
+
+    Source: https://docs.python.org/3/library/venv.html#how-venvs-work
+    """
+    for path in facts.surroundings.names_nothing:
+        if "/" in path:
+            name = "torch" if path.endswith("torchrun") else "accelerate"
+            package = facts.package(name)
+            version = (
+                f"=={package.version.partition('+')[0]}" if package and package.version else ""
+            )
+            yield environment_moved.finding(
+                f"the first line of {path} names a Python that is not there",
+                command=f"pip install --force-reinstall --no-deps {name}{version}",
+            )
+
+
 _HOLLOW = ("no files", "no __init__.py", "editable, gone", "says", "built for")
 
 
@@ -256,137 +238,6 @@ def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
 
 def _same(one: str, other: str) -> bool:
     return one.rstrip("/") == other.rstrip("/")
-
-
-@check("environment-moved", Severity.ERROR)
-def environment_moved(facts: HostFacts) -> Iterator[Finding]:
-    """The launchers of this environment name a Python that is gone
-
-    Symptom: "bad interpreter: No such file or directory" from torchrun or accelerate.
-
-    Cause: the environment was moved or copied. The first line of its programs still names the old
-    place, and so does bin/activate.
-
-    Remedy: Launch by the Python itself (python -m torch.distributed.run, python -m
-    accelerate.commands.launch), or install them again where the environment lies now.
-
-    Source: https://docs.python.org/3/library/venv.html#how-venvs-work
-    """
-    for path in facts.surroundings.names_nothing:
-        if "/" in path:
-            name = "torch" if path.endswith("torchrun") else "accelerate"
-            package = facts.package(name)
-            version = (
-                f"=={package.version.partition('+')[0]}" if package and package.version else ""
-            )
-            yield environment_moved.finding(
-                f"the first line of {path} names a Python that is not there",
-                command=f"pip install --force-reinstall --no-deps {name}{version}",
-            )
-
-
-@check("folder-unusable", Severity.WARNING)
-def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
-    """A folder that training writes to cannot be written
-
-    Symptom: "Read-only file system", "Permission denied", "No usable temporary directory found".
-
-    Cause: models and data sets are kept below HF_HOME (else ~/.cache/huggingface), temporary files
-    below TMPDIR. Containers often run as a user without a home, or with a read-only root.
-
-    Remedy: Name a folder that can be written.
-
-    Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
-    """
-    for name in ("HF_HOME", "TMPDIR"):
-        place = facts.surroundings.place(name)
-        if place is None:
-            continue
-        by_home = name == "HF_HOME" and not value(facts, "HF_HOME")
-        what = f"{place.path}" + (
-            " (HF_HOME is not set, HOME cannot be written)" if by_home else ""
-        )
-        if not place.writable:
-            yield folder_unusable.finding(
-                f"{name}: {what} cannot be written",
-                command="export HF_HOME=/tmp/huggingface" if name == "HF_HOME" else "unset TMPDIR",
-            )
-        elif name == "TMPDIR" and not place.exists:
-            yield folder_unusable.finding(
-                f"TMPDIR={place.path} is not there; Python takes /tmp, other programs fail",
-                command=f"mkdir -p {shlex.quote(place.path)}",
-            )
-
-
-@check("folder-full", Severity.WARNING)
-def folder_full(facts: HostFacts) -> Iterator[Finding]:
-    """There is no room where models or temporary files are written
-
-    Symptom: "No space left on device", often at the first checkpoint or download.
-
-    Cause: BERT base takes 0.4 GB, each checkpoint of it with AdamW's moments 1.3 GB.
-
-    Remedy: Make room, or name a folder of another disk.
-
-    Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
-    """
-    for name, least in (("HF_HOME", GIB), ("TMPDIR", 64 * MIB)):
-        place = facts.surroundings.place(name)
-        if place is not None and place.writable and place.free_bytes < least:
-            yield folder_full.finding(
-                f"{place.free_bytes / MIB:.0f} MiB are free at {place.path} ({name}), "
-                f"{least / MIB:.0f} MiB are little",
-                severity=Severity.ERROR if place.free_bytes < least / 16 else None,
-                command=f"df -h {shlex.quote(place.path)}",
-            )
-
-
-@check("address-space", Severity.WARNING)
-def address_space(facts: HostFacts) -> Iterator[Finding]:
-    """ulimit -v is below what training maps
-
-    Symptom: "Cannot allocate memory", "failed to map segment", std::bad_alloc, with memory free.
-
-    Cause: ulimit -v counts addresses, not memory: stacks of threads (8 MiB each), glibc's arenas
-    (64 MiB for each thread) and mapped files among them. torch and transformers map 3 GB before
-    the first step.
-
-    Remedy: Lift it, and limit memory by a cgroup instead (systemd-run, Slurm, a container).
-
-    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
-    """
-    limit = facts.limits.address_space_bytes
-    if limit is not None and limit < _mapped_bytes(facts):
-        yield address_space.finding(
-            f"ulimit -v is {limit / GIB:.1f} GiB; a rank maps about "
-            f"{_mapped_bytes(facts) / GIB:.0f} GiB",
-            severity=Severity.ERROR if limit < 3 * GIB else None,
-            command="ulimit -Sv unlimited",
-        )
-
-
-def _mapped_bytes(facts: HostFacts) -> int:
-    return 4 * GIB + 72 * MIB * 3 * len(facts.topology.allowed)
-
-
-@check("file-size", Severity.ERROR)
-def file_size(facts: HostFacts) -> Iterator[Finding]:
-    """ulimit -f is below the size of a checkpoint
-
-    Symptom: "File too large (os error 27)" when the model is saved.
-
-    Cause: the shell limits how large one file may become; it is found out at the first checkpoint.
-
-    Remedy: Lift it in the shell that trains.
-
-    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
-    """
-    limit = facts.limits.file_bytes
-    if limit is not None and limit < 2 * GIB:
-        yield file_size.finding(
-            f"ulimit -f is {limit / MIB:.1f} MiB; BERT base takes 440 MB, its optimizer 880 MB",
-            command="ulimit -Sf unlimited",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,6 +350,193 @@ def _said(facts: HostFacts, settings: tuple[_Setting, ...]) -> Iterator[_Setting
             yield setting
 
 
+@check("master-unknown", Severity.ERROR)
+def master_unknown(facts: HostFacts) -> Iterator[Finding]:
+    """MASTER_ADDR names a machine that has no address
+
+    Symptom: "Name or service not known", or ranks that try for half an hour.
+
+    Cause: a typing error, a machine that is gone, or a name that only another network knows.
+
+    Remedy: Name the first machine as this one reaches it; on one machine 127.0.0.1.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+    if "MASTER_ADDR" in facts.surroundings.names_nothing and not left_over(facts):
+        yield master_unknown.finding(
+            "no address was found for the name in MASTER_ADDR",
+            command="export MASTER_ADDR=127.0.0.1" if _alone(facts) else None,
+        )
+
+
+def _alone(facts: HostFacts) -> bool:
+    return (number(facts, "PET_NNODES", "SLURM_NNODES") or 1) == 1
+
+
+@check("master-port-taken", Severity.WARNING)
+def master_port_taken(facts: HostFacts) -> Iterator[Finding]:
+    """Another process listens on MASTER_PORT
+
+    Symptom: "EADDRINUSE", "The server socket has failed to listen", or ranks of two jobs that
+    wait for each other.
+
+    Cause: a launch that has not ended, or another user's, took the same port on this machine.
+
+    Remedy: Choose another port, unless it is this launch that runs already.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+    if "MASTER_PORT" in facts.surroundings.ports_taken and not left_over(facts):
+        port = number(facts, "MASTER_PORT") or 0
+        other = port + 1 if port < 65000 else 29500
+        yield master_port_taken.finding(
+            f"MASTER_PORT={port}, and a process of this machine listens there",
+            command=f"export MASTER_PORT={other}",
+        )
+
+
+@check("address-space", Severity.WARNING)
+def address_space(facts: HostFacts) -> Iterator[Finding]:
+    """ulimit -v is below what training maps
+
+    Symptom: "Cannot allocate memory", "failed to map segment", std::bad_alloc, with memory free.
+
+    Cause: ulimit -v counts addresses, not memory: stacks of threads (8 MiB each), glibc's arenas
+    (64 MiB for each thread) and mapped files among them. torch and transformers map 3 GB before
+    the first step.
+
+    Remedy: Lift it, and limit memory by a cgroup instead (systemd-run, Slurm, a container).
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit = facts.limits.address_space_bytes
+    if limit is not None and limit < _mapped_bytes(facts):
+        yield address_space.finding(
+            f"ulimit -v is {limit / GIB:.1f} GiB; a rank maps about "
+            f"{_mapped_bytes(facts) / GIB:.0f} GiB",
+            severity=Severity.ERROR if limit < 3 * GIB else None,
+            command="ulimit -Sv unlimited",
+        )
+
+
+def _mapped_bytes(facts: HostFacts) -> int:
+    return 4 * GIB + 72 * MIB * 3 * len(facts.topology.allowed)
+
+
+@check("file-size", Severity.ERROR)
+def file_size(facts: HostFacts) -> Iterator[Finding]:
+    """ulimit -f is below the size of a checkpoint
+
+    Symptom: "File too large (os error 27)" when the model is saved.
+
+    Cause: the shell limits how large one file may become; it is found out at the first checkpoint.
+
+    Remedy: Lift it in the shell that trains.
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit = facts.limits.file_bytes
+    if limit is not None and limit < 2 * GIB:
+        yield file_size.finding(
+            f"ulimit -f is {limit / MIB:.1f} MiB; BERT base takes 440 MB, its optimizer 880 MB",
+            command="ulimit -Sf unlimited",
+        )
+
+
+@check("cpu-seconds", Severity.ERROR)
+def cpu_seconds(facts: HostFacts) -> Iterator[Finding]:
+    """ulimit -t ends every process after some seconds of computing
+
+    Symptom: "Killed", or "CPU time limit exceeded", always after the same time.
+
+    Cause: the shell limits the CPU time of a process; all of its threads count together, and
+    importing torch takes some seconds alone. Login nodes set it.
+
+    Remedy: Train where there is no such limit: in a job of the scheduler.
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
+    """
+    limit = facts.limits.cpu_seconds
+    if limit is not None and limit < 3600:
+        yield cpu_seconds.finding(f"ulimit -t is {limit} seconds", command="ulimit -St unlimited")
+
+
+@check("folder-unusable", Severity.WARNING)
+def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
+    """A folder that training writes to cannot be written
+
+    Symptom: "Read-only file system", "Permission denied", "No usable temporary directory found".
+
+    Cause: models and data sets are kept below HF_HOME (else ~/.cache/huggingface), temporary files
+    below TMPDIR. Containers often run as a user without a home, or with a read-only root.
+
+    Remedy: Name a folder that can be written.
+
+    Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+    """
+    for name in ("HF_HOME", "TMPDIR"):
+        place = facts.surroundings.place(name)
+        if place is None:
+            continue
+        by_home = name == "HF_HOME" and not value(facts, "HF_HOME")
+        what = f"{place.path}" + (
+            " (HF_HOME is not set, HOME cannot be written)" if by_home else ""
+        )
+        if not place.writable:
+            yield folder_unusable.finding(
+                f"{name}: {what} cannot be written",
+                command="export HF_HOME=/tmp/huggingface" if name == "HF_HOME" else "unset TMPDIR",
+            )
+        elif name == "TMPDIR" and not place.exists:
+            yield folder_unusable.finding(
+                f"TMPDIR={place.path} is not there; Python takes /tmp, other programs fail",
+                command=f"mkdir -p {shlex.quote(place.path)}",
+            )
+
+
+@check("folder-full", Severity.WARNING)
+def folder_full(facts: HostFacts) -> Iterator[Finding]:
+    """There is no room where models or temporary files are written
+
+    Symptom: "No space left on device", often at the first checkpoint or download.
+
+    Cause: BERT base takes 0.4 GB, each checkpoint of it with AdamW's moments 1.3 GB.
+
+    Remedy: Make room, or name a folder of another disk.
+
+    Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+    """
+    for name, least in (("HF_HOME", GIB), ("TMPDIR", 64 * MIB)):
+        place = facts.surroundings.place(name)
+        if place is not None and place.writable and place.free_bytes < least:
+            yield folder_full.finding(
+                f"{place.free_bytes / MIB:.0f} MiB are free at {place.path} ({name}), "
+                f"{least / MIB:.0f} MiB are little",
+                severity=Severity.ERROR if place.free_bytes < least / 16 else None,
+                command=f"df -h {shlex.quote(place.path)}",
+            )
+
+
+@check("cache-not-read", Severity.WARNING)
+def cache_not_read(facts: HostFacts) -> Iterator[Finding]:
+    """TRANSFORMERS_CACHE is no longer read
+
+    Symptom: models are downloaded again, to another place, and offline they are not found.
+
+    Cause: transformers 5 knows HF_HOME and HF_HUB_CACHE alone.
+
+    Remedy: Set HF_HUB_CACHE to the folder instead.
+
+    Source: https://github.com/huggingface/transformers/blob/main/MIGRATION_GUIDE_V5.md
+    """
+    version, folder = versions_of(facts).transformers, value(facts, "TRANSFORMERS_CACHE")
+    if folder and version is not None and version.major >= 5 and not value(facts, "HF_HUB_CACHE"):
+        yield cache_not_read.finding(
+            f"TRANSFORMERS_CACHE={folder}; transformers {version} does not read it",
+            command=f"export HF_HUB_CACHE={shlex.quote(folder)} && unset TRANSFORMERS_CACHE",
+        )
+
+
 _SLOW = (
     *(
         _Setting(
@@ -546,26 +584,6 @@ def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@check("cache-not-read", Severity.WARNING)
-def cache_not_read(facts: HostFacts) -> Iterator[Finding]:
-    """TRANSFORMERS_CACHE is no longer read
-
-    Symptom: models are downloaded again, to another place, and offline they are not found.
-
-    Cause: transformers 5 knows HF_HOME and HF_HUB_CACHE alone.
-
-    Remedy: Set HF_HUB_CACHE to the folder instead.
-
-    Source: https://github.com/huggingface/transformers/blob/main/MIGRATION_GUIDE_V5.md
-    """
-    version, folder = versions_of(facts).transformers, value(facts, "TRANSFORMERS_CACHE")
-    if folder and version is not None and version.major >= 5 and not value(facts, "HF_HUB_CACHE"):
-        yield cache_not_read.finding(
-            f"TRANSFORMERS_CACHE={folder}; transformers {version} does not read it",
-            command=f"export HF_HUB_CACHE={shlex.quote(folder)} && unset TRANSFORMERS_CACHE",
-        )
-
-
 @check("proxy-dead", Severity.WARNING)
 def proxy_dead(facts: HostFacts) -> Iterator[Finding]:
     """The proxy in this shell does not answer
@@ -606,41 +624,4 @@ def locale_missing(facts: HostFacts) -> Iterator[Finding]:
             )
 
 
-@check("cpu-seconds", Severity.ERROR)
-def cpu_seconds(facts: HostFacts) -> Iterator[Finding]:
-    """ulimit -t ends every process after some seconds of computing
-
-    Symptom: "Killed", or "CPU time limit exceeded", always after the same time.
-
-    Cause: the shell limits the CPU time of a process; all of its threads count together, and
-    importing torch takes some seconds alone. Login nodes set it.
-
-    Remedy: Train where there is no such limit: in a job of the scheduler.
-
-    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
-    """
-    limit = facts.limits.cpu_seconds
-    if limit is not None and limit < 3600:
-        yield cpu_seconds.finding(f"ulimit -t is {limit} seconds", command="ulimit -St unlimited")
-
-
-CHECKS: tuple[Check, ...] = (
-    launch_left_over,
-    module_shadowed,
-    library_first,
-    package_hollow,
-    environment_moved,
-    environment_foreign,
-    variable_refused,
-    master_unknown,
-    master_port_taken,
-    address_space,
-    file_size,
-    cpu_seconds,
-    folder_unusable,
-    folder_full,
-    cache_not_read,
-    debug_left_on,
-    proxy_dead,
-    locale_missing,
-)
+CHECKS = checks_of(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from cputune import cpulist
 from cputune.cores import usable_cores
 from cputune.doctor.advised import advised, advised_launch
-from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.doctor.variables import (
     gomp_cpus,
     listed_cpus,
@@ -25,6 +25,30 @@ from cputune.facts import HostFacts
 
 MANY_CORES = 8
 """From so many on what threads wait for each other can exceed what a tiny model computes."""
+
+
+@check("threads-affinity", Severity.WARNING)
+def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
+    """More threads than CPUs that they may run on
+
+    Symptom: up to thirty times slower than with fewer threads.
+
+    Cause: the affinity of the process (taskset, numactl, cpuset, a scheduler) is
+    narrower than the thread count. Threads share CPUs and wait at each barrier for
+    those that are not running.
+
+    Remedy: Start as many threads as cores are allowed, or widen the affinity.
+
+    Source: pytorch/pytorch#125547, pytorch/pytorch#64864
+    """
+    allowed = facts.topology.allowed
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        threads = number(facts, name)
+        if threads is not None and allowed and threads > len(allowed):
+            yield threads_affinity.finding(
+                f"{name}={threads}, allowed CPUs: {len(allowed)} ({cpulist.render(allowed)})",
+                command=_set_threads(facts) if name.startswith("OMP") else f"unset {name}",
+            )
 
 
 @check("threads-one", Severity.WARNING)
@@ -103,52 +127,6 @@ def threads_malformed(facts: HostFacts) -> Iterator[Finding]:
         yield threads_malformed.finding(f"{name}={text!r}", command=cure)
 
 
-@check("threads-affinity", Severity.WARNING)
-def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
-    """More threads than CPUs that they may run on
-
-    Symptom: up to thirty times slower than with fewer threads.
-
-    Cause: the affinity of the process (taskset, numactl, cpuset, a scheduler) is
-    narrower than the thread count. Threads share CPUs and wait at each barrier for
-    those that are not running.
-
-    Remedy: Start as many threads as cores are allowed, or widen the affinity.
-
-    Source: pytorch/pytorch#125547, pytorch/pytorch#64864
-    """
-    allowed = facts.topology.allowed
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        threads = number(facts, name)
-        if threads is not None and allowed and threads > len(allowed):
-            yield threads_affinity.finding(
-                f"{name}={threads}, allowed CPUs: {len(allowed)} ({cpulist.render(allowed)})",
-                command=_set_threads(facts) if name.startswith("OMP") else f"unset {name}",
-            )
-
-
-@check("threads-siblings", Severity.ADVICE)
-def threads_siblings(facts: HostFacts) -> Iterator[Finding]:
-    """Two compute threads on one core
-
-    Symptom: all CPUs are busy, and training is no faster than with half the threads.
-
-    Cause: SMT siblings share the units that multiply matrices, AMX above all.
-
-    Remedy: One thread per physical core is the usual best; let the tuner measure both.
-
-    Source: intel/intel-extension-for-pytorch#310
-    """
-    threads, cores = number(facts, "OMP_NUM_THREADS"), len(facts.topology.allowed_cores)
-    ranks = local_ranks(facts) or 1
-    total = (threads or 0) * ranks
-    if threads is not None and cores < total <= len(facts.topology.allowed):
-        yield threads_siblings.finding(
-            f"{total} threads on {cores} allowed physical cores",
-            command=_set_threads(facts) if threads > 1 else None,
-        )
-
-
 @check("threads-mkl", Severity.WARNING)
 def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
     """MKL_NUM_THREADS and OMP_NUM_THREADS disagree
@@ -222,6 +200,28 @@ def threads_subset(facts: HostFacts) -> Iterator[Finding]:
         yield threads_subset.finding(
             f"KMP_HW_SUBSET={text} leaves {places} places, OMP_NUM_THREADS={threads}",
             command="unset KMP_HW_SUBSET",
+        )
+
+
+@check("threads-siblings", Severity.ADVICE)
+def threads_siblings(facts: HostFacts) -> Iterator[Finding]:
+    """Two compute threads on one core
+
+    Symptom: all CPUs are busy, and training is no faster than with half the threads.
+
+    Cause: SMT siblings share the units that multiply matrices, AMX above all.
+
+    Remedy: One thread per physical core is the usual best; let the tuner measure both.
+
+    Source: intel/intel-extension-for-pytorch#310
+    """
+    threads, cores = number(facts, "OMP_NUM_THREADS"), len(facts.topology.allowed_cores)
+    ranks = local_ranks(facts) or 1
+    total = (threads or 0) * ranks
+    if threads is not None and cores < total <= len(facts.topology.allowed):
+        yield threads_siblings.finding(
+            f"{total} threads on {cores} allowed physical cores",
+            command=_set_threads(facts) if threads > 1 else None,
         )
 
 
@@ -507,22 +507,4 @@ def pin_off(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Check, ...] = (
-    threads_affinity,
-    threads_one,
-    threads_malformed,
-    threads_mkl,
-    threads_limit,
-    threads_subset,
-    threads_siblings,
-    affinity_shrinks,
-    affinity_gomp,
-    places_outside,
-    numa_not_zero,
-    mempolicy,
-    shell_bound,
-    openmpi_one_core,
-    bound_twice,
-    pin_mask,
-    pin_off,
-)
+CHECKS = checks_of(__name__)

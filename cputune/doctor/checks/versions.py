@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from cputune.doctor.finding import Check, Finding, Severity, check
+from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
 from cputune.doctor.variables import is_true, lacks_torch, value
 from cputune.facts import HostFacts
 from cputune.stack import fit
@@ -26,6 +26,57 @@ from cputune.stack.tables import (
 )
 from cputune.stack.uses import ccl_refusals, ccl_use, ipex_use, oneccl_module
 from cputune.stack.ways import both_ways, way_out
+
+
+@check("package-version-unknown", Severity.WARNING)
+def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
+    """A package of the training stack is installed without a version
+
+    Symptom: ``importlib.metadata.version`` gives None, and programs that compare it fail.
+
+    Cause: an installation that was interrupted, or a METADATA file without a version.
+    Nothing can be said about what this package fits.
+
+    Remedy: Install it again: its metadata is damaged.
+
+    Source: https://packaging.python.org/en/latest/specifications/core-metadata/
+    """
+    for package in facts.packages:
+        name = short_name(package.name)
+        if name is None or parse(package.version) is not None:
+            continue
+        shown = "no version" if package.version is None else f"the version {package.version!r}"
+        yield package_version_unknown.finding(
+            f"{package.name} in {package.location or 'an unknown place'} has {shown}",
+            command=f"pip install --force-reinstall --no-deps {DISTRIBUTIONS[name]}",
+        )
+
+
+@check("package-twice", Severity.WARNING)
+def package_twice(facts: HostFacts) -> Iterator[Finding]:
+    """The metadata of several versions lies in one environment
+
+    Symptom: pip shows one version, the import is another, and nothing fits.
+
+    Cause: an installation that was interrupted, or two package managers in one folder.
+    What the doctor says about versions is then about the first that was found.
+
+    Remedy: Remove the package until nothing is left of it, then install it once.
+
+    Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
+    """
+    for package in facts.packages:
+        name = short_name(package.name)
+        if name is None or not package.others:
+            continue
+        distribution = DISTRIBUTIONS[name]
+        again = f"{distribution}=={package.version}" if package.version else distribution
+        remove = " && ".join([f"pip uninstall -y {distribution}"] * (1 + len(package.others)))
+        yield package_twice.finding(
+            f"{package.name} {package.version} and {', '.join(package.others)} "
+            f"in {package.location or 'an unknown place'}",
+            command=f"{remove} && pip install {again}",
+        )
 
 
 @check("ipex-torch-mismatch", Severity.ERROR)
@@ -280,80 +331,6 @@ def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
         yield numpy_too_new.finding(said, severity=severity, command="pip install 'numpy<2'")
 
 
-@check("python-without-wheel", Severity.WARNING)
-def python_without_wheel(facts: HostFacts) -> Iterator[Finding]:
-    """A package has no wheel for this Python
-
-    Symptom: "No matching distribution found", or a build from source nobody asked for.
-
-    Cause: torch, IPEX and the oneCCL bindings are compiled for certain Pythons, and pip
-    passes over releases without a wheel for the one it runs in.
-
-    Remedy: Use a Python that has one.
-
-    Source: https://pypi.org/project/torch/
-    """
-    versions = versions_of(facts)
-    said = fit.python_wheels(load(), versions) or fit.python_libraries(load(), versions)
-    if said is None:
-        return
-    others = fit.pythons_for(versions)
-    remedy = f"All of it has wheels for Python {', '.join(others)}." if others else None
-    command = f"python{others[-1]} -m venv venv" if others else None
-    yield python_without_wheel.finding(said, remedy=remedy, command=command)
-
-
-@check("package-version-unknown", Severity.WARNING)
-def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
-    """A package of the training stack is installed without a version
-
-    Symptom: ``importlib.metadata.version`` gives None, and programs that compare it fail.
-
-    Cause: an installation that was interrupted, or a METADATA file without a version.
-    Nothing can be said about what this package fits.
-
-    Remedy: Install it again: its metadata is damaged.
-
-    Source: https://packaging.python.org/en/latest/specifications/core-metadata/
-    """
-    for package in facts.packages:
-        name = short_name(package.name)
-        if name is None or parse(package.version) is not None:
-            continue
-        shown = "no version" if package.version is None else f"the version {package.version!r}"
-        yield package_version_unknown.finding(
-            f"{package.name} in {package.location or 'an unknown place'} has {shown}",
-            command=f"pip install --force-reinstall --no-deps {DISTRIBUTIONS[name]}",
-        )
-
-
-@check("package-twice", Severity.WARNING)
-def package_twice(facts: HostFacts) -> Iterator[Finding]:
-    """The metadata of several versions lies in one environment
-
-    Symptom: pip shows one version, the import is another, and nothing fits.
-
-    Cause: an installation that was interrupted, or two package managers in one folder.
-    What the doctor says about versions is then about the first that was found.
-
-    Remedy: Remove the package until nothing is left of it, then install it once.
-
-    Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
-    """
-    for package in facts.packages:
-        name = short_name(package.name)
-        if name is None or not package.others:
-            continue
-        distribution = DISTRIBUTIONS[name]
-        again = f"{distribution}=={package.version}" if package.version else distribution
-        remove = " && ".join([f"pip uninstall -y {distribution}"] * (1 + len(package.others)))
-        yield package_twice.finding(
-            f"{package.name} {package.version} and {', '.join(package.others)} "
-            f"in {package.location or 'an unknown place'}",
-            command=f"{remove} && pip install {again}",
-        )
-
-
 @check("torch-missing", Severity.WARNING)
 def torch_missing(facts: HostFacts) -> Iterator[Finding]:
     """There is no torch
@@ -405,74 +382,27 @@ def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
     )
 
 
-@check("torch-cuda-build", Severity.ADVICE)
-def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
-    """A CUDA build of torch on a machine without a GPU
+@check("python-without-wheel", Severity.WARNING)
+def python_without_wheel(facts: HostFacts) -> Iterator[Finding]:
+    """A package has no wheel for this Python
 
-    Symptom: an image of seven gigabytes and a slow first import.
+    Symptom: "No matching distribution found", or a build from source nobody asked for.
 
-    Cause: on Linux x86-64 PyPI's torch is the CUDA build and brings the NVIDIA libraries.
+    Cause: torch, IPEX and the oneCCL bindings are compiled for certain Pythons, and pip
+    passes over releases without a wheel for the one it runs in.
 
-    Remedy: Install the CPU build: several gigabytes less to store and to load.
+    Remedy: Use a Python that has one.
 
-    Source: https://pytorch.org/get-started/locally/
+    Source: https://pypi.org/project/torch/
     """
-    torch = facts.package("torch")
-    if torch is None or facts.accelerators is None or facts.accelerators:
+    versions = versions_of(facts)
+    said = fit.python_wheels(load(), versions) or fit.python_libraries(load(), versions)
+    if said is None:
         return
-    brought = [p.name for p in facts.packages if _is_cuda_only(p.name)]
-    version = parse(torch.version)
-    if version is None:
-        return
-    if not (brought or "cu" in (version.local or "") or (torch.build or "").startswith("cuda")):
-        return
-    also = f" ({torch.build})" if torch.build else ""
-    also += f" and {len(brought)} packages for CUDA" if brought else ""
-    page = load().wheels["torch_cpu"]
-    remove = f"pip uninstall -y torch {' '.join(brought)}".strip()
-    yield torch_cuda_build.finding(
-        f"torch {torch.version}{also}, no GPU",
-        command=f"{remove} && pip install torch=={version.public} --index-url {page}",
-    )
-
-
-@check("oneccl-setvars", Severity.WARNING)
-def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
-    """The environment of the oneCCL bindings was not sourced
-
-    Symptom: ``libccl.so.1: cannot open shared object file``.
-
-    Cause: the bindings bring oneCCL and Intel MPI inside their wheel; their
-    ``env/setvars.sh`` puts both on LD_LIBRARY_PATH and PATH and sets CCL_ROOT.
-
-    Remedy: Source setvars.sh of the bindings in every shell that starts ranks.
-
-    Source: intel/torch-ccl#43
-    """
-    package = facts.package("oneccl_bind_pt")
-    version = versions_of(facts).oneccl
-    if package is None or version is None or facts.recorded:
-        return
-    searched = (value(facts, "LD_LIBRARY_PATH") or "").split(":")
-    root = value(facts, "CCL_ROOT")
-    found = [lib.path for lib in facts.libraries if lib.name == "libccl"]
-    if any(path.rpartition("/")[0] in searched for path in found):
-        return
-    brought = f"{package.location or '.'}/{oneccl_module(versions_of(facts))}"
-    own = any(path.startswith(f"{brought}/") for path in found)
-    own = own and not any(one.how == "no env/setvars.sh" for one in facts.surroundings.strays)
-    said = f"CCL_ROOT={root}" if root else "CCL_ROOT is not set"
-    yield oneccl_setvars.finding(
-        f"{said}, and no directory of LD_LIBRARY_PATH holds libccl.so",
-        remedy=None
-        if own
-        else "These bindings bring no oneCCL: install it, and source its setvars.sh.",
-        command=f". '{brought}/env/setvars.sh'" if own else None,
-    )
-
-
-def _is_cuda_only(distribution: str) -> bool:
-    return distribution.lower().startswith("nvidia-") or distribution == "triton"
+    others = fit.pythons_for(versions)
+    remedy = f"All of it has wheels for Python {', '.join(others)}." if others else None
+    command = f"python{others[-1]} -m venv venv" if others else None
+    yield python_without_wheel.finding(said, remedy=remedy, command=command)
 
 
 @check("ipex-ignored", Severity.WARNING)
@@ -505,36 +435,6 @@ def _without(name: str, versions: Versions) -> tuple[str, str]:
     said = f" Or, to use it, take the versions of the IPEX era: {stay}." if stay else ""
     remedy = f"Remove it: training stays as it is.{said}"
     return remedy, f"pip uninstall -y {DISTRIBUTIONS[name]}"
-
-
-@check("ipex-unasked", Severity.ADVICE)
-def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
-    """accelerate uses IPEX whether it is asked to or not
-
-    Symptom: the run uses IPEX although ``use_ipex=False``.
-
-    Cause: accelerate 0.20 to 1.7 (1.8 to 1.12 with torch below 2.7) takes
-    ``ACCELERATE_USE_IPEX`` for true where it is not set, and calls ``ipex.optimize``
-    wherever IPEX can be imported. In a YAML: ``ipex_config: {ipex: false}``. Trainer stands
-    on accelerate from transformers 4.30 on; in 4.32 to 4.57 TrainingArguments sets the
-    variable to false, so that only scripts with an Accelerator of their own are left.
-
-    Remedy: Switch it off where a run without IPEX is wanted, in the environment or the YAML.
-
-    Source: huggingface/transformers#24871
-    """
-    versions = versions_of(facts)
-    if ipex_use(versions, framework="accelerate").state != "used unasked":
-        return
-    if value(facts, "ACCELERATE_USE_IPEX"):
-        return
-    every = ipex_use(versions).state in ("used unasked", "unknown")
-    whose = "in every script" if every else "in scripts with an Accelerator, not in Trainer's"
-    yield ipex_unasked.finding(
-        f"accelerate {versions.accelerate}, intel_extension_for_pytorch {versions.ipex}, "
-        f"ACCELERATE_USE_IPEX is not set: {whose}",
-        command="export ACCELERATE_USE_IPEX=false",
-    )
 
 
 @check("oneccl-unused", Severity.WARNING)
@@ -597,6 +497,110 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
+"""What only an installation can have: a stack that is merely named is spared them."""
+"""Most versions are wrong in several ways at once; what ends the interpreter comes first."""
+
+
+@check("ipex-unasked", Severity.ADVICE)
+def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
+    """accelerate uses IPEX whether it is asked to or not
+
+    Symptom: the run uses IPEX although ``use_ipex=False``.
+
+    Cause: accelerate 0.20 to 1.7 (1.8 to 1.12 with torch below 2.7) takes
+    ``ACCELERATE_USE_IPEX`` for true where it is not set, and calls ``ipex.optimize``
+    wherever IPEX can be imported. In a YAML: ``ipex_config: {ipex: false}``. Trainer stands
+    on accelerate from transformers 4.30 on; in 4.32 to 4.57 TrainingArguments sets the
+    variable to false, so that only scripts with an Accelerator of their own are left.
+
+    Remedy: Switch it off where a run without IPEX is wanted, in the environment or the YAML.
+
+    Source: huggingface/transformers#24871
+    """
+    versions = versions_of(facts)
+    if ipex_use(versions, framework="accelerate").state != "used unasked":
+        return
+    if value(facts, "ACCELERATE_USE_IPEX"):
+        return
+    every = ipex_use(versions).state in ("used unasked", "unknown")
+    whose = "in every script" if every else "in scripts with an Accelerator, not in Trainer's"
+    yield ipex_unasked.finding(
+        f"accelerate {versions.accelerate}, intel_extension_for_pytorch {versions.ipex}, "
+        f"ACCELERATE_USE_IPEX is not set: {whose}",
+        command="export ACCELERATE_USE_IPEX=false",
+    )
+
+
+@check("oneccl-setvars", Severity.WARNING)
+def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
+    """The environment of the oneCCL bindings was not sourced
+
+    Symptom: ``libccl.so.1: cannot open shared object file``.
+
+    Cause: the bindings bring oneCCL and Intel MPI inside their wheel; their
+    ``env/setvars.sh`` puts both on LD_LIBRARY_PATH and PATH and sets CCL_ROOT.
+
+    Remedy: Source setvars.sh of the bindings in every shell that starts ranks.
+
+    Source: intel/torch-ccl#43
+    """
+    package = facts.package("oneccl_bind_pt")
+    version = versions_of(facts).oneccl
+    if package is None or version is None or facts.recorded:
+        return
+    searched = (value(facts, "LD_LIBRARY_PATH") or "").split(":")
+    root = value(facts, "CCL_ROOT")
+    found = [lib.path for lib in facts.libraries if lib.name == "libccl"]
+    if any(path.rpartition("/")[0] in searched for path in found):
+        return
+    brought = f"{package.location or '.'}/{oneccl_module(versions_of(facts))}"
+    own = any(path.startswith(f"{brought}/") for path in found)
+    own = own and not any(one.how == "no env/setvars.sh" for one in facts.surroundings.strays)
+    said = f"CCL_ROOT={root}" if root else "CCL_ROOT is not set"
+    yield oneccl_setvars.finding(
+        f"{said}, and no directory of LD_LIBRARY_PATH holds libccl.so",
+        remedy=None
+        if own
+        else "These bindings bring no oneCCL: install it, and source its setvars.sh.",
+        command=f". '{brought}/env/setvars.sh'" if own else None,
+    )
+
+
+def _is_cuda_only(distribution: str) -> bool:
+    return distribution.lower().startswith("nvidia-") or distribution == "triton"
+
+
+@check("torch-cuda-build", Severity.ADVICE)
+def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
+    """A CUDA build of torch on a machine without a GPU
+
+    Symptom: an image of seven gigabytes and a slow first import.
+
+    Cause: on Linux x86-64 PyPI's torch is the CUDA build and brings the NVIDIA libraries.
+
+    Remedy: Install the CPU build: several gigabytes less to store and to load.
+
+    Source: https://pytorch.org/get-started/locally/
+    """
+    torch = facts.package("torch")
+    if torch is None or facts.accelerators is None or facts.accelerators:
+        return
+    brought = [p.name for p in facts.packages if _is_cuda_only(p.name)]
+    version = parse(torch.version)
+    if version is None:
+        return
+    if not (brought or "cu" in (version.local or "") or (torch.build or "").startswith("cuda")):
+        return
+    also = f" ({torch.build})" if torch.build else ""
+    also += f" and {len(brought)} packages for CUDA" if brought else ""
+    page = load().wheels["torch_cpu"]
+    remove = f"pip uninstall -y torch {' '.join(brought)}".strip()
+    yield torch_cuda_build.finding(
+        f"torch {torch.version}{also}, no GPU",
+        command=f"{remove} && pip install torch=={version.public} --index-url {page}",
+    )
+
+
 INSTALLED: tuple[Check, ...] = (
     package_version_unknown,
     package_twice,
@@ -607,30 +611,6 @@ INSTALLED: tuple[Check, ...] = (
     requirement_unmet,
     package_leftover,
 )
-"""What only an installation can have: a stack that is merely named is spared them."""
 
-CHECKS: tuple[Check, ...] = (
-    package_version_unknown,
-    package_twice,
-    ipex_torch_mismatch,
-    ipex_ended,
-    oneccl_torch_mismatch,
-    transformers_torch,
-    transformers_accelerate,
-    trainer_arguments,
-    pair_does_not_train,
-    requirement_unmet,
-    package_leftover,
-    accelerate_torch,
-    numpy_too_new,
-    torch_missing,
-    accelerate_missing,
-    python_without_wheel,
-    ipex_ignored,
-    oneccl_unused,
-    stack_variable_ignored,
-    ipex_unasked,
-    oneccl_setvars,
-    torch_cuda_build,
-)
-"""Most versions are wrong in several ways at once; what ends the interpreter comes first."""
+
+CHECKS = checks_of(__name__)

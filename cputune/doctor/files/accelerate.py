@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.yaml_lines import Document
-from cputune.doctor.finding import Check, Finding, Severity, fault
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.stack import ipex_use, load
 
 MARKS = ("compute_environment", "distributed_type", "mixed_precision", "num_processes", "use_cpu")
@@ -299,14 +299,4 @@ def _text(version: tuple[int, int] | None) -> str:
     return f"{version[0]}.{version[1]}" if version else "the beginning"
 
 
-CHECKS: tuple[Check, ...] = (
-    key_unknown,
-    key_ignored,
-    value_wrong,
-    one_process,
-    use_cpu_missing,
-    precision_useless,
-    no_gpu,
-    unreadable,
-    oversubscribed,
-)
+CHECKS = checks_of(__name__)

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from cputune.doctor.files.command import judge_launch, judge_pod_variables
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.shell import read_launches
-from cputune.doctor.finding import Check, Finding, Severity, fault
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.named_stack import judge_stack
 from cputune.errors import UsageError
 from cputune.remote.named import parse_hostfile
@@ -168,4 +168,4 @@ def _package(name: str, command: str, line: int, context: Context) -> Iterator[F
             yield image_packages.finding(context.at(line, f"{text} (the last is {row.version})"))
 
 
-CHECKS: tuple[Check, ...] = (hosts_wrong, image_packages)
+CHECKS = checks_of(__name__)

@@ -18,7 +18,7 @@ from cputune.doctor.files.accelerate import (
 )
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.shell import TrainingCommand, value_of
-from cputune.doctor.finding import Check, Finding, Severity, fault
+from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.probing.installed import dead_preloads
@@ -749,19 +749,4 @@ def _expanded(preload: str, variables: dict[str, str], context: Context) -> str:
     return "" if "$?" in text else text
 
 
-CHECKS: tuple[Check, ...] = (
-    threads_unset,
-    ranks_left_open,
-    wrong_backend,
-    ipex_launch,
-    flag_refused,
-    flag_ignored,
-    mpi_dialect,
-    one_core_each,
-    pin_masks,
-    bound_behind,
-    launcher_missing,
-    sourced_missing,
-    cpus_outside,
-    address_missing,
-)
+CHECKS = checks_of(__name__)

@@ -18,7 +18,7 @@ from cputune.doctor.files.command import (
 from cputune.doctor.files.context import Context
 from cputune.doctor.files.shell import TrainingCommand, read_launches
 from cputune.doctor.files.yaml_lines import Document, Path
-from cputune.doctor.finding import Check, Finding, Severity, fault
+from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
 
 KINDS = ("PyTorchJob", "TrainJob")
@@ -352,4 +352,4 @@ def cpus_of(quantity: object) -> float | None:
     return float(match[1]) / (1000 if match[2] else 1)
 
 
-CHECKS: tuple[Check, ...] = (job_field, pod_resources, pod_shm, job_elastic)
+CHECKS = checks_of(__name__)

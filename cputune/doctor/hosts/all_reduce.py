@@ -6,17 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cputune.carrier.interface import interface_variables
-from cputune.doctor.finding import Finding, Severity
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.hosts.network import (
     MASTER_PORT,
-    NOT_ASKED,
     HostToJudge,
     ask_names,
     chosen_interface,
     listening,
+    not_asked,
     side_by_side,
 )
-from cputune.doctor.hosts.seen import HostsCheck
 from cputune.remote.reach import Reach
 from cputune.stack import oneccl_module, versions_of
 
@@ -25,27 +24,36 @@ SIZES = (4, 1 << 20, 25 << 20)
 """Bytes: one number, for the latency; the first bucket of DDP, and the others (torch.nn.parallel:
 ``dist._DEFAULT_FIRST_BUCKET_BYTES``, ``bucket_cap_mb=25``)."""
 
-ALL_REDUCE = HostsCheck(
-    code="hosts-all-reduce",
-    severity=Severity.ADVICE,
-    title="How long an all-reduce takes between the hosts",
-    remedy="Hold it against a step: `cputune tune` over the hosts finds whether more are worth it.",
-    source="https://pytorch.org/docs/stable/notes/ddp.html#internal-design",
-    story="""One rank on each host added up one number, DDP's first bucket (1 MiB) and one of its
-others (25 MiB), some times each. The median of the slowest rank counts. A model's gradients pass
-once in every step: its bytes over the bandwidth is what the network takes at least, as far as it
-is not hidden behind the backward pass.""",
-)
-ALL_REDUCE_FAILS = HostsCheck(
-    code="hosts-all-reduce-fails",
-    severity=Severity.ERROR,
-    title="Ranks on the hosts cannot add up a tensor",
-    remedy="Mend the findings above it first; then look at what the ranks have said.",
-    source="https://pytorch.org/docs/stable/distributed.html",
-    story="""Symptom: the training would fail, or wait, in the same way.
 
-One real rank of torch.distributed was started on each host, as a launch does.""",
-)
+@fault("hosts-all-reduce", Severity.ADVICE)
+def all_reduce_took() -> None:
+    """How long an all-reduce takes between the hosts
+
+    One rank on each host added up one number, DDP's first bucket (1 MiB) and one of its others (25
+    MiB), some times each. The median of the slowest rank counts. A model's gradients pass once in
+    every step: its bytes over the bandwidth is what the network takes at least, as far as it is not
+    hidden behind the backward pass.
+
+    Remedy: Hold it against a step: `cputune tune` over the hosts finds whether more are worth it.
+
+    Source: https://pytorch.org/docs/stable/notes/ddp.html#internal-design
+    """
+
+
+@fault("hosts-all-reduce-fails", Severity.ERROR)
+def all_reduce_fails() -> None:
+    """Ranks on the hosts cannot add up a tensor
+
+    Symptom: the training would fail, or wait, in the same way.
+
+    One real rank of torch.distributed was started on each host, as a launch does.
+
+    Remedy: Mend the findings above it first; then look at what the ranks have said.
+
+    Source: https://pytorch.org/docs/stable/distributed.html
+    """
+
+
 WITHOUT_LAUNCHER = {
     "CCL_PROCESS_LAUNCHER": "none",
     "CCL_ATL_TRANSPORT": "ofi",
@@ -53,8 +61,6 @@ WITHOUT_LAUNCHER = {
     "CCL_LOCAL_SIZE": "1",
 }
 """oneCCL's ranks, where no MPI starts them (CCL_PROCESS_LAUNCHER in its documentation)."""
-
-CHECKS = (ALL_REDUCE, ALL_REDUCE_FAILS)
 
 
 def all_reduce_between(hosts: Sequence[HostToJudge], reach: Reach) -> Iterator[Finding]:
@@ -80,7 +86,7 @@ def ask_all_reduce(
     """
     with_torch = [one for one in hosts if one.facts.package("torch") is not None]
     if len(with_torch) < 2:
-        yield NOT_ASKED.finding("all-reduce: fewer than two hosts have torch")
+        yield not_asked.finding("all-reduce: fewer than two hosts have torch")
         return
     first = with_torch[0].name
     meet = {"MASTER_ADDR": addresses.get(first, first), "MASTER_PORT": str(master_port)}
@@ -124,11 +130,11 @@ def _added_up(
     )
     if silent:
         said = "; ".join(dict.fromkeys(finding.evidence for finding in silent))
-        return ALL_REDUCE_FAILS.finding(f"{backend}: {said}")
+        return all_reduce_fails.finding(f"{backend}: {said}")
     slowest = {
         size: max(float(told["seconds"][str(size)]) for told in answers.values()) for size in SIZES
     }
-    return ALL_REDUCE.finding(describe_all_reduce(backend, slowest, len(hosts), interface))
+    return all_reduce_took.finding(describe_all_reduce(backend, slowest, len(hosts), interface))
 
 
 def setvars(one: HostToJudge) -> str:
@@ -150,3 +156,6 @@ def describe_all_reduce(
     ]
     over = f" over {interface}" if interface else ""
     return f"{backend}, {ranks} ranks{over}: {'; '.join(parts)}"
+
+
+CHECKS = checks_of(__name__)

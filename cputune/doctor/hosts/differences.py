@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cputune import cpulist
-from cputune.doctor.finding import Finding, Severity
-from cputune.doctor.hosts.seen import SeenHost, between, difference, grouped, names_of, told
+from cputune.doctor.finding import Finding, Severity, check, checks_of
+from cputune.doctor.hosts.seen import SeenHost, difference, grouped, names_of, told
 from cputune.facts import HostFacts, Launcher
 from cputune.probing.installed import MPI_PROGRAMS
 
@@ -20,18 +20,122 @@ MEMORY_SHARE = 0.05
 _GIB = 1 << 30
 
 
-@between(
-    "hosts-same-machine",
-    Severity.ERROR,
-    title="Two names lead to one machine",
-    remedy="Name each machine once; the ranks on it are its slots (a:2).",
-    source="https://www.open-mpi.org/faq/?category=running#mpirun-hostfile",
-)
+CLOCK_SECONDS = 1.0
+"""NTP keeps hosts within milliseconds; from one second on make, caches and logs go wrong."""
+
+
+@check("hosts-unreachable", Severity.ERROR)
+def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """A host cannot be reached
+
+    Symptom: mpirun or the launcher hangs, or ends with the error of its ssh. Cause: as told.
+
+    Launchers go to other hosts as the doctor does, without anybody to type a password: a key that
+    is refused here is refused there.
+
+    Remedy: Mend the way to it, or leave it out of the list.
+
+    Source: https://man.openbsd.org/ssh
+    """
+    found: dict[tuple[str, str | None], list[SeenHost]] = {}
+    for host in hosts:
+        if host.reason is not None:
+            generic = host.cure and host.cure.replace(host.name, "HOST")
+            found.setdefault((host.reason, generic), []).append(host)
+    for (reason, cure), those in found.items():
+        names = names_of([host.name for host in those])
+        remedy = those[0].cure if len(those) == 1 else cure
+        yield unreachable.finding(f"{names}: {reason}", remedy=remedy and _sentence(remedy))
+
+
+def _sentence(text: str) -> str:
+    """A hint as a remedy; a command keeps its small letter."""
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+@check("hosts-clock", Severity.WARNING)
+def clock(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """The clocks of the hosts differ
+
+    Symptom: files "from the future", caches of data sets that are made anew, logs out of order.
+
+    Cause: a clock that nobody sets. Kerberos and munge (which Slurm trusts) refuse tickets that are
+    minutes off, so a job does not start there at all.
+
+    Remedy: Let all hosts follow one time server (chrony, systemd-timesyncd).
+
+    Source: https://chrony-project.org/documentation.html
+    """
+    known = [
+        (host.clock_offset_seconds, host.clock_uncertainty_seconds or 0.0, host)
+        for host in hosts
+        if host.clock_offset_seconds is not None
+    ]
+    if not known:
+        return
+    middle = sorted(offset for offset, _, _ in known)[(len(known) - 1) // 2]
+    # Of two nobody can say which is right: our own clock is the third.
+    truth = middle if len(known) > 2 else 0.0
+    off: dict[str, list[str]] = {}
+    for offset, uncertainty, host in known:
+        if abs(offset - truth) - uncertainty > CLOCK_SECONDS:
+            ahead = "ahead" if offset > truth else "behind"
+            off.setdefault(f"{_span(abs(offset - truth))} {ahead}", []).append(host.name)
+    if off and len(known) > 1 and not _all_alike(known):
+        yield clock.finding(told(off))
+
+
+def _all_alike(known: Sequence[tuple[float, float, SeenHost]]) -> bool:
+    """Whether it is our own clock alone that is off."""
+    offsets = [offset for offset, _, _ in known]
+    doubt = 2 * max(uncertainty for _, uncertainty, _ in known)
+    return max(offsets) - min(offsets) - doubt <= CLOCK_SECONDS
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+@check("hosts-launch-files", Severity.ERROR)
+def launch_files(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
+    """The launch is not the same on every host
+
+    Symptom: "No such file or directory" on one host, or one rank trains something else.
+
+    Cause: a launcher starts the same path on every host and copies nothing. An older copy of the
+    script is worse than none: its ranks meet the others and compute with other numbers.
+
+    Remedy: Copy it to the same path on every host, or put it on a file system that they share:
+    rsync -a DIR/ HOST:DIR/
+
+    Source: https://www.open-mpi.org/faq/?category=running#do-i-need-a-common-filesystem
+    """
+    seen = [host for host in hosts if host.launch]
+    for path in sorted({path for host in seen for path in host.launch}):
+        lacking = [host.name for host in seen if host.launch.get(path) is None]
+        if lacking:
+            yield launch_files.finding(f"{path} is not on {names_of(lacking)}")
+            continue
+        kinds: dict[str | None, list[str]] = {}
+        for host in seen:
+            kinds.setdefault(host.launch[path], []).append(host.name)
+        if len(kinds) > 1:
+            apart = " / ".join(names_of(names) for names in kinds.values())
+            yield launch_files.finding(f"{path} differs: {apart}")
+
+
+@check("hosts-same-machine", Severity.ERROR)
 def same_machine(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: a launch over two hosts is slower than one. Cause: both names are one machine.
+    """Two names lead to one machine
+
+    Symptom: a launch over two hosts is slower than one. Cause: both names are one machine.
 
     Its ranks get the same CPUs twice, and each believes that it has them alone. The number that
     the kernel makes at its start and the network in which it lives tell machines apart.
+
+    Remedy: Name each machine once; the ranks on it are its slots (a:2).
+
+    Source: https://www.open-mpi.org/faq/?category=running#mpirun-hostfile
     """
     found: dict[str, list[str]] = {}
     for host in hosts:
@@ -42,36 +146,36 @@ def same_machine(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
             yield same_machine.finding(f"{names_of(names)} are the same machine")
 
 
-@between(
-    "hosts-architecture",
-    Severity.ERROR,
-    title="Hosts of different architecture",
-    remedy="Train on hosts of one architecture: tensors and binaries of two do not fit together.",
-    source="https://pytorch.org/docs/stable/distributed.html",
-)
+@check("hosts-architecture", Severity.ERROR)
 def architecture(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: a rank ends with "Exec format error", or results differ between ranks.
+    """Hosts of different architecture
+
+    Symptom: a rank ends with "Exec format error", or results differ between ranks.
 
     Cause: wheels and libraries are built for one architecture, and oneDNN computes in another way
     on each.
+
+    Remedy: Train on hosts of one architecture: tensors and binaries of two do not fit together.
+
+    Source: https://pytorch.org/docs/stable/distributed.html
     """
     if words := difference(hosts, lambda facts: facts.cpu.architecture):
         yield architecture.finding(words)
 
 
-@between(
-    "hosts-cpu",
-    Severity.WARNING,
-    title="Processors of different kinds",
-    remedy="Take hosts of one kind (a partition, a constraint, a node pool), or fewer of them.",
-    source="https://pytorch.org/tutorials/intermediate/ddp_tutorial.html#skewed-processing-speeds",
-)
+@check("hosts-cpu", Severity.WARNING)
 def cpu(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: adding a host makes training slower. Cause: all ranks wait for the slowest one.
+    """Processors of different kinds
+
+    Symptom: adding a host makes training slower. Cause: all ranks wait for the slowest one.
 
     After every step the gradients are summed over all ranks, so an older generation, or one without
     AMX or bf16 among others that have it, sets the pace for all. A plan in bf16 may be right for
     one generation and slow on another.
+
+    Remedy: Take hosts of one kind (a partition, a constraint, a node pool), or fewer of them.
+
+    Source: https://pytorch.org/tutorials/intermediate/ddp_tutorial.html#skewed-processing-speeds
     """
     kind = difference(hosts, lambda facts: facts.cpu.codename or facts.cpu.model_name)
     flags = [facts.cpu.isa for host in hosts if (facts := host.facts) and facts.cpu.isa]
@@ -89,19 +193,19 @@ def _of(facts: HostFacts, flags: Sequence[str]) -> str | None:
     return " ".join(flag for flag in flags if facts.cpu.has(flag)) or f"none of {', '.join(flags)}"
 
 
-@between(
-    "hosts-cores",
-    Severity.WARNING,
-    title="Different numbers of sockets, cores or NUMA nodes",
-    remedy="Take hosts of one shape, or let every host have CPUs of its own in the plan: "
-    "cputune tune --hosts.",
-    source="https://www.kernel.org/doc/html/latest/admin-guide/cputopology.html",
-)
+@check("hosts-cores", Severity.WARNING)
 def cores(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: a rank is bound to CPUs that its host does not have, or some cores stay idle.
+    """Different numbers of sockets, cores or NUMA nodes
+
+    Symptom: a rank is bound to CPUs that its host does not have, or some cores stay idle.
 
     Cause: the CPUs of the ranks were chosen on one host and hold for all. Where others have fewer
     cores, their rank cannot start and the rest wait for it.
+
+    Remedy: Take hosts of one shape, or let every host have CPUs of its own in the plan: cputune
+    tune --hosts.
+
+    Source: https://www.kernel.org/doc/html/latest/admin-guide/cputopology.html
     """
     if words := difference(hosts, _shape):
         yield cores.finding(words)
@@ -119,36 +223,36 @@ def _shape(facts: HostFacts) -> str | None:
     )
 
 
-@between(
-    "hosts-allowed-cpus",
-    Severity.WARNING,
-    title="Not the same CPUs may be used on every host",
-    remedy="Free the CPUs there (cpuset, taskset, what the job asks of Slurm), or let every host "
-    "have CPUs of its own in the plan: cputune tune --hosts.",
-    source="https://man7.org/linux/man-pages/man7/cpuset.7.html",
-)
+@check("hosts-allowed-cpus", Severity.WARNING)
 def allowed_cpus(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: one host's ranks end with "cannot be bound", the others wait for ever.
+    """Not the same CPUs may be used on every host
+
+    Symptom: one host's ranks end with "cannot be bound", the others wait for ever.
 
     Cause: affinity, cpuset or an offline CPU takes CPUs away on one host, and the plan names them.
+
+    Remedy: Free the CPUs there (cpuset, taskset, what the job asks of Slurm), or let every host
+    have CPUs of its own in the plan: cputune tune --hosts.
+
+    Source: https://man7.org/linux/man-pages/man7/cpuset.7.html
     """
     words = difference(hosts, lambda f: cpulist.render(f.topology.allowed) or None)
     if words and not difference(hosts, _shape):
         yield allowed_cpus.finding(words)
 
 
-@between(
-    "hosts-limits",
-    Severity.WARNING,
-    title="Limits and memory differ between hosts",
-    remedy="Give all hosts the same limits (limits.conf, the unit of sshd or slurmd, the pod).",
-    source="https://man7.org/linux/man-pages/man2/getrlimit.2.html",
-)
+@check("hosts-limits", Severity.WARNING)
 def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: one host runs out of memory, files or shared memory, or is throttled; others do not.
+    """Limits and memory differ between hosts
+
+    Symptom: one host runs out of memory, files or shared memory, or is throttled; others do not.
 
     Cause: limits belong to how a host was set up and to how we were let in: what ssh gives is not
     always what the job gets. The smallest one holds for the whole job.
+
+    Remedy: Give all hosts the same limits (limits.conf, the unit of sshd or slurmd, the pod).
+
+    Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
     """
     parts = [difference(hosts, value, what) for what, value in _LIMITS]
     memory = [f.memory.total_bytes for h in hosts if (f := h.facts) and f.memory.total_bytes]
@@ -179,17 +283,17 @@ _LIMITS = (
 )
 
 
-@between(
-    "hosts-settings",
-    Severity.WARNING,
-    title="Kernel settings differ between hosts",
-    remedy="Set all hosts as the fastest one is set; cputune doctor on a host says how.",
-    source="https://www.kernel.org/doc/html/latest/admin-guide/pm/cpufreq.html",
-)
+@check("hosts-settings", Severity.WARNING)
 def settings(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: equal hosts are not equally fast. Cause: governor, turbo, huge pages and the like.
+    """Kernel settings differ between hosts
+
+    Symptom: equal hosts are not equally fast. Cause: governor, turbo, huge pages and the like.
 
     All ranks wait for the slowest one in every step.
+
+    Remedy: Set all hosts as the fastest one is set; cputune doctor on a host says how.
+
+    Source: https://www.kernel.org/doc/html/latest/admin-guide/pm/cpufreq.html
     """
     parts = [difference(hosts, value, what) for what, value in _SETTINGS]
     if any(parts):
@@ -218,19 +322,20 @@ LIBRARIES = ("transformers", "accelerate", "datasets", "tokenizers", "peft", "ev
 NONE = "none"
 
 
-@between(
-    "hosts-python",
-    Severity.ERROR,
-    title="Not the same Python on every host",
-    remedy="Give all hosts the same environment at the same path (a shared file system, an image, "
-    "conda-pack); --python PATH names it.",
-    source="https://conda.github.io/conda-pack/, https://www.open-mpi.org/faq/?category=running#run-prereqs",
-)
+@check("hosts-python", Severity.ERROR)
 def python(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: "No such file or directory" of the interpreter on one host, or packages not found.
+    """Not the same Python on every host
+
+    Symptom: "No such file or directory" of the interpreter on one host, or packages not found.
 
     Cause: a launch names the interpreter by its path, and an environment belongs to one Python.
     What is pickled by one version may not be read by another.
+
+    Remedy: Give all hosts the same environment at the same path (a shared file system, an image,
+    conda-pack); --python PATH names it.
+
+    Source: https://conda.github.io/conda-pack/,
+    https://www.open-mpi.org/faq/?category=running#run-prereqs
     """
     groups: dict[str, list[str]] = {}
     for host in hosts:
@@ -241,54 +346,54 @@ def python(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
         yield python.finding(told(groups))
 
 
-@between(
-    "hosts-training-stack",
-    Severity.ERROR,
-    title="Not the same torch, IPEX, oneCCL or numpy on every host",
-    remedy="Install the same versions on every host, best from one lock file or image.",
-    source="pytorch/pytorch#24273",
-)
+@check("hosts-training-stack", Severity.ERROR)
 def training_stack(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: init_process_group hangs or ends with "connectFullMesh failed", or losses differ.
+    """Not the same torch, IPEX, oneCCL or numpy on every host
+
+    Symptom: init_process_group hangs or ends with "connectFullMesh failed", or losses differ.
 
     Cause: nothing is promised between versions, and torch does not compare them when ranks meet: a
     rank waits for a message that the other never sends. Builds of one version (``+cpu``, CUDA)
     differ in their kernels too.
+
+    Remedy: Install the same versions on every host, best from one lock file or image.
+
+    Source: pytorch/pytorch#24273
     """
     if words := _differing(hosts, STACK):
         yield training_stack.finding(words)
 
 
-@between(
-    "hosts-libraries",
-    Severity.WARNING,
-    title="Not the same transformers, accelerate or datasets on every host",
-    remedy="Install the same versions on every host, best from one lock file or image.",
-    source="huggingface/accelerate#2157",
-)
+@check("hosts-libraries", Severity.WARNING)
 def libraries(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: one rank ends with an unknown argument, or the ranks see different batches.
+    """Not the same transformers, accelerate or datasets on every host
+
+    Symptom: one rank ends with an unknown argument, or the ranks see different batches.
 
     Cause: flags and defaults change between versions, and so does how a data set is shuffled and
     cut into shards: then some samples are seen twice and others never.
+
+    Remedy: Install the same versions on every host, best from one lock file or image.
+
+    Source: huggingface/accelerate#2157
     """
     if words := _differing(hosts, LIBRARIES):
         yield libraries.finding(words)
 
 
-@between(
-    "hosts-mpi",
-    Severity.ERROR,
-    title="Not the same MPI on every host",
-    remedy="Put one MPI first on PATH of every host, also for logins without a terminal: "
-    "ssh HOST mpirun --version shows which it is.",
-    source="open-mpi/ompi#11936, open-mpi/ompi#599",
-)
+@check("hosts-mpi", Severity.ERROR)
 def mpi(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: "ORTE was unable to reliably start one or more daemons", or a hang at the start.
+    """Not the same MPI on every host
+
+    Symptom: "ORTE was unable to reliably start one or more daemons", or a hang at the start.
 
     Cause: mpirun starts a helper of its own kind on each host (orted, prted, hydra_pmi_proxy). What
     ssh finds on PATH there is another MPI, or none: ~/.bashrc often sets PATH for terminals alone.
+
+    Remedy: Put one MPI first on PATH of every host, also for logins without a terminal: ssh HOST
+    mpirun --version shows which it is.
+
+    Source: open-mpi/ompi#11936, open-mpi/ompi#599
     """
     if words := difference(hosts, _mpi):
         yield mpi.finding(words)
@@ -322,121 +427,4 @@ def _version_of(name: str) -> Callable[[HostFacts], str | None]:
     return version
 
 
-CLOCK_SECONDS = 1.0
-"""NTP keeps hosts within milliseconds; from one second on make, caches and logs go wrong."""
-
-
-@between(
-    "hosts-unreachable",
-    Severity.ERROR,
-    title="A host cannot be reached",
-    remedy="Mend the way to it, or leave it out of the list.",
-    source="https://man.openbsd.org/ssh",
-)
-def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: mpirun or the launcher hangs, or ends with the error of its ssh. Cause: as told.
-
-    Launchers go to other hosts as the doctor does, without anybody to type a password: a key that
-    is refused here is refused there.
-    """
-    found: dict[tuple[str, str | None], list[SeenHost]] = {}
-    for host in hosts:
-        if host.reason is not None:
-            generic = host.cure and host.cure.replace(host.name, "HOST")
-            found.setdefault((host.reason, generic), []).append(host)
-    for (reason, cure), those in found.items():
-        names = names_of([host.name for host in those])
-        remedy = those[0].cure if len(those) == 1 else cure
-        yield unreachable.finding(f"{names}: {reason}", remedy=remedy and _sentence(remedy))
-
-
-def _sentence(text: str) -> str:
-    """A hint as a remedy; a command keeps its small letter."""
-    return text if text.endswith((".", "?")) else f"{text}."
-
-
-@between(
-    "hosts-clock",
-    Severity.WARNING,
-    title="The clocks of the hosts differ",
-    remedy="Let all hosts follow one time server (chrony, systemd-timesyncd).",
-    source="https://chrony-project.org/documentation.html",
-)
-def clock(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: files "from the future", caches of data sets that are made anew, logs out of order.
-
-    Cause: a clock that nobody sets. Kerberos and munge (which Slurm trusts) refuse tickets that are
-    minutes off, so a job does not start there at all.
-    """
-    known = [
-        (host.clock_offset_seconds, host.clock_uncertainty_seconds or 0.0, host)
-        for host in hosts
-        if host.clock_offset_seconds is not None
-    ]
-    if not known:
-        return
-    middle = sorted(offset for offset, _, _ in known)[(len(known) - 1) // 2]
-    # Of two nobody can say which is right: our own clock is the third.
-    truth = middle if len(known) > 2 else 0.0
-    off: dict[str, list[str]] = {}
-    for offset, uncertainty, host in known:
-        if abs(offset - truth) - uncertainty > CLOCK_SECONDS:
-            ahead = "ahead" if offset > truth else "behind"
-            off.setdefault(f"{_span(abs(offset - truth))} {ahead}", []).append(host.name)
-    if off and len(known) > 1 and not _all_alike(known):
-        yield clock.finding(told(off))
-
-
-def _all_alike(known: Sequence[tuple[float, float, SeenHost]]) -> bool:
-    """Whether it is our own clock alone that is off."""
-    offsets = [offset for offset, _, _ in known]
-    doubt = 2 * max(uncertainty for _, uncertainty, _ in known)
-    return max(offsets) - min(offsets) - doubt <= CLOCK_SECONDS
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-@between(
-    "hosts-launch-files",
-    Severity.ERROR,
-    title="The launch is not the same on every host",
-    remedy="Copy it to the same path on every host, or put it on a file system that they share: "
-    "rsync -a DIR/ HOST:DIR/",
-    source="https://www.open-mpi.org/faq/?category=running#do-i-need-a-common-filesystem",
-)
-def launch_files(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-    """Symptom: "No such file or directory" on one host, or one rank trains something else.
-
-    Cause: a launcher starts the same path on every host and copies nothing. An older copy of the
-    script is worse than none: its ranks meet the others and compute with other numbers.
-    """
-    seen = [host for host in hosts if host.launch]
-    for path in sorted({path for host in seen for path in host.launch}):
-        lacking = [host.name for host in seen if host.launch.get(path) is None]
-        if lacking:
-            yield launch_files.finding(f"{path} is not on {names_of(lacking)}")
-            continue
-        kinds: dict[str | None, list[str]] = {}
-        for host in seen:
-            kinds.setdefault(host.launch[path], []).append(host.name)
-        if len(kinds) > 1:
-            apart = " / ".join(names_of(names) for names in kinds.values())
-            yield launch_files.finding(f"{path} differs: {apart}")
-
-
-AROUND = (unreachable, clock, launch_files)
-ALIKE = (
-    same_machine,
-    architecture,
-    cpu,
-    cores,
-    allowed_cpus,
-    limits,
-    settings,
-    python,
-    training_stack,
-    libraries,
-    mpi,
-)
+CHECKS = checks_of(__name__)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from cputune.doctor import diagnose
 from cputune.doctor.checkfile import configured_findings
-from cputune.doctor.finding import Finding, Severity, by_severity
+from cputune.doctor.finding import Check, Finding, Severity, by_severity
 from cputune.doctor.hosts import all_reduce, differences, network
-from cputune.doctor.hosts.network import NOT_ASKED, HostToJudge
-from cputune.doctor.hosts.seen import HostsCheck, HostsDiagnosis, SeenHost, names_of
+from cputune.doctor.hosts.network import HostToJudge, not_asked
+from cputune.doctor.hosts.seen import HostsDiagnosis, SeenHost, names_of
 from cputune.errors import UsageError
 from cputune.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
 from cputune.remote.named import Node
@@ -21,16 +21,10 @@ from cputune.remote.reach import Reach
 
 LiveCheck = Callable[[Sequence[HostToJudge], Reach], Iterable[Finding]]
 
-CHECKS: tuple[HostsCheck, ...] = (
-    *differences.AROUND,
-    *network.CHECKS,
-    *all_reduce.CHECKS,
-    *differences.ALIKE,
-)
-"""Every check that compares hosts, in the order in which findings of equal severity are shown."""
+CHECKS: tuple[Check, ...] = (*differences.CHECKS, *network.CHECKS, *all_reduce.CHECKS)
+"""Every check of several hosts; the latter two are of what has to be asked of them together."""
 
 LIVE: tuple[LiveCheck, ...] = (network.network_between,)
-"""What has to be asked of the hosts together; their codes are HostsChecks without ``compare``."""
 
 DEEP: tuple[LiveCheck, ...] = (all_reduce.all_reduce_between,)
 """What also starts processes that train."""
@@ -84,13 +78,13 @@ def look_at_hosts(
     elif len(asked) > 1:
         together = [*LIVE, *(DEEP if deep else ())]
         found += [finding for check in together for finding in check(asked, reach)]
-    found = [*(finding for check in CHECKS for finding in check.compare(hosts)), *found]
+    found = [*(finding for check in CHECKS for finding in check(hosts)), *found]
     return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
 
 
 def not_between(hosts: int) -> Finding:
     """Of so many hosts the network between is not looked at."""
-    return NOT_ASKED.finding(
+    return not_asked.finding(
         f"names and ports between {hosts} hosts: more than {AT_ONCE} are not asked together",
         severity=Severity.ADVICE,
         remedy="Ask for those of one job at a time.",

@@ -22,78 +22,102 @@ from cputune.carrier.interface import (
     link_with,
     shared_network,
 )
-from cputune.doctor.finding import Finding, Severity
-from cputune.doctor.hosts.seen import HostsCheck
+from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.facts import HostFacts, Network
 from cputune.remote.ask import ask_each, script_text
 from cputune.remote.named import Node
 from cputune.remote.reach import Reach
 
-NOT_ASKED = HostsCheck(
-    code="hosts-not-asked",
-    severity=Severity.WARNING,
-    title="A look at the network between the hosts could not be taken",
-    remedy="Mend what the host says, and ask again.",
-    source="https://docs.python.org/3/library/socket.html",
-    story="""What is not known is not said to be in order: a script that was sent to this host
-did not end, or did not answer.""",
-)
-NAME_UNKNOWN = HostsCheck(
-    code="hosts-name-unknown",
-    severity=Severity.ERROR,
-    title="A host does not know the name of another",
-    remedy="Give all hosts the same names in /etc/hosts or DNS, or name them by their addresses.",
-    source="https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
-    story="""Symptom: "Name or service not known", or a launcher that never starts on a host.
 
-Cause: MASTER_ADDR and the host files hold names, and each host looks them up by itself. Every
-host was asked for the names of all the others.""",
-)
-NAME_ELSEWHERE = HostsCheck(
-    code="hosts-name-elsewhere",
-    severity=Severity.ERROR,
-    title="A name leads to another machine than the one that answers to it",
-    remedy="Mend the entry in /etc/hosts or DNS of the host that is named.",
-    source="https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
-    story="""Symptom: ranks wait for the first one for ever, or reach a machine that is not theirs.
+@fault("hosts-not-asked", Severity.WARNING)
+def not_asked() -> None:
+    """A look at the network between the hosts could not be taken
 
-Cause: an old entry in /etc/hosts. The addresses to which a name resolves on one host were held
-against the addresses that the host of this name has.""",
-)
-GLOO = HostsCheck(
-    code="hosts-gloo-interface",
-    severity=Severity.ERROR,
-    title="gloo would listen where the other hosts cannot reach it",
-    remedy="Name one interface to every layer: `cputune emit` and `tune` do by --interface.",
-    source="aws-samples/aws-do-eks#50",
-    story="""Symptom: "connectFullMesh failed", "Connection refused", and mpirun does not end.
+    What is not known is not said to be in order: a script that was sent to this host
+    did not end, or did not answer.
 
-Cause: gloo listens on the first address of its host's own name, and Debian's /etc/hosts gives
-that as 127.0.1.1. Where hosts have several networks, names may also lead to different ones.
-Every host was asked what its own name is on itself, as gloo asks.""",
-)
-LIBFABRIC = HostsCheck(
-    code="hosts-libfabric-interface",
-    severity=Severity.WARNING,
-    title="libfabric would take interfaces that do not belong together",
-    remedy="Name one interface to every layer: `cputune emit` and `tune` do by --interface.",
-    source="https://ofiwg.github.io/libfabric/main/man/fi_tcp.7.html",
-    story="""Symptom: MPI or oneCCL hangs at its start, or is slow, on hosts with several networks.
+    Remedy: Mend what the host says, and ask again.
 
-Cause: the tcp provider of libfabric takes the fastest interface that is up, bridges of
-containers too, and each host chooses for itself. FI_TCP_IFACE names one.""",
-)
-INTERFACE = HostsCheck(
-    code="hosts-interface",
-    severity=Severity.WARNING,
-    title="No interface has the same name on all hosts",
-    remedy="Give the interface between the hosts one name (systemd.link(5)), and say --interface.",
-    source="https://www.freedesktop.org/software/systemd/man/latest/systemd.link.html",
-    story="""Symptom: "Unable to find address for: eth0" on some hosts.
+    Source: https://docs.python.org/3/library/socket.html
+    """
 
-Cause: a launch tells one name to all ranks (GLOO_SOCKET_IFNAME and its like), and the hosts
-call their interfaces differently.""",
-)
+
+@fault("hosts-name-unknown", Severity.ERROR)
+def name_unknown() -> None:
+    """A host does not know the name of another
+
+    Symptom: "Name or service not known", or a launcher that never starts on a host.
+
+    Cause: MASTER_ADDR and the host files hold names, and each host looks them up by itself. Every
+    host was asked for the names of all the others.
+
+    Remedy: Give all hosts the same names in /etc/hosts or DNS, or name them by their addresses.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+
+
+@fault("hosts-name-elsewhere", Severity.ERROR)
+def name_elsewhere() -> None:
+    """A name leads to another machine than the one that answers to it
+
+    Symptom: ranks wait for the first one for ever, or reach a machine that is not theirs.
+
+    Cause: an old entry in /etc/hosts. The addresses to which a name resolves on one host were held
+    against the addresses that the host of this name has.
+
+    Remedy: Mend the entry in /etc/hosts or DNS of the host that is named.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+
+
+@fault("hosts-gloo-interface", Severity.ERROR)
+def gloo_interface() -> None:
+    """gloo would listen where the other hosts cannot reach it
+
+    Symptom: "connectFullMesh failed", "Connection refused", and mpirun does not end.
+
+    Cause: gloo listens on the first address of its host's own name, and Debian's /etc/hosts gives
+    that as 127.0.1.1. Where hosts have several networks, names may also lead to different ones.
+    Every host was asked what its own name is on itself, as gloo asks.
+
+    Remedy: Name one interface to every layer: `cputune emit` and `tune` do by --interface.
+
+    Source: aws-samples/aws-do-eks#50
+    """
+
+
+@fault("hosts-libfabric-interface", Severity.WARNING)
+def libfabric_interface() -> None:
+    """libfabric would take interfaces that do not belong together
+
+    Symptom: MPI or oneCCL hangs at its start, or is slow, on hosts with several networks.
+
+    Cause: the tcp provider of libfabric takes the fastest interface that is up, bridges of
+    containers too, and each host chooses for itself. FI_TCP_IFACE names one.
+
+    Remedy: Name one interface to every layer: `cputune emit` and `tune` do by --interface.
+
+    Source: https://ofiwg.github.io/libfabric/main/man/fi_tcp.7.html
+    """
+
+
+@fault("hosts-interface", Severity.WARNING)
+def interface_unnamed() -> None:
+    """No interface has the same name on all hosts
+
+    Symptom: "Unable to find address for: eth0" on some hosts.
+
+    Cause: a launch tells one name to all ranks (GLOO_SOCKET_IFNAME and its like), and the hosts
+    call their interfaces differently.
+
+    Remedy: Give the interface between the hosts one name (systemd.link(5)), and say --interface.
+
+    Source: https://www.freedesktop.org/software/systemd/man/latest/systemd.link.html
+    """
+
+
 NAMES_SECONDS = 20.0
 PORTS_SECONDS = 6.0
 START_SECONDS = 10.0
@@ -110,60 +134,71 @@ NEIGHBOURS = 8
 EPHEMERAL = (33000, 60000)
 """Ports as gloo gets them from the kernel (net.ipv4.ip_local_port_range)."""
 
-PORT_CLOSED = HostsCheck(
-    code="hosts-port-taken",
-    severity=Severity.ERROR,
-    title="The port on which the ranks meet is not free on the first host",
-    remedy="Set PORT (torchrun) or MASTER_PORT to another one, the same for all.",
-    source="https://pytorch.org/docs/stable/elastic/run.html",
-    story="""Symptom: "Address already in use" as the job starts.
 
-Cause: another job, or one that was not ended, listens on this port.""",
-)
-MASTER_BLOCKED = HostsCheck(
-    code="hosts-master-port",
-    severity=Severity.ERROR,
-    title="MASTER_ADDR and MASTER_PORT are not reached from every host",
-    remedy="Open the port between the hosts (nft, firewalld, security groups), or take another.",
-    source="https://pytorch.org/docs/stable/distributed.html#tcp-initialization",
-    story="""Symptom: the job waits, and ends after half an hour with a timeout of the store.
+@fault("hosts-port-taken", Severity.ERROR)
+def port_taken() -> None:
+    """The port on which the ranks meet is not free on the first host
 
-Cause: a firewall on the first host or between them, or a name that leads elsewhere. A listener
-was put on this port of the first host, and every other one has tried to connect to it.""",
-)
-MESH_BLOCKED = HostsCheck(
-    code="hosts-ports-blocked",
-    severity=Severity.ERROR,
-    title="Hosts do not reach the ports that gloo's ranks listen on",
-    remedy="Allow all TCP ports between the hosts of a job: gloo takes free ones, for each pair.",
-    source="https://github.com/pytorch/gloo/blob/main/docs/rendezvous.md",
-    story="""Symptom: "connectFullMesh failed", although MASTER_PORT is open.
+    Symptom: "Address already in use" as the job starts.
 
-Cause: each rank listens on a free port and connects to all others; a firewall that opens
-MASTER_PORT alone does not suffice. A listener was put on such a port of each host, and the
-others have tried to connect to it.""",
-)
+    Cause: another job, or one that was not ended, listens on this port.
+
+    Remedy: Set PORT (torchrun) or MASTER_PORT to another one, the same for all.
+
+    Source: https://pytorch.org/docs/stable/elastic/run.html
+    """
+
+
+@fault("hosts-master-port", Severity.ERROR)
+def master_blocked() -> None:
+    """MASTER_ADDR and MASTER_PORT are not reached from every host
+
+    Symptom: the job waits, and ends after half an hour with a timeout of the store.
+
+    Cause: a firewall on the first host or between them, or a name that leads elsewhere. A listener
+    was put on this port of the first host, and every other one has tried to connect to it.
+
+    Remedy: Open the port between the hosts (nft, firewalld, security groups), or take another.
+
+    Source: https://pytorch.org/docs/stable/distributed.html#tcp-initialization
+    """
+
+
+@fault("hosts-ports-blocked", Severity.ERROR)
+def mesh_blocked() -> None:
+    """Hosts do not reach the ports that gloo's ranks listen on
+
+    Symptom: "connectFullMesh failed", although MASTER_PORT is open.
+
+    Cause: each rank listens on a free port and connects to all others; a firewall that opens
+    MASTER_PORT alone does not suffice. A listener was put on such a port of each host, and the
+    others have tried to connect to it.
+
+    Remedy: Allow all TCP ports between the hosts of a job: gloo takes free ones, for each pair.
+
+    Source: https://github.com/pytorch/gloo/blob/main/docs/rendezvous.md
+    """
+
 
 STUCK = "64 KiB"
 """How meet.py begins to say that it is connected, and that no more gets through."""
 
-LARGE_BLOCKED = HostsCheck(
-    code="hosts-large-messages",
-    severity=Severity.ERROR,
-    title="Hosts connect, and larger messages do not get through",
-    remedy="Give the interfaces the MTU that the switches between them carry (ip link set DEV mtu "
-    "1500), or let ranks talk on another interface (--interface).",
-    source="https://www.rfc-editor.org/rfc/rfc4821",
-    story="""Symptom: ranks meet, and the first all-reduce never ends.
 
-Cause: an interface with an MTU of 9000 behind a switch that carries 1500 (jumbo frames), or a
-firewall that drops "fragmentation needed". Small packets pass, so connect works. 64 KiB were sent
-from each host to each other one, over every interface that ranks may talk on.""",
-)
-CHECKS = (
-    NAME_UNKNOWN, NAME_ELSEWHERE, GLOO, LIBFABRIC, INTERFACE, PORT_CLOSED, MASTER_BLOCKED,
-    MESH_BLOCKED, LARGE_BLOCKED, NOT_ASKED,
-)  # fmt: skip
+@fault("hosts-large-messages", Severity.ERROR)
+def large_blocked() -> None:
+    """Hosts connect, and larger messages do not get through
+
+    Symptom: ranks meet, and the first all-reduce never ends.
+
+    Cause: an interface with an MTU of 9000 behind a switch that carries 1500 (jumbo frames), or a
+    firewall that drops "fragmentation needed". Small packets pass, so connect works. 64 KiB were
+    sent from each host to each other one, over every interface that ranks may talk on.
+
+    Remedy: Give the interfaces the MTU that the switches between them carry (ip link set DEV mtu
+    1500), or let ranks talk on another interface (--interface).
+
+    Source: https://www.rfc-editor.org/rfc/rfc4821
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +244,7 @@ def names_unknown(hosts: Sequence[Named]) -> Iterator[Finding]:
         }
         if failing:
             said = next(iter(failing.values()))
-            yield NAME_UNKNOWN.finding(f"{name} is not known on {', '.join(failing)}: {said}")
+            yield name_unknown.finding(f"{name} is not known on {', '.join(failing)}: {said}")
 
 
 def names_elsewhere(hosts: Sequence[Named]) -> Iterator[Finding]:
@@ -225,7 +260,7 @@ def names_elsewhere(hosts: Sequence[Named]) -> Iterator[Finding]:
             if link_with(network, addresses[0]) in (None, "lo"):
                 held = [a.partition("/")[0] for link in network.links for a in link.addresses]
                 own = ", ".join(address for address in held if not is_loopback(address))
-                yield NAME_ELSEWHERE.finding(
+                yield name_elsewhere.finding(
                     f"on {one.host} {name} is {addresses[0]}; {name} itself has {own or 'none'}"
                 )
 
@@ -237,11 +272,11 @@ def gloo_interfaces(hosts: Sequence[Named]) -> Iterator[Finding]:
     inside = [one for one in known if taken[one.host] == "lo"]
     if inside:
         said = ", ".join(f"{one.host} as {one.own or '127.0.0.1'}" for one in inside)
-        yield GLOO.finding(
+        yield gloo_interface.finding(
             f"own names resolve to loopback: {said}", command=_command(hosts, "GLOO_SOCKET_IFNAME")
         )
     elif _together(known, taken) is False:
-        yield GLOO.finding(
+        yield gloo_interface.finding(
             _taken(known, taken),
             command=_command(hosts, "GLOO_SOCKET_IFNAME"),
             severity=Severity.WARNING,
@@ -254,7 +289,9 @@ def libfabric_interfaces(hosts: Sequence[Named]) -> Iterator[Finding]:
     known = [one for one in hosts if one.network.links is not None]
     taken = {one.host: link for one in known if (link := libfabric_link(one.network, one.fabric))}
     if _together(known, taken) is False:
-        yield LIBFABRIC.finding(_taken(known, taken), command=_command(hosts, "FI_TCP_IFACE"))
+        yield libfabric_interface.finding(
+            _taken(known, taken), command=_command(hosts, "FI_TCP_IFACE")
+        )
 
 
 def no_interface(hosts: Sequence[Named]) -> Iterator[Finding]:
@@ -262,7 +299,7 @@ def no_interface(hosts: Sequence[Named]) -> Iterator[Finding]:
     known = all(one.network.links is not None for one in hosts)
     chosen = chosen_interface(hosts)
     if known and len(hosts) > 1 and chosen.name is None:
-        yield INTERFACE.finding(chosen.why)
+        yield interface_unnamed.finding(chosen.why)
 
 
 def network_findings(hosts: Sequence[Named]) -> Iterator[Finding]:
@@ -343,7 +380,7 @@ def side_by_side(
     )
     what = script.removesuffix(".py")
     silent = tuple(
-        NOT_ASKED.finding(f"{what} on {one.node.name}: {one.unreachable.reason}")
+        not_asked.finding(f"{what} on {one.node.name}: {one.unreachable.reason}")
         for one in answers
         if one.unreachable is not None
     )
@@ -386,7 +423,7 @@ class Reached:
     """Which ports were tried, and what each host says of them.
 
     ``places`` are address and port by host and interface. ``answers`` are those of ``meet.py``: a
-    place's name there is ``HOST INTERFACE``, and "" for the port of the first host.
+    place's name there is ``HOST interface_unnamed``, and "" for the port of the first host.
     """
 
     first: str
@@ -461,9 +498,9 @@ def judge_ports(reached: Reached, mtu: Mapping[str, Mapping[str, int]] = {}) -> 
     first, master_port = reached.first, reached.master_port
     taken = reached.answers.get(first, {}).get("closed", {}).get(str(master_port))
     if taken is not None:
-        yield PORT_CLOSED.finding(f"port {master_port} on {first}: {taken}")
+        yield port_taken.finding(f"port {master_port} on {first}: {taken}")
     elif failing := reached.failing("", ""):
-        yield MASTER_BLOCKED.finding(_not_reached(f"{first}:{master_port}", failing))
+        yield master_blocked.finding(_not_reached(f"{first}:{master_port}", failing))
     small: dict[str, list[str]] = {}
     for (name, interface), (address, port) in reached.places.items():
         failing = reached.failing(name, interface)
@@ -473,7 +510,7 @@ def judge_ports(reached: Reached, mtu: Mapping[str, Mapping[str, int]] = {}) -> 
         small.setdefault(interface, []).extend(f"{asker} to {name}" for asker in stuck)
         others = {asker: why for asker, why in failing.items() if asker not in stuck}
         if others:
-            yield MESH_BLOCKED.finding(_not_reached(f"{address}:{port} of {name}", others))
+            yield mesh_blocked.finding(_not_reached(f"{address}:{port} of {name}", others))
     for interface, pairs in small.items():
         if not pairs:
             continue
@@ -481,7 +518,7 @@ def judge_ports(reached: Reached, mtu: Mapping[str, Mapping[str, int]] = {}) -> 
         told = ", ".join(f"{size} on {name}" for name, size in sizes.items())
         works = [there for _, there in reached.places if reached.carries(there)]
         beside = f"; {works[0]} carries them" if works else ""
-        yield LARGE_BLOCKED.finding(
+        yield large_blocked.finding(
             f"{interface}: 64 KiB do not get from {', '.join(dict.fromkeys(pairs))}"
             + (f" (MTU {told})" if told else "")
             + beside,
@@ -524,3 +561,6 @@ def listening(names: Sequence[Named]) -> dict[str, dict[str, str]]:
         return {"": {one.host: one.own for one in names if one.own is not None}}
     ways = ((chosen.name, chosen.addresses), *chosen.others)
     return {name: dict(zip(hosts, addresses, strict=True)) for name, addresses in ways}
+
+
+CHECKS = checks_of(__name__)

@@ -1,24 +1,16 @@
-"""What was seen of each host, and how a check that compares them is written.
+"""What was seen of each host, and helpers of the checks that compare hosts.
 
-    @between(
-        "hosts-clock", Severity.WARNING, title="…", remedy="…", source="…"
-    )
-    def hosts_clock(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
-        '''Symptom: … Cause: … (shown by --explain)'''
-        yield hosts_clock.finding(evidence="…")
-
-It is given the hosts that were reached and those that were not. What is not known of a host is no
-difference.
+Such a check is given the hosts that were reached and those that were not. What is not known of a
+host is no difference.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from cputune.doctor.finding import Check, Finding, FoundOn, Severity
+from cputune.doctor.finding import Finding, FoundOn
 from cputune.facts import HostFacts
 from cputune.remote.named import Node
 
@@ -60,42 +52,6 @@ class HostsDiagnosis(FoundOn):
     """What the doctor has to say about several hosts; the worst findings come first."""
 
     hosts: tuple[SeenHost, ...]
-
-
-Compare = Callable[[Sequence[SeenHost]], Iterable[Finding]]
-
-
-def _nothing(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
-    return ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostsCheck(Check):
-    """A fault that shows only where hosts are compared; ``compare`` finds it in what was seen.
-
-    Without ``compare`` it is found by asking the hosts together (``look.LIVE``).
-    """
-
-    compare: Compare = _nothing
-
-
-def between(
-    code: str, severity: Severity, *, title: str, remedy: str, source: str
-) -> Callable[[Compare], HostsCheck]:
-    """Make a HostsCheck of a function; its docstring is the story that ``--explain`` tells."""
-
-    def decorate(compare: Compare) -> HostsCheck:
-        return HostsCheck(
-            code=code,
-            severity=severity,
-            title=title,
-            remedy=remedy,
-            source=source,
-            story=inspect.getdoc(compare) or "",
-            compare=compare,
-        )
-
-    return decorate
 
 
 Key = TypeVar("Key", bound=Hashable)
