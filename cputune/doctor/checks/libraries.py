@@ -28,6 +28,14 @@ _KMP_SETTINGS = ("KMP_BLOCKTIME", "KMP_TPAUSE", "KMP_SETTINGS", "KMP_HW_SUBSET")
 _LONG_BLOCKTIME_MS = 1000
 
 
+_WITHOUT_QUESTIONS = {
+    "dnf install": "dnf install -y",
+    "zypper install": "zypper --non-interactive install",
+    "pacman -S": "pacman -S --noconfirm",
+}
+"""A build of an image cannot answer."""
+
+
 @check("intel-only", Severity.ADVICE)
 def intel_only(facts: HostFacts) -> Iterator[Finding]:
     """Intel's extensions on a processor that is not Intel's
@@ -297,14 +305,6 @@ def _remedy(facts: HostFacts) -> str | None:
         else f"{_WITHOUT_QUESTIONS.get(install, install)} {package}"
     )
     return f"{pays} It lasts with a line in the Dockerfile: RUN {line}"
-
-
-_WITHOUT_QUESTIONS = {
-    "dnf install": "dnf install -y",
-    "zypper install": "zypper --non-interactive install",
-    "pacman -S": "pacman -S --noconfirm",
-}
-"""A build of an image cannot answer."""
 
 
 CHECKS = checks_of(__name__)

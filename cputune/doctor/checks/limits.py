@@ -15,7 +15,7 @@ from cputune.layout import default_threads
 from cputune.memory import needed_bytes, room_bytes
 from cputune.workload import Workload
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 THROTTLED_SHARE = 0.1
 FEWEST_PERIODS = 100
 CACHE_ENTRIES = 1024
@@ -221,7 +221,6 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-MIB, GIB = 1 << 20, 1 << 30
 SHM_NEEDED_BYTES = GIB
 SHM_SMALL_BYTES = GIB // 4
 FEWEST_OPEN_FILES = 1024

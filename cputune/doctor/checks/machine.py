@@ -11,6 +11,15 @@ from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.facts import MEMORY_WORDS, Frequency, HostFacts
 from cputune.layout import fast_cores
 
+GIB = 1 << 30
+BUSY_SHARE = 0.25
+"""Load average per allowed CPU above which a training run is disturbed."""
+PRESSURE_PERCENT = 10.0
+MEMORY_PRESSURE_PERCENT = 5.0
+STEAL_SHARE = 0.02
+LITTLE_MEMORY_BYTES = 2 * GIB
+LITTLE_MEMORY_SHARE = 0.05
+
 
 @check("facts-missing", Severity.WARNING)
 def facts_missing(facts: HostFacts) -> Iterator[Finding]:
@@ -160,14 +169,6 @@ def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-GIB = 1 << 30
-BUSY_SHARE = 0.25
-"""Load average per allowed CPU above which a training run is disturbed."""
-PRESSURE_PERCENT = 10.0
-MEMORY_PRESSURE_PERCENT = 5.0
-STEAL_SHARE = 0.02
-LITTLE_MEMORY_BYTES = 2 * GIB
-LITTLE_MEMORY_SHARE = 0.05
 ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 FULL_SPEED = ("performance", "0")
 """The energy preference by its name, or by its number where the firmware knows numbers alone."""
@@ -298,7 +299,6 @@ def numa_memoryless(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-GIB = 1 << 30
 LITTLE_FREE_BYTES = 2 * GIB
 MANY_SOCKETS = 4
 

@@ -25,6 +25,9 @@ MIB, GIB = 1 << 20, 1 << 30
 _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+_HOLLOW = ("no files", "no __init__.py", "editable, gone", "says", "built for")
+
+
 def left_over(facts: HostFacts) -> tuple[str, ...]:
     """Variables of a launch that is not around us: no launcher set them, and no cluster."""
     if under_mpi(facts) or under_torchrun(facts):
@@ -201,9 +204,6 @@ def environment_moved(facts: HostFacts) -> Iterator[Finding]:
                 f"the first line of {path} names a Python that is not there",
                 command=f"pip install --force-reinstall --no-deps {name}{version}",
             )
-
-
-_HOLLOW = ("no files", "no __init__.py", "editable, gone", "says", "built for")
 
 
 @check("environment-foreign", Severity.WARNING)

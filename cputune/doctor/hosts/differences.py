@@ -24,6 +24,25 @@ CLOCK_SECONDS = 1.0
 """NTP keeps hosts within milliseconds; from one second on make, caches and logs go wrong."""
 
 
+_LIMITS = (
+    ("CPU quota", lambda f: _limit(f, "cpu_quota")),
+    ("memory limit", lambda f: _limit(f, "memory_bytes", size=True)),
+    ("/dev/shm", lambda f: _gib(f.limits.shm_bytes)),
+    ("open files", lambda f: _limit(f, "open_files")),
+    ("locked memory", lambda f: _limit(f, "memlock_bytes", size=True)),
+    ("processes", lambda f: _limit(f, "processes")),
+)
+
+
+_SETTINGS = (
+    ("governor", lambda f: f.settings.governor),
+    ("turbo", lambda f: _switch(f.settings.turbo)),
+    ("transparent huge pages", lambda f: f.settings.transparent_huge_pages),
+    ("NUMA balancing", lambda f: _switch(f.settings.numa_balancing)),
+    ("SMT", lambda f: f.settings.smt),
+)
+
+
 @check("hosts-unreachable", Severity.ERROR)
 def unreachable(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     """A host cannot be reached
@@ -273,16 +292,6 @@ def _limit(facts: HostFacts, name: str, *, size: bool = False) -> str | None:
     return _gib(number) if size else f"{number:g}"
 
 
-_LIMITS = (
-    ("CPU quota", lambda f: _limit(f, "cpu_quota")),
-    ("memory limit", lambda f: _limit(f, "memory_bytes", size=True)),
-    ("/dev/shm", lambda f: _gib(f.limits.shm_bytes)),
-    ("open files", lambda f: _limit(f, "open_files")),
-    ("locked memory", lambda f: _limit(f, "memlock_bytes", size=True)),
-    ("processes", lambda f: _limit(f, "processes")),
-)
-
-
 @check("hosts-settings", Severity.WARNING)
 def settings(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
     """Kernel settings differ between hosts
@@ -302,15 +311,6 @@ def settings(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
 def _switch(value: bool | None) -> str | None:
     return None if value is None else "on" if value else "off"
-
-
-_SETTINGS = (
-    ("governor", lambda f: f.settings.governor),
-    ("turbo", lambda f: _switch(f.settings.turbo)),
-    ("transparent huge pages", lambda f: f.settings.transparent_huge_pages),
-    ("NUMA balancing", lambda f: _switch(f.settings.numa_balancing)),
-    ("SMT", lambda f: f.settings.smt),
-)
 
 
 STACK = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl", "numpy")
