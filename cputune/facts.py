@@ -6,7 +6,7 @@ A fact that could not be learnt is None, and ``HostFacts.unknown`` says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cputune.host import Surroundings
 
@@ -175,16 +175,7 @@ class Topology:
         for core in self.cores:
             cpus = tuple(cpu for cpu in core.cpus if cpu in allowed)
             if cpus:
-                kept.append(
-                    Core(
-                        cpus=cpus,
-                        socket=core.socket,
-                        numa_node=core.numa_node,
-                        l3=core.l3,
-                        max_khz=core.max_khz,
-                        capacity=core.capacity,
-                    )
-                )
+                kept.append(replace(core, cpus=cpus))
         return tuple(kept)
 
 

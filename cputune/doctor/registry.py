@@ -54,9 +54,8 @@ CHECKS: tuple[Check, ...] = tuple(check for theme in THEMES for check in theme.c
 
 def all_checks() -> tuple[Check, ...]:
     """These, and those that need more: a stack that is asked for, a file, a child, other hosts."""
-    from cputune.doctor import deep, named_stack, typed_launch
+    from cputune.doctor import deep, hosts, named_stack, typed_launch
     from cputune.doctor.checkfile import FILE_CHECKS
-    from cputune.doctor.hosts import look as hosts
 
     return (
         *CHECKS,

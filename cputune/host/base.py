@@ -35,8 +35,8 @@ class Distribution:
     """
 
     name: str
-    version: str | None
-    location: str | None
+    version: str | None = None
+    location: str | None = None
     requires: tuple[str, ...] = ()
     installer: str | None = None
     others: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -49,16 +49,6 @@ class _Launcher:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Package:
-    name: str
-    version: str | None = None
-    location: str | None = None
-    requires: tuple[str, ...] = ()
-    installer: str | None = None
-    others: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
     """A process. No machine has a million CPUs to share."""
 
@@ -79,7 +69,7 @@ class _Record:
     python: str | None = None
     affinity: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    packages: tuple[_Package, ...] | Mapping[str, str | None] = ()
+    packages: tuple[Distribution, ...] | Mapping[str, str | None] = ()
     launchers: Mapping[str, _Launcher] = field(default_factory=dict)
     limits: Mapping[str, int | None] = field(default_factory=dict)
     cpu_info: Mapping[str, str | int | float | tuple[str | int, ...] | None] = field(
@@ -214,15 +204,15 @@ class RecordedHost(Host):
     def distributions(self) -> tuple[Distribution, ...]:
         packages = self._record.packages
         if isinstance(packages, Mapping):
-            packages = tuple(_Package(name=n, version=version) for n, version in packages.items())
+            packages = tuple(
+                Distribution(name=n, version=version) for n, version in packages.items()
+            )
         found = [
-            Distribution(
-                name=one.name,
+            replace(
+                one,
                 version=one.version or None,
                 location=one.location or None,
-                requires=one.requires,
                 installer=one.installer or None,
-                others=one.others,
             )
             for one in packages
         ]

@@ -220,14 +220,8 @@ def _library_directories(noted: NotingHost, scrub: Scrubber) -> dict[str, list[s
 
 
 def _package(package: Distribution, scrub: Scrubber) -> dict[str, Any]:
-    return {
-        "name": package.name,
-        "version": package.version,
-        "location": None if package.location is None else scrub.text(package.location),
-        "requires": list(package.requires),
-        "installer": package.installer,
-        "others": list(package.others),
-    }
+    place = None if package.location is None else scrub.text(package.location)
+    return {**asdict(package), "location": place}
 
 
 def _process(process: Process, scrub: Scrubber) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import posixpath
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -207,17 +207,7 @@ def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
     metadata, record = told["metadata"], {**told["record"], "schema": RECORD_SCHEMA}
     shelf = _Shelf(metadata["names"], metadata["heads"], metadata["ages"])
     packages = read_distributions(metadata["paths"], metadata["prefix"], shelf)
-    record["packages"] = [
-        {
-            "name": one.name,
-            "version": one.version,
-            "location": one.location,
-            "requires": list(one.requires),
-            "installer": one.installer,
-            "others": list(one.others),
-        }
-        for one in packages
-    ]
+    record["packages"] = [asdict(one) for one in packages]
     with tempfile.TemporaryDirectory(prefix="cputune-") as folder:
         Path(folder, RECORD_FILE).write_text(json.dumps(record), encoding="utf-8")
         host = FarHost(folder)

@@ -216,29 +216,27 @@ def why_no_bf16(versions: Versions) -> str | None:
 
 def why_no_bf16_products(versions: Versions) -> str | None:
     """Why this torch cannot be told to multiply fp32 matrices in bf16; None where it can."""
-    if versions.torch is None:
-        return "the version of torch is not known"
-    if load().torch_does("fp32-products-in-bf16", versions.torch):
-        return None
-    return f"torch {versions.torch} has no torch.backends.mkldnn.matmul.fp32_precision"
+    does = "has no torch.backends.mkldnn.matmul.fp32_precision"
+    return _torch_does_not(versions, "fp32-products-in-bf16", does)
 
 
 def why_no_masks(versions: Versions) -> str | None:
     """Why masks of ours cannot take the place of this torch's; None where they can."""
-    if versions.torch is None:
-        return "the version of torch is not known"
-    if load().torch_does("kernels-in-python", versions.torch):
-        return None
-    return f"torch {versions.torch} lets no kernel take the place of its own"
+    does = "lets no kernel take the place of its own"
+    return _torch_does_not(versions, "kernels-in-python", does)
 
 
 def why_no_compile(versions: Versions) -> str | None:
     """Why this torch cannot compile a model that trains; None where it can."""
+    does = "compiles no model whose compiling can be told from its steps"
+    return _torch_does_not(versions, "compiles", does)
+
+
+def _torch_does_not(versions: Versions, behaviour: str, instead: str) -> str | None:
     if versions.torch is None:
         return "the version of torch is not known"
-    if load().torch_does("compiles", versions.torch):
-        return None
-    return f"torch {versions.torch} compiles no model whose compiling can be told from its steps"
+    there = load().torch_does(behaviour, versions.torch)
+    return None if there else f"torch {versions.torch} {instead}"
 
 
 def backend_flags(versions: Versions, backend: str) -> tuple[str, ...]:

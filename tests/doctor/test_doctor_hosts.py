@@ -11,9 +11,9 @@ import pytest
 from clean_machine import CASCADE_LAKE_ISA, CLEAN, GIB, changed, topology
 from nodes.fakes import FakeReach
 
+from cputune.doctor import hosts as look
 from cputune.doctor.finding import Finding, Severity
-from cputune.doctor.hosts import SeenHost, look, look_at_hosts
-from cputune.doctor.hosts.look import CHECKS, own_findings
+from cputune.doctor.hosts import CHECKS, SeenHost, look_at_hosts, own_findings
 from cputune.errors import UsageError
 from cputune.facts import Launcher
 from cputune.remote.named import Node

@@ -2,15 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 
-from cputune.doctor.hosts.look import look_at_hosts
-from cputune.doctor.hosts.seen import HostsDiagnosis, SeenHost
-from cputune.remote.ask import ANSWER_SECONDS
-from cputune.remote.named import parse_distinct_hosts
-from cputune.remote.reach import find_reach
+from cputune.doctor import diagnose
+from cputune.doctor.checkfile import configured_findings
+from cputune.doctor.finding import Check, Finding, Severity, by_severity
+from cputune.doctor.hosts import differences, network
+from cputune.doctor.hosts.differences import HostsDiagnosis, SeenHost, names_of
+from cputune.doctor.hosts.network import HostToJudge, not_asked
+from cputune.errors import UsageError
+from cputune.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
+from cputune.remote.named import Node, parse_distinct_hosts
+from cputune.remote.probed import Probed, probe_each
+from cputune.remote.reach import Reach, find_reach
 
 __all__ = ["HostsDiagnosis", "SeenHost", "diagnose_hosts", "look_at_hosts"]
+
+CHECKS: tuple[Check, ...] = (*differences.CHECKS, *network.CHECKS)
+"""Every check of several hosts; those of the network are found by asking them together."""
+
+MOST_FILES = 500
+"""Of a launch; a folder with more is named too high."""
+
+_NO_PART = frozenset({"__pycache__", ".git"})
+
+
+def look_at_hosts(
+    nodes: Sequence[Node],
+    reach: Reach,
+    *,
+    seconds: float = ANSWER_SECONDS,
+    python: str | None = None,
+    launch: str | None = None,
+    deep: bool = False,
+    on_seen: Callable[[SeenHost], None] = lambda host: None,
+) -> HostsDiagnosis:
+    """Look at each host for ``seconds`` at most, then at what differs between them.
+
+    Args:
+        nodes: the hosts, each once; the first is where ranks will meet.
+        reach: how they are reached.
+        seconds: for each host; one that does not answer in time is a finding.
+        python: the interpreter that trains, where it is not ours; the same path everywhere.
+        launch: a script, or the folder of a launch, that must be the same everywhere.
+        deep: also what starts processes that communicate.
+        on_seen: is called with each host as it is seen, from several threads.
+    """
+    paths = () if launch is None else launch_paths(launch)
+
+    told = probe_each(
+        nodes,
+        reach,
+        seconds,
+        python=python,
+        content=paths,
+        on_probed=lambda probed: on_seen(_seen(probed)),
+    )
+    hosts = tuple(map(_seen, told))
+    asked = [
+        HostToJudge(node=host.node, facts=host.facts, python=host.python)
+        for host in hosts
+        if host.facts is not None
+    ]
+    found: list[Finding] = []
+    if len(nodes) > AT_ONCE:
+        found.append(not_between(len(nodes)))
+    elif len(asked) > 1:
+        found += network.network_between(asked, reach)
+        if deep:
+            found += network.all_reduce_between(asked, reach)
+    found = [*(finding for check in CHECKS for finding in check(hosts)), *found]
+    return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
+
+
+def not_between(hosts: int) -> Finding:
+    """Of so many hosts the network between is not looked at."""
+    return not_asked.finding(
+        f"names and ports between {hosts} hosts: more than {AT_ONCE} are not asked together",
+        severity=Severity.ADVICE,
+        remedy="Ask for those of one job at a time.",
+    )
+
+
+def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
+    """What each host has by itself, told once for all that have it."""
+    having: dict[str, list[tuple[str, Finding]]] = {}
+    for host in hosts:
+        for code, finding in {finding.code: finding for finding in host.findings}.items():
+            having.setdefault(code, []).append((host.name, finding))
+    return tuple(_told_once(those) for those in having.values())
+
+
+def _told_once(those: Sequence[tuple[str, Finding]]) -> Finding:
+    """The finding of the first host, and the names of the others that have it."""
+    (first, finding), others = those[0], [name for name, _ in those[1:]]
+    also = f" (also on {names_of(others)})" if others else ""
+    return replace(finding, evidence=f"{first}: {finding.evidence}{also}")
+
+
+def launch_paths(launch: str) -> tuple[str, ...]:
+    """The files of a launch by their absolute paths. Raises UsageError."""
+    place = Path(launch).absolute()
+    if not place.exists():
+        raise UsageError(
+            f"there is nothing at {launch}", hint="--launch names a script, or what emit wrote"
+        )
+    if not place.is_dir():
+        return (str(place),)
+    inside = (path for path in place.rglob("*") if not _NO_PART & set(path.parts))
+    files = list(islice((str(path) for path in inside if path.is_file()), MOST_FILES + 1))
+    if len(files) > MOST_FILES:
+        raise UsageError(
+            f"{launch} holds more than {MOST_FILES} files",
+            hint="name the script, or the folder of a launch",
+        )
+    return (str(place), *sorted(files))
+
+
+def _seen(told: Probed | Answer) -> SeenHost:
+    """What a host told, and what the doctor says of it alone."""
+    if isinstance(told, Answer):
+        error = told.unreachable
+        assert error is not None
+        return SeenHost(node=told.node, seconds=told.seconds, reason=error.reason, cure=error.hint)
+    return SeenHost(
+        node=told.node,
+        seconds=told.seconds,
+        facts=told.facts,
+        clock_offset_seconds=told.clock_offset_seconds,
+        clock_uncertainty_seconds=told.clock_uncertainty_seconds,
+        python=told.python,
+        machine=told.machine,
+        launch=told.content,
+        findings=(*diagnose(told.facts).findings, *configured_findings(told.facts, told.host)),
+    )
 
 
 def diagnose_hosts(

@@ -1,18 +1,107 @@
 """What differs between hosts: machines, software, clocks, the launch that lies on them.
 
 The slowest rank sets the pace, one plan has to fit all, and versions that differ fail late or train
-apart without a word.
+apart without a word. The checks are given the hosts that were reached and those that were not; what
+is not known of a host is no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from cputune import cpulist
-from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.hosts.seen import SeenHost, difference, grouped, names_of, told
+from cputune.doctor.finding import Finding, FoundOn, Severity, check, checks_of
 from cputune.facts import HostFacts, Launcher
 from cputune.probing.installed import MPI_PROGRAMS
+from cputune.remote.named import Node
+
+MOST_NAMES = 6
+"""So many hosts are named in a row; of more it is said how many there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenHost:
+    """One host; where ``facts`` is None it was not reached: ``reason`` and ``cure`` tell more.
+
+    ``seconds`` is how long it took. ``clock_offset_seconds`` is how far its clock is ahead of ours,
+    give or take ``clock_uncertainty_seconds``. ``python`` is the path of the interpreter that was
+    looked at there. ``machine`` tells whether two names lead to one machine. ``launch`` holds of
+    each path of a launch what lies there: a digest, ``folder``, or None for nothing. ``findings``
+    are what the doctor says of this host alone.
+    """
+
+    node: Node
+    seconds: float
+    facts: HostFacts | None = None
+    reason: str | None = None
+    cure: str | None = None
+    clock_offset_seconds: float | None = None
+    clock_uncertainty_seconds: float | None = None
+    python: str | None = None
+    machine: str | None = None
+    launch: Mapping[str, str | None] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As it was asked for."""
+        return self.node.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsDiagnosis(FoundOn):
+    """What the doctor has to say about several hosts; the worst findings come first."""
+
+    hosts: tuple[SeenHost, ...]
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def grouped(
+    hosts: Iterable[SeenHost], value: Callable[[HostFacts], Key | None]
+) -> dict[Key, list[str]]:
+    """The names of the hosts by what is told of them, the most frequent first."""
+    found: dict[Key, list[str]] = {}
+    for host in hosts:
+        told = None if host.facts is None else value(host.facts)
+        if told is not None:
+            found.setdefault(told, []).append(host.name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def told(groups: Mapping[str, Sequence[str]]) -> str:
+    """``2.13.0 on a, b; 2.6.0 on c``."""
+    return "; ".join(f"{value} on {names_of(names)}" for value, names in groups.items())
+
+
+def names_of(names: Sequence[str]) -> str:
+    """``a, b, c``; of many the first ones, and how many more."""
+    if len(names) <= MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: MOST_NAMES - 1])} and {len(names) - MOST_NAMES + 1} more"
+
+
+def difference(
+    hosts: Iterable[SeenHost], value: Callable[[HostFacts], str | None], what: str = ""
+) -> str | None:
+    """What differs, in words, and where; None where all that is known is alike."""
+    groups = grouped(hosts, value)
+    if len(groups) < 2:
+        return None
+    return f"{what}: {told(groups)}" if what else told(groups)
+
+
+Told = Callable[[HostFacts], "str | None"]
+
+
+def differing(hosts: Iterable[SeenHost], told_of: Iterable[tuple[str, Told]]) -> str:
+    """What of this differs, each by its name and where; empty where all is alike."""
+    return ". ".join(filter(None, (difference(hosts, value, what) for what, value in told_of)))
+
 
 MEMORY_SHARE = 0.05
 """Firmware and kernel keep different amounts of equal memory; they differ by less than this."""
@@ -24,7 +113,7 @@ CLOCK_SECONDS = 1.0
 """NTP keeps hosts within milliseconds; from one second on make, caches and logs go wrong."""
 
 
-_LIMITS = (
+_LIMITS: tuple[tuple[str, Told], ...] = (
     ("CPU quota", lambda f: _limit(f, "cpu_quota")),
     ("memory limit", lambda f: _limit(f, "memory_bytes", size=True)),
     ("/dev/shm", lambda f: _gib(f.limits.shm_bytes)),
@@ -34,7 +123,7 @@ _LIMITS = (
 )
 
 
-_SETTINGS = (
+_SETTINGS: tuple[tuple[str, Told], ...] = (
     ("governor", lambda f: f.settings.governor),
     ("turbo", lambda f: _switch(f.settings.turbo)),
     ("transparent huge pages", lambda f: f.settings.transparent_huge_pages),
@@ -273,12 +362,12 @@ def limits(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
     """
-    parts = [difference(hosts, value, what) for what, value in _LIMITS]
+    told_of = [*_LIMITS]
     memory = [f.memory.total_bytes for h in hosts if (f := h.facts) and f.memory.total_bytes]
     if memory and max(memory) - min(memory) > MEMORY_SHARE * max(memory):
-        parts.append(difference(hosts, lambda f: _gib(f.memory.total_bytes), "memory"))
-    if any(parts):
-        yield limits.finding(". ".join(part for part in parts if part))
+        told_of.append(("memory", lambda f: _gib(f.memory.total_bytes)))
+    if words := differing(hosts, told_of):
+        yield limits.finding(words)
 
 
 def _gib(number: int | None) -> str | None:
@@ -304,9 +393,8 @@ def settings(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: https://www.kernel.org/doc/html/latest/admin-guide/pm/cpufreq.html
     """
-    parts = [difference(hosts, value, what) for what, value in _SETTINGS]
-    if any(parts):
-        yield settings.finding(". ".join(part for part in parts if part))
+    if words := differing(hosts, _SETTINGS):
+        yield settings.finding(words)
 
 
 def _switch(value: bool | None) -> str | None:
@@ -360,7 +448,7 @@ def training_stack(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#24273
     """
-    if words := _differing(hosts, STACK):
+    if words := differing(hosts, _versions(STACK)):
         yield training_stack.finding(words)
 
 
@@ -377,7 +465,7 @@ def libraries(hosts: Sequence[SeenHost]) -> Iterator[Finding]:
 
     Source: huggingface/accelerate#2157
     """
-    if words := _differing(hosts, LIBRARIES):
+    if words := differing(hosts, _versions(LIBRARIES)):
         yield libraries.finding(words)
 
 
@@ -411,20 +499,16 @@ def _family(launcher: Launcher) -> str:
     return names.get(launcher.dialect or "", "Open MPI")
 
 
-def _differing(hosts: Sequence[SeenHost], names: Iterable[str]) -> str:
-    """Which of these packages have another version on some host, in words; empty for none."""
-    return ". ".join(filter(None, (difference(hosts, _version_of(name), name) for name in names)))
+def _version(facts: HostFacts, name: str) -> str | None:
+    package = facts.package(name)
+    if package is None:
+        return NONE
+    build = "" if package.build in (None, "cpu") else f" ({package.build})"
+    return None if package.version is None else f"{package.version}{build}"
 
 
-def _version_of(name: str) -> Callable[[HostFacts], str | None]:
-    def version(facts: HostFacts) -> str | None:
-        package = facts.package(name)
-        if package is None:
-            return NONE
-        build = "" if package.build in (None, "cpu") else f" ({package.build})"
-        return None if package.version is None else f"{package.version}{build}"
-
-    return version
+def _versions(names: Iterable[str]) -> list[tuple[str, Told]]:
+    return [(name, partial(_version, name=name)) for name in names]
 
 
 CHECKS = checks_of(__name__)

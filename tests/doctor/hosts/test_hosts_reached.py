@@ -15,10 +15,16 @@ from nodes.fakes import FakeReach
 from unknown_machine import UNKNOWN
 
 from cputune.doctor.finding import Severity
-from cputune.doctor.hosts import network
-from cputune.doctor.hosts.all_reduce import ask_all_reduce, describe_all_reduce
-from cputune.doctor.hosts.look import not_between
-from cputune.doctor.hosts.network import HostToJudge, Reached, ask_names, ask_ports, judge_ports
+from cputune.doctor.hosts import network, not_between
+from cputune.doctor.hosts.network import (
+    HostToJudge,
+    Reached,
+    ask_all_reduce,
+    ask_names,
+    ask_ports,
+    describe_all_reduce,
+    judge_ports,
+)
 from cputune.facts import Network, Package
 from cputune.remote.named import Node
 
