@@ -18,11 +18,10 @@ from cputune.facts import Package
 from cputune.ranks.failure import failure
 
 sys.path.append(str(Path(__file__).parent / "doctor"))
-from test_doctor_checks import CASES, Case
+from test_doctor_checks import FAULTS
 
-_PLANTED: dict[str, Case] = {}
-for case in CASES:
-    _PLANTED.setdefault(case.code, case)
+_PLANTED = dict(reversed(FAULTS))
+"""Of each code the first machine that has it."""
 
 
 class Thread(NamedTuple):
@@ -209,7 +208,7 @@ def said(thread: Thread) -> Iterator[str]:
         kills = 1 if thread.status == -9 else None
         yield str(failure(exits, [], memory_kills=kills, steps=0, script="train.py"))  # type: ignore[arg-type]
         return
-    machine = _PLANTED[thread.found].fault if thread.machine is None else thread.machine
+    machine = _PLANTED[thread.found] if thread.machine is None else thread.machine
     for finding in diagnose(changed(**machine)).findings:
         if finding.code == thread.found:
             yield f"{finding.title}: {finding.evidence}"

@@ -497,10 +497,6 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-"""What only an installation can have: a stack that is merely named is spared them."""
-"""Most versions are wrong in several ways at once; what ends the interpreter comes first."""
-
-
 @check("ipex-unasked", Severity.ADVICE)
 def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     """accelerate uses IPEX whether it is asked to or not
@@ -611,6 +607,7 @@ INSTALLED: tuple[Check, ...] = (
     requirement_unmet,
     package_leftover,
 )
-
+"""What only an installation can have: a stack that is merely named is spared them."""
 
 CHECKS = checks_of(__name__)
+"""Most versions are wrong in several ways at once; what ends the interpreter comes first."""
