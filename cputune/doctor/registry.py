@@ -12,6 +12,7 @@ nothing, does not call the machine fine.
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
@@ -127,8 +128,9 @@ def _kind_that_notes(kind: Any) -> type:
 
     def read(record: Any, name: str) -> Any:
         if not name.startswith("_"):
-            prefix, noted = object.__getattribute__(record, "_noted")
-            noted.add(prefix + name)
+            with suppress(AttributeError):  # a copy that was made of it notes nothing
+                prefix, noted = object.__getattribute__(record, "_noted")
+                noted.add(prefix + name)
         return object.__getattribute__(record, name)
 
     return type(kind.__name__, (kind,), {"__slots__": ("_noted",), "__getattribute__": read})
