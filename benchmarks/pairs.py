@@ -3,7 +3,7 @@
 Every pair of the newest patches of two minor releases trains a tiny model twice on the CPU: three
 steps of a ``Trainer`` with its arguments parsed as scripts do, evaluation and a checkpoint, and
 three steps of a loop with an ``Accelerator``, gathering and saving. The outcome is written to
-``cputune/stack/pairs.json``, which ``cputune.stack.pairs`` reads: what ran, what did not and with
+``cputune/stack/pairs.json``, which ``cputune.stack.fit`` reads: what ran, what did not and with
 which error. What was not tried is not in it.
 
 Packages are installed without their dependencies into folders of their own (``pip install --no-deps

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 
 from packaging.version import Version
 
@@ -16,8 +18,7 @@ from cputune.doctor.checks import versions
 from cputune.doctor.finding import Check, Finding, Severity, by_severity, check, checks_of
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Package
-from cputune.stack.fit import PYTHONS, misfits
-from cputune.stack.pairs import tried, was_seen_training
+from cputune.stack.fit import PYTHONS, misfits, tried, was_seen_training
 from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
 from cputune.stack.uses import Fate, vocabulary
 from cputune.stack.ways import way_out
@@ -97,8 +98,8 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
                 rest = [fit and not trained for fit, trained in zip(fitting, seen, strict=True)]
                 known = f"seen training {_runs(releases, ran)}, not tried {_runs(releases, rest)}"
             said.append(f"{DISTRIBUTIONS[name]}: {known}")
-    pythons = [text for text in PYTHONS if fits(python=Version(text))]
-    said.append(f"Python: {_ends(pythons)}")
+    pythons = [fits(python=Version(text)) for text in PYTHONS]
+    said.append(f"Python: {_runs(PYTHONS, pythons)}")
     yield stack_fits.finding("; ".join(said))
 
 
@@ -178,23 +179,12 @@ def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
         )
 
 
-def _runs(versions: Sequence[Version], fitting: list[bool]) -> str:
+def _runs(versions: Sequence[Version | str], fitting: list[bool]) -> str:
     """The stretches that fit: ``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``."""
-    runs: list[list[str]] = []
-    open_run = False
-    for version, fits in zip(versions, fitting, strict=True):
-        if fits and open_run:
-            runs[-1].append(str(version))
-        elif fits:
-            runs.append([str(version)])
-        open_run = fits
-    return ", ".join(_ends(run) for run in runs) or "none"
-
-
-def _ends(texts: list[str]) -> str:
-    if not texts:
-        return "none"
-    return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
+    told = groupby(zip(versions, fitting, strict=True), key=itemgetter(1))
+    runs = [[str(version) for version, _ in run] for fits, run in told if fits]
+    ends = (run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return ", ".join(ends) or "none"
 
 
 CHECKS = checks_of(__name__)

@@ -11,7 +11,6 @@ from cputune.host import Host, LiveHost
 from cputune.log import log
 from cputune.probing._look import Look
 from cputune.probing.cpu import read_cpu, read_cpuinfo
-from cputune.probing.environment import read_environment
 from cputune.probing.installed import (
     dead_preloads,
     read_cxx,
@@ -22,7 +21,7 @@ from cputune.probing.installed import (
 from cputune.probing.limits import read_limits
 from cputune.probing.load import bound_processes, busiest, read_load
 from cputune.probing.network import read_network
-from cputune.probing.scrub import Scrubber
+from cputune.probing.scrub import Scrubber, read_environment
 from cputune.probing.settings import (
     CAP_SYS_NICE,
     CAP_SYS_RESOURCE,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cputune import cpulist
 from cputune.facts import Unknown
 from cputune.host import Host
@@ -77,6 +79,12 @@ class Look:
     def not_known(self, fact: str, reason: str) -> None:
         """Note why a fact stays open; the first reason stands."""
         self._unknown.setdefault(fact, reason)
+
+    def not_known_of(self, record: object, paths: Mapping[str, str]) -> None:
+        """Note of each dotted fact that is None in its record why the file told nothing."""
+        for fact, path in paths.items():
+            if getattr(record, fact.rpartition(".")[2]) is None:
+                self.not_known(fact, self.why(path))
 
     def is_open(self, fact: str) -> bool:
         """Whether a reason was noted why this fact is not known."""

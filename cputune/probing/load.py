@@ -16,6 +16,16 @@ BUSY_SHARE = 0.2
 MOST_BUSY = 8
 
 
+_TOLD_BY = {
+    "load.average_1min": "/proc/loadavg",
+    "load.average_5min": "/proc/loadavg",
+    "load.cpu_pressure_percent": "/proc/pressure/cpu",
+    "load.memory_pressure_percent": "/proc/pressure/memory",
+    "load.steal_share": "/proc/stat",
+    "load.running_threads": "/proc/loadavg",
+}
+
+
 def read_load(look: Look) -> Load:
     """Load averages, pressure stall information (10 s), and steal since the machine started."""
     averages = (look.text("/proc/loadavg") or "").split()
@@ -28,16 +38,7 @@ def read_load(look: Look) -> Load:
         steal_share=_steal(look),
         running_threads=whole_number(running),
     )
-    for fact, path in (
-        ("average_1min", "/proc/loadavg"),
-        ("average_5min", "/proc/loadavg"),
-        ("cpu_pressure_percent", "/proc/pressure/cpu"),
-        ("memory_pressure_percent", "/proc/pressure/memory"),
-        ("steal_share", "/proc/stat"),
-        ("running_threads", "/proc/loadavg"),
-    ):
-        if getattr(load, fact) is None:
-            look.not_known(f"load.{fact}", look.why(path))
+    look.not_known_of(load, _TOLD_BY)
     return load
 
 
@@ -73,12 +74,9 @@ def _pressure(look: Look, resource: str) -> float | None:
 
 
 def _steal(look: Look) -> float | None:
-    """Time the hypervisor gave to others, as a share of all CPU time (proc(5), /proc/stat)."""
-    first = (look.text("/proc/stat") or "").partition("\n")[0].split()
-    if len(first) < 9 or first[0] != "cpu":
-        return None
-    ticks = [whole_number(text) or 0 for text in first[1:9]]
-    return ticks[7] / sum(ticks) if sum(ticks) > 0 and min(ticks) >= 0 else None
+    """Time the hypervisor gave to others, as a share of all CPU time."""
+    ticks = _ticks(look.text("/proc/stat") or "")
+    return ticks[-1] / sum(ticks) if len(ticks) == _TICKS and sum(ticks) > 0 else None
 
 
 LOOK_SECONDS = 0.5
@@ -154,8 +152,9 @@ _TICKS = 8
 
 
 def _ticks(text: str) -> tuple[int, ...]:
-    fields = text.partition("\n")[0].split()[1 : _TICKS + 1]
-    return tuple(int(field) for field in fields if field.isdigit())
+    name, *fields = text.partition("\n")[0].split()[: _TICKS + 1] or [""]
+    ticks = (whole_number(field) for field in fields)
+    return tuple(n for n in ticks if n is not None and n >= 0) if name == "cpu" else ()
 
 
 def bound_processes(processes: tuple[Process, ...], topology: Topology) -> tuple[BoundProcess, ...]:

@@ -28,10 +28,9 @@ from cputune.host import (
 )
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
 from cputune.probing import probe
-from cputune.probing.environment import read_environment
 from cputune.probing.installed import is_looked_for
 from cputune.probing.network import LINKS, stand_ins
-from cputune.probing.scrub import HOST_NAME, Scrubber
+from cputune.probing.scrub import HOST_NAME, Scrubber, read_environment
 from cputune.probing.settings import OS_RELEASE, OS_RELEASE_LINE
 
 CPU_INFO_KEYS = (

@@ -1,4 +1,4 @@
-"""Taking out of a recording what names a person or a machine."""
+"""Taking what names a person or a machine out of recordings, and of the variables that are read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cputune.hidden import HIDDEN, KNOWN_VARIABLES, looks_random, looks_secret
 from cputune.host import Host
 
 HOST_NAME, USER, HOME = "host", "user", "/home/user"
@@ -163,3 +164,19 @@ class Scrubber:
             return ()
         short = self.host_name.partition(".")[0]
         return tuple(name for name in (self.host_name, short) if len(name) > 2)
+
+
+def read_environment(variables: Mapping[str, str], scrub: Scrubber | None = None) -> dict[str, str]:
+    """The variables that concern training, sorted; names of hosts and people replaced.
+
+    A prefix says nothing of what a variable holds: SLURM_JWT is a key to the cluster, and
+    FI_PASSPHRASE, CCL_AUTH or TORCH_PWD may be anything. So a name that is not listed is not
+    read, and a value that looks like a secret is left out.
+    """
+    kept = {name: variables[name] for name in sorted(KNOWN_VARIABLES & set(variables))}
+    scrub = Scrubber() if scrub is None else scrub
+    shown = scrub.variables(kept)
+    for name, value in kept.items():
+        if looks_secret(value) or looks_random(value):
+            shown[name] = HIDDEN
+    return shown

@@ -28,6 +28,17 @@ NUMA_BALANCING_NORMAL = 1
 fast and slow memory (Documentation/admin-guide/sysctl/kernel.rst)."""
 
 
+_TOLD_BY = {
+    "settings.governor": f"{CPU_DIR}/cpu0/cpufreq/scaling_governor",
+    "settings.turbo": f"{CPU_DIR}/intel_pstate/no_turbo",
+    "settings.transparent_huge_pages": "/sys/kernel/mm/transparent_hugepage/enabled",
+    "settings.numa_balancing": "/proc/sys/kernel/numa_balancing",
+    "settings.smt": f"{CPU_DIR}/smt/control",
+    "settings.kernel": "/proc/sys/kernel/osrelease",
+    "settings.distribution": OS_RELEASE[0],
+}
+
+
 def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
     """Read them; each is None where the kernel does not show it."""
     frequencies = _frequencies(look, online)
@@ -42,17 +53,7 @@ def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
         frequencies=frequencies,
         distribution=_distribution(look),
     )
-    for fact, path in (
-        ("governor", f"{CPU_DIR}/cpu0/cpufreq/scaling_governor"),
-        ("turbo", f"{CPU_DIR}/intel_pstate/no_turbo"),
-        ("transparent_huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
-        ("numa_balancing", "/proc/sys/kernel/numa_balancing"),
-        ("smt", f"{CPU_DIR}/smt/control"),
-        ("kernel", "/proc/sys/kernel/osrelease"),
-        ("distribution", OS_RELEASE[0]),
-    ):
-        if getattr(settings, fact) is None:
-            look.not_known(f"settings.{fact}", look.why(path))
+    look.not_known_of(settings, _TOLD_BY)
     if settings.container is None:
         look.not_known("settings.container", "no trace of one in cgroup, mounts and environment")
     return settings

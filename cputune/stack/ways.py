@@ -8,8 +8,7 @@ from itertools import combinations
 
 from packaging.version import Version
 
-from cputune.stack.fit import misfits
-from cputune.stack.pairs import was_seen_training
+from cputune.stack.fit import misfits, was_seen_training
 from cputune.stack.tables import DISTRIBUTIONS, Stack, Versions, load, minor, satisfies
 from cputune.stack.uses import Framework, ipex_use
 

@@ -11,8 +11,7 @@ import pytest
 
 from cputune.cli import main
 from cputune.hidden import KNOWN_VARIABLES as NAMES
-from cputune.probing.environment import read_environment
-from cputune.probing.scrub import Scrubber
+from cputune.probing.scrub import Scrubber, read_environment
 
 SECRETS = {
     "SLURM_JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJqYW5lIn0.c2lnbmF0dXJl",

@@ -6,8 +6,7 @@ import pytest
 from packaging.version import Version
 
 from cputune.stack import Versions, load
-from cputune.stack.fit import misfits
-from cputune.stack.pairs import pairs, tried, was_seen_training
+from cputune.stack.fit import misfits, pairs, tried, was_seen_training
 from cputune.stack.ways import ways_out
 
 
