@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
+from in_process import Ended, Run
 
 _INTERRUPTING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -41,6 +43,22 @@ def _environment_unchanged() -> Iterator[None]:
     assert now == before, "a test changed the environment"
     assert os.sched_getaffinity(0) == affinity, "a test changed the affinity"
     assert os.getcwd() == directory, "a test changed the working directory"
+
+
+@pytest.fixture
+def cputune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command in this process; no traceback is in what it says."""
+    from cputune.cli import main
+
+    def run(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["cputune", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Ended(int(ended.value.code or 0), out, err)
+
+    return run
 
 
 _LAUNCHES = ("torch", "consumer")

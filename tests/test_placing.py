@@ -143,7 +143,7 @@ def test_ranks_have_whole_caches_where_few_cores_are_idle_for_it() -> None:
 
 
 def test_sockets_of_two_sizes_are_not_left_for_a_fifth_of_the_cores() -> None:
-    six_and_four = [SeenCore((cpu,), cpu // 6, cpu // 6) for cpu in range(10)]
+    six_and_four = [SeenCore((cpu,), cpu // 6, cpu // 6, min(cpu // 3, 2)) for cpu in range(10)]
     assert first_cpus(*rank_slices(six_and_four, 2)) == [[0, 1, 2, 3], [6, 7, 8, 9]]
     nodes = (0, 0, 0, 1, 1, 2, 2, 2, 2)  # three nodes on two sockets
     uneven = [SeenCore((cpu,), node // 2, node) for cpu, node in enumerate(nodes)]

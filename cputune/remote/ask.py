@@ -143,8 +143,9 @@ def _asked(node: Node, reach: Reach, command: Sequence[str], said: bytes, second
     ended = time.time()
     told = last_object(out.decode("utf-8", "replace").splitlines())
     if told is not None:
-        _LOG.debug("%s answered by %s in %.1f s", node.name, reach.name, ended - began)
-        return Answer(node=node, told=told, began=began, ended=ended)
+        answer = Answer(node=node, told=told, began=began, ended=ended)
+        _LOG.debug("%s answered by %s in %.1f s", node.name, reach.name, answer.seconds)
+        return answer
     words = err.decode(errors="replace")
     if late:
         lines = [line.strip()[:200] for line in words.splitlines() if line.strip()]

@@ -5,49 +5,30 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
+from in_process import Run
 from report.result_cases import tuned
 
-from cputune.cli import main
 from cputune.emitters.apply import TARGETS, arguments, variables
 from cputune.errors import UsageError
 from cputune.result import Measured
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def apply(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
+def apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cputune: Run) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     tuned().save("cputune.json")
-
-    def run(*words: str) -> Ended:
-        argv = ["cputune", "apply", "cputune.json", "--other-machine", *words]
-        monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return Ended(int(ended.value.code or 0), out, err)
-
-    return run
+    return partial(cputune, "apply", "cputune.json", "--other-machine")
 
 
 def test_a_diff_first_and_nothing_written_where_nobody_can_be_asked(
-    apply: Callable[..., Ended],
+    apply: Run,
 ) -> None:
     ended = apply()
     assert ended.code == 0
@@ -57,7 +38,7 @@ def test_a_diff_first_and_nothing_written_where_nobody_can_be_asked(
     assert not Path(".env").exists()
 
 
-def test_lines_of_others_stay_and_undo_brings_back_every_byte(apply: Callable[..., Ended]) -> None:
+def test_lines_of_others_stay_and_undo_brings_back_every_byte(apply: Run) -> None:
     mine = "# mine\nTOKEN=abc\nexport OMP_NUM_THREADS=64\n"
     Path(".env").write_text(mine)
     Path(".env").chmod(0o640)
@@ -74,13 +55,13 @@ def test_lines_of_others_stay_and_undo_brings_back_every_byte(apply: Callable[..
     assert "there is nothing to undo" in apply("--undo", "--yes").err
 
 
-def test_what_was_not_there_before_is_not_there_after_undo(apply: Callable[..., Ended]) -> None:
+def test_what_was_not_there_before_is_not_there_after_undo(apply: Run) -> None:
     assert apply("--yes").code == 0
     assert apply("--undo", "--yes").code == 0
     assert os.listdir() == ["cputune.json"]
 
 
-def test_a_file_that_was_changed_since_is_not_taken_back(apply: Callable[..., Ended]) -> None:
+def test_a_file_that_was_changed_since_is_not_taken_back(apply: Run) -> None:
     apply("--yes")
     with Path(".env").open("a") as file:
         file.write("MORE=1\n")
@@ -91,9 +72,7 @@ def test_a_file_that_was_changed_since_is_not_taken_back(apply: Callable[..., En
 
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml"])
-def test_training_arguments_keep_what_else_they_say(
-    apply: Callable[..., Ended], suffix: str
-) -> None:
+def test_training_arguments_keep_what_else_they_say(apply: Run, suffix: str) -> None:
     path = Path(f"arguments{suffix}")
     path.write_text('{"output_dir": "out", "bf16": false}' if suffix == ".json" else
                     "# why\noutput_dir: out\nbf16: false\n")  # fmt: skip
@@ -104,7 +83,7 @@ def test_training_arguments_keep_what_else_they_say(
     assert suffix == ".json" or path.read_text().startswith("# why\n")
 
 
-def test_a_compose_service_gets_variables_and_cpus(apply: Callable[..., Ended]) -> None:
+def test_a_compose_service_gets_variables_and_cpus(apply: Run) -> None:
     Path("compose.yaml").write_text("services:\n  train:\n    image: mine\n")
     assert apply("--to", "compose", "--yes").code == 0
     own = yaml.safe_load(Path("compose.override.yaml").read_text())["services"]["train"]
@@ -116,7 +95,7 @@ def test_a_compose_service_gets_variables_and_cpus(apply: Callable[..., Ended]) 
     assert "which service trains? (a, b)" in ended.err
 
 
-def test_accelerate_has_its_default_config(apply: Callable[..., Ended]) -> None:
+def test_accelerate_has_its_default_config(apply: Run) -> None:
     one = tuned()
     plan = replace(one.best.plan, processes_per_node=1, cpus=one.best.plan.cpus[:1], node_cpus=())
     best = Measured(plan=plan, samples_per_second=one.best.samples_per_second)
@@ -138,9 +117,7 @@ def test_accelerate_has_its_default_config(apply: Callable[..., Ended]) -> None:
         (["--to", "compose"], "which service trains? (none is seen)"),
     ],
 )
-def test_what_cannot_be_is_said_in_words(
-    apply: Callable[..., Ended], words: list[str], said: str
-) -> None:
+def test_what_cannot_be_is_said_in_words(apply: Run, words: list[str], said: str) -> None:
     Path("broken.json").write_text("{")
     Path("list.json").write_text("[1]")
     Path("broken.yaml").write_text("a: [")
@@ -150,7 +127,7 @@ def test_what_cannot_be_is_said_in_words(
     assert "hint: " in ended.err
 
 
-def test_the_word_of_each_kind_is_known_to_help(apply: Callable[..., Ended]) -> None:
+def test_the_word_of_each_kind_is_known_to_help(apply: Run) -> None:
     said = apply("--help").out
     assert all(kind in said for kind in TARGETS)
 

@@ -6,39 +6,16 @@ import json
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hosts.builder import Cgroup, machine
+from in_process import Ended, Run
 
-from cputune.cli import main
 from cputune.doctor.registry import all_checks
 
 LOADED = {"/proc/loadavg": "9.00 9.00 9.00 3/500 4242\n"}
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def cputune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["cputune", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return Ended(int(ended.value.code or 0), out, err)
-
-    return run
 
 
 @pytest.fixture

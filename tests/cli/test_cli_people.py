@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 from xml.etree import ElementTree
 
 import pytest
+from in_process import Run
 from report.result_cases import tuned
 
 import cputune as library
-from cputune.cli import main
 from cputune.cli.doctor import next_step
 from cputune.cli.settings import completions as values
 from cputune.emitters.header import changed_since
@@ -23,30 +20,10 @@ from cputune.verifier.records import Outcome, Ratio, Verification
 from cputune.words import TERMS, slower_by
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
-
-
 @pytest.fixture
-def cputune(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
+def cputune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cputune: Run) -> Run:
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["cputune", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return Ended(int(ended.value.code or 0), out, err)
-
-    return run
+    return cputune
 
 
 def test_cputune_alone_looks_and_says_the_next_step(cputune: Run) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from in_process import Run
 
-from cputune.cli import main
 from cputune.cli.recipes import begun, recipe_schema
 from cputune.errors import CannotError
 from cputune.workload import load_recipe, recipe_names
@@ -23,28 +20,6 @@ STATE = {
         "config": {"model_type": "bert", "hidden_size": 32, "num_labels": 9, "tie": True},
     },
 }
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def cputune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["cputune", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return Ended(int(ended.value.code or 0), out, err)
-
-    return run
 
 
 def test_the_list_names_every_recipe(cputune: Run) -> None:

@@ -6,30 +6,19 @@ import csv
 import io
 import json
 import os
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
+from in_process import Run
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune as library
-from cputune.cli import cli, main
+from cputune.cli import cli
 from cputune.history import keep
 from cputune.result import Result
 from cputune.workload import Workload
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +31,7 @@ def cputune(
     result: Result,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cputune: Run,
 ) -> Run:
     """In a folder with a result, and a history that holds it, too."""
     monkeypatch.chdir(tmp_path)
@@ -51,16 +40,7 @@ def cputune(
     monkeypatch.setattr("cputune.probing.probe", lambda host=None: SMALL.facts)
     result.save("cputune.json")
     keep(result, machine="a machine", file=Path("cputune.json"), now="20261121-193000")
-
-    def run(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["cputune", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return Ended(int(ended.value.code or 0), out, err)
-
-    return run
+    return cputune
 
 
 def test_show_tells_what_lies_here(cputune: Run) -> None:

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import pytest
 from hosts.builder import machine
+from in_process import Run
 
-from cputune.cli import cli, main
+from cputune.cli import cli
 from cputune.cli.settings import Setting, options_of, variable_of
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -38,16 +28,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cputune(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["cputune", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return Ended(int(ended.value.code or 0), out, err)
-
-    return run
+def cputune(home: Path, cputune: Run) -> Run:
+    return cputune
 
 
 def own(home: Path, text: str) -> Path:

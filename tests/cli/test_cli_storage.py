@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from in_process import Run
 
-from cputune.cli import cli, main
+from cputune.cli import cli
 from cputune.cli.tune import _again as again
 from cputune.workload import Workload
 
 ADDRESS = "postgresql://tuner:geheim@db/studies?sslmode=require&password=geheim"
 
 
-Run = Callable[..., tuple[int, str]]
+Said = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(cputune: Run) -> Said:
     """A command: its exit code and all that it printed, in which there is no password."""
 
-    def cputune(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["cputune", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = "".join(capsys.readouterr())
-        assert "geheim" not in said
-        assert "Traceback" not in said
-        return int(ended.value.code or 0), said
+    def ended(*words: str) -> tuple[int, str]:
+        code, out, err = cputune(*words)
+        assert "geheim" not in out + err
+        return code, out + err
 
-    return cputune
+    return ended
 
 
-def test_a_file_and_a_database_exclude_each_other(run: Run) -> None:
+def test_a_file_and_a_database_exclude_each_other(run: Said) -> None:
     code, said = run("tune", "--storage", ADDRESS, "--study", "a.db", "--dry-run")
     assert code == 2
     assert "--study and --storage exclude each other" in said
 
 
-def test_what_is_no_address_is_refused(run: Run) -> None:
+def test_what_is_no_address_is_refused(run: Said) -> None:
     code, said = run("tune", "--storage", "tuner:geheim@db/studies", "--dry-run")
     assert code == 2
     assert "hint: --storage postgresql://" in said
 
 
 def test_the_settings_show_it_without_its_password(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CPUTUNE_TUNE_STORAGE", ADDRESS)
     for more in ((), ("--json",)):
@@ -57,7 +53,7 @@ def test_the_settings_show_it_without_its_password(
 
 
 def test_a_folder_may_not_name_it(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "cputune.toml").write_text(f'[tune]\nstorage = "{ADDRESS}"\n')
     monkeypatch.chdir(tmp_path)

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import psutil
 import pytest
+from in_process import Run
 from machines import TODAY, Model, machine, simulated
 
 from cputune import cpulist
@@ -29,12 +30,6 @@ from cputune.steps import Crashed, Step
 from cputune.workload import Workload
 
 SMALL = simulated("small", machine(cores_per_socket=2), Model(work=2.0, bandwidth=2.0))
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 class FakeProcessRunner:
@@ -62,9 +57,6 @@ def true_steps(plan: Plan) -> Iterator[Step]:
         yield Step(seconds=SMALL.seconds(plan), samples=8)
 
 
-Run = Callable[..., Ended]
-
-
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
     import cputune.probing.load
@@ -84,21 +76,12 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcessRunner]:
 @pytest.fixture
 def cputune(
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     runner: type[FakeProcessRunner],
+    cputune: Run,
 ) -> Run:
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["cputune", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return Ended(int(ended.value.code or 0), out, err)
-
-    return run
+    return cputune
 
 
 class TestWordsOfTheScript:

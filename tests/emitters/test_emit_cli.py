@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from emit_machines import TODAY, machine, tuned
 from hosts.builder import machine as built
+from in_process import Run
 
 import cputune
 from cputune.cli import main
@@ -23,31 +25,10 @@ from cputune.layout import baseline_plan, guide_plan
 from cputune.workload import Workload
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-class Command:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
-    def __call__(self, *arguments: str) -> Answer:
-        self.monkeypatch.setattr(sys, "argv", ["cputune", "emit", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = self.capsys.readouterr()
-        return Answer(int(ended.value.code or 0), said.out, said.err)
-
-
 @pytest.fixture
-def emit(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Command:
+def emit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cputune: Run) -> Run:
     monkeypatch.chdir(tmp_path)
-    return Command(monkeypatch, capsys)
+    return partial(cputune, "emit")
 
 
 @pytest.fixture
@@ -68,7 +49,7 @@ def write(content: Any, name: str = "cputune.json") -> None:
     Path(name).write_text(json.dumps(content), encoding="utf-8")
 
 
-def test_without_a_result_it_says_that_nothing_was_measured(emit: Command) -> None:
+def test_without_a_result_it_says_that_nothing_was_measured(emit: Run) -> None:
     answer = emit("--format", "mpirun")
     assert answer.code == 0
     assert "note: nothing was measured" in answer.err
@@ -80,14 +61,14 @@ def test_without_a_result_it_says_that_nothing_was_measured(emit: Command) -> No
     assert not os.access("launch/recipe.json", os.X_OK)
 
 
-def test_the_result_that_lies_here_is_taken(emit: Command) -> None:
+def test_the_result_that_lies_here_is_taken(emit: Run) -> None:
     write(document())
     answer = emit("-f", "accelerate", "-o", "here")
     assert (answer.code, answer.err.count("nothing was measured")) == (0, 0)
     assert "31.4 samples/s" in Path("here/accelerate.yaml").read_text()
 
 
-def test_all_formats_share_their_companions(emit: Command) -> None:
+def test_all_formats_share_their_companions(emit: Run) -> None:
     write(document(), "other.json")
     answer = emit("other.json", "--format", "all", "-o", "all")
     written = [Path(line).name for line in answer.out.splitlines()]
@@ -97,14 +78,14 @@ def test_all_formats_share_their_companions(emit: Command) -> None:
         assert isinstance(yaml.safe_load(Path("all", name).read_text()), dict)
 
 
-def test_what_is_printed_is_the_main_file(emit: Command) -> None:
+def test_what_is_printed_is_the_main_file(emit: Run) -> None:
     answer = emit("-f", "pytorchjob", "-o", "-")
     assert yaml.safe_load(answer.out)["kind"] == "PyTorchJob"
     assert "it needs beside it: Dockerfile" in answer.err
     assert list(Path().iterdir()) == []
 
 
-def test_a_file_name_is_that_of_the_main_file(emit: Command) -> None:
+def test_a_file_name_is_that_of_the_main_file(emit: Run) -> None:
     assert emit("-f", "torchrun", "-o", "jobs/go.sh").code == 0
     assert sorted(path.name for path in Path("jobs").iterdir()) == [
         *("go.sh", "rank.py", "recipe.json", "train.py")
@@ -112,7 +93,7 @@ def test_a_file_name_is_that_of_the_main_file(emit: Command) -> None:
 
 
 @pytest.mark.parametrize("folder", ["acc-0.28", "v1.x", "launch.d/"])
-def test_a_number_behind_a_dot_is_no_suffix(emit: Command, folder: str) -> None:
+def test_a_number_behind_a_dot_is_no_suffix(emit: Run, folder: str) -> None:
     assert emit("-f", "torchrun", "-o", folder).code == 0
     assert (Path(folder) / "torchrun.sh").is_file()
     assert not Path("rank.py").exists()
@@ -122,7 +103,7 @@ OLD_FLAGS = ("--no_cuda", "--ddp_backend", "ccl", "--use_ipex", "--bf16", "--out
 
 
 @pytest.mark.parametrize("format", ["torchrun", "mpirun", "slurm", "pytorchjob", "trainjob"])
-def test_what_the_doctor_condemns_is_migrated_with_a_note(emit: Command, format: str) -> None:
+def test_what_the_doctor_condemns_is_migrated_with_a_note(emit: Run, format: str) -> None:
     versions = ("--transformers-version", "5.23.0", "--accelerate-version", "1.15.0")
     hosts = ("--nodes", "2", "--hosts", "a,b", "--batch-per-rank", "4")
     answer = emit("-f", format, *hosts, *versions, "--", "run_qa.py", *OLD_FLAGS)
@@ -149,13 +130,13 @@ def test_migrate_prints_todays_file_and_says_each_change(
     assert f"{old}:1: --no_cuda → --use_cpu: refused by transformers 5.23.0" in said.err
 
 
-def test_flags_of_the_scripts_own_are_left_alone(emit: Command) -> None:
+def test_flags_of_the_scripts_own_are_left_alone(emit: Run) -> None:
     Path("own.py").write_text("parser.add_argument('--no_cuda'); import torch")
     assert emit("-f", "torchrun", "--", "own.py", *OLD_FLAGS[:1], "--output_dir", "x").code == 0
     assert "--no_cuda" in Path("launch/torchrun.sh").read_text()
 
 
-def test_versions_that_do_not_train_are_refused_with_the_cure(emit: Command) -> None:
+def test_versions_that_do_not_train_are_refused_with_the_cure(emit: Run) -> None:
     answer = emit("-f", "torchrun", "--accelerate-version", "0.20.0", "--", "run_qa.py")
     assert answer.code == 2
     assert "accelerate" in answer.err
@@ -163,7 +144,7 @@ def test_versions_that_do_not_train_are_refused_with_the_cure(emit: Command) -> 
     assert not Path("launch").exists()
 
 
-def test_the_batch_that_is_typed_is_read(emit: Command, recorded_sockets: str) -> None:
+def test_the_batch_that_is_typed_is_read(emit: Run, recorded_sockets: str) -> None:
     job = ("--root", recorded_sockets, "--nodes", "4", "--hosts", "a,b,c,d", "--")
     typed = ("run_qa.py", "--per_device_train_batch_size", "12", "--gradient_accumulation_steps")
     refused = emit("-f", "torchrun", *job, *typed, "1")
@@ -175,7 +156,7 @@ def test_the_batch_that_is_typed_is_read(emit: Command, recorded_sockets: str) -
     assert "own batch" not in text
 
 
-def test_a_script_of_the_user(emit: Command) -> None:
+def test_a_script_of_the_user(emit: Run) -> None:
     write(document())
     answer = emit("-f", "torchrun", "--", "run.py", "--force", "--format", "x y")
     assert answer.code == 0
@@ -187,7 +168,7 @@ def test_a_script_of_the_user(emit: Command) -> None:
     assert not Path("launch/train.py").exists()
 
 
-def test_a_script_that_was_tuned_keeps_its_flags(emit: Command) -> None:
+def test_a_script_that_was_tuned_keeps_its_flags(emit: Run) -> None:
     script = replace(
         Workload.script(["run.py", "--lr", "1"], global_batch_size=8), parses_arguments=True
     )
@@ -196,7 +177,7 @@ def test_a_script_that_was_tuned_keeps_its_flags(emit: Command) -> None:
     assert "  --lr 2\n  --use_cpu\n" in Path("launch/torchrun.sh").read_text()
 
 
-def test_options_reach_the_files(emit: Command) -> None:
+def test_options_reach_the_files(emit: Run) -> None:
     write(document())
     answer = emit(
         *("-f", "all", "--hosts", "a,b", "--mpi", "mpich", "--accelerate-version", "1.12"),
@@ -242,7 +223,7 @@ def test_options_reach_the_files(emit: Command) -> None:
     assert trainjob["spec"]["runtimeRef"]["name"] == "torch-cpu"
 
 
-def test_emitting_again_replaces_nothing_that_differs(emit: Command) -> None:
+def test_emitting_again_replaces_nothing_that_differs(emit: Run) -> None:
     write(document())
     emit("-f", "mpirun")
     assert emit("-f", "mpirun").code == 0, "the same files are no conflict"
@@ -260,7 +241,7 @@ def test_emitting_again_replaces_nothing_that_differs(emit: Command) -> None:
     assert Path("launch/rank.py").read_text() != "mine"
 
 
-def test_a_result_of_another_machine(emit: Command) -> None:
+def test_a_result_of_another_machine(emit: Run) -> None:
     facts = machine("Intel(R) Xeon(R) Platinum 8490H", sockets=8, cores=28)
     result = tuned(facts, baseline_plan(facts), Workload.from_recipe("bert-mini"), TODAY)
     write(result.to_json())
@@ -274,7 +255,7 @@ def test_a_result_of_another_machine(emit: Command) -> None:
     assert "note: the plan was measured on another machine" in answer.err
 
 
-def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Command) -> None:
+def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Run) -> None:
     content = document()
     content["best"]["plan"]["cpus"] = [[4000, 4001]]
     content["best"]["plan"].update(processes_per_node=1, threads_per_process=2)
@@ -294,7 +275,7 @@ def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Command) -> None:
         ('{"schema": "cputune.doctor/1"}', "is not a cputune result file"),
     ],
 )
-def test_a_result_that_cannot_be_read(emit: Command, content: str, said: str) -> None:
+def test_a_result_that_cannot_be_read(emit: Run, content: str, said: str) -> None:
     Path("cputune.json").write_text(content)
     Path("launch").mkdir()
     answer = emit("-f", "mpirun", "--force")
@@ -306,7 +287,7 @@ def test_a_result_that_cannot_be_read(emit: Command, content: str, said: str) ->
 
 
 def test_files_are_verified_beside_others_who_measure(
-    emit: Command, monkeypatch: pytest.MonkeyPatch
+    emit: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {}
     monkeypatch.setattr("cputune.verifier.verify", lambda paths, **how: asked.update(how) or ())
@@ -317,7 +298,7 @@ def test_files_are_verified_beside_others_who_measure(
 
 
 @pytest.mark.parametrize("framework", ["accelerate", "lightning"])
-def test_a_script_that_was_run_is_not_called_unknown(emit: Command, framework: str) -> None:
+def test_a_script_that_was_run_is_not_called_unknown(emit: Run, framework: str) -> None:
     tuned = document()
     seen = {"recipe": None, "argv": ["run.py"], "framework": framework, "global_batch_size": 8}
     write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
@@ -327,7 +308,7 @@ def test_a_script_that_was_run_is_not_called_unknown(emit: Command, framework: s
     assert "takes no flags of a plan" in text
 
 
-def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Command) -> None:
+def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
     tuned = document()
     seen = {"recipe": None, "argv": ["run.py"], "framework": "pytorch", "global_batch_size": 8}
     write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
@@ -358,9 +339,7 @@ def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Command) -> None:
         (("-f", "mpirun", "-o", "/proc/nowhere"), 3, "cannot make /proc/nowhere"),
     ],
 )
-def test_it_refuses_in_words(
-    emit: Command, arguments: tuple[str, ...], code: int, said: str
-) -> None:
+def test_it_refuses_in_words(emit: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
     answer = emit(*arguments)
     assert answer.code == code
     assert said in answer.err
@@ -371,7 +350,7 @@ def test_it_refuses_in_words(
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_directory_where_a_file_should_be(emit: Command, format: str) -> None:
+def test_a_directory_where_a_file_should_be(emit: Run, format: str) -> None:
     Path("launch/rank.py").mkdir(parents=True)
     answer = emit("-f", format, "--force")
     assert answer.code == 3
@@ -386,14 +365,14 @@ def test_emission_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_formats_need_a_directory_whatever_its_name(emit: Command) -> None:
+def test_all_formats_need_a_directory_whatever_its_name(emit: Run) -> None:
     assert emit("--format", "all", "-o", "launch.1").code == 0
     assert {"mpirun.sh", "torchrun.sh", "pytorchjob.yaml"} <= set(os.listdir("launch.1"))
 
 
 @pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "directory"])
 @pytest.mark.parametrize("option", ["result", "--hostfile"])
-def test_what_is_no_regular_file_is_not_opened(emit: Command, kind: str, option: str) -> None:
+def test_what_is_no_regular_file_is_not_opened(emit: Run, kind: str, option: str) -> None:
     os.mkfifo("fifo")
     os.mkdir("directory")
     words = (kind,) if option == "result" else (option, kind)
@@ -402,7 +381,7 @@ def test_what_is_no_regular_file_is_not_opened(emit: Command, kind: str, option:
     assert "not a regular file" in answer.err
 
 
-def test_a_host_file_that_is_no_utf8_is_said_to_be(emit: Command) -> None:
+def test_a_host_file_that_is_no_utf8_is_said_to_be(emit: Run) -> None:
     Path("hosts").write_text("node1\nnode2\n", encoding="utf-16")
     assert "it is no UTF-8 text" in emit("--format", "mpirun", "--hostfile", "hosts").err
     Path("hosts").write_text("node1\nnode2\n", encoding="utf-8-sig")
@@ -412,7 +391,7 @@ def test_a_host_file_that_is_no_utf8_is_said_to_be(emit: Command) -> None:
 HOSTILE = "Xeon\x1b[2J\nerror: all is well\r\u202e"
 
 
-def test_a_result_cannot_forge_a_line_on_the_terminal(emit: Command) -> None:
+def test_a_result_cannot_forge_a_line_on_the_terminal(emit: Run) -> None:
     content = document(notes=[HOSTILE])
     content["host"]["cpu"]["model_name"] = HOSTILE
     write(content)
@@ -431,16 +410,14 @@ def test_a_result_cannot_forge_a_line_on_the_terminal(emit: Command) -> None:
         ({"notes": "x"}, "notes: expected a list, got text"),
     ],
 )
-def test_what_would_take_minutes_is_refused(
-    emit: Command, change: dict[str, Any], said: str
-) -> None:
+def test_what_would_take_minutes_is_refused(emit: Run, change: dict[str, Any], said: str) -> None:
     write(document(**change))
     answer = emit("--format", "mpirun")
     assert answer.code == 3
     assert said in answer.err
 
 
-def test_a_million_ranks_are_refused(emit: Command) -> None:
+def test_a_million_ranks_are_refused(emit: Run) -> None:
     content = document()
     content["best"]["plan"].update(processes_per_node=10**6, cpus=[[0]] * 10**6)
     write(content)
@@ -458,7 +435,7 @@ def hosts_document(**change: object) -> dict[str, object]:
     return {"schema": "cputune.hosts/1", "hosts": hosts, **change}
 
 
-def test_the_hosts_that_the_doctor_reached_and_their_interface_are_taken(emit: Command) -> None:
+def test_the_hosts_that_the_doctor_reached_and_their_interface_are_taken(emit: Run) -> None:
     write(document())
     Path("hosts.json").write_text(json.dumps(hosts_document()))
     answer = emit("-f", "mpirun", "--mpi", "mpich", "--doctor", "hosts.json")
@@ -482,7 +459,7 @@ def test_the_hosts_that_the_doctor_reached_and_their_interface_are_taken(emit: C
         ),
     ],
 )
-def test_what_the_doctor_did_not_write_is_refused(emit: Command, text: str, why: str) -> None:
+def test_what_the_doctor_did_not_write_is_refused(emit: Run, text: str, why: str) -> None:
     write(document())
     Path("hosts.json").write_text(text)
     answer = emit("-f", "mpirun", "--doctor", "hosts.json")
@@ -491,7 +468,7 @@ def test_what_the_doctor_did_not_write_is_refused(emit: Command, text: str, why:
     assert "hint: cputune doctor --hosts" in answer.err
 
 
-def test_a_global_batch_can_be_asked_for(emit: Command) -> None:
+def test_a_global_batch_can_be_asked_for(emit: Run) -> None:
     write(document())
     answer = emit("-f", "torchrun", "--hosts", "a,b", "--global-batch-size", "48")
     assert answer.code == 0
@@ -503,7 +480,7 @@ def test_a_global_batch_can_be_asked_for(emit: Command) -> None:
     assert "exclude each other" in both.err
 
 
-def test_another_batch_in_the_words_than_was_tuned_is_no_silent_matter(emit: Command) -> None:
+def test_another_batch_in_the_words_than_was_tuned_is_no_silent_matter(emit: Run) -> None:
     words = ["run.py", "--per_device_train_batch_size", "8"]
     script = replace(Workload.script(words, global_batch_size=8), parses_arguments=True)
     write(document(workload=script.to_json()))

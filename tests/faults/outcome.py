@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -25,15 +25,26 @@ class Outcome:
     tried: bool = True
 
 
-def row(fault: str, outcomes: Iterable[Outcome]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tries:
+    """Some tries of one fault, and what they took: time, and CPU time of what was waited for."""
+
+    outcomes: Sequence[Outcome]
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+
+def row(fault: str, tries: Iterable[Tries]) -> str:
     """A line of the table."""
-    tried = [outcome for outcome in outcomes if outcome.tried]
+    all_tries = list(tries)
+    tried = [outcome for some in all_tries for outcome in some.outcomes if outcome.tried]
     if not tried:
-        return f"{fault:58} {'cannot be tried here':>32}"
+        return f"{fault:58} {'cannot be tried here':>47}"
     survived, lost, left = (
         sum(getattr(outcome, name) for outcome in tried) for name in ("survived", "lost", "left")
     )
-    return f"{fault:58} {len(tried):5} {survived:9} {lost:5} {left:11}"
+    wall, cpu = (sum(getattr(t, name) for t in all_tries) for name in ("seconds", "cpu_seconds"))
+    return f"{fault:58} {len(tried):5} {survived:9} {lost:5} {left:11} {wall:6.0f} {cpu:6.0f}"
 
 
-HEAD = f"{'fault':58} {'tried':>5} {'survived':>9} {'lost':>5} {'left behind':>11}"
+HEAD = f"{'fault':58} {'tried':>5} {'survived':>9} {'lost':>5} {'left behind':>11}   wall    CPU"

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import multiprocessing
+import os
 import resource
 import signal
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 from faults.machine import MACHINE
-from faults.outcome import HEAD, Outcome, row
+from faults.outcome import HEAD, Outcome, Tries, row
 from faults.parents import LIGHT, SIGNALS, TORCH, Chain
 from faults.storage import STORAGE
 from faults.struck import HANGS, STRIKES, strike
@@ -59,12 +60,25 @@ def once(kind: str, name: str, place: Path, seed: int) -> list[Outcome]:
     return [faults[name](place, Random(seed), warm=True)]
 
 
+def timed(work: Callable[..., list[Outcome]], *arguments: object) -> Tries:
+    """What came of this work, and what it took, in a worker."""
+    wall, cpu = time.monotonic(), _cpu_seconds()
+    outcomes = work(*arguments)
+    took = time.monotonic() - wall, _cpu_seconds() - cpu
+    return Tries(outcomes=outcomes, seconds=took[0], cpu_seconds=took[1])
+
+
+def _cpu_seconds() -> float:
+    now = os.times()
+    return now.user + now.system + now.children_user + now.children_system
+
+
 def main() -> int:
     """Run the table; its rows are printed as they are full."""
     given = _arguments()
     started = time.monotonic()
     spawn = multiprocessing.get_context("spawn")
-    rows: dict[str, list[Future[list[Outcome]]]] = {}
+    rows: dict[str, list[Future[Tries]]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="faults-") as folder,
         ProcessPoolExecutor(given.workers, mp_context=spawn, initializer=warm_up) as pool,
@@ -73,7 +87,7 @@ def main() -> int:
         seeds = itertools.count(given.seed)
 
         def plan(name: str, work: Callable[..., list[Outcome]], *arguments: object) -> None:
-            rows.setdefault(name, []).append(pool.submit(work, *arguments))
+            rows.setdefault(name, []).append(pool.submit(timed, work, *arguments))
 
         for fault, name in HANGS.items():  # a minute of waiting each, so they are first
             for _ in range(given.hangs):
@@ -111,16 +125,17 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _print(rows: dict[str, list[Future[list[Outcome]]]]) -> int:
+def _print(rows: dict[str, list[Future[Tries]]]) -> int:
     """Print the table and, below it, what was wrong; how many tries that were."""
     wrong: list[tuple[str, str]] = []
     print(HEAD, flush=True)
     for name, futures in rows.items():
-        outcomes = [outcome for future in futures for outcome in future.result()]
-        print(row(name, outcomes), flush=True)
+        tries = [future.result() for future in futures]
+        print(row(name, tries), flush=True)
         wrong += [
             (name, outcome.why)
-            for outcome in outcomes
+            for some in tries
+            for outcome in some.outcomes
             if outcome.tried and (not outcome.survived or outcome.lost or outcome.left)
         ]
     for name, why in wrong:

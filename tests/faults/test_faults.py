@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from faults.machine import clock_jumps
-from faults.outcome import HEAD, Outcome, row
+from faults.outcome import HEAD, Outcome, Tries, row
 from faults.parents import LIGHT, SIGNALS, Chain, reached_us
 from faults.storage import damaged, full_for_the_result
 from faults.struck import strike
@@ -57,10 +57,12 @@ def test_a_clock_that_jumps(tmp_path: Path) -> None:
 
 
 def test_the_table_counts() -> None:
-    outcomes = [Outcome(), Outcome(survived=False, lost=2), Outcome(left=1), Outcome(tried=False)]
-    assert row("a fault", outcomes).split()[-4:] == ["3", "2", "2", "1"]
-    assert row("another", [Outcome(tried=False)]).endswith("cannot be tried here")
-    assert len(row("a fault", outcomes)) == len(HEAD)
+    some = [Outcome(), Outcome(survived=False, lost=2), Outcome(left=1), Outcome(tried=False)]
+    line = row("a fault", [Tries(outcomes=some, seconds=9.6, cpu_seconds=2), Tries(outcomes=[])])
+    assert line.split()[-6:] == ["3", "2", "2", "1", "10", "2"]
+    untried = row("another", [Tries(outcomes=[Outcome(tried=False)])])
+    assert untried.endswith("cannot be tried here")
+    assert len(line) == len(HEAD) == len(untried)
 
 
 def test_a_trial_that_is_run_again_has_not_ended() -> None:

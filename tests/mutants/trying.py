@@ -1,7 +1,7 @@
 """One fault and the tests of its room, in a process that is forked for it.
 
-Tests that run the faulty function come first, those that caught the last faults before all others,
-then the shortest; the first that fails ends the try.
+Of the tests those are run that run the faulty function or start processes; those that caught the
+last faults come first, then the shortest; the first that fails ends the try.
 
 The faults are planted in a copy of the project, never in the project itself. Two ways lead to
 the same answer:
@@ -27,11 +27,12 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import NoReturn
 
 import grimp
@@ -50,6 +51,9 @@ OPTIONS = (
 
 Way = tuple[float, Sequence[str]]
 """The CPU time of a test, and the functions of the faulty module that it runs."""
+
+ELSEWHERE = "in a process of its own"
+"""Stands for the functions that a test runs where nobody sees it."""
 
 LONGEST_SECONDS = 5.0
 """CPU time of a test: longer ones are left to the suite, for each survivor would wait for them."""
@@ -146,12 +150,16 @@ class _First:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         rank = {name: number for number, name in enumerate(self.catchers)}
 
-        def order(item: pytest.Item) -> tuple[bool, int, float]:
-            seconds, run = self.ways.get(item.nodeid, (0.0, []))
-            return self.faulty.isdisjoint(run), rank.get(item.nodeid, len(rank)), seconds
+        def way(item: pytest.Item) -> Way:
+            return self.ways.get(item.nodeid, (0.0, [*self.faulty]))
 
-        items[:] = [item for item in items if order(item)[-1] <= LONGEST_SECONDS]
-        items.sort(key=order)
+        def may_notice(item: pytest.Item) -> bool:
+            seconds, run = way(item)
+            reaches = not self.faulty or ELSEWHERE in run or not self.faulty.isdisjoint(run)
+            return reaches and seconds <= LONGEST_SECONDS
+
+        items[:] = [item for item in items if may_notice(item)]
+        items.sort(key=lambda item: (rank.get(item.nodeid, len(rank)), way(item)[0]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and not self.answer:
@@ -164,17 +172,30 @@ class _Ways:
     def __init__(self, place: Path, plugin: _First) -> None:
         self._place, self._plugin = str(place), plugin
         self._found: dict[str, Way] = {}
+        self._processes = 0
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        self._processes += event in ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.exec")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         run: set[CodeType] = set()
-        began = _cpu_seconds()
-        sys.setprofile(lambda frame, event, argument: run.add(frame.f_code))
+        began, processes = _cpu_seconds(), self._processes
+
+        def see(frame: FrameType, event: str, argument: object) -> None:
+            run.add(frame.f_code)
+
+        threading.setprofile(see)
+        sys.setprofile(see)
         try:
             return (yield)
         finally:
             sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
             names = sorted(_name(code) for code in run if code.co_filename == self._place)
+            if self._processes > processes:
+                names.append(ELSEWHERE)
             self._found[item.nodeid] = _cpu_seconds() - began, names
 
     def pytest_sessionfinish(self) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,7 +16,8 @@ from nodes.fakes import FakeReach
 import cputune
 from cputune.errors import CannotError
 from cputune.facts import HostFacts
-from cputune.remote.ask import Answer, ask_each
+from cputune.remote import ask
+from cputune.remote.ask import Answer, ask_each, script_text
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed, probe_each
 
@@ -59,12 +63,7 @@ def test_any_python_from_3_7_on_answers(minor: int) -> None:
 
 
 def test_what_is_sent_needs_no_more_than_python_3_7() -> None:
-    import ast
-
-    from cputune.remote.ask import script_text
-
-    for name in ("probe.py",):
-        ast.parse(script_text(name), feature_version=(3, 7))
+    ast.parse(script_text("probe.py"), feature_version=(3, 7))
 
 
 def test_an_older_python_and_none_are_said() -> None:
@@ -88,7 +87,6 @@ def test_of_several_pythons_the_first_is_missed() -> None:
     )
     assert ["there is no /no/a" in str(answer.unreachable) for answer in told] == [True, True]
     assert len(answers) == 2
-    assert ask_each([], FakeReach(), "", lambda node: {}) == ()
     assert Answer(node=NODE).seconds == 0
     assert Answer(node=NODE, began=2.0, ended=5.0).seconds == 3
 
@@ -99,8 +97,31 @@ def test_a_way_that_cannot_be_started_is_no_hosts_fault() -> None:
 
 
 def test_what_a_host_said_last_is_told_where_it_gives_no_answer() -> None:
-    said = "echo one >&2; echo two >&2; echo three >&2; sleep 600"
-    assert silent("sh", "-c", said, seconds=1) == "it gave no answer in 1 s: three"
+    said = f"echo one >&2; echo two >&2; echo {'x' * 999} >&2; sleep 600"
+    assert silent("sh", "-c", said, seconds=1) == f"it gave no answer in 1 s: {'x' * 200}"
+
+
+def test_the_alarm_over_there_rings_after_we_have_given_up() -> None:
+    left = "round(signal.getitimer(signal.ITIMER_REAL)[0])"
+    script = f"import json, signal\nprint(json.dumps({{'left': {left}}}))"
+    (answer,) = ask_each([NODE], FakeReach(), script, lambda node: {})
+    assert answer.told == {"left": 32}
+
+
+@pytest.mark.parametrize(("nodes", "at_once"), [(0, 1), (3, 3), (65, 64)])
+def test_so_many_are_asked_side_by_side(
+    nodes: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def pool(max_workers: int) -> ThreadPoolExecutor:
+        asked.append(max_workers)
+        return ThreadPoolExecutor(1)
+
+    monkeypatch.setattr(ask, "ThreadPoolExecutor", pool)
+    with pytest.raises(CannotError) if nodes else nullcontext():
+        ask_each([NODE] * nodes, FakeReach(started=("/no/ssh",)), "", lambda node: {})
+    assert asked == [at_once]
 
 
 def test_noise_of_a_login_shell_is_passed_over() -> None:
@@ -112,7 +133,7 @@ def test_noise_of_a_login_shell_is_passed_over() -> None:
     ("says", "words"),
     [
         ("", "it says what is no answer"),
-        ("nonsense", "it says what is no answer: 'nonsense"),
+        ("x" * 99, f"it says what is no answer: '{'x' * 60}'"),
         ("{}", "what it answers makes no sense (KeyError: 'metadata')"),
         ('{"metadata": 5, "record": []}', "what it answers makes no sense (TypeError"),
         ('{"metadata": {"names": 5}, "record": {}}', "what it answers makes no sense (KeyError"),

@@ -88,3 +88,15 @@ def steady(seconds: float, *, delayed: float = 0.0, loss: float | None = None) -
 def truthful(of: Machine = SMALL) -> Script:
     """Every plan at its true speed, without noise."""
     return lambda plan, before: steady(of.seconds(plan))
+
+
+def failing(error: BaseException, *, after: int = 0, when: str = "bf16") -> Script:
+    """Every plan of a precision fails, after so many steps."""
+
+    def script(plan: Plan, before: int) -> Iterable[Step]:
+        for index, step in enumerate(steady(SMALL.seconds(plan))):
+            if plan.precision == when and index == after:
+                raise error
+            yield step
+
+    return script

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from machines import MACHINES, Machine, SimulatedRunner
-from sqlalchemy.pool import NullPool
-from tuner.fakes import BY_NAME, SMALL, FakeRunner, Script, steady, truthful
+from tuner.fakes import BY_NAME, SMALL, FakeRunner, Script, failing, steady, truthful
 
 import cputune
 from cputune.errors import (
@@ -29,7 +23,7 @@ from cputune.errors import (
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
-from cputune.tuner import sampler, storage
+from cputune.tuner import sampler
 from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded, TrialRepeated
 from cputune.tuner.storage import StudyStorage
 
@@ -191,16 +185,6 @@ class TestNoGain:
         result = tune(SMALL, FakeRunner(truthful()), budget=1)
         assert result.best.plan.as_found
         assert result.speedup.ratio == 1
-
-
-def failing(error: BaseException, *, after: int = 0, when: str = "bf16") -> Script:
-    def script(plan: Plan, before: int) -> Iterable[Step]:
-        for index, step in enumerate(steady(SMALL.seconds(plan))):
-            if plan.precision == when and index == after:
-                raise error
-            yield step
-
-    return script
 
 
 class TestFailures:
@@ -446,20 +430,6 @@ def test_no_number_is_given_twice_where_a_disturbed_trial_is_run_again(tmp_path:
     assert [trial.number for trial in result.trials] == [0, 2, 3, 4, 5]
 
 
-def test_an_interrupt_while_the_file_is_closed_shows_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Interrupted(sqlite3.Connection):
-        def close(self) -> None:
-            super().close()
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(storage, "connect", lambda path: sqlite3.connect(path, factory=Interrupted))
-    with pytest.raises(KeyboardInterrupt):
-        storage.StudyStorage(tmp_path / "s.db", resume=False)
-    assert caplog.records == []
-
-
 class TestInterrupt:
     @staticmethod
     def interrupting(after: int) -> Script:
@@ -531,117 +501,6 @@ class TestInterrupt:
         with pytest.raises(CannotError, match="holds a study already"):
             tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
 
-    def test_a_study_is_made_whole_or_not_at_all(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def killed(*arguments: object, **options: object) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(optuna, "create_study", killed)
-            with pytest.raises(KeyboardInterrupt):
-                StudyStorage(tmp_path / "s.db", resume=False)
-        assert list(tmp_path.iterdir()) == []
-        StudyStorage(tmp_path / "s.db", resume=False, private=True).close()
-        assert (tmp_path / "s.db").stat().st_mode & 0o777 == 0o600
-
-    def test_a_file_that_is_no_study_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "s.db").write_text("not a database, for certain, whatever it is called")
-        with pytest.raises(CannotError, match="cannot be opened"):
-            tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
-        assert (tmp_path / "s.db").read_text().startswith("not a database")
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of two trials."""
-    file = tmp_path_factory.mktemp("sound") / "s.db"
-    tune(SMALL, FakeRunner(truthful()), study=file, budget=2)
-    return file
-
-
-class TestDamagedStudies:
-    """A file that somebody else wrote, or that was damaged: refused, and left as it is."""
-
-    @pytest.fixture
-    def study(self, sound: Path, tmp_path: Path) -> Path:
-        return Path(shutil.copy(sound, tmp_path))
-
-    def refused(self, study: Path, match: str = "cannot be opened as a study") -> None:
-        before = study.read_bytes()
-        with pytest.raises(CannotError, match=match) as caught:
-            tune(SMALL, FakeRunner(truthful()), study=study, resume=True, budget=3)
-        assert caught.value.hint
-        assert study.read_bytes() == before
-
-    def changed(self, study: Path, *commands: str) -> None:
-        with closing(sqlite3.connect(study)) as file:
-            for command in commands:
-                file.execute(command)
-            file.commit()
-
-    def test_the_database_of_another_program_is_left_alone(self, tmp_path: Path) -> None:
-        self.changed(tmp_path / "s.db", "create table bookmarks (url text)")
-        self.refused(tmp_path / "s.db", match="database of something else")
-
-    @pytest.mark.parametrize(
-        "table", ["studies", "trials", "study_user_attributes", "trial_user_attributes"]
-    )
-    def test_a_study_that_lost_a_table(self, study: Path, table: str) -> None:
-        self.changed(study, f"drop table {table}")
-        self.refused(study, match="tables of it are missing")
-
-    def test_a_study_that_does_not_say_of_what_it_is(self, study: Path) -> None:
-        self.changed(study, "delete from study_user_attributes")
-        self.refused(study, match="does not say of what")
-
-    def test_a_trial_that_does_not_say_what_was_measured(self, study: Path) -> None:
-        self.changed(study, "delete from trial_user_attributes")
-        self.refused(study, match="does not say what was measured")
-
-    @pytest.mark.parametrize(
-        "value",
-        ["3", "[]", "{}", "{", '{"logs": ["x"]}', '{"logs": [1e400]}'],
-    )
-    @pytest.mark.parametrize("key", ["cputune.trial", "cputune.run"])
-    def test_a_damaged_attribute(self, study: Path, key: str, value: str) -> None:
-        if (key, value) == ("cputune.run", "{}"):
-            return  # a trial without a step
-        self.changed(
-            study, f"update trial_user_attributes set value_json='{value}' where key='{key}'"
-        )
-        self.refused(study)
-
-    @pytest.mark.parametrize("offset", [0, 100, 700, 3 * 4096, 20 * 4096])
-    def test_a_file_with_garbage_in_it(self, study: Path, offset: int) -> None:
-        content = bytearray(study.read_bytes())
-        content[offset : offset + 64] = b"\xf2\x93garbage" * 7
-        study.write_bytes(content)
-        self.refused(study)
-
-    @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-    def test_a_file_that_was_cut_off(self, study: Path, share: float) -> None:
-        content = study.read_bytes()
-        study.write_bytes(content[: int(share * len(content))])
-        self.refused(study)
-
-    def test_a_damaged_workload(self, study: Path) -> None:
-        self.changed(
-            study, "update study_user_attributes set value_json='7' where key='cputune.workload'"
-        )
-        self.refused(study)
-
-    @pytest.mark.parametrize("name", ["a?b=c.db", "a#b.db", "100%.db", "{x}.db", "a b.db", "ü.db"])
-    def test_any_name_is_the_name_of_the_file(self, tmp_path: Path, name: str) -> None:
-        tune(SMALL, FakeRunner(truthful()), study=tmp_path / name, budget=2)
-        assert [path.name for path in tmp_path.iterdir()] == [name]
-        tune(SMALL, FakeRunner(truthful()), study=tmp_path / name, budget=3, resume=True)
-
-    def test_a_fifo_is_not_opened(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "s.db")
-        with pytest.raises(CannotError, match="no regular file"):
-            tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db")
-
 
 class TestLongReasons:
     def test_a_result_whose_trials_failed_at_length_is_read_back(self, tmp_path: Path) -> None:
@@ -650,21 +509,6 @@ class TestLongReasons:
         result.save(tmp_path / "cputune.json")
         assert Result.load(tmp_path / "cputune.json") == result
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True)
-
-
-class TestStorage:
-    def test_optuna_reads_the_trials_with_their_states(self, tmp_path: Path) -> None:
-        script = failing(Crashed("rank 0 died"), when="bf16")
-        result = tune(SMALL, FakeRunner(script), study=tmp_path / "s.db")
-        storage = optuna.storages.RDBStorage(
-            f"sqlite:///{tmp_path / 's.db'}", engine_kwargs={"poolclass": NullPool}
-        )
-        study = optuna.load_study(study_name=None, storage=storage)
-        states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
-        assert [t.state.name for t in study.trials] == [states[t.state] for t in result.trials]
-        assert study.trials[1].user_attrs["reason"].startswith("rank 0 died")
-        assert study.trials[-1].params["precision"] in ("fp32", "bf16")
-        assert study.best_trial.value == pytest.approx(SMALL.seconds(result.best.plan) / 8, rel=0.5)
 
 
 class TestLimits:
@@ -702,28 +546,3 @@ def test_a_job_that_always_ends_in_its_warm_up_is_measured_all_the_same() -> Non
     assert result.trials[0].state == COMPLETED
     assert result.trials[0].reason == "the job ended after 3 steps"
     assert result.best.plan.precision == "bf16"
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("update study_directions set direction = 'MAXIMIZE'", "it asks to maximize"),
-        (
-            "update study_user_attributes set value_json = '99' where key = 'cputune.schema'",
-            "it has schema 99, this cputune knows 1",
-        ),
-        (
-            "update trial_user_attributes set value_json = (select value_json from "
-            "trial_user_attributes where key = 'cputune.trial' limit 1) "
-            "where key = 'cputune.trial'",
-            "the number of a trial stands twice",
-        ),
-    ],
-)
-def test_a_study_that_is_not_as_ours_is_refused(tmp_path: Path, change: str, said: str) -> None:
-    place = tmp_path / "s.db"
-    tune(SMALL, FakeRunner(truthful()), budget=3, study=place)
-    with closing(sqlite3.connect(place)) as book, book:
-        book.execute(change)
-    with pytest.raises(CannotError, match=said):
-        tune(SMALL, FakeRunner(truthful()), budget=3, study=place, resume=True)

@@ -1,0 +1,359 @@
+"""A study on record: what is written down, what is read back, which files are refused."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+from sqlalchemy.pool import NullPool
+from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
+
+import cputune
+from cputune.errors import CannotError
+from cputune.facts import Package
+from cputune.result import COMPLETED, FAILED, PRUNED, Result, State, Throughput, Trial
+from cputune.steps import Crashed
+from cputune.tuner import storage
+from cputune.tuner.reading import Run
+from cputune.tuner.storage import (
+    StudyOptions,
+    StudyStorage,
+    attributes,
+    identity_of,
+    is_on_record,
+    outcome,
+    study_name,
+)
+
+SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
+RATE = Throughput(median=4.0, low=3.0, high=5.0)
+
+
+def tuned(study: Path, script: Any = truthful(), **options: Any) -> Result:  # noqa: B008
+    return cputune.tune(
+        SMALL.workload, facts=SMALL.facts, runner=FakeRunner(script), study=study, **options
+    )
+
+
+def read(study: Path) -> list[tuple[Trial, Run]]:
+    """All that is read of a study that is gone on with."""
+    book = StudyStorage(study, resume=True)
+    try:
+        assert book.identity
+        assert book.workload
+        return book.past()
+    finally:
+        book.close()
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of three trials."""
+    file = tmp_path_factory.mktemp("sound") / "s.db"
+    tuned(file, budget=3)
+    return file
+
+
+class TestTrials:
+    """What is told of a trial comes back, whatever became of it."""
+
+    @pytest.mark.parametrize("private", [True, False])
+    @pytest.mark.parametrize(
+        ("state", "logs", "value"),
+        [
+            (COMPLETED, (0.5, 1.5), 0.25),
+            (PRUNED, (0.5, 1.5), math.exp(1.5)),
+            (FAILED, (0.5,), None),
+        ],
+    )
+    def test_each_state(
+        self,
+        tmp_path: Path,
+        state: State,
+        logs: tuple[float, ...],
+        value: float | None,
+        private: bool,
+    ) -> None:
+        rate = RATE if state == COMPLETED else None
+        trial = Trial(number=0, plan=PLANS[0], state=state, samples_per_second=rate, reason="why")
+        run = Run(logs=list(logs), losses=[2.0, None, math.nan])
+        path = tmp_path / "s.db"
+        for found in ([], [trial]):
+            book = StudyStorage(path, resume=True, private=private)
+            assert path.stat().st_mode & 0o777 == (0o600 if private else 0o644)
+            assert [told for told, _ in book.past()] == found
+            if not found:
+                assert book.begin(SPACE, PLANS[0]) == PLANS[0]
+                book.end(trial, run)
+            else:
+                ((_, again),) = book.past()
+                assert (again.logs, again.losses) == (list(logs), [2.0, None, None])
+                (frozen,) = book._study.get_trials()
+                assert is_on_record(frozen)
+                assert frozen.user_attrs["reason"] == "why"
+                assert frozen.value == pytest.approx(value)
+                seconds = {index: math.exp(one) for index, one in enumerate(logs)}
+                assert frozen.intermediate_values == pytest.approx(seconds)
+            book.close()
+
+    def test_a_trial_without_a_step_has_no_value(self) -> None:
+        trial = Trial(number=0, plan=PLANS[0], state=PRUNED)
+        assert outcome(trial, Run()) == (TrialState.PRUNED, None)
+        assert outcome(replace(trial, state=COMPLETED), Run(logs=[1.0]))[1] is None
+        assert "reason" not in attributes(trial, Run())
+
+    def test_one_that_was_cut_off_is_not_on_record(self, tmp_path: Path) -> None:
+        for abandoned in (True, False):
+            book = StudyStorage(tmp_path / f"{abandoned}.db", resume=False)
+            book.abandon()  # of none
+            book.begin_baseline()
+            if abandoned:
+                book.abandon()
+            book.close()
+            again = StudyStorage(tmp_path / f"{abandoned}.db", resume=True)
+            assert again.past() == []
+            (frozen,) = again._study.get_trials()
+            assert frozen.state == TrialState.FAIL
+            assert not is_on_record(frozen)
+            again.close()
+
+    def test_a_plan_is_begun_again_where_the_first_was_only_asked_for(self) -> None:
+        book = StudyStorage(None, resume=False)
+        book._study.enqueue_trial(dict(SPACE.values[PLANS[1]]))
+        assert book.begin(SPACE, PLANS[1]) == PLANS[1]
+        assert len(book._study.get_trials()) == 1
+        proposed = book.begin(SPACE)
+        assert dict(SPACE.values[proposed]) == book._study.get_trials()[-1].params
+
+    def test_a_study_without_a_trial_is_taken_away(self, tmp_path: Path, sound: Path) -> None:
+        for resume, left in ((True, ["s.db"]), (False, [])):
+            place = tmp_path / str(resume)
+            place.mkdir()
+            if resume:
+                shutil.copy(sound, place)
+            StudyStorage(place / "s.db", resume=resume).discard()
+            assert [path.name for path in place.iterdir()] == left
+        StudyStorage(None, resume=False).discard()
+
+    @pytest.mark.parametrize("there", [b"", None])
+    def test_an_empty_file_is_no_study_yet(self, tmp_path: Path, there: bytes | None) -> None:
+        if there is not None:
+            (tmp_path / "s.db").write_bytes(there)
+        (tmp_path / ".s.db.new").write_text("of one that was killed")
+        book = StudyStorage(tmp_path / "s.db", resume=False)
+        assert (book.identity, book.workload, book.past()) == (None, None, [])
+        book.identify({"seed": 3})
+        book.remember(SMALL.workload)
+        assert (book.identity, book.workload) == ({"seed": 3}, SMALL.workload)
+        book.close()
+        assert [path.name for path in tmp_path.iterdir()] == ["s.db"]
+
+    def test_a_disk_that_is_full_is_told_with_what_is_kept(
+        self, tmp_path: Path, sound: Path
+    ) -> None:
+        study = Path(shutil.copy(sound, tmp_path))
+        book = StudyStorage(study, resume=True)
+        with closing(sqlite3.connect(study)) as other:
+            other.execute("drop table trials")
+        with pytest.raises(CannotError, match=r"cannot be written: \S") as caught:
+            book.begin_baseline()
+        assert "\n" not in str(caught.value)
+        assert "the trials that ended are kept" in str(caught.value.hint)
+        with pytest.raises(CannotError, match="cannot be opened as a study"):
+            book.past()
+        book.close()
+
+
+class TestIdentity:
+    """What must be the same for a study to be gone on with, and for two tuners to share one."""
+
+    def test_alone(self) -> None:
+        options = StudyOptions(knobs=("threads", "ranks"), fix={"ranks": 1})
+        found = identity_of(options, SMALL.facts, SMALL.workload)
+        assert found["hosts"] is None
+        assert (found["knobs"], found["fix"]) == (["ranks", "threads"], {"ranks": "1"})
+        assert not {"keep", "versions", "plans"} & found.keys()
+        without = identity_of(StudyOptions(keep="numbers"), SMALL.facts, SMALL.workload)
+        assert (without["knobs"], without["fix"], without["keep"]) == (None, {}, "numbers")
+
+    def test_in_a_database(self) -> None:
+        torch = Package(name="torch", version="2.13.0", location=None)
+        facts = replace(SMALL.facts, packages=(torch,), python="3.12.1")
+        found = identity_of(StudyOptions(storage="sqlite:///s.db"), facts, SMALL.workload)
+        assert found["versions"] == {
+            "cputune": cputune.__version__, "python": "3.12", "torch": "2.13.0",
+        }  # fmt: skip
+        assert found["plans"]["count"] == len(SPACE)
+        unknown = replace(facts, python=None, packages=())
+        other = identity_of(StudyOptions(storage="sqlite:///s.db"), unknown, SMALL.workload)
+        assert other["versions"] == {"cputune": cputune.__version__, "python": None}
+
+    def test_has_a_name_that_does_not_depend_on_the_order(self) -> None:
+        long = replace(SMALL.workload, name="ü/" + "x" * 100)
+        name = study_name(long, {"a": 1, "b": 2})
+        assert name == study_name(long, {"b": 2, "a": 1})
+        assert re.fullmatch(r"cputune _x{79} [0-9a-f]{16}", name)
+
+
+def test_a_study_is_made_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna, "create_study", killed)
+        with pytest.raises(KeyboardInterrupt):
+            StudyStorage(tmp_path / "s.db", resume=False)
+    assert list(tmp_path.iterdir()) == []
+    StudyStorage(tmp_path / "s.db", resume=False, private=True).close()
+    assert (tmp_path / "s.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_no_study_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.db").write_text("not a database, for certain, whatever it is called")
+    with pytest.raises(CannotError, match="cannot be opened"):
+        StudyStorage(tmp_path / "s.db", resume=True)
+    assert (tmp_path / "s.db").read_text().startswith("not a database")
+
+
+def test_an_interrupt_while_the_file_is_closed_shows_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Interrupted(sqlite3.Connection):
+        def close(self) -> None:
+            super().close()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "connect", lambda path: sqlite3.connect(path, factory=Interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        StudyStorage(tmp_path / "s.db", resume=False)
+    assert caplog.records == []
+
+
+class TestDamagedStudies:
+    """A file that somebody else wrote, or that was damaged: refused, and left as it is."""
+
+    @pytest.fixture
+    def study(self, sound: Path, tmp_path: Path) -> Path:
+        return Path(shutil.copy(sound, tmp_path))
+
+    def refused(self, study: Path, match: str = "cannot be opened as a study") -> None:
+        before = study.read_bytes()
+        with pytest.raises(CannotError, match=match) as caught:
+            read(study)
+        assert caught.value.hint
+        assert study.read_bytes() == before
+
+    def changed(self, study: Path, *commands: str) -> None:
+        with closing(sqlite3.connect(study)) as file:
+            for command in commands:
+                file.execute(command)
+            file.commit()
+
+    def test_the_database_of_another_program_is_left_alone(self, tmp_path: Path) -> None:
+        self.changed(tmp_path / "s.db", "create table bookmarks (url text)")
+        self.refused(tmp_path / "s.db", match="database of something else")
+
+    @pytest.mark.parametrize(
+        "table", ["studies", "trials", "study_user_attributes", "trial_user_attributes"]
+    )
+    def test_a_study_that_lost_a_table(self, study: Path, table: str) -> None:
+        self.changed(study, f"drop table {table}")
+        self.refused(study, match="tables of it are missing")
+
+    def test_a_study_that_does_not_say_of_what_it_is(self, study: Path) -> None:
+        self.changed(study, "delete from study_user_attributes")
+        self.refused(study, match="does not say of what")
+
+    def test_a_trial_that_does_not_say_what_was_measured(self, study: Path) -> None:
+        self.changed(study, "delete from trial_user_attributes")
+        self.refused(study, match="does not say what was measured")
+
+    @pytest.mark.parametrize(
+        "value",
+        ["3", "[]", "{}", "{", '{"logs": ["x"]}', '{"logs": [1e400]}'],
+    )
+    @pytest.mark.parametrize("key", ["cputune.trial", "cputune.run"])
+    def test_a_damaged_attribute(self, study: Path, key: str, value: str) -> None:
+        if (key, value) == ("cputune.run", "{}"):
+            return  # a trial without a step
+        self.changed(
+            study, f"update trial_user_attributes set value_json='{value}' where key='{key}'"
+        )
+        self.refused(study)
+
+    @pytest.mark.parametrize("offset", [0, 100, 700, 3 * 4096, 20 * 4096])
+    def test_a_file_with_garbage_in_it(self, study: Path, offset: int) -> None:
+        content = bytearray(study.read_bytes())
+        content[offset : offset + 64] = b"\xf2\x93garbage" * 7
+        study.write_bytes(content)
+        self.refused(study)
+
+    @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+    def test_a_file_that_was_cut_off(self, study: Path, share: float) -> None:
+        content = study.read_bytes()
+        study.write_bytes(content[: int(share * len(content))])
+        self.refused(study)
+
+    def test_a_damaged_workload(self, study: Path) -> None:
+        self.changed(
+            study, "update study_user_attributes set value_json='7' where key='cputune.workload'"
+        )
+        self.refused(study)
+
+    @pytest.mark.parametrize("name", ["a?b=c.db", "a#b.db", "100%.db", "{x}.db", "a b.db", "ü.db"])
+    def test_any_name_is_the_name_of_the_file(self, tmp_path: Path, name: str) -> None:
+        StudyStorage(tmp_path / name, resume=False).close()
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        StudyStorage(tmp_path / name, resume=True).close()
+
+    def test_a_fifo_is_not_opened(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "s.db")
+        with pytest.raises(CannotError, match="no regular file"):
+            StudyStorage(tmp_path / "s.db", resume=True)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ("update study_directions set direction = 'MAXIMIZE'", "it asks to maximize"),
+            (
+                "update study_user_attributes set value_json = '99' where key = 'cputune.schema'",
+                "it has schema 99, this cputune knows 1",
+            ),
+            (
+                "update trial_user_attributes set value_json = (select value_json from "
+                "trial_user_attributes where key = 'cputune.trial' limit 1) "
+                "where key = 'cputune.trial'",
+                "the number of a trial stands twice",
+            ),
+        ],
+    )
+    def test_a_study_that_is_not_as_ours(self, study: Path, change: str, said: str) -> None:
+        self.changed(study, change)
+        self.refused(study, match=said)
+
+
+class TestStorage:
+    def test_optuna_reads_the_trials_with_their_states(self, tmp_path: Path) -> None:
+        script = failing(Crashed("rank 0 died"), when="bf16")
+        result = tuned(tmp_path / "s.db", script)
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{tmp_path / 's.db'}", engine_kwargs={"poolclass": NullPool}
+        )
+        study = optuna.load_study(study_name=None, storage=storage)
+        states = {"completed": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+        assert [t.state.name for t in study.trials] == [states[t.state] for t in result.trials]
+        assert study.trials[1].user_attrs["reason"].startswith("rank 0 died")
+        assert study.trials[-1].params["precision"] in ("fp32", "bf16")
+        assert study.best_trial.value == pytest.approx(SMALL.seconds(result.best.plan) / 8, rel=0.5)
