@@ -119,6 +119,27 @@ class Living(Protocol):
 
 
 @runtime_checkable
+class ProfilingLiving(Living, Protocol):
+    """A plan that lives, and can tell where the time of its steps goes."""
+
+    def profile(self) -> Sequence[Mapping[str, Any]]:
+        """As ``ProfilingRunner`` has it; some steps are taken for it."""
+        ...
+
+
+@runtime_checkable
+class KeepingRunner(Runner, Protocol):
+    """A runner that can leave alive what was read."""
+
+    def keep(self) -> Living | None:
+        """The plan whose steps are being read, now stopped: closing them does not end it.
+
+        None where that cannot be.
+        """
+        ...
+
+
+@runtime_checkable
 class LivingRunner(Runner, Protocol):
     """A runner that can let several plans live at once."""
 

@@ -17,7 +17,6 @@ Two variables, and one of two ways in::
     CPUTUNE_TRIAL_SHOW     names of further variables that the rank shall show, with commas
     CPUTUNE_TRIAL_CPUS     JSON, the CPUs of each local rank, where the ranks bind themselves
     CPUTUNE_TRIAL_TURNS    1: after each step the rank waits until it is let take another
-    CPUTUNE_TRIAL_PROFILE  so many steps are profiled (``where_time_goes``)
     CPUTUNE_TRIAL_CHILD_OF set by a rank for what it starts: the rank's process number
 
 - ``python -m cputune.inside SCRIPT ARGS...`` in place of ``python SCRIPT ARGS...``; also
@@ -39,7 +38,6 @@ FORCE_VARIABLE = "CPUTUNE_TRIAL_FORCE"
 CPUS_VARIABLE = "CPUTUNE_TRIAL_CPUS"
 SHOW_VARIABLE = "CPUTUNE_TRIAL_SHOW"
 TURNS_VARIABLE = "CPUTUNE_TRIAL_TURNS"
-PROFILE_VARIABLE = "CPUTUNE_TRIAL_PROFILE"
 CHILD_VARIABLE = "CPUTUNE_TRIAL_CHILD_OF"
 
 

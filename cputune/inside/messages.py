@@ -223,10 +223,14 @@ class Ended(TypedDict):
 RankMessage = Hello | Note | StateMessage | StepMessage | Profiled | Refused | Raised | Ended
 
 
-class TurnMessage(TypedDict):
-    """To a rank that takes turns: how many steps it may take before it waits again."""
+class TurnMessage(TypedDict, total=False):
+    """To a rank that takes turns: how many steps it may take before it waits again.
+
+    ``profile``: so many of them are profiled, once the first is over.
+    """
 
     steps: int
+    profile: int
 
 
 def is_message(value: object) -> bool:
@@ -272,6 +276,7 @@ class Speaker:
         self._pid = 0
         self._in_turns = os.environ.get(TURNS_VARIABLE) == "1"
         self._steps_left = 0
+        self.to_profile = 0
 
     def say(self, message: RankMessage) -> None:
         """Send one message. A listener that went away ends this process: it is not wanted."""
@@ -289,7 +294,8 @@ class Speaker:
         """Where steps are taken in turns, wait until this rank may take another.
 
         Called between two steps, so that a rank which is stopped there holds up nobody and
-        nothing of its pause is in any step. A listener that went away ends this process.
+        nothing of its pause is in any step. ``to_profile`` is then how many steps of the turn are
+        to be profiled. A listener that went away ends this process.
         """
         if not (self.path and self._in_turns):
             return
@@ -309,6 +315,7 @@ class Speaker:
         except OSError:
             os._exit(75)
         turns: list[TurnMessage] = [json.loads(line) for line in heard.splitlines()]
+        self.to_profile = max(turn.get("profile", 0) for turn in turns)
         return sum(turn["steps"] for turn in turns)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from cputune.inside import CHILD_VARIABLE, PROFILE_VARIABLE, padding, state
+from cputune.inside import CHILD_VARIABLE, padding, state
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import Framework, RankState, Speaker
 from cputune.inside.where_time_goes import StepProfiler
@@ -57,8 +57,7 @@ class Meter:
         self._dtype = state.DtypeProbe()
         self._pid = os.getpid()
         self._is_child = CHILD_VARIABLE in os.environ
-        profiled = int(os.environ.get(PROFILE_VARIABLE) or 0)
-        self._look = StepProfiler(profiled) if profiled else None
+        self._look: StepProfiler | None = None
 
     def begin(self, framework: Framework) -> None:
         """Training starts now. Called again before the first step, the clock starts again."""
@@ -154,6 +153,9 @@ class Meter:
             if seen is not None:
                 self.speaker.say(seen)
         self.speaker.await_turn()
+        if self.speaker.to_profile:
+            self._look = StepProfiler(self.speaker.to_profile, settled=self.steps + 1)
+            self.speaker.to_profile = 0
         self._start_lap()
 
     def _start_lap(self) -> None:

@@ -14,11 +14,8 @@ from typing import Any
 from cputune.inside import machine_limits
 from cputune.inside.messages import Profiled
 
-SETTLED = 5
-"""Steps before the first that is profiled: they are slower than the rest."""
-
 ENOUGH_SECONDS = 30.0
-"""Of steps that settle, and of steps that are profiled: where steps are long, fewer will do."""
+"""Of steps that are profiled: where they are long, fewer will do."""
 
 PRODUCTS, MASKS, ATTENTION, OPTIMIZER, COPIES, REDUCE, DATA, REST = (
     "matrix products", "dropout masks", "attention", "optimizer", "copies", "all-reduce",
@@ -48,10 +45,14 @@ Span = tuple[float, float]
 
 
 class StepProfiler:
-    """Profiles so many steps of this rank, and then measures what its cores can do at most."""
+    """Profiles so many steps of this rank, and then measures what its cores can do at most.
 
-    def __init__(self, steps: int) -> None:
+    The first is the one after step ``settled``.
+    """
+
+    def __init__(self, steps: int, *, settled: int) -> None:
         self._steps = steps
+        self._settled = settled
         self._profile: StepProfile | None = None
         self._first = 0
         self._since = time.perf_counter()
@@ -65,10 +66,8 @@ class StepProfiler:
         and after them, for at one moment a shared machine may reach half of it; and what the
         products of the steps reach, the cores can.
         """
-        if step == 1:
-            self._since = time.perf_counter()
         long = time.perf_counter() - self._since > ENOUGH_SECONDS
-        if self._first == 0 and (step == SETTLED or long):
+        if self._first == 0 and (step == self._settled or long):
             self._reach(torch, dtype)
             self._first, self._since = step, time.perf_counter()
             self._profile = StepProfile(torch)

@@ -18,7 +18,6 @@ from cputune.host.interpreter import training_interpreter, training_python
 from cputune.inside import (
     CPUS_VARIABLE,
     FORCE_VARIABLE,
-    PROFILE_VARIABLE,
     SCRATCH_VARIABLE,
     SOCKET_VARIABLE,
     TURNS_VARIABLE,
@@ -40,24 +39,20 @@ def trial_variables(
     scratch: str | Path,
     force: Force | None,
     *,
-    in_turns: bool = False,
-    profiled: int = 0,
     kernels: str | Path | None = None,
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
-    ``in_turns``: after each step it waits until it is let take another. ``profiled``: so many
-    steps are profiled. ``kernels``: where torch.compile keeps what it has compiled, for the trials
-    after this one; without it that goes with the rest. It is never the user's own, so that what
-    it takes is what a first run takes.
+    After each step it waits until it is let take another. ``kernels``: where torch.compile keeps
+    what it has compiled, for the trials after this one; without it that goes with the rest. It is
+    never the user's own, so that what it takes is what a first run takes.
     """
     return {
         SOCKET_VARIABLE: post,
         SCRATCH_VARIABLE: str(scratch),
         CPUS_VARIABLE: "",
         FORCE_VARIABLE: "" if force is None else force.to_json(),
-        TURNS_VARIABLE: "1" if in_turns else "",
-        PROFILE_VARIABLE: str(profiled or ""),
+        TURNS_VARIABLE: "1",
         KERNELS_VARIABLE: str(kernels or f"{scratch}/kernels"),
     }
 

@@ -47,6 +47,10 @@ TRACEBACK_SECONDS = 10.0
 MOST_WORDS = 2000
 """Characters of what a script says as it fails."""
 
+LONG_STEP_SECONDS = 3.0
+AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
+"""What those that run on have leave for, beside the step that they are at: steps of so much."""
+
 SMALLEST_STEP_TIMEOUT = 60.0
 SLOWER_THAN_BEFORE = 20.0
 """A step may take so many times as long as the slowest one before it; one busy neighbour
@@ -101,10 +105,14 @@ class Job:
         self._ended = False
         self._hopeless = False
         self._slowest = 0.0
+        self._quickest = math.inf
         self._memory_kills = self._kernel_kills()
         self._in_turns = in_turns
         self._allowed = 1
         self._wanted = 1
+        self._runs_on = False
+        self._held: list[Step] = []
+        self._to_profile = 0
         self.states: dict[int, RankState] = {}
         self.ranks: dict[int, list[Step]] = {}
         self.exits: list[Exit] = []
@@ -130,12 +138,35 @@ class Job:
         self._started = len(commands)
         self._supervisor.start(commands, mark=mark, scratch=scratch)
 
-    def turn(self, steps: int) -> None:
+    def turn(self, steps: int, *, profiled: int = 0) -> None:
         """Of a job in turns: so many steps are about to be read, then it is let take none.
 
-        The start-up and the first step need no leave.
+        The start-up and the first step need no leave. ``profiled``: of so many each rank tells
+        where their time went, those after the first of the turn.
         """
-        self._wanted = steps
+        self._wanted, self._to_profile = steps, profiled
+
+    def run_on(self) -> None:
+        """Of a job in turns: it may take one step after the other, until it ``comes_to_rest``."""
+        self._runs_on = True
+
+    def comes_to_rest(self, seconds: float) -> bool:
+        """Let it take the steps that it has leave for, which nobody reads, and no other.
+
+        False where it has failed, has come to its end, or takes longer than that.
+        """
+        self._runs_on, self._wanted = False, 0
+        until = time.monotonic() + seconds
+        while self._gather.count < self._allowed and self._lives:
+            if (left := until - time.monotonic()) <= 0:
+                return False
+            self.hear(left)
+        self._held.clear()
+        return self._lives
+
+    @property
+    def _lives(self) -> bool:
+        return not (self.exits or self.errors or self.ends or self.refusals)
 
     def stand_still(self) -> None:
         """Stop every process of the launch, until ``go_on`` (see ``Supervisor.stop_ranks``)."""
@@ -183,7 +214,6 @@ class Job:
         idle = IdleWatch(self._cpu_seconds, patience.idle)
         waited_since = time.monotonic()
         checked = False
-        held: list[Step] = []
         while True:
             self._allow_what_is_wanted()
             left = waited_since + self._longest(patience) - time.monotonic()
@@ -202,17 +232,18 @@ class Job:
                     )
                 left = min(left, idle.next_look_seconds)
             for step in self.hear(left):
-                held.append(step)
+                self._held.append(step)
                 self._slowest = max(self._slowest, step.seconds)
+                self._quickest = min(self._quickest, step.seconds)
                 waited_since = time.monotonic()
             for refusal in self.refusals.values():
                 raise Infeasible(refusal, hopeless=self._hopeless)
             if not checked and len(self.states) == self._world:
                 check(self.observed)
                 checked = True
-            while checked and held:
+            while checked and self._held:
                 self._wanted -= 1
-                yield held.pop(0)
+                yield self._held.pop(0)
                 self._allow_what_is_wanted()
                 waited_since = time.monotonic()
             if self.exits or self.errors or self.ends:
@@ -222,11 +253,20 @@ class Job:
     def _allow_what_is_wanted(self) -> None:
         """Let the ranks take what is wanted of this turn, once they have taken all they may.
 
-        A step that the job passes over (a short last batch) is made up for.
+        A step that the job passes over (a short last batch) is made up for. Those that run on
+        have leave for another step before they come to it, or they would wait for us after each;
+        of a long step that is nothing, and it would be computed in vain.
         """
-        if self._in_turns and self._wanted > 0 and self._gather.count >= self._allowed:
-            self._post.tell_ranks({"steps": self._wanted})
-            self._allowed += self._wanted
+        done = self._gather.count
+        if not self._in_turns or done == 0:
+            return
+        if self._runs_on:
+            more = done + 1 + steps_ahead(self._quickest) - self._allowed
+        else:
+            more = self._wanted if done >= self._allowed else 0
+        if more > 0:
+            self._post.tell_ranks({"steps": more, "profile": self._to_profile})
+            self._allowed, self._to_profile = self._allowed + more, 0
 
     @property
     def observed(self) -> tuple[RankState, ...]:
@@ -359,6 +399,13 @@ class Job:
             steps=self._gather.count,
             script=script,
         )
+
+
+def steps_ahead(step_seconds: float) -> int:
+    """How many steps a job that runs on has leave for beside the one that it is at."""
+    if not step_seconds <= LONG_STEP_SECONDS:
+        return 0
+    return math.ceil(AHEAD_SECONDS / max(step_seconds, AHEAD_SECONDS / MOST_AHEAD))
 
 
 class Gather:

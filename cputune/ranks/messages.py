@@ -50,19 +50,26 @@ class End(TypedDict):
     grace_seconds: float
 
 
+class Fork(TypedDict):
+    """Become two: the other one speaks on the descriptor that comes with this (SCM_RIGHTS)."""
+
+    do: Literal["fork"]
+
+
 class Goodbye(TypedDict):
     """End everything, and yourself."""
 
     do: Literal["goodbye"]
 
 
-Request = Start | End | Goodbye
+Request = Start | End | Fork | Goodbye
 
 
 class Ready(TypedDict):
     """The modules are imported; ``threads`` are the names of its threads beside the main one."""
 
     event: Literal["ready"]
+    pid: int
     threads: list[str]
     missing: dict[str, str]
 

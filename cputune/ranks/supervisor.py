@@ -15,6 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from cputune.host.children import below, end, tell
@@ -56,15 +57,28 @@ class Supervisor:
     """
 
     def __init__(
-        self, environment: Mapping[str, str], modules: Sequence[str], work: WorkFolder
+        self,
+        environment: Mapping[str, str],
+        modules: Sequence[str],
+        work: WorkFolder,
+        *,
+        origin: Supervisor | None = None,
     ) -> None:
+        """A new process; or a fork of ``origin``, which has the same environment and modules."""
         self.post: Post | None = None
         self.modules = tuple(modules)
         self.fork = False
         self.unsafe_threads: tuple[str, ...] = ()
         self._stopped: set[psutil.Process] = set()
+        self._process: subprocess.Popen[bytes] | psutil.Process | None = None
+        self._forked = origin is not None
         self.socket, theirs = socket.socketpair()
-        self._log = work.path / f"supervisor-{self.socket.fileno()}-{time.monotonic_ns()}.log"
+        name = f"supervisor-{self.socket.fileno()}-{time.monotonic_ns()}.log"
+        self._log: Path = work.path / name if origin is None else origin._log
+        if origin is not None:
+            with theirs:
+                origin.send({"do": "fork"}, theirs)
+            return
         doomed = [str(folder) for folder in work.doomed]
         code = bootstrap("cputune.ranks.supervisor_main", "main()")
         argv = [training_python(), "-c", code, str(theirs.fileno()), json.dumps(doomed), *modules]
@@ -95,8 +109,12 @@ class Supervisor:
                 during = f"while importing {names_of(self.modules)}"
                 raise TimeUp(during if self.modules else BEFORE_ITS_FIRST_STEP) from None
             raise
-        threads = cast(Ready, told)["threads"]
-        self.unsafe_threads = tuple(set(threads) - HARMLESS_THREADS)
+        ready = cast(Ready, told)
+        if self._process is None:
+            import psutil
+
+            self._process = psutil.Process(ready["pid"])
+        self.unsafe_threads = tuple(set(ready["threads"]) - HARMLESS_THREADS)
         self.fork = bool(self.modules) and not self.unsafe_threads
 
     def start(
@@ -134,7 +152,7 @@ class Supervisor:
         (PR_SET_PDEATHSIG), and ``kill`` ends what those have started.
         """
         for _ in range(LOOKS):
-            running = [one for one in below(self._process.pid) if one not in self._stopped]
+            running = [one for one in self._below() if one not in self._stopped]
             if not running:
                 return
             self._stopped.update(running)
@@ -148,13 +166,19 @@ class Supervisor:
     @property
     def alive(self) -> bool:
         """Whether it can start another plan."""
-        return self._process.poll() is None
+        if isinstance(self._process, subprocess.Popen):
+            return self._process.poll() is None
+        return self._process is not None and _is_alive(self._process)
 
     def kill(self) -> None:
         """The last resort, where it does not answer: end it, and what is below it."""
-        ranks = below(self._process.pid)
-        self._process.kill()
-        self._process.wait()
+        import psutil
+
+        ranks = self._below()
+        if self._process is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._process.kill()
+            self._process.wait()
         end(lambda: [rank for rank in ranks if rank.is_running()], grace_seconds=0)
         self._kill_stopped()
 
@@ -166,12 +190,19 @@ class Supervisor:
             self.send({"do": "goodbye"})
         self.socket.close()
         self.continue_ranks()
+        self._wait_for_its_end()
+        if not self._forked:
+            with contextlib.suppress(OSError):
+                self._log.unlink()
+
+    def _wait_for_its_end(self) -> None:
+        import psutil
+
         try:
-            self._process.wait(timeout=GOODBYE_SECONDS)
-        except subprocess.TimeoutExpired:
+            if self._process is not None:
+                self._process.wait(timeout=GOODBYE_SECONDS)
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             self.kill()
-        with contextlib.suppress(OSError):
-            self._log.unlink()
 
     def died(self) -> TrialError:
         """The error to raise where its line has been closed; nothing stays stopped."""
@@ -191,19 +222,26 @@ class Supervisor:
         import psutil
 
         total = 0.0
-        for process in below(self._process.pid):
+        for process in self._below():
             with contextlib.suppress(psutil.Error):
                 used = process.cpu_times()
                 total += used.user + used.system
         return total
 
-    def send(self, request: Request) -> None:
-        """Say something to it. Raises OSError where it is gone."""
+    def send(self, request: Request, given: socket.socket | None = None) -> None:
+        """Say something to it, and give it a socket. Raises OSError where it is gone."""
         self.socket.setblocking(True)
+        line = json.dumps(request).encode() + b"\n"
         try:
-            self.socket.sendall(json.dumps(request).encode() + b"\n")
+            if given is None:
+                self.socket.sendall(line)
+            else:
+                socket.send_fds(self.socket, [line], [given.fileno()])
         finally:
             self.socket.setblocking(False)
+
+    def _below(self) -> list[psutil.Process]:
+        return [] if self._process is None else below(self._process.pid)
 
     def _kill_stopped(self) -> None:
         tell(self._stopped, signal.SIGKILL)
@@ -251,10 +289,19 @@ def names_of(modules: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(m.split(".")[0] for m in modules))
 
 
-class Supervisors:
-    """Those of one runner that are ready for another plan: one for each environment of libraries.
+def _is_alive(process: psutil.Process) -> bool:
+    import psutil
 
-    Not more than MOST are kept, those used last.
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+class Supervisors:
+    """Those of a study, from which the supervisor of each launch is forked.
+
+    There is one for each environment of libraries, and not more than MOST are kept, those used
+    last, beside those that have a launch which still lives.
     """
 
     def __init__(self, post: Post, work: WorkFolder, on_note: Callable[[str], None]) -> None:
@@ -262,18 +309,33 @@ class Supervisors:
         self._work = work
         self._on_note = on_note
         self._kept: dict[frozenset[tuple[str, ...]], Supervisor] = {}
+        self._forks: list[tuple[Supervisor, Supervisor]] = []
 
     def ready(
         self,
         environment: Mapping[str, str],
         modules: Sequence[str],
+        post: Post,
         most_seconds: float = math.inf,
     ) -> Supervisor:
-        """One with this environment that has imported these modules.
+        """One for a launch, with this environment, that has imported these modules.
 
-        Raises Crashed or TimedOut where it does not come up, TimeUp where it takes longer than
-        ``most_seconds``.
+        It speaks to ``post``, and who asked for it closes it. Raises Crashed or TimedOut where it
+        does not come up, TimeUp where it takes longer than ``most_seconds``.
         """
+        origin = self._origin(environment, modules, most_seconds)
+        fork = Supervisor(environment, modules, self._work, origin=origin)
+        try:
+            fork.join(post, most_seconds)
+        except BaseException:
+            fork.close()
+            raise
+        self._forks.append((origin, fork))
+        return fork
+
+    def _origin(
+        self, environment: Mapping[str, str], modules: Sequence[str], most_seconds: float
+    ) -> Supervisor:
         key = frozenset({*environment.items(), ("modules", *modules)})
         supervisor = self._kept.pop(key, None)
         if supervisor is not None and supervisor.alive:
@@ -281,8 +343,11 @@ class Supervisors:
             return supervisor
         if supervisor is not None:
             supervisor.close()
-        while len(self._kept) >= MOST:
-            self._kept.pop(next(iter(self._kept))).close()
+        self._forks = [pair for pair in self._forks if pair[1].alive]
+        busy = {id(origin) for origin, _ in self._forks}
+        idle = [other for other, one in self._kept.items() if id(one) not in busy]
+        for other in idle[: max(0, len(self._kept) + 1 - MOST)]:
+            self._kept.pop(other).close()
         supervisor = Supervisor(environment, modules, self._work)
         try:
             if modules:

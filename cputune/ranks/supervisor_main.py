@@ -8,7 +8,8 @@ It first imports the modules that it is given; ranks are then forks of it and pa
 import. What must be in the environment when a library is loaded (LD_PRELOAD,
 OMP_PROC_BIND, MALLOC_CONF...) is in the supervisor's own, so each such environment needs a
 supervisor of its own. A fork is only right while there is no other thread: it says which
-threads it has, and the tuner decides.
+threads it has, and the tuner decides. So that several launches of one such environment can
+live at once, it also forks itself: each launch has a supervisor of its own.
 
 It speaks the lines of ``cputune.ranks.messages`` on the socket that it is given as a
 descriptor. Only the standard library is loaded, until the first ranks are ended.
@@ -33,6 +34,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from select import POLLHUP, POLLIN, POLLRDHUP, poll
+from typing import NoReturn
 
 from cputune.ranks.messages import Answer, RankCommand, Request
 
@@ -48,10 +50,17 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Children:
-    """The processes of one trial at a time, and what they write."""
+    """The processes of one trial at a time, and what they write.
 
-    def __init__(self, control: socket.socket) -> None:
+    ``become_another`` is called in a fork of this process, with the descriptor that it speaks on.
+    """
+
+    def __init__(
+        self, control: socket.socket, become_another: Callable[[int], None] = os.close
+    ) -> None:
         self._control = control
+        self._become_another = become_another
+        self._given: list[int] = []
         self._selector = selectors.DefaultSelector()
         self._numbers: dict[int, int] = {}
         self._tails: dict[int, bytearray] = {}
@@ -74,7 +83,8 @@ class Children:
                 if key.fileobj is not self._control:
                     self._attend(key.fd)
                     continue
-                data = self._control.recv(1 << 16)
+                data, given, *_ = socket.recv_fds(self._control, 1 << 16, 1)
+                self._given += given
                 if not data:
                     return False
                 *lines, rest = (rest + data).split(b"\n")
@@ -122,12 +132,25 @@ class Children:
                 os.makedirs(self._scratch, mode=0o700, exist_ok=True)
             for number, command in enumerate(request["commands"]):
                 self._start(number, command)
+        elif request["do"] == "fork":
+            self._fork_myself(self._given.pop(0))
         elif request["do"] == "end":
             self.end(request["grace_seconds"])
             tails = {str(n): tail.decode(errors="replace") for n, tail in self._tails.items()}
             self._tails.clear()
             self.say({"event": "gone", "tails": tails})
         return request["do"] != "goodbye"
+
+    def _fork_myself(self, descriptor: int) -> None:
+        parent = os.getpid()
+        if os.fork() == 0:
+            try:
+                self._forget()
+                _prepare(None, parent)
+                self._become_another(descriptor)
+            finally:
+                os._exit(70)
+        os.close(descriptor)
 
     def _remove_scratch(self) -> None:
         if self._scratch is not None:
@@ -227,18 +250,30 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     work: list[str] = json.loads(sys.argv[2])
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    missing = {}
+    missing: dict[str, str] = {}
     with ended_with_the_tuner(control, work):
         for name in sys.argv[3:]:
             try:
                 importlib.import_module(name)
             except Exception as error:  # a broken package is the ranks' to complain about
                 missing[name] = f"{type(error).__name__}: {error}"
-    children = Children(control)
+    supervise(control, work, missing)
+
+
+def supervise(control: socket.socket, work: list[str], missing: dict[str, str]) -> NoReturn:
+    """Start ranks for the tuner at the other end, until it says goodbye or is gone."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+    def become_another(descriptor: int) -> None:
+        given = socket.socket(fileno=descriptor)
+        given.set_inheritable(False)
+        supervise(given, work, missing)
+
+    children = Children(control, become_another)
     killed = False
     try:
-        children.say({"event": "ready", "threads": list(_other_threads()), "missing": missing})
+        threads = list(_other_threads())
+        children.say({"event": "ready", "pid": os.getpid(), "threads": threads, "missing": missing})
         killed = not children.serve()
     except ConnectionError:
         killed = is_gone(control)
@@ -389,7 +424,7 @@ def is_gone(control: socket.socket) -> bool:
     return bool(look.poll(0))
 
 
-def leave(work: Sequence[str], *, goodbye: bool) -> None:
+def leave(work: Sequence[str], *, goodbye: bool) -> NoReturn:
     """End this process; a tuner that has not said goodbye was killed, so its files go too."""
     if not goodbye:
         for directory in work:

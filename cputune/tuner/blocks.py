@@ -15,6 +15,7 @@ from itertools import count
 from cputune.plan import Plan
 from cputune.result import Turn
 from cputune.steps import Living, LivingRunner, NoMeasurement, TimeUp, TrialError
+from cputune.tuner.alive import Kept
 from cputune.tuner.gains import Contender, has_trend
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.race import Race, median
@@ -42,6 +43,9 @@ cold caches: of a step of 0.7 s that was 0.8 % (+-0.7 %, 258 turns of 18 process
 """
 
 MOST_WARMUP = 12
+AWAKE_STEPS = 2
+"""The same of processes that have had theirs, and have stood still since: one that is slow after
+the pause, and another."""
 
 
 class TooShort(Exception):  # noqa: N818
@@ -52,7 +56,8 @@ class TooShort(Exception):  # noqa: N818
 class Started:
     """The processes of a contender in one block, and what was read of them.
 
-    ``begin`` starts its processes; a script that has trained to its end begins again.
+    ``begin`` starts its processes; a script that has trained to its end begins again. ``kept`` are
+    processes of a trial, which have their warm-up behind them.
     ``turns`` counts its turns, ``delayed`` those that others delayed; ``counted`` are the
     rest, each as its median log of seconds per sample. ``taken`` are the steps of each.
     """
@@ -60,6 +65,7 @@ class Started:
     contender: Contender
     begin: Callable[[], Living]
     rules: Rules
+    kept: Kept | None = None
     run: Run = field(default_factory=Run)
     turns: int = 0
     delayed: int = 0
@@ -71,7 +77,21 @@ class Started:
     _turns_of_this_life: int = 0
 
     def __post_init__(self) -> None:
-        self._living = self.begin()
+        if self.kept is None:
+            self._living = self.begin()
+            return
+        self._living, read = self.kept.living, self.kept.run
+        self._turns_of_this_life = 1
+        self.run = Run(
+            losses=list(read.losses),
+            compiled=read.compiled,
+            compiling_seconds=read.compiling_seconds,
+        )
+
+    @property
+    def living(self) -> Living:
+        """Its processes."""
+        return self._living
 
     def close(self) -> None:
         """End its processes."""
@@ -84,12 +104,13 @@ class Started:
 
     def warm_up(self, race: Race) -> None:
         """Its first steps, until they are level. Raises TooShort."""
-        self._read(max(race.warmup + 2, self.contender.warmup_steps))
+        usual = max(race.warmup + 2, self.contender.warmup_steps)
+        self._read(AWAKE_STEPS if self.kept else usual)
         while self.is_in and self.run.steps < MOST_WARMUP:
             if self.run.logs and race.estimate(self.run.logs).level:
                 break
             self._read(2)
-        self._warmup = self.run.steps
+        self._warmup = max(usual, self.run.steps)
 
     def turn(self) -> float | None:
         """One turn: its log seconds per sample.
@@ -176,7 +197,7 @@ def all_started(
     *,
     last_first: bool = False,
 ) -> Iterator[list[Started]]:
-    """All of them started, one after the other; ended with the block.
+    """All of them started, one after the other, or still alive; ended with the block.
 
     ``last_first`` begins at their end. Of two processes of one plan the one that was started first
     was faster by 0.7 % (+-0.6 %, 14 confirmations of ``benchmarks/aa.py --real``). Where the time
@@ -187,7 +208,8 @@ def all_started(
         for contender in contenders[::-1] if last_first else contenders:
             begin = partial(runner.living, contender.plan)
             rules = measuring.rules(contender.plan)
-            one = Started(contender=contender, begin=begin, rules=rules)
+            kept = measuring.alive.take(contender.plan)
+            one = Started(contender=contender, begin=begin, rules=rules, kept=kept)
             started.append(held.enter_context(closing(one)))
         yield started[::-1] if last_first else started
 

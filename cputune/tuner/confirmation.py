@@ -5,10 +5,12 @@ machine does in the meantime hits all alike, so the difference of two in a round
 order of a round is drawn, and turned for the next one: what drifts in two rounds cancels. So is the
 order in which they are started, from block to block.
 
-A block is some rounds of the same processes. In the first the rivals are told apart; in the others
-the leader alone is set against the baseline, at first with the plans between the two, which show
-what each change is worth. Where memory does not hold two plans, or the runner runs one at a time,
-a block is one round of processes that run one after the other.
+A block is some rounds of the same processes. In the first the rivals are told apart, by the
+processes of their trials where those are still alive; in the others the leader alone is set
+against the baseline, at first with the plans between the two, which show what each change is
+worth. Those of the second are plain new processes, as an emitted launch has them. Where memory
+does not hold two plans, or the runner runs one at a time, a block is one round of processes that
+run one after the other.
 
 There is one stopping rule. After each round it is asked whether the interval, which holds however
 often it is looked at, gives an answer: faster by more than ``DELTA``, or practically not. Where the
@@ -25,14 +27,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from cputune.facts import HostFacts
-from cputune.memory import SPARE, room_bytes
 from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, ConfirmRun, Trial
-from cputune.steps import Contended, HostLost, LivingRunner, PunctualRunner, Runner
+from cputune.steps import (
+    Contended,
+    HostLost,
+    LivingRunner,
+    ProfilingLiving,
+    PunctualRunner,
+    Runner,
+)
+from cputune.tuner.alive import most_alive
 from cputune.tuner.blocks import Started, TooShort, all_started, steps_of_turn, take_turns
 from cputune.tuner.changes import Change, changes, worths
-from cputune.tuner.events import ConfirmStarted
+from cputune.tuner.events import ConfirmStarted, Said
 from cputune.tuner.gains import (
     DELTA,
     SLOWER,
@@ -43,27 +51,9 @@ from cputune.tuner.gains import (
     throughput_of,
 )
 from cputune.tuner.measuring import Findings, Measuring
+from cputune.tuner.profiling import profile_of_living
 from cputune.tuner.race import LEAST_KEPT, Verdict
 from cputune.tuner.space import SearchSpace
-
-
-def most_alive(facts: HostFacts, trials: Sequence[Trial]) -> int:
-    """How many plans of a study can live side by side, by what the ranks of its trials held.
-
-    Each is given what the largest of them needed. Where no rank has said what it held, the
-    runner has no processes, and all can live at once.
-    """
-    held = max((held_bytes(trial) for trial in trials if trial.state != FAILED), default=0)
-    free = [size for size in (facts.memory.available_bytes, room_bytes(facts)) if size]
-    if not held or not free:
-        return len(trials)
-    return int(SPARE * min(free) // held)
-
-
-def held_bytes(trial: Trial) -> int:
-    """The most memory that the ranks of a trial held on a node, libraries counted for each."""
-    return sum(int(rank.get("peak_bytes") or 0) for rank in trial.observed) // trial.plan.nodes
-
 
 LEAST_ROUNDS, LEAST_LATER = 6, 3
 """Of the first block, and of each other, delayed ones not counted."""
@@ -99,17 +89,20 @@ def side_by_side(
     baseline: Contender,
     rivals: Sequence[Contender],
     way: Way = lambda plan: (),
+    fresh: LivingRunner | None = None,
 ) -> None:
     """Fill the contenders' rounds, until the leader's gain is sure or the time is up.
 
-    The findings hold what each change on the way to the leader is worth. Raises TooShort
-    where a script trains to its end before it has had a turn.
+    The findings hold what each change on the way to the leader is worth, and where the time of the
+    best plan goes. ``fresh`` starts the processes of the second block, where that is another
+    runner. Raises TooShort where a script trains to its end before it has had a turn.
     """
-    if isinstance(runner, PunctualRunner):
-        runner.keep_to(partial(measuring.timer.left, 1.0))
+    for one in (runner, fresh or runner):
+        if isinstance(one, PunctualRunner):
+            one.keep_to(partial(measuring.timer.left, 1.0))
     confirmation = _Confirmation(measuring, baseline, rivals)
     confirmation.tell_apart(runner)
-    confirmation.confirm_leader(runner, way)
+    confirmation.confirm_leader(runner, fresh or runner, way)
 
 
 def one_after_another(
@@ -169,7 +162,7 @@ class _Confirmation:
         if not self.is_over:
             self._block(runner, 0, (self._baseline, *self._rivals))
 
-    def confirm_leader(self, runner: LivingRunner, way: Way) -> None:
+    def confirm_leader(self, runner: LivingRunner, fresh: LivingRunner, way: Way) -> None:
         """The others: the baseline, the leader, and first the plans on the way between them."""
         leads = self._leader()
         if self.is_over or leads is None:
@@ -189,7 +182,8 @@ class _Confirmation:
             if self.is_over or self._is_answered(leader, block):
                 break
             between = self._between if block == 1 else ()
-            self._block(runner, block, (self._baseline, leader, *between), leader)
+            whose = fresh if block == 1 else runner
+            self._block(whose, block, (self._baseline, leader, *between), leader)
             if leader.out is None:  # the choice is made; what follows is no new one
                 for rival in self._rivals:
                     if rival is not leader and rival.out is None:
@@ -258,9 +252,20 @@ class _Confirmation:
                 is_enough,
                 self._let_the_slower_sit_out,
             )
+            if leader is not None and self._is_answered(leader, block + 1):
+                self._look_where_time_goes(started, leader)
         for one in started:
             if not any(one.contender is between for between in self._between):
                 self._write_down(block, one)
+
+    def _look_where_time_goes(self, started: Sequence[Started], leader: Contender) -> None:
+        """Of the plan that will be recommended, in the processes that were measured last."""
+        gain = None if leader.out is not None else self._gain(leader)
+        best = leader if gain is not None and gain.low > 0 else self._baseline
+        living = next((one.living for one in started if one.contender is best and one.is_in), None)
+        if isinstance(living, ProfilingLiving) and not self._measuring.timer.up(1.0):
+            self._measuring.on_event(Said(text="looking where the time of the best plan goes"))
+            self._measuring.findings.profile = profile_of_living(living, best.plan)
 
     def _leader(self) -> tuple[Contender, Gain] | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""
@@ -328,11 +333,13 @@ def confirm_best(
     measuring: Measuring,
     space: SearchSpace,
     belief: Belief,
+    runner: Runner,
     fresh_runner: Callable[[], AbstractContextManager[Runner]],
 ) -> None:
     """Measure today's launch and the two best plans side by side; the findings hold the rounds.
 
-    Nothing is measured where there are no two plans to compare.
+    ``runner`` is that of the trials, whose best are still alive, and ``fresh_runner`` opens one
+    that starts plain new processes. Nothing is measured where there are no two plans to compare.
     """
     findings = measuring.findings
     ran = [t.plan for t in findings.trials if may_be_the_best(t) and not t.plan.as_found]
@@ -343,27 +350,29 @@ def confirm_best(
     ranked = sorted((plan for plan in ran if plan != base), key=lambda plan: belief[plan][0])
     if base is None or not ranked:
         return
-    with fresh_runner() as runner:
+    with fresh_runner() as fresh:
         alive = most_alive(measuring.facts, findings.trials)
-        together = isinstance(runner, LivingRunner) and alive >= LEAST_ALIVE
+        together = isinstance(fresh, LivingRunner) and alive >= LEAST_ALIVE
         chosen = _promising(ranked, belief)[: alive - 1] if together else ranked[:2]
         measuring.on_event(ConfirmStarted(plans=(base, *chosen)))
         baseline, rivals = _contenders(base, chosen)
+        measuring.alive.only((base, *chosen) if together else ())
         try:
-            if isinstance(runner, LivingRunner) and together:
+            if together and isinstance(runner, LivingRunner) and isinstance(fresh, LivingRunner):
                 way = partial(on_the_way, space, base, alive)
-                side_by_side(measuring, runner, baseline, rivals, way)
+                side_by_side(measuring, runner, baseline, rivals, way, fresh)
         except TooShort:  # but long enough to be measured from its first step on
             together = False
             baseline, rivals = _contenders(base, ranked[:2])
         if not together:
-            one_after_another(measuring, runner, baseline, rivals)
+            measuring.alive.close()
+            one_after_another(measuring, fresh, baseline, rivals)
         spare = [plan for plan in ranked if plan not in {rival.plan for rival in rivals}]
         while spare and all(rival.out is not None and not rival.measured for rival in rivals):
             # All fell over in a fresh process: the next best has its turn.
             findings.fallen.extend(rivals)
             baseline, rivals = _contenders(base, [spare.pop(0)])
-            one_after_another(measuring, runner, baseline, rivals)
+            one_after_another(measuring, fresh, baseline, rivals)
     findings.baseline = baseline
     findings.rivals = rivals
 

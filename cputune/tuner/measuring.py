@@ -23,12 +23,22 @@ from cputune.result import (
     TIME_UP,
     ConfirmRun,
     Origin,
+    Profile,
     Throughput,
     Trial,
     Worth,
 )
-from cputune.steps import Contended, NoMeasurement, ObservingRunner, PunctualRunner, Runner, Step
+from cputune.steps import (
+    Contended,
+    NoMeasurement,
+    ObservingRunner,
+    OutOfMemory,
+    PunctualRunner,
+    Runner,
+    Step,
+)
 from cputune.text import figure
+from cputune.tuner.alive import Alive
 from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
 from cputune.tuner.gains import Contender
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
@@ -109,7 +119,8 @@ class Findings:
     that is compared with where the baseline did not run; ``fallen`` are candidates that failed
     in the confirmation, ``unsettled`` those that still got faster or slower at its end.
     ``same_as_today`` counts the plans that are today's launch, as its ranks show.
-    ``compile_seconds`` is the longest that torch.compile has taken.
+    ``compile_seconds`` is the longest that torch.compile has taken. ``profile``: where the time
+    of the best plan goes.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -133,6 +144,7 @@ class Findings:
     fallen: list[Contender] = field(default_factory=list)
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
     worth: tuple[Worth, ...] = ()
+    profile: Profile | None = None
 
 
 def is_disturbed(findings: Findings) -> bool:
@@ -162,6 +174,9 @@ ATTEMPTS = 3
 USUAL_SECONDS, USUAL_RUNS = 300.0, 12
 """What a study takes at most that was given no time: so many seconds, or so many times what it took
 to start and measure today's launch, whichever is more."""
+
+NEAR_ENOUGH = 2 * WANDER
+"""So far behind the fastest (log) a trial may still be compared with it in the confirmation."""
 
 STUDY_SHARE = 0.7
 """Share of ``--max-time`` for the study; the rest is for the confirmation."""
@@ -216,6 +231,10 @@ class Measuring:
     shared: bool = False
     steps_planned: int | None = None
     start_seconds: float = 0.0
+    alive: Alive = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.alive = Alive(self.facts)
 
     def quiet_run(self, runner: Runner, plan: Plan, number: int) -> tuple[Run, float]:
         """A run that no other process delayed, if one can be had; and the seconds of all tries."""
@@ -224,6 +243,10 @@ class Measuring:
         for attempt in range(attempts):
             run = self._read(runner, plan, number, believe_delayed=False)
             spent += run.step_seconds
+            if isinstance(run.failure, OutOfMemory) and len(self.alive):
+                self.alive.close()  # it may have the memory that they hold
+                run = self._read(runner, plan, number, believe_delayed=False)
+                spent += run.step_seconds
             if run.cut is not None:
                 return run, spent
             if not isinstance(run.failure, Contended):
@@ -302,11 +325,19 @@ class Measuring:
             verdict=verdict or self.race.verdict,
             believe_delayed=believe_delayed,
             out_of_time=lambda seconds: self.timer.up(share, seconds),
+            keeps=lambda run: number is not None and self._keeps(run),
         )
         begun = self.timer.used_seconds
         run = read_run(runner, plan, rules)
         self.start_seconds = max(0.0, self.timer.used_seconds - begun - run.step_seconds)
         return run
+
+    def _keeps(self, run: Run) -> bool:
+        """Whether a plan may be the best of all, or is today's launch, which comes first."""
+        if run.verdict != "enough":
+            return False
+        fastest = self.race.fastest
+        return fastest is None or self.race.estimate(run.logs).center < fastest.center + NEAR_ENOUGH
 
     @property
     def _believes_delayed(self) -> bool:

@@ -14,6 +14,8 @@ from cputune.steps import (
     Contended,
     Crashed,
     Diverged,
+    KeepingRunner,
+    Living,
     NoMeasurement,
     OutOfMemory,
     Runner,
@@ -43,7 +45,8 @@ class Run:
     whether others delayed it. ``ended``: the job came to its
     own end. ``cut`` says when the time that was given was up: "after 2 steps".
     ``compiling_seconds`` are those of ``compiled`` steps, in which torch.compile was at work, and
-    ``compile_seconds`` what it has added to them, as far as it is known.
+    ``compile_seconds`` what it has added to them, as far as it is known. ``living`` are its
+    processes, where they were left alive.
     """
 
     logs: list[float] = field(default_factory=list)
@@ -61,6 +64,7 @@ class Run:
     ended: bool = False
     cut: str | None = None
     failure: TrialError | None = None
+    living: Living | None = None
 
     @property
     def contended(self) -> bool:
@@ -77,7 +81,7 @@ class Rules:
     ``reference``: the losses of the baseline, by step; empty where there are none.
     ``steps_planned``: of the user's run, over which the time to compile is spread; and
     ``compile_seconds`` the longest that a plan of the study has needed for it, which finds kernels
-    of the one before it.
+    of the one before it. ``keeps``: whether the processes of a run that is over stay alive.
     """
 
     verdict: Callable[[Sequence[float]], Verdict] = lambda logs: "more"
@@ -88,6 +92,7 @@ class Rules:
     compile_seconds: float = 0.0
     out_of_time: Callable[[float], bool] = lambda seconds: False
     on_step: Callable[[int, Step, bool], None] = lambda index, step, delayed: None
+    keeps: Callable[[Run], bool] = lambda run: False
 
 
 def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
@@ -103,6 +108,8 @@ def read_run(runner: Runner, plan: Plan, rules: Rules) -> Run:
         for step in iterator:
             take(run, step, rules)
             if run.verdict != "more":
+                if isinstance(runner, KeepingRunner) and rules.keeps(run):
+                    run.living = runner.keep()
                 break
             if run.contended and not rules.believe_delayed:
                 raise Contended(f"other processes delayed {run.delayed} of {run.steps} steps")

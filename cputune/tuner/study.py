@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cputune.errors import CannotError, Interrupted, NotMeasurableError, NoValidTrialError
 from cputune.facts import HostFacts
@@ -29,7 +29,6 @@ from cputune.result import (
     FAILED,
     PRUNED,
     Origin,
-    Profile,
     Result,
     Trial,
 )
@@ -40,10 +39,7 @@ from cputune.steps import (
     LearningRunner,
     OutOfMemory,
     ProfilingRunner,
-    PunctualRunner,
     Runner,
-    TimeUp,
-    TrialError,
 )
 from cputune.tuner.conclusion import cannot_work, conclude
 from cputune.tuner.confirmation import confirm_best
@@ -70,6 +66,7 @@ from cputune.tuner.measuring import (
     trial_of,
     was_disturbed,
 )
+from cputune.tuner.profiling import profile_of, time_shares
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import SURELY_DIES, History, PlanSampler
@@ -131,47 +128,6 @@ def not_measurable(why: str, neighbours: Sequence[str]) -> NotMeasurableError:
         details="\n".join(f"busy now: {name}" for name in neighbours) or None,
         hint="end what computes here, or wait for it: --wait-quiet 30m; the trials are kept "
         "with the study, --resume goes on with those that were quiet",
-    )
-
-
-def profile_of(
-    runner: ProfilingRunner, plan: Plan, seconds_left: Callable[[], float]
-) -> Profile | None:
-    """The profile of a plan; None where the run does not end well."""
-    if isinstance(runner, PunctualRunner):
-        runner.keep_to(seconds_left)
-    try:
-        return of_ranks(plan, runner.profile(plan))
-    except (TrialError, TimeUp):
-        return None  # it has run before: what it shows beside its speed is not worth an error
-
-
-def time_shares(
-    runner: ProfilingRunner, plan: Plan, seconds_left: Callable[[], float]
-) -> dict[str, float]:
-    """The shares of its time by kind; none where the run does not end well."""
-    profile = profile_of(runner, plan, seconds_left)
-    return {} if profile is None else {k: min(1.0, share) for k, share in profile.shares.items()}
-
-
-def of_ranks(plan: Plan, told: Sequence[Mapping[str, Any]]) -> Profile | None:
-    """What the ranks tell together: mean shares, and all their products."""
-    if not told:
-        return None
-    kinds = dict.fromkeys(kind for rank in told for kind in rank["shares"])
-    means = {k: sum(rank["shares"].get(k, 0.0) for rank in told) / len(told) for k in kinds}
-    rest = list(told[0]["shares"])[-1]
-    ordered = sorted(means, key=lambda kind: (kind == rest, -means[kind]))
-    limits = [rank["limit_gflops"] for rank in told]
-    products = [rank["gflops"] for rank in told]
-    return Profile(
-        plan=plan,
-        shares={kind: means[kind] for kind in ordered},
-        steps=told[0]["steps"],
-        step_seconds=max(rank["seconds"] / rank["steps"] for rank in told),
-        gflops=None if None in products else sum(products),
-        limit_gflops=None if None in limits else sum(limits),
-        dtype=told[0]["dtype"],
     )
 
 
@@ -356,17 +312,21 @@ class TuningStudy:
         try:
             resumed = self._past.take_up(self._identity, self._options.study)
             self._workload = self._storage.workload or self._workload
-            with self._open_runner(self._workload, False) as runner:
+            with (
+                self._open_runner(self._workload, False) as runner,
+                closing(self._measuring.alive),
+            ):
                 try:
                     self._search(runner, resumed)
                 except LostDatabase as lost:
                     if not self._findings.trials:
                         raise
                     self._findings.notes.append(f"The search ended early: {lost}.")
-            if self._sampler is not None and self._has_hosts:
-                fresh = partial(self._open_runner, self._workload, True)
-                assert self._space is not None
-                confirm_best(self._measuring, self._space, self._sampler.believe(), fresh)
+                if self._sampler is not None and self._has_hosts:
+                    fresh = partial(self._open_runner, self._workload, True)
+                    assert self._space is not None
+                    belief = self._sampler.believe()
+                    confirm_best(self._measuring, self._space, belief, runner, fresh)
             result = self._with_profile(self._conclude())
             self._on_event(StudyEnded(result=result))
             return result
@@ -379,6 +339,9 @@ class TuningStudy:
 
     def _with_profile(self, result: Result) -> Result:
         """The result, and where the time of its best plan goes, where that can be seen."""
+        seen = self._findings.profile
+        if seen is not None and seen.plan == result.best.plan:
+            return replace(result, profile=seen)
         if self._sampler is None or result.disturbed or self._timer.up(1.0) or not self._has_hosts:
             return result
         with self._open_runner(self._workload, True) as runner:
@@ -555,6 +518,7 @@ class TuningStudy:
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
         delayed = self._findings.contended_runs
+        self._measuring.alive.make_room(self._past.history.rank_bytes * plan.processes_per_node)
         run, spent = self._measuring.quiet_run(runner, plan, number)
         if run.cut is not None:
             self._findings.cut_off = CutOff(
@@ -587,6 +551,8 @@ class TuningStudy:
             self._findings.samples_per_step = run.samples
         self._storage.end(trial, run)
         self._past.add(trial, run)
+        if run.living is not None:
+            self._measuring.alive.add(trial, run, self._race.estimate(run.logs).center)
         self._on_event(TrialEnded(trial=trial))
         if isinstance(run.failure, HostLost):
             self._go_on_without(run.failure)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from cputune.inside import machine_limits, where_time_goes
-from cputune.inside.where_time_goes import SETTLED, StepProfiler, kind_of, shares
+from cputune.inside.where_time_goes import StepProfiler, kind_of, shares
+
+SETTLED = 5
 
 
 @dataclass
@@ -90,7 +92,7 @@ def test_where_steps_are_long_fewer_will_do(monkeypatch: pytest.MonkeyPatch) -> 
     clock = iter(range(0, 10_000, 40))
     monkeypatch.setattr(where_time_goes, "StepProfile", FakeProfile)
     monkeypatch.setattr(where_time_goes.time, "perf_counter", lambda: float(next(clock)))
-    look = StepProfiler(4)
+    look = StepProfiler(4, settled=SETTLED)
     told = [look.after(step, None, None) for step in range(1, 6)]
     (seen,) = [one for one in told if one is not None]
     assert told.index(seen) < 3
@@ -116,7 +118,7 @@ def test_the_limit_is_the_most_that_was_reached(
     left = iter(bursts)
     monkeypatch.setattr(where_time_goes, "StepProfile", Seen)
     monkeypatch.setattr(machine_limits, "gflops", lambda torch, dtype: next(left))
-    look = StepProfiler(1)
+    look = StepProfiler(1, settled=SETTLED)
     (seen,) = filter(None, [look.after(step, None, "bfloat16") for step in range(1, SETTLED + 2)])
     assert seen["gflops"] == pytest.approx(198.0)
     assert seen["limit_gflops"] == pytest.approx(limit)
@@ -129,7 +131,7 @@ def test_of_products_that_nobody_counts_nothing_is_said(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(where_time_goes, "StepProfile", Uncounted)
     monkeypatch.setattr(machine_limits, "gflops", lambda torch, dtype: 430.0)
-    look = StepProfiler(1)
+    look = StepProfiler(1, settled=SETTLED)
     (seen,) = filter(None, [look.after(step, None, "bfloat16") for step in range(1, SETTLED + 2)])
     assert (seen["gflops"], seen["limit_gflops"]) == (None, 430.0)
 
@@ -143,7 +145,7 @@ def test_steps_are_profiled_once_they_have_settled_and_no_more(
     monkeypatch.setattr(machine_limits, "SIZE", 64)
     monkeypatch.setattr(machine_limits, "SECONDS", 0.0)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp")  # the profiler sets it
-    look, weights = StepProfiler(2), torch.randn(64, 64)
+    look, weights = StepProfiler(2, settled=SETTLED), torch.randn(64, 64)
     told = []
     for step in range(1, SETTLED + 4):
         weights = torch.nn.functional.dropout(weights @ weights, 0.5).clamp(-1, 1)

@@ -189,11 +189,12 @@ def test_a_far_rank_is_one_with_the_token_alone_and_speaks_once(facts: HostFacts
     import socket
 
     with ProcessRunner(JOB, facts, hosts=two(facts), offline=True) as runner:
-        _, port, address = runner._post.address[4:].split(":", 2)
+        post = runner.living(TWO)._post
+        _, port, address = post.address[4:].split(":", 2)
         hello = b'{"event": "hello", "rank": 0, "local_rank": 0, "pid": 1}\n'
         with socket.create_connection((address, int(port))) as wrong:
             wrong.sendall(b"no token\n" + hello)
-            heard = [told for _ in range(3) for told in runner._post.wait(1)]
+            heard = [told for _ in range(3) for told in post.wait(1)]
             assert all(message is None for _, message in heard)
             assert not any(isinstance(source, int) for source, _ in heard)
 

@@ -116,6 +116,44 @@ def test_nothing_stays_stopped_where_the_supervisor_is_killed(runner: ProcessRun
         wait_until(lambda: not any(rank.is_running() for rank in ranks))
 
 
+def test_a_plan_that_was_read_is_kept_and_takes_turns(runner: ProcessRunner) -> None:
+    """Its ranks are the same ones, stopped between two steps; the next trial runs beside them."""
+    with closing(runner.steps(ONE)) as steps:  # type: ignore[type-var]
+        for _ in range(20):
+            next(steps)
+        one = runner.keep()
+    assert one is not None
+    (rank,) = training()
+    wait_until(lambda: not awake())
+    with closing(runner.steps(TWO)) as steps:  # type: ignore[type-var]
+        next(steps)
+        assert len(training()) == 3
+        assert len(awake()) == 2
+    assert training() == [rank]
+    for count in (1, 3):
+        assert [step.samples for step in one.turn(count)] == [8] * count
+        wait_until(lambda: not awake())
+    one.close()
+    assert not training()
+
+
+def test_launches_of_one_environment_are_forks_of_one_supervisor(facts: HostFacts) -> None:
+    """Libraries are loaded once for all that live; what is left ends with the runner."""
+    job = Workload.script([str(LIGHT), "0.002"])
+    with ProcessRunner(job, facts, offline=True) as runner:
+        living = [runner.living(plan) for plan in (ONE, TWO, ONE)]
+        for one in living:
+            one.turn(2)
+        supervisors = {rank.parent() for rank in training()}
+        assert len(supervisors) == 3
+        (origin,) = {one.parent() for one in supervisors if one is not None}
+        assert origin in psutil.Process().children()
+        living[1].close()
+        assert len(training()) == 2
+        living[0].turn(2)
+    assert not training()
+
+
 TUNER = """
 import sys, time
 import cputune

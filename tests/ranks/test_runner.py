@@ -63,7 +63,7 @@ def script(facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     yield open_runner
     for runner in runners:
         runner.close()
-        assert not runner._work.path.exists()
+        assert not runner.work.path.exists()
     monkeypatch.undo()
 
 
@@ -159,7 +159,7 @@ def test_a_hang_ends_with_everything_it_started(
 ) -> None:
     note = tmp_path / "child"
     runner = script("hangs.py", str(note), fresh=fresh, patience=patience)
-    runner._source = ""  # what a fork would import is not the question here
+    runner.source = ""  # what a fork would import is not the question here
     error = fault(runner)
     assert isinstance(error, TimedOut)
     assert words in str(error)

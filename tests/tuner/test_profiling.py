@@ -21,7 +21,7 @@ from cputune.result import Measured, Profile, Result, Speedup, Throughput, host_
 from cputune.steps import Crashed, Step
 from cputune.tuner.events import Said
 from cputune.tuner.model import SpeedModel
-from cputune.tuner.study import of_ranks, profile_of
+from cputune.tuner.profiling import of_ranks, profile_of
 from cputune.workload import Workload
 
 PLAN = guide_plan(machine(cores_per_socket=2))

@@ -79,7 +79,7 @@ def confirmed(
         plan: (mean, deviation) for plan, mean in zip(PLANS, believed, strict=True)
     }
     runner = FakeLivingRunner(script) if alive else FakeRunner(script)
-    confirm_best(measuring, SPACE, belief, lambda: nullcontext(runner))
+    confirm_best(measuring, SPACE, belief, runner, lambda: nullcontext(runner))
     return findings, told
 
 

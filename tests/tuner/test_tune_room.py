@@ -9,7 +9,7 @@ from tuner.fakes import SMALL
 
 from cputune.layout import baseline_plan
 from cputune.result import COMPLETED, FAILED, State, Trial
-from cputune.tuner.confirmation import most_alive
+from cputune.tuner.alive import most_alive
 
 GIB = 1 << 30
 
