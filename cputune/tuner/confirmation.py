@@ -38,7 +38,14 @@ from cputune.steps import (
     Runner,
 )
 from cputune.tuner.alive import most_alive
-from cputune.tuner.blocks import Started, TooShort, all_started, steps_of_turn, take_turns
+from cputune.tuner.blocks import (
+    AWAKE_STEPS,
+    Started,
+    TooShort,
+    all_started,
+    steps_of_turn,
+    take_turns,
+)
 from cputune.tuner.changes import Change, changes, worths
 from cputune.tuner.events import ConfirmStarted, Said
 from cputune.tuner.gains import (
@@ -419,8 +426,8 @@ def _today(findings: Findings) -> Plan | None:
 WARMUP_STEPS = 4
 """Of a contender, before its first turn, about."""
 
-PROFILE_STEPS = 10
-"""Of the run that is profiled, those that settle among them, about."""
+PROFILE_STEPS = 6
+"""That are taken for the profile of the best plan, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,21 +439,21 @@ class Pace:
 
 
 def starts_at_the_end(*, rivals: int, changes: int) -> int:
-    """How many plans are started after the search at least: two blocks, and the profile."""
-    return 1 + (2 + rivals + max(1, changes) if rivals else 0)
+    """How many plans are started after the search at least: those of the second block."""
+    return 1 + max(1, changes) if rivals else 0
 
 
 def end_seconds(pace: Pace, *, rivals: int, changes: int) -> float:
     """What comes after the search takes at most, about.
 
-    ``rivals`` are measured beside today's launch, and then the plans of so many ``changes``
-    that lead to the best of them.
+    ``rivals`` are measured beside today's launch, in the processes of their trials, and then the
+    plans of so many ``changes`` that lead to the best of them, in new ones.
     """
-    profile = pace.start_seconds + PROFILE_STEPS * pace.step_seconds
+    profile = PROFILE_STEPS * pace.step_seconds
     if not rivals:
         return profile
     begun = pace.start_seconds + WARMUP_STEPS * pace.step_seconds
     round_ = sum(steps_of_turn(pace.step_seconds, lone=False)) * pace.step_seconds
-    first = (1 + rivals) * (begun + LEAST_ROUNDS * round_)
+    first = (1 + rivals) * (AWAKE_STEPS * pace.step_seconds + LEAST_ROUNDS * round_)
     second = (1 + max(1, changes)) * (begun + LEAST_ROUNDS * round_)
     return profile + max(MOST_SECONDS, first + second)

@@ -1,0 +1,144 @@
+"""Plans of trials that stay alive until the confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from tuner.fakes import PLANS, SMALL
+
+import cputune
+from cputune.layout import baseline_plan
+from cputune.plan import Plan
+from cputune.result import COMPLETED, PRUNED, Result, Trial
+from cputune.steps import OutOfMemory, Step
+from cputune.tuner.alive import MOST_KEPT_ALIVE, Alive
+from cputune.tuner.reading import Run
+
+GIB = 1 << 30
+TODAY = baseline_plan(SMALL.facts)
+
+
+@dataclass
+class FakeStopped:
+    """Processes that stand still, and tell when they are ended."""
+
+    plan: Plan
+    ended: list[Plan]
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        return ()
+
+    def close(self) -> None:
+        self.ended.append(self.plan)
+
+
+def alive_with(centers: dict[Plan, float], room: float = 100) -> tuple[Alive, list[Plan]]:
+    """Each holds a gibibyte."""
+    memory = replace(SMALL.facts.memory, available_bytes=int(room * GIB / 0.8) + 9)
+    alive, ended = Alive(replace(SMALL.facts, memory=memory)), []
+    for plan, center in centers.items():
+        trial = Trial(number=0, plan=plan, state=COMPLETED, observed=({"peak_bytes": GIB},))
+        alive.add(trial, Run(living=FakeStopped(plan, ended)), center)
+    return alive, ended
+
+
+def test_the_slowest_ends_where_too_many_are_alive_but_never_todays_launch() -> None:
+    centers = {TODAY: 9.0} | dict(zip(PLANS, (0.0, 0.5, 0.2, 0.3, 0.1), strict=False))
+    alive, ended = alive_with(centers)
+    assert ended == [PLANS[1]]
+    assert len(alive) == MOST_KEPT_ALIVE
+
+
+@pytest.mark.parametrize(
+    ("room", "needed", "ended"),
+    [(3, 0, 0), (3, 0.5, 1), (3, 1.5, 2), (3, 2.5, 3), (1, 5, 3)],
+)
+def test_the_next_trial_has_room_and_todays_launch_ends_last(
+    room: float, needed: float, ended: int
+) -> None:
+    alive, gone = alive_with({TODAY: 9.0, PLANS[0]: 0.1, PLANS[1]: 0.2}, room)
+    alive.make_room(needed * GIB)
+    assert gone == [PLANS[1], PLANS[0], TODAY][:ended]
+
+
+@dataclass
+class FakeKeepingRunner:
+    """It can leave alive what was read; ``greedy`` plans die where another one lives."""
+
+    greedy: bool = False
+    begun: list[Plan] = field(default_factory=list)
+    turned: list[FakeProcesses] = field(default_factory=list)
+    living_now: list[FakeProcesses] = field(default_factory=list)
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        self.begun.append(plan)
+        if self.greedy and not plan.as_found and self.living_now:
+            raise OutOfMemory("killed")
+        while True:
+            yield Step(seconds=SMALL.seconds(plan), samples=8)
+
+    def keep(self) -> FakeProcesses:
+        return FakeProcesses(self, self.begun[-1], kept=True)
+
+    def living(self, plan: Plan) -> FakeProcesses:
+        self.begun.append(plan)
+        return FakeProcesses(self, plan, kept=False)
+
+
+class FakeProcesses:
+    """Those of one plan; it also tells where their time goes."""
+
+    def __init__(self, runner: FakeKeepingRunner, plan: Plan, *, kept: bool) -> None:
+        self.runner, self.plan, self.kept = runner, plan, kept
+        runner.living_now.append(self)
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        assert self in self.runner.living_now
+        self.runner.turned.append(self)
+        return [Step(seconds=SMALL.seconds(self.plan), samples=8)] * steps
+
+    def profile(self) -> Sequence[Mapping[str, Any]]:
+        assert self in self.runner.living_now
+        return [
+            {"steps": 4, "seconds": 2.0, "shares": {"the rest": 1.0}, "gflops": None}
+            | {"limit_gflops": None, "dtype": "bfloat16"}
+        ]
+
+    def close(self) -> None:
+        self.runner.living_now.remove(self)
+
+
+def tuned(runner: FakeKeepingRunner) -> Result:
+    try:
+        return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, budget=4)
+    finally:
+        assert not runner.living_now
+
+
+def test_the_first_block_is_of_the_processes_of_the_trials_and_the_second_of_new_ones() -> None:
+    runner = FakeKeepingRunner()
+    result = tuned(runner)
+    trials = [trial.plan for trial in result.trials]
+    best = result.best.plan
+    assert best != result.baseline.plan
+    kept = dict.fromkeys(one.plan for one in runner.turned if one.kept)
+    assert {trials[0], best} <= set(kept)
+    assert runner.turned[0].kept
+    assert not runner.turned[-1].kept
+    started_at_the_end = runner.begun[len(trials) :]
+    assert started_at_the_end.count(trials[0]) == started_at_the_end.count(best) == 1
+
+
+def test_the_profile_is_that_of_the_winner_in_the_processes_that_were_measured_last() -> None:
+    result = tuned(FakeKeepingRunner())
+    assert result.profile is not None
+    assert result.profile.plan == result.best.plan
+
+
+def test_one_that_dies_of_memory_beside_those_that_are_alive_is_run_without_them() -> None:
+    runner = FakeKeepingRunner(greedy=True)
+    result = tuned(runner)
+    assert {trial.state for trial in result.trials} <= {COMPLETED, PRUNED}
