@@ -34,7 +34,13 @@ from cputune.cli.settings import (
     options_of,
 )
 from cputune.documents import plain
-from cputune.errors import CannotError, Interrupted, MissingPackageError, UsageError
+from cputune.errors import (
+    CannotError,
+    Interrupted,
+    MissingPackageError,
+    NotMeasurableError,
+    UsageError,
+)
 from cputune.hidden import without_password
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
@@ -175,15 +181,17 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
             remember(result, destination)
         if not lines:
             _show(result, destination, facts, as_json=typed["as_json"] or destination is None)
-    except (Interrupted, KeyboardInterrupt) as error:  # the latter while all is put away
-        found = getattr(error, "result", None) or result
+    except (Interrupted, KeyboardInterrupt, NotMeasurableError) as error:
+        found = getattr(error, "result", None) or result  # the latter while all is put away
         if found is not None and destination is not None:
             found.save(destination, force=True)
-            tell(f"what was found so far is in {destination}")
+            tell(f"what was found so far is in {destination}; its notes say why it is provisional")
         if (
             found is not result and found is not None and not typed["no_history"]
         ):  # else it was kept
             remember(found, destination)
+        if isinstance(error, NotMeasurableError):
+            raise
         raise Interrupted(
             str(error) or "interrupted", hint=f"go on with: {_again(ctx, job, script)}"
         ) from None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -121,9 +121,9 @@ def wait_until_quiet(
         neighbours = seen or neighbours
 
 
-def not_measurable(why: str, neighbours: Sequence[str]) -> NotMeasurableError:
+def not_measurable(why: str, neighbours: Sequence[str]) -> StudyDisturbedError:
     """No factor and no recommendation: why, who computes here, and what to do."""
-    return NotMeasurableError(
+    return StudyDisturbedError(
         f"not measurable today: {why}",
         details="\n".join(f"busy now: {name}" for name in neighbours) or None,
         hint="end what computes here, or wait for it: --wait-quiet 30m; the trials are kept "
@@ -581,7 +581,10 @@ class TuningStudy:
 
     def _conclude(self) -> Result:
         if is_disturbed(self._findings) and not self._shared:
-            raise not_measurable(how_disturbed(self._findings), self._neighbours())
+            error = not_measurable(how_disturbed(self._findings), self._neighbours())
+            with suppress(NoValidTrialError):
+                error.result = self._concluded()
+            raise error
         return self._concluded()
 
     def _concluded(self) -> Result:
@@ -602,6 +605,12 @@ class TuningStudy:
             asked=self._options.search_words,
             interface=None if self._hosts is None else next(iter(self._hosts.interfaces), None),
         )
+
+
+class StudyDisturbedError(NotMeasurableError):
+    """Disturbed, with what was found all the same: ``result`` is None where no trial was valid."""
+
+    result: Result | None = None
 
 
 class StudyInterrupted(Interrupted):

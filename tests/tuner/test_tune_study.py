@@ -383,6 +383,9 @@ class TestNeighbours:
             tune(SMALL, FakeRunner(busy), study=book)
         assert caught.value.exit_code == 4
         assert "--resume" in str(caught.value.hint)
+        provisional = caught.value.result  # type: ignore[attr-defined]
+        assert provisional.disturbed
+        assert "no factor is true" in " ".join(provisional.notes)
 
         shared = tune(SMALL, FakeRunner(busy), share_machine=True)
         assert shared.disturbed
