@@ -43,13 +43,15 @@ tune: $(VENV)/.tune  ## install, look at this machine, tune the embedded recipe,
 	$(BIN)/cputune emit --format all --force -o $(OUT)
 
 # Tests that start ranks follow one another in one worker (tests/conftest.py); the rest runs beside them.
+# A worker more than CPUs: a third of the time tests wait for what ends, is silent or is too late.
 PYTEST := $(BIN)/python -m pytest
+WORKERS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 T ?=
 test: $(VENV)/.dev  ## install and run the whole suite, or a part of it (T=tests/knobs)
-	$(PYTEST) --numprocesses=$(if $(T),0,auto) --dist=loadgroup $(T)
+	$(PYTEST) --numprocesses=$(if $(T),0,$(WORKERS)) --dist=loadgroup $(T)
 
 test-fast: $(VENV)/.dev  ## the part of the suite that starts no training process
-	$(PYTEST) --numprocesses=auto -m "not torch and not consumer and not slow" $(T)
+	$(PYTEST) --numprocesses=$(WORKERS) -m "not torch and not consumer and not slow" $(T)
 
 # About 7 GB: PyPI's torch 2.8.0 brings the CUDA libraries, and IPEX has no other partner.
 .venv-ipex/.installed: pyproject.toml constraints-ipex.txt
