@@ -20,6 +20,8 @@ from cputune.errors import CannotError, CputuneError
 from cputune.text import spelled, visible
 
 if TYPE_CHECKING:
+    import logging
+
     from rich.console import Console
 
 _color = "auto"
@@ -132,7 +134,7 @@ def put(text: str, output: str, *, force: bool, mode: int = 0o644) -> None:
     tell(f"wrote {output}")
 
 
-_handlers: list[Any] = []
+_handlers: list[logging.Handler] = []
 
 
 def _hear_log(level: int) -> None:
@@ -157,12 +159,12 @@ def _hear_log(level: int) -> None:
     log.addHandler(handler)
 
 
-def print_json(document: Any) -> None:
+def print_json(document: object) -> None:
     """One document on stdout and nothing more."""
     sys.stdout.write(json_text(document, encoding=sys.stdout.encoding))
 
 
-def print_json_line(document: Any) -> None:
+def print_json_line(document: object) -> None:
     """One document in one line of stdout, there at once for whoever reads along."""
     import json
 
@@ -170,7 +172,7 @@ def print_json_line(document: Any) -> None:
     sys.stdout.flush()
 
 
-def json_text(document: Any, *, encoding: str | None = "utf-8") -> str:
+def json_text(document: object, *, encoding: str | None = "utf-8") -> str:
     """The document as text that this encoding can carry: other characters are escaped.
 
     Variables that are no UTF-8 reach us as lone surrogates, which no encoding carries.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -46,7 +46,7 @@ def _write(
     table: Callable[[Console], None],
     markdown: Callable[[], str],
     csv: Callable[[], str],
-    json: Callable[[], Any],
+    json: Callable[[], object],
 ) -> None:
     """Something that there is to show, in the form that was asked for."""
     if format_ == "json":

@@ -52,7 +52,7 @@ class Setting(click.Option):
         """Its name in a file: as it is typed, without the dashes."""
         return next((word for word in self.opts if word.startswith("--")), self.opts[0]).lstrip("-")
 
-    def why_not_from_a_folder(self, value: Any) -> str | None:
+    def why_not_from_a_folder(self, value: object) -> str | None:
         """Why a file in the working folder may not set this; None where it may."""
         if self.folder and self.key == "recipe":
             from cputune.workload import recipe_names
@@ -255,9 +255,9 @@ class SettingsFile:
 
     path: str
     trusted: bool
-    tables: Mapping[str, Mapping[str, Any]]
+    tables: Mapping[str, Mapping[str, object]]
 
-    def values(self, command: click.Command, name: str) -> dict[str, Any]:
+    def values(self, command: click.Command, name: str) -> dict[str, object]:
         """What it sets for a command, by the option's key. Raises UsageError."""
         options = {option.key: option for option in options_of(command)}
         values = dict(self.tables.get(name, {}))
@@ -277,9 +277,9 @@ class SettingsFiles:
 
     files: tuple[SettingsFile, ...] = ()
 
-    def defaults(self, command: click.Command, name: str) -> dict[str, Any]:
+    def defaults(self, command: click.Command, name: str) -> dict[str, object]:
         """Click's default map of a command; "" is ``cputune`` itself. Raises UsageError."""
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         names = {option.key: option.name or "" for option in options_of(command)}
         for file in self.files:
             for key, value in file.values(command, name).items():
@@ -345,9 +345,9 @@ def read_settings(
 
 
 def _file(
-    path: str, trusted: bool, document: Mapping[str, Any], commands: tuple[str, ...]
+    path: str, trusted: bool, document: Mapping[str, object], commands: tuple[str, ...]
 ) -> SettingsFile:
-    tables: dict[str, dict[str, Any]] = {"": {}}
+    tables: dict[str, dict[str, object]] = {"": {}}
     for key, value in document.items():
         if isinstance(value, dict):
             if key not in commands:
@@ -362,7 +362,7 @@ def _file(
     return SettingsFile(path=path, trusted=trusted, tables=tables)
 
 
-def _require_type(option: Setting, value: Any, place: str) -> None:
+def _require_type(option: Setting, value: object, place: str) -> None:
     """Raise UsageError for a value that is not of the option's type: none is guessed."""
     wanted, fits = _kind(option)
     members = value if option.multiple and isinstance(value, list) else [value]
@@ -380,7 +380,7 @@ def _require_type(option: Setting, value: Any, place: str) -> None:
 _AS_TYPED = "`cputune config` shows every option and its value"
 
 
-def _kind(option: click.Option) -> tuple[str, Any]:
+def _kind(option: click.Option) -> tuple[str, Callable[[object], bool]]:
     if option.count or isinstance(option.type, click.types.IntParamType):
         return "a whole number", lambda value: type(value) is int
     if option.is_flag and option.is_bool_flag:
@@ -404,7 +404,7 @@ PROJECT_FILES = ("cputune.toml", "pyproject.toml")
 
 def documents(
     config: str | None, variables: Mapping[str, str]
-) -> list[tuple[str, bool, dict[str, Any]]]:
+) -> list[tuple[str, bool, dict[str, object]]]:
     """(path, whether the user wrote or named it, values) of each file that is there.
 
     Raises UsageError for what is not TOML, CannotError for what cannot be read.
@@ -433,7 +433,7 @@ def user_file(variables: Mapping[str, str]) -> Path | None:
     return home / "cputune" / "config.toml" if home.is_absolute() else None
 
 
-def _named(path: str) -> dict[str, Any]:
+def _named(path: str) -> dict[str, object]:
     document = _document(Path(path))
     if document is None:
         raise UsageError(f"there is no file {path}", hint=f"--config FILE, or --config {NO_FILE}")
@@ -442,7 +442,7 @@ def _named(path: str) -> dict[str, Any]:
     return document
 
 
-def _document(path: Path) -> dict[str, Any] | None:
+def _document(path: Path) -> dict[str, object] | None:
     """The values of a TOML file; None where there is none."""
     try:
         return _values(_text(path), path)
@@ -463,7 +463,7 @@ def _text(path: Path) -> str:
     return read_document(path, most_bytes=MOST_BYTES)
 
 
-def _project_table() -> dict[str, Any] | None:
+def _project_table() -> dict[str, object] | None:
     """``[tool.cputune]`` of pyproject.toml; None where there is none.
 
     What else is wrong with that file is not for us to complain of.
@@ -481,13 +481,13 @@ def _project_table() -> dict[str, Any] | None:
     return _table(tool, "cputune", path) if isinstance(tool, dict) and "cputune" in tool else None
 
 
-def _values(text: str, path: Path) -> dict[str, Any]:
+def _values(text: str, path: Path) -> dict[str, object]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     try:
-        found: dict[str, Any] = tomllib.loads(text)
+        found: dict[str, object] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 5,000 brackets
         why = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise UsageError(
@@ -496,8 +496,8 @@ def _values(text: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def _table(document: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
-    found = document.get(key, {})
+def _table(document: object, key: str, path: Path) -> dict[str, object]:
+    found = document.get(key, {}) if isinstance(document, Mapping) else None
     if not isinstance(found, dict):
         raise UsageError(f"{path}: {key} is no table", hint=f"begin with [tool.{key}]")
     return found
@@ -509,12 +509,12 @@ class OptionRow:
 
     command: str
     key: str
-    value: Any
+    value: object
     source: str
     place: str | None
     variable: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The row in the ``cputune.config/1`` document."""
         return {
             "command": self.command or None,
@@ -570,7 +570,7 @@ def _rows(root: click.Context, name: str) -> Iterator[OptionRow]:
     for option in options_of(command):
         key = option.key
         value, source = _value(option, context)
-        if key == "storage" and value is not None:
+        if key == "storage" and isinstance(value, str):
             value = without_password(value)
         variable = variable_of(name, key)
         place = {"file": root.obj.place_of(name, key), "variable": variable}.get(source)
@@ -579,7 +579,7 @@ def _rows(root: click.Context, name: str) -> Iterator[OptionRow]:
         )
 
 
-def _value(option: Setting, context: click.Context) -> tuple[Any, str]:
+def _value(option: Setting, context: click.Context) -> tuple[object, str]:
     raw, source = option.consume_value(context, {})
     context.set_parameter_source(option.name or "", source)
     kinds = click.core.ParameterSource
@@ -615,7 +615,7 @@ def _print(settings: SettingsFiles, rows: list[OptionRow]) -> None:
     out.print(f"Files that were read: {read}. Looked for: {', '.join(filter(None, places))}.")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value as TOML writes it; – where there is none."""
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +25,8 @@ from cputune.host import write_atomically
 from cputune.host.interpreter import training_python
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from cputune.verifier import Outcome, Verification
     from cputune.verifier.records import State
 
@@ -205,7 +207,7 @@ def default_paths() -> tuple[str, ...]:
     return ("launch",) if Path("launch").is_dir() else (".",)
 
 
-def to_document(verdicts: tuple[Verification, ...]) -> dict[str, Any]:
+def to_document(verdicts: tuple[Verification, ...]) -> dict[str, object]:
     """The versioned document of ``--json`` and ``--report``."""
     states = [verdict.state for verdict in verdicts]
     return {
@@ -245,7 +247,7 @@ def print_text(verdicts: tuple[Verification, ...]) -> None:
     out.print(", ".join(f"{count} {state}" for state, count in counts if count))
 
 
-def _print_check(out: Any, check: Outcome, *, said: bool) -> None:
+def _print_check(out: Console, check: Outcome, *, said: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
 

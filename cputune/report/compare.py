@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cputune.documents import plain
 from cputune.emitters.header import host_difference, section, untold
@@ -390,7 +390,7 @@ def _numbers(one: Compared, what: str) -> tuple[object, ...]:
     return (*told, *numbers, one.refused)
 
 
-def document(first: str, reference: Result, compared: Sequence[Compared]) -> dict[str, Any]:
+def document(first: str, reference: Result, compared: Sequence[Compared]) -> dict[str, object]:
     """The ``cputune.comparison/1`` document; the first of its results is the reference."""
     every = (Compared(name=first, result=reference), *compared)
     said = verdict(first, reference, compared)
@@ -403,7 +403,7 @@ def document(first: str, reference: Result, compared: Sequence[Compared]) -> dic
     }
 
 
-def _member(one: Compared) -> dict[str, Any]:
+def _member(one: Compared) -> dict[str, object]:
     sides = {what: plain(_side(one.result, what)) for what in ("today", "best")}
     ratios = {
         what: None if ratio is None else {**plain(ratio), "verdict": ratio.verdict}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from cputune import cpulist
 from cputune.carrier.interface import Chosen, choose_interface
@@ -32,9 +32,7 @@ from cputune.words import Verdict
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cputune.doctor.finding import Looked
     from cputune.doctor.hosts import HostsDiagnosis, SeenHost
-    from cputune.doctor.variables import bound_parties
 
 SCHEMA = "cputune.doctor/1"
 
@@ -50,8 +48,6 @@ _SECTIONS = (
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
     """The ``cputune.doctor/1`` document; ``checks`` where all of them are asked for."""
-    from cputune.report.machine import host_document
-
     said = {
         "schema": SCHEMA,
         "host": host_document(diagnosis.facts),
@@ -281,7 +277,7 @@ def check_list(checks: tuple[Check, ...]) -> str:
     return "\n".join([*lines, "", "The story of one: cputune doctor --explain CODE", ""])
 
 
-def check_document(check: Check) -> dict[str, Any]:
+def check_document(check: Check) -> dict[str, object]:
     """The same story as a document."""
     return {
         "schema": "cputune.check/1",
@@ -366,7 +362,7 @@ def _reasons(row: Looked) -> str:
 HOSTS_SCHEMA = "cputune.hosts/1"
 
 
-def hosts_document(diagnosis: HostsDiagnosis) -> dict[str, Any]:
+def hosts_document(diagnosis: HostsDiagnosis) -> dict[str, object]:
     """The ``cputune.hosts/1`` document: each host as it was seen, then the findings.
 
     ``host`` and what is told of it is null where it was not reached, ``reason`` where it was.
@@ -391,7 +387,7 @@ def _interface_line(diagnosis: HostsDiagnosis) -> str:
     return f"interface between the hosts: {chosen.name or 'none'} ({chosen.why})"
 
 
-def _host(host: SeenHost) -> dict[str, Any]:
+def _host(host: SeenHost) -> dict[str, object]:
     return {
         "name": host.name,
         "slots": host.node.slots,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cputune import cpulist
 from cputune.carrier.command import carried
@@ -182,7 +182,7 @@ def allowed_cpus(result: Result) -> frozenset[int] | None:
         return None
 
 
-def _machine(host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _machine(host: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """What a result says of its machine; what it does not say is left out."""
     yield "machine", machine(host)
     cpu, topology, limits = (section(host, name) for name in ("cpu", "topology", "limits"))
@@ -483,7 +483,7 @@ def csv_of_trials(result: Result) -> str:
     return csv_text(tuple(COLUMNS), (row.values() for row in trial_rows(result)))
 
 
-def document(shown: ResultToShow) -> dict[str, Any]:
+def document(shown: ResultToShow) -> dict[str, object]:
     """The ``cputune.summary/1`` document: what the page says, without the plans in full."""
     summary = summary_of(shown.result, shown.file)
     return {
@@ -626,6 +626,6 @@ def _gain(speedup: Speedup | None) -> str:
     return factor(speedup)
 
 
-def history_document(kept: Sequence[Kept]) -> dict[str, Any]:
+def history_document(kept: Sequence[Kept]) -> dict[str, object]:
     """The ``cputune.history/1`` document."""
     return {"schema": "cputune.history/1", "results": [plain(one) for one in kept]}
