@@ -32,6 +32,11 @@ from cputune.hidden import without_password
 from cputune.options import OWN_CHOICE, options_in
 from cputune.text import visible
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 _TRUST = "set it in your own file (`cputune config` names it), or type it"
 _SCRIPT = "cputune.script"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -409,15 +414,20 @@ def documents(
 
     Raises UsageError for what is not TOML, CannotError for what cannot be read.
     """
+    if config == NO_FILE:
+        return []
     if config is not None:
-        return [] if config == NO_FILE else [(config, True, _named(config))]
+        if not os.path.lexists(config):
+            raise UsageError(
+                f"there is no file {config}", hint=f"--config FILE, or --config {NO_FILE}"
+            )
+        return [(config, True, _document(Path(config), named=True) or {})]
     found = []
     own = user_file(variables)
     if own is not None and (document := _document(own)) is not None:
         found.append((str(own), True, document))
     for name in PROJECT_FILES:
-        document = _project_table() if name == "pyproject.toml" else _document(Path(name))
-        if document is not None:
+        if (document := _document(Path(name))) is not None:
             found.append((name, False, document))
             break
     return found
@@ -433,74 +443,44 @@ def user_file(variables: Mapping[str, str]) -> Path | None:
     return home / "cputune" / "config.toml" if home.is_absolute() else None
 
 
-def _named(path: str) -> dict[str, object]:
-    document = _document(Path(path))
-    if document is None:
-        raise UsageError(f"there is no file {path}", hint=f"--config FILE, or --config {NO_FILE}")
-    if Path(path).name == "pyproject.toml":
-        return _table(document.get("tool", {}), "cputune", Path(path))
-    return document
+def _document(path: Path, *, named: bool = False) -> dict[str, object] | None:
+    """The values of a TOML file, of a pyproject.toml those of ``[tool.cputune]``.
 
-
-def _document(path: Path) -> dict[str, object] | None:
-    """The values of a TOML file; None where there is none."""
-    try:
-        return _values(_text(path), path)
-    except FileNotFoundError:
+    None where there is none. What else is wrong with a pyproject.toml that nobody has named is not
+    for us to complain of.
+    """
+    if not os.path.lexists(path):
         return None
+    from cputune.host import read_document  # `cputune --help` does without
+
+    shared = path.name == "pyproject.toml"
+    try:
+        text = read_document(path, most_bytes=MOST_BYTES)
     except OSError as error:
+        if shared and not named:
+            return None
         raise CannotError(
             f"cannot read {path}: {error.strerror or error}",
             hint=f"--config {NO_FILE} does without",
         ) from error
-
-
-def _text(path: Path) -> str:
-    if not os.path.lexists(path):  # so that `cputune --help` need not import what reads
-        raise FileNotFoundError
-    from cputune.host import read_document
-
-    return read_document(path, most_bytes=MOST_BYTES)
-
-
-def _project_table() -> dict[str, object] | None:
-    """``[tool.cputune]`` of pyproject.toml; None where there is none.
-
-    What else is wrong with that file is not for us to complain of.
-    """
-    path = Path("pyproject.toml")
-    try:
-        text = _text(path)
-        tool = _values(text, path).get("tool") if "cputune" in text else None
-    except OSError:
+    if shared and "cputune" not in text:
         return None
-    except UsageError:
-        if "tool.cputune" in text:
-            raise
-        return None
-    return _table(tool, "cputune", path) if isinstance(tool, dict) and "cputune" in tool else None
-
-
-def _values(text: str, path: Path) -> dict[str, object]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
         found: dict[str, object] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 5,000 brackets
+        if shared and not named and "tool.cputune" not in text:
+            return None
         why = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise UsageError(
             f"{path} is not TOML: {why}", hint=f"mend it; --config {NO_FILE} does without"
         ) from error
-    return found
-
-
-def _table(document: object, key: str, path: Path) -> dict[str, object]:
-    found = document.get(key, {}) if isinstance(document, Mapping) else None
-    if not isinstance(found, dict):
-        raise UsageError(f"{path}: {key} is no table", hint=f"begin with [tool.{key}]")
-    return found
+    if not shared:
+        return found
+    tool = found.get("tool")
+    ours = tool.get("cputune") if isinstance(tool, dict) else None
+    if ours is not None and not isinstance(ours, dict):
+        raise UsageError(f"{path}: cputune is no table", hint="begin with [tool.cputune]")
+    return ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cputune import cpulist
 from cputune.carrier.interface import Chosen, choose_interface

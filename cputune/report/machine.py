@@ -129,35 +129,34 @@ def _cores(facts: HostFacts) -> str:
     return ", ".join(parts)
 
 
+def _told(*pairs: tuple[str, object]) -> str:
+    """Each value in its words, where it is known."""
+    return ", ".join(words.format(value) for words, value in pairs if value is not None)
+
+
 def _memory(facts: HostFacts) -> str:
     memory = facts.memory
-    parts = []
-    if memory.total_bytes is not None:
-        parts.append(gib(memory.total_bytes))
-    if memory.available_bytes is not None:
-        parts.append(f"{gib(memory.available_bytes)} available")
-    if memory.swap_total_bytes and memory.swap_free_bytes is not None:
-        used = memory.swap_total_bytes - memory.swap_free_bytes
-        parts.append(f"swap {gib(used)} of {gib(memory.swap_total_bytes)} used")
-    return ", ".join(parts)
+    told = _told(
+        ("{}", _size(memory.total_bytes)),
+        ("{} available", _size(memory.available_bytes)),
+    )
+    if not memory.swap_total_bytes or memory.swap_free_bytes is None:
+        return told
+    used = memory.swap_total_bytes - memory.swap_free_bytes
+    swap = f"swap {gib(used)} of {gib(memory.swap_total_bytes)} used"
+    return ", ".join(filter(None, (told, swap)))
 
 
 def _limits(facts: HostFacts) -> str:
     limits = facts.limits
-    parts = []
-    if limits.cpu_quota is not None:
-        parts.append(f"CPU quota {limits.cpu_quota:g}")
-    if limits.memory_bytes is not None:
-        parts.append(f"memory {gib(limits.memory_bytes)}")
-    if limits.shm_bytes is not None:
-        parts.append(f"/dev/shm {gib(limits.shm_bytes)}")
-    if limits.open_files is not None:
-        parts.append(f"{limits.open_files} open files")
-    if limits.cgroup_version is not None:
-        parts.append(f"cgroup v{limits.cgroup_version}")
-    if facts.settings.container:
-        parts.append(f"in {facts.settings.container}")
-    return ", ".join(parts)
+    return _told(
+        ("CPU quota {:g}", limits.cpu_quota),
+        ("memory {}", _size(limits.memory_bytes)),
+        ("/dev/shm {}", _size(limits.shm_bytes)),
+        ("{} open files", limits.open_files),
+        ("cgroup v{}", limits.cgroup_version),
+        ("in {}", facts.settings.container or None),
+    )
 
 
 def _settings(facts: HostFacts) -> str:
@@ -198,16 +197,16 @@ def _launchers(facts: HostFacts) -> str:
 
 def _load(facts: HostFacts) -> str:
     load = facts.load
-    parts = []
-    if load.average_1min is not None:
-        parts.append(f"{load.average_1min:g} over the last minute")
-    if load.cpu_pressure_percent is not None:
-        parts.append(f"CPU pressure {load.cpu_pressure_percent:g} %")
-    if load.memory_pressure_percent is not None:
-        parts.append(f"memory pressure {load.memory_pressure_percent:g} %")
-    if load.steal_share is not None:
-        parts.append(f"steal {100 * load.steal_share:.1f} %")
-    return ", ".join(parts)
+    return _told(
+        ("{:g} over the last minute", load.average_1min),
+        ("CPU pressure {:g} %", load.cpu_pressure_percent),
+        ("memory pressure {:g} %", load.memory_pressure_percent),
+        ("steal {:.1f} %", None if load.steal_share is None else 100 * load.steal_share),
+    )
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else gib(size_bytes)
 
 
 def gib(size_bytes: int) -> str:
