@@ -9,18 +9,18 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import click
+import msgspec
 from click.shell_completion import CompletionItem
 
 from cputune.cli.output import tell
 from cputune.cli.settings import option
-from cputune.documents import parse, record_of
 from cputune.errors import CputuneError, ResultError, UsageError
 from cputune.facts import HostFacts, Network
 from cputune.host import LiveHost, read_document
@@ -205,41 +205,50 @@ def _mpirun() -> tuple[str, str] | None:
     return next(((one.path, one.dialect or "") for one in launchers), None)
 
 
-HOSTS_SCHEMA = "cputune.hosts/1"
 MOST_HOSTS_BYTES = 256 << 20
 """Of such a document: one host of 1,024 CPUs has about 100 KiB."""
 
 _HOW_TO_SEE = "cputune doctor --hosts node1,node2 --json > hosts.json"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenNetwork:
+    """Of a host in such a document: its network; what else there is of it is passed over."""
+
+    network: Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedNetwork:
+    """A host in such a document; one that was not reached has nothing."""
+
+    name: str
+    host: SeenNetwork | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsDocument:
+    """What the doctor saw of several hosts, as far as ``emit`` reads it."""
+
+    schema: Literal["cputune.hosts/1"]
+    hosts: tuple[NamedNetwork, ...]
+
+
 def networks_seen(path: Path) -> dict[str, Network]:
     """The networks of the hosts that were reached, by name, in their order. Raises UsageError."""
     try:
-        document = parse(read_document(path, most_bytes=MOST_HOSTS_BYTES))
+        text = read_document(path, most_bytes=MOST_HOSTS_BYTES)
+        document = msgspec.json.decode(text, type=HostsDocument)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=_HOW_TO_SEE) from error
     except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}", hint=_HOW_TO_SEE) from error
-    if not isinstance(document, Mapping) or document.get("schema") != HOSTS_SCHEMA:
-        raise UsageError(f"{path} is not what the doctor saw of several hosts", hint=_HOW_TO_SEE)
-    try:
-        found = dict(_networks(document.get("hosts")))
-    except ValueError as error:
-        raise UsageError(f"{path} is damaged: {error}", hint=_HOW_TO_SEE) from error
+        raise UsageError(
+            f"{path} is not what the doctor saw of several hosts: {error}", hint=_HOW_TO_SEE
+        ) from error
+    found = {one.name: one.host.network for one in document.hosts if one.host is not None}
     if not found:
         raise UsageError(f"{path}: no host was reached", hint=_HOW_TO_SEE)
     return found
-
-
-def _networks(hosts: Any) -> Iterator[tuple[str, Network]]:
-    for seen in hosts if isinstance(hosts, list) else ():
-        host = seen.get("host") if isinstance(seen, Mapping) else None
-        network = host.get("network") if isinstance(host, Mapping) else None
-        if network is None:
-            continue  # a host that was not reached has nothing
-        if not isinstance(seen.get("name"), str):
-            raise ValueError("a host without a name")
-        yield seen["name"], record_of(Network, network)
 
 
 python_option = option(

@@ -449,13 +449,13 @@ def test_the_hosts_that_the_doctor_reached_and_their_interface_are_taken(emit: R
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "not JSON"),
+        ("", "not what the doctor saw"),
         ("[]", "not what the doctor saw"),
         ('{"schema": "cputune.doctor/1"}', "not what the doctor saw"),
         (json.dumps(hosts_document(hosts=[])), "no host was reached"),
         (
             json.dumps(hosts_document(hosts=[{"name": "a", "host": {"network": {"links": 3}}}])),
-            "damaged",
+            "hosts[0].host.network.links",
         ),
     ],
 )
