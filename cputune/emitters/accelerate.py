@@ -7,7 +7,6 @@ part of the artefact. Keys per version: accelerate/commands/config/config_args.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from cputune.carrier.interface import launcher_variables
@@ -59,10 +58,10 @@ def emit_accelerate(job: LaunchJob) -> tuple[EmittedFile, ...]:
         f"--mixed_precision {precision(job)}",
     ]
     if several:
-        text += shell.exports(_binding(job))
+        text += shell.exports(words.typed(_binding(job)))
         if job.plan.nodes > 1 and job.interface is not None:
             text += "# The launcher that accelerate starts takes its interface from a variable.\n"
-            text += shell.exports(launcher_variables(dialects_of(job), job.interface))
+            text += shell.exports(words.typed(launcher_variables(dialects_of(job), job.interface)))
         text += DETECT % ("mpirun", NAMES[job.mpi] if job.mpi else "an MPI") + HOSTS_OF_DIALECT
         text += NO_COLON + shell.FREE_PORT
         launch += ['--mpirun_hostfile "$hosts"', '--main_process_port "$port"']
@@ -95,7 +94,7 @@ def _binding(job: LaunchJob) -> dict[str, str]:
     return {"I_MPI_PIN": "off", "OMPI_MCA_rtc": "^hwloc", "PRTE_MCA_rtc": "^hwloc"}
 
 
-def _carried(job: LaunchJob, variables: Mapping[str, str]) -> list[str]:
+def _carried(job: LaunchJob, variables: words.Variables) -> list[str]:
     """What rank.py sets after accelerate: its KMP variables, and on several nodes all.
 
     Open MPI hands no variables to other nodes unasked, and accelerate does not ask.
@@ -106,9 +105,9 @@ def _carried(job: LaunchJob, variables: Mapping[str, str]) -> list[str]:
     several = job.plan.nodes > 1
     for name, value in variables.items():
         if several or name == "KMP_BLOCKTIME":
-            lines.append("--set " + shell.quote(f"{name}={value}"))
+            lines.append("--set " + words.ShellWord(f"{name}={value}"))
     if several:
-        lines.append("--set " + shell.quote(f"MASTER_ADDR={job.nodes[0].name}"))
+        lines.append("--set " + words.ShellWord(f"MASTER_ADDR={job.nodes[0].name}"))
         lines.append('--set "MASTER_PORT=$port"')
     return lines
 
@@ -141,12 +140,12 @@ def configuration(job: LaunchJob) -> dict[str, Any]:
     several = plan.world_size > 1
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "MULTI_CPU" if several else words.Quoted("NO"),
+        "distributed_type": "MULTI_CPU" if several else words.YamlScalar("NO"),
         "enable_cpu_affinity": False,
         "machine_rank": 0,
-        "main_process_ip": words.Quoted(job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"),
+        "main_process_ip": words.YamlScalar(job.nodes[0].name if plan.nodes > 1 else "127.0.0.1"),
         "main_training_function": "main",
-        "mixed_precision": words.Quoted(precision(job)),
+        "mixed_precision": words.YamlScalar(precision(job)),
         "num_machines": plan.nodes,
         "num_processes": plan.world_size,
         "rdzv_backend": "static",

@@ -19,6 +19,7 @@ import yaml
 from cputune import cpulist
 from cputune.carrier.command import carried
 from cputune.emitters.accelerate import CONFIG
+from cputune.emitters.words import typed
 from cputune.errors import UsageError
 from cputune.knobs import plan_arguments
 from cputune.result import Result
@@ -37,7 +38,9 @@ class Target:
 
 def variables(result: Result) -> dict[str, str]:
     """What of the best plan variables carry."""
-    return dict(carried(result.workload, result.best.plan, result.versions).variables)
+    return dict(
+        typed(carried(result.workload, result.best.plan, result.versions).variables).items()
+    )
 
 
 def arguments(result: Result) -> dict[str, Any]:
@@ -87,7 +90,9 @@ def _env(result: Result, before: str, path: Path, service: str | None) -> str:
 
 def _unquoted(value: str) -> str:
     """As docker compose, python-dotenv and a shell read it alike."""
-    return value if re.fullmatch(r"[\w./:,+@%=-]*", value) else "'" + value.replace("'", "") + "'"
+    if not value.isprintable() or "'" in value:
+        raise UsageError(f"no .env file carries {value!r}", hint="cputune emit --format env")
+    return value if re.fullmatch(r"[\w./:,+@%=-]*", value) else f"'{value}'"
 
 
 def _arguments(result: Result, before: str, path: Path, service: str | None) -> str:

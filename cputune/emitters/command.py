@@ -17,9 +17,8 @@ from cputune.doctor.files.shell import launch_of
 from cputune.doctor.finding import Severity
 from cputune.doctor.migration import migrate_arguments
 from cputune.doctor.named_stack import judge_stack
-from cputune.emitters import header
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
-from cputune.emitters.words import refuse_unprintable
+from cputune.emitters.words import Argument, VariableName, comment
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Host
@@ -50,14 +49,12 @@ def training_command(
         script: tuple[Word, ...] = (
             Beside(TRAIN_SCRIPT),
             Beside(RECIPE_FILE),
-            "--output_dir",
-            Output("out"),
+            Argument("--output_dir"),
+            Output(Argument("out")),
         )
         if carrier and way.force is not None:
-            script = (Beside(CARRY_SCRIPT), way.force.to_json(), *script)
-        return (*script, *way.flags), ()
-    for word in workload.argv:
-        refuse_unprintable(word)
+            script = (Beside(CARRY_SCRIPT), Argument(way.force.to_json()), *script)
+        return (*script, *map(Argument, way.flags)), ()
     first = workload.argv[0]
     if first.startswith("-") and first != "-m":
         raise UsageError(
@@ -65,9 +62,9 @@ def training_command(
             hint=f"write ./{first}",
         )
     known = workload.framework is not None or workload.parses_arguments is not None
-    words = (*as_typed(workload), *way.flags)
+    words = (*as_typed(workload), *map(Argument, way.flags))
     if carrier and way.carry is not None:
-        words = (Beside(CARRY_SCRIPT), way.carry, *words)
+        words = (Beside(CARRY_SCRIPT), Argument(way.carry), *words)
     if carrier and way.sets_objects:
         return words, (
             *_secret_notes(workload),
@@ -87,15 +84,15 @@ def as_typed(workload: Workload) -> tuple[Word, ...]:
     """The script with its arguments, as they were typed; what names an output is known as one."""
     found: list[Word] = []
     before = ""
-    for word in workload.argv:
+    for word in map(Argument, workload.argv):
         secret = workload.secret_of(word)
         name, equals, value = word.partition("=")
         if secret is not None:
-            found.append(Secret(*secret))
+            found.append(Secret(Argument(secret[0]), VariableName(secret[1])))
         elif flag_of(before) in WRITTEN and not word.startswith("-"):
             found.append(Output(word))
         elif flag_of(name) in WRITTEN and equals:
-            found.append(Output(value, before=name + equals))
+            found.append(Output(Argument(value), before=Argument(name + equals)))
         else:
             found.append(word)
         before = word
@@ -227,7 +224,7 @@ def companions(
 def _program(name: str, source: Path, said: tuple[str, ...]) -> EmittedFile:
     """A program of ours, with what was measured in a comment at its head."""
     first, _, rest = source.read_text(encoding="utf-8").partition("\n")
-    return EmittedFile(name=name, text=f"{first}\n{header.comment(said)}{rest}", executable=True)
+    return EmittedFile(name=name, text=f"{first}\n{comment(said)}{rest}", executable=True)
 
 
 def refuse_impossible(plan: Plan, versions: Versions) -> None:

@@ -15,9 +15,8 @@ from cputune import placing
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters import shell, words
 from cputune.emitters.format import EmittedFile, LaunchJob
-from cputune.emitters.header import comment
 from cputune.emitters.job import job_name
-from cputune.emitters.words import DockerWord, ShellWord
+from cputune.emitters.words import DockerWord, PackageName, ShellWord, comment
 from cputune.errors import UsageError
 from cputune.knobs.kernels import compiled
 from cputune.stack.system_packages import DEBIAN
@@ -70,7 +69,7 @@ CONSTRAINTS = "constraints.txt"
 def constraints(job: LaunchJob) -> str:
     """What was measured, for pip: nothing that a requirement drags in takes another version."""
     pinned = (
-        f"{name}=={version.partition('+')[0]}\n"
+        f"{PackageName(name)}=={version.partition('+')[0]}\n"
         for name, version in sorted(job.versions.items())
         if _VERSION.fullmatch(version) and name not in ("oneccl_bind_pt", "cputune")
     )
@@ -146,16 +145,13 @@ USER {{user}}:{{user}}
 
 def claim_document(job: LaunchJob) -> dict[str, object]:
     """The claim for data and output, as data."""
+    size = k8s.quantity(job.cluster.pvc_size, "20Gi", "--pvc-size")
     spec: dict[str, object] = {
         "accessModes": ["ReadWriteMany" if job.plan.nodes > 1 else "ReadWriteOnce"],
-        "resources": {
-            "requests": {
-                "storage": words.Quoted(k8s.quantity(job.cluster.pvc_size, "20Gi", "--pvc-size"))
-            }
-        },
+        "resources": {"requests": {"storage": words.YamlScalar(size)}},
     }
-    if k8s.storage_class(job):
-        spec["storageClassName"] = words.Quoted(k8s.storage_class(job))
+    if storage_class := k8s.storage_class(job):
+        spec["storageClassName"] = words.YamlScalar(storage_class)
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

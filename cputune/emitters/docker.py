@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cputune import cpulist
 from cputune.emitters import container, header, shell, words
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters.command import RANK_SCRIPT
-from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob, Output, Secret, Word
+from cputune.emitters.format import EmittedFile, Format, LaunchJob, Secret, Word
 from cputune.emitters.job import job_name
-from cputune.emitters.words import ShellWord, VariableName
+from cputune.emitters.words import Argument, CpuList, ShellWord, VariableName
 from cputune.errors import UsageError
 
 BUILD = """
@@ -66,36 +65,36 @@ def emit_compose(job: LaunchJob) -> tuple[EmittedFile, ...]:
     context, place = (".", "") if job.workload.recipe is not None else ("..", "launch/")
     hub = {name: f"${{{VariableName(name)}:-}}" for name in (*job.workload.secrets, k8s.HUB_TOKEN)}
     service: dict[str, Any] = {
-        "image": words.Quoted(_image(job)),
+        "image": words.YamlScalar(_image(job)),
         "build": {
-            "context": words.Quoted(context),
-            "dockerfile": words.Quoted(f"{place}Dockerfile"),
+            "context": words.YamlScalar(context),
+            "dockerfile": words.YamlScalar(f"{place}Dockerfile"),
             "additional_contexts": {"launch": "."},
         },
-        "cpuset": words.Quoted(cpus),
-        "shm_size": words.Quoted(k8s.shared_memory(job).lower().removesuffix("i")),
+        "cpuset": words.YamlScalar(cpus),
+        "shm_size": words.YamlScalar(k8s.shared_memory(job).lower().removesuffix("i")),
         "ulimits": {"memlock": -1},
         "init": True,
-        "user": words.Quoted(k8s.user_id(job)),
+        "user": words.YamlScalar(k8s.user_id(job)),
         "environment": {
             **{name: k8s.escape(value) for name, value in k8s.image_variables(job).items()},
-            **{name: words.Quoted(value) for name, value in hub.items()},
+            **{name: words.YamlScalar(value) for name, value in hub.items()},
         },
-        "volumes": [words.Quoted(f"${{DATA_DIR:-./data}}:{k8s.data(job)}")],
+        "volumes": [words.YamlScalar(f"${{DATA_DIR:-./data}}:{k8s.data(job)}")],
         "command": [
             *map(k8s.escape, _before(job)),
             *(_composed(_inside(job, word)) for word in job.command),
         ],
     }
     text = header.full(job, "compose", f"Launch of {job.workload.name} by docker compose.", notes)
-    text += words.dump({"name": words.Quoted(job_name(job)), "services": {"train": service}})
+    text += words.dump({"name": words.YamlScalar(job_name(job)), "services": {"train": service}})
     return (
         EmittedFile(name="compose.yaml", text=text, notes=notes),
         *container.image_files(job),
     )
 
 
-def _places(job: LaunchJob) -> tuple[str, str]:
+def _places(job: LaunchJob) -> tuple[CpuList, CpuList]:
     """The CPUs of all ranks, and their memory nodes where these are known."""
     plan = job.plan
     if plan.nodes > 1:
@@ -109,7 +108,7 @@ def _places(job: LaunchJob) -> tuple[str, str]:
         for core in job.target.topology.cores
         if core.numa_node is not None and not cpus.isdisjoint(core.cpus)
     }
-    return cpulist.render(cpus), cpulist.render(nodes)
+    return CpuList(cpus), CpuList(nodes)
 
 
 def _notes(job: LaunchJob, mems: str) -> tuple[str, ...]:
@@ -126,30 +125,24 @@ def _image(job: LaunchJob) -> str:
     return f"{job_name(job)}:latest" if job.cluster.image is None else k8s.image(job)
 
 
-def _before(job: LaunchJob) -> list[str]:
+def _before(job: LaunchJob) -> list[Argument]:
     """What starts rank.py in the image."""
-    lists = "/".join(cpulist.render(cpus) for cpus in job.plan.cpus)
+    own = ("--standalone", "--nproc-per-node", str(job.plan.processes_per_node))
+    rank = (f"{k8s.WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch", "--cpus")
     return [
         *k8s.torchrun_words(job),
-        *("--standalone", "--nproc-per-node", str(job.plan.processes_per_node)),
-        *(f"{k8s.WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch", "--cpus", lists, "--"),
+        *map(Argument, (*own, *rank, CpuList(*job.plan.cpus), "--")),
     ]
 
 
-def _inside(job: LaunchJob, word: Word) -> str | Secret:
+def _inside(job: LaunchJob, word: Word) -> Argument | Secret:
     """A word of the command as it is in the container."""
-    if isinstance(word, Secret):
-        return word
-    if isinstance(word, Beside):
-        return f"{k8s.WORKSPACE}/{word.name}"
-    if isinstance(word, Output):
-        return word.before + k8s.written(job, word.name)
-    return word
+    return word if isinstance(word, Secret) else k8s.placed(job, word)
 
 
-def _composed(word: str | Secret) -> words.Quoted:
+def _composed(word: Argument | Secret) -> words.YamlScalar:
     if isinstance(word, Secret):
-        return words.Quoted(k8s.escape(word.before) + f"${{{VariableName(word.variable)}}}")
+        return words.YamlScalar(k8s.escape(word.before) + f"${{{word.variable}}}")
     return k8s.escape(word)
 
 

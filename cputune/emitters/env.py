@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from cputune import cpulist
 from cputune.carrier.environment import CLEARED
-from cputune.emitters import header, shell
+from cputune.emitters import shell
 from cputune.emitters.format import Beside, EmittedFile, Format, LaunchJob
+from cputune.emitters.words import comment
 from cputune.plan import CpuLists
 
 NUMBERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -21,9 +22,7 @@ def emit_env(job: LaunchJob) -> tuple[EmittedFile, ...]:
     """One text, in words that every POSIX shell knows. Raises UsageError for several nodes."""
     shell.require_hosts(job)
     several = job.plan.world_size > 1
-    text = header.comment(
-        [f"Variables of one rank of {job.workload.name}.", *job.header, "", *_rest(job)]
-    )
+    text = comment([f"Variables of one rank of {job.workload.name}.", *job.header, "", *_rest(job)])
     removed = [
         name
         for group in CLEARED

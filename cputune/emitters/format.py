@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from cputune.emitters.words import Argument, HostName, VariableName, Variables
 from cputune.facts import HostFacts, Network
 from cputune.host import Host
 from cputune.options import Cluster, EmitOptions
@@ -42,19 +43,19 @@ class Beside:
 class Output:
     """A word of a command that names where the training writes, after what stands ``before`` it."""
 
-    name: str
-    before: str = ""
+    name: Argument
+    before: Argument = Argument("")  # noqa: RUF009 - a word never changes
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
     """A word of a command whose value a variable holds, after what stands ``before`` it."""
 
-    before: str
-    variable: str
+    before: Argument
+    variable: VariableName
 
 
-Word: TypeAlias = "str | Beside | Output | Secret"
+Word: TypeAlias = Argument | Beside | Output | Secret
 """A word of the training command."""
 
 
@@ -84,7 +85,9 @@ class Emission(EmitOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchJob:
-    """A plan made ready to be written down.
+    """A plan made ready to be written down, of names and words that every format can carry.
+
+    Raises UsageError where it is made of others.
 
     Attributes:
         plan: never as found, and with the nodes that were asked for.
@@ -108,7 +111,7 @@ class LaunchJob:
     plan: Plan
     workload: Workload
     command: tuple[Word, ...]
-    environment: Mapping[str, str]
+    environment: Variables
     companions: tuple[EmittedFile, ...]
     header: tuple[str, ...]
     promise: Mapping[str, Any]
@@ -124,6 +127,14 @@ class LaunchJob:
     interface: str | None = None
     aloud: tuple[str, ...] = ()
     host: Host | None = None
+
+    def __post_init__(self) -> None:
+        """Look at what comes from outside, before any format is given it."""
+        for node in self.nodes:
+            HostName(node.name)
+        for name in self.workload.secrets:
+            VariableName(name)
+        Argument(self.python or "")
 
     @property
     def script(self) -> str | None:

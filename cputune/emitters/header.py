@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -11,6 +10,7 @@ from typing import Any
 
 from cputune import cpulist
 from cputune.emitters.format import LaunchJob
+from cputune.emitters.words import comment
 from cputune.facts import HostFacts
 from cputune.plan import Plan
 from cputune.result import Result, Throughput, host_fingerprint
@@ -18,7 +18,6 @@ from cputune.text import figure
 from cputune.words import verdict_of
 from cputune.workload import Workload
 
-WIDTH = 92
 _TOLD_VERSIONS = (
     "torch",
     "transformers",
@@ -26,19 +25,6 @@ _TOLD_VERSIONS = (
     "intel_extension_for_pytorch",
     "oneccl_bind_pt",
 )
-
-
-def comment(lines: Iterable[str], *, sign: str = "#") -> str:
-    """Lines as a comment block. Nothing in them can end the comment.
-
-    Whatever is not printable (line breaks of any kind among it) becomes a question mark.
-    """
-    out = []
-    for line in lines:
-        plain = "".join(c if c.isprintable() else "?" for c in line)
-        wrapped = textwrap.wrap(plain, WIDTH, break_long_words=False, break_on_hyphens=False)
-        out += [f"{sign} {part}" for part in wrapped] or [sign]
-    return "\n".join(out) + "\n"
 
 
 def full(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> str:

@@ -34,7 +34,7 @@ from cputune.emitters.format import (
     Word,
 )
 from cputune.emitters.header import is_extrapolated, scale_lines, scale_promise
-from cputune.emitters.words import HostName
+from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Network, Package
 from cputune.host import Host
@@ -146,7 +146,7 @@ def _job(
         plan=plan,
         workload=workload,
         command=command,
-        environment=way.variables,
+        environment=typed(way.variables),
         companions=companions(workload, command, said),
         header=said,
         promise=promise(plan, workload, result, way.variables, command, hosts),

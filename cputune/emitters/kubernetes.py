@@ -18,7 +18,7 @@ from cputune.emitters import shell
 from cputune.emitters.command import RANK_SCRIPT, READ, flag_of
 from cputune.emitters.format import Beside, LaunchJob, Output, Secret, Word
 from cputune.emitters.job import job_name
-from cputune.emitters.words import Quoted, VariableName
+from cputune.emitters.words import Argument, Variables, YamlScalar, typed
 from cputune.errors import UsageError
 from cputune.options import Mounted, SecretKey
 from cputune.stack import Versions, oneccl_module
@@ -72,9 +72,9 @@ def of_container(job: LaunchJob) -> dict[str, Any]:
 def labels(job: LaunchJob) -> dict[str, str]:
     """Whose a thing is: the recommended labels, then those that were given."""
     found = {
-        "app.kubernetes.io/name": Quoted(job_name(job)),
-        "app.kubernetes.io/component": Quoted("training"),
-        "app.kubernetes.io/managed-by": Quoted("cputune"),
+        "app.kubernetes.io/name": YamlScalar(job_name(job)),
+        "app.kubernetes.io/component": YamlScalar("training"),
+        "app.kubernetes.io/managed-by": YamlScalar("cputune"),
     }
     return found | pairs(job.cluster.labels, "a label", "--label team=nlp")
 
@@ -86,7 +86,7 @@ def pairs(given: tuple[tuple[str, str], ...], what: str, example: str) -> dict[s
         matching(_LABEL_KEY, key, what, example)
         if value:
             matching(_LABEL, value, f"the value of {what}", example)
-        found[key] = Quoted(value)
+        found[key] = YamlScalar(value)
     return found
 
 
@@ -99,10 +99,14 @@ def scheduling(job: LaunchJob) -> dict[str, Any]:
         ("priorityClassName", cluster.priority_class, "a priority class"),
     ):
         if name is not None:
-            found[key] = Quoted(matching(_DNS_NAME, name, what, "--service-account trainer"))
+            found[key] = YamlScalar(matching(_DNS_NAME, name, what, "--service-account trainer"))
     if cluster.pull_secrets:
         found["imagePullSecrets"] = [
-            {"name": Quoted(matching(_DNS_NAME, name, "a Secret", "--image-pull-secret regcred"))}
+            {
+                "name": YamlScalar(
+                    matching(_DNS_NAME, name, "a Secret", "--image-pull-secret regcred")
+                )
+            }
             for name in cluster.pull_secrets
         ]
     if cluster.tolerations:
@@ -117,11 +121,11 @@ def _tolerations(job: LaunchJob) -> list[dict[str, Any]]:
     example = "--toleration dedicated=training:NoSchedule"
     found = []
     for one in job.cluster.tolerations:
-        key = Quoted(matching(_LABEL_KEY, one.key, "the key of a taint", example))
+        key = YamlScalar(matching(_LABEL_KEY, one.key, "the key of a taint", example))
         entry: dict[str, Any] = {"key": key, "operator": "Exists"}
         if one.value is not None:
             value = matching(_LABEL, one.value, "the value of a taint", example)
-            entry |= {"operator": "Equal", "value": Quoted(value)}
+            entry |= {"operator": "Equal", "value": YamlScalar(value)}
         if one.effect is not None:
             if one.effect not in EFFECTS:
                 raise UsageError(
@@ -153,8 +157,8 @@ def secret_variables(job: LaunchJob) -> list[dict[str, Any]]:
 def _from_secret(one: SecretKey, *, optional: bool = False) -> dict[str, Any]:
     example = "--secret-env HF_TOKEN=my-secret/token"
     reference: dict[str, Any] = {
-        "name": Quoted(matching(_DNS_NAME, one.secret, "a Secret", example)),
-        "key": Quoted(matching(_SECRET_KEY, one.key, "a key of a Secret", example)),
+        "name": YamlScalar(matching(_DNS_NAME, one.secret, "a Secret", example)),
+        "key": YamlScalar(matching(_SECRET_KEY, one.key, "a key of a Secret", example)),
     }
     if optional:
         reference["optional"] = True
@@ -303,36 +307,36 @@ def pod_cpus(job: LaunchJob) -> int:
     )
 
 
-def escape(word: str) -> Quoted:
+def escape(word: str) -> YamlScalar:
     """A word of a command or value of a variable: the kubelet expands ``$(NAME)``, ``$$`` is $.
 
     io/kubernetes/third_party/forked/golang/expansion.
     """
-    return Quoted(word.replace("$", "$$"))
+    return YamlScalar(word.replace("$", "$$"))
 
 
 def environment(job: LaunchJob) -> list[dict[str, Any]]:
     """The plan's variables; no CPU numbers. Secrets come from a Secret."""
-    values = image_variables(job)
-    values.pop("CCL_WORKER_AFFINITY", None)  # rank.py knows the pod's CPUs
     found: list[dict[str, Any]] = [
-        {"name": name, "value": escape(value)} for name, value in values.items()
+        {"name": name, "value": escape(value)}
+        for name, value in image_variables(job).items()
+        if name != "CCL_WORKER_AFFINITY"  # rank.py knows the pod's CPUs
     ]
     return [*found, *secret_variables(job)]
 
 
-def image_variables(job: LaunchJob) -> dict[str, str]:
+def image_variables(job: LaunchJob) -> Variables:
     """The plan's variables, libraries by their places in the image.
 
     What is downloaded from the hub stays on the volume.
     """
-    values = shell.variables(job, pods=True)
+    values: dict[str, str] = dict(shell.variables(job, pods=True).items())
     values["HF_HOME"] = f"{data(job)}/huggingface"
     if job.cluster.read_only_root:
         values["HOME"] = "/tmp"
     if "LD_PRELOAD" in values:
         values["LD_PRELOAD"] = ":".join(f"{PRELOAD}/{name}.so" for name in preloads(job))
-    return values
+    return typed(values)
 
 
 def preloads(job: LaunchJob) -> tuple[str, ...]:
@@ -341,53 +345,60 @@ def preloads(job: LaunchJob) -> tuple[str, ...]:
     return tuple(name for name in names if name != "default")
 
 
-def command(job: LaunchJob) -> list[Quoted]:
+def command(job: LaunchJob) -> list[YamlScalar]:
     """torchrun; where oneCCL is used, after its setvars.sh."""
     return [escape(word) for word in torchrun_words(job)]
 
 
-def torchrun_words(job: LaunchJob) -> list[str]:
+def torchrun_words(job: LaunchJob) -> list[Argument]:
     """The same, as the process gets it."""
     if job.plan.backend != "ccl":
-        return ["torchrun"]
+        return [Argument("torchrun")]
     module = oneccl_module(Versions.from_names(job.versions))
     find = shlex.quote(shell.FIND_SETVARS.format(module=module))
     source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
-    return ["bash", "-c", source, "torchrun"]
+    return [*map(Argument, ("bash", "-c", source, "torchrun"))]
 
 
-def arguments(job: LaunchJob) -> list[Quoted]:
+def arguments(job: LaunchJob) -> list[YamlScalar]:
     """rank.py with its binding, then the training command."""
     words = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
     words += ["--bind", f"pod={pod_cpus(job)}", "--"]
-    return [Quoted(word) for word in words] + [inside(job, word) for word in job.command]
+    return [YamlScalar(word) for word in words] + [inside(job, word) for word in job.command]
 
 
-def inside(job: LaunchJob, word: Word) -> Quoted:
+def inside(job: LaunchJob, word: Word) -> YamlScalar:
     """A word of a command as it is in the pod."""
     if isinstance(word, Secret):
-        return Quoted(escape(word.before) + f"$({VariableName(word.variable)})")
+        return YamlScalar(escape(word.before) + f"$({word.variable})")
+    return escape(placed(job, word))
+
+
+def placed(job: LaunchJob, word: Argument | Beside | Output) -> Argument:
+    """A word with the path that it names in the image, or on the volume."""
     if isinstance(word, Beside):
-        return escape(f"{WORKSPACE}/{word.name}")
-    return escape(word.before + written(job, word.name) if isinstance(word, Output) else word)
+        return Argument(f"{WORKSPACE}/{word.name}")
+    if isinstance(word, Output):
+        return Argument(word.before + written(job, word.name))
+    return word
 
 
 def resources(job: LaunchJob) -> dict[str, Any]:
     """Requests equal to limits, whole CPUs: the Guaranteed class."""
-    amount = {"cpu": Quoted(pod_cpus(job)), "memory": Quoted(memory(job))}
+    amount = {"cpu": YamlScalar(pod_cpus(job)), "memory": YamlScalar(memory(job))}
     if job.cluster.ephemeral_storage is not None:
         disk = quantity(job.cluster.ephemeral_storage, "20Gi", "--ephemeral-storage")
-        amount["ephemeral-storage"] = Quoted(disk)
+        amount["ephemeral-storage"] = YamlScalar(disk)
     return {"requests": amount, "limits": dict(amount)}
 
 
 def volumes(job: LaunchJob) -> list[dict[str, Any]]:
     """The job's own claim, those of the user, /dev/shm, and /tmp where the rest is read-only."""
-    memory = {"medium": "Memory", "sizeLimit": Quoted(shared_memory(job))}
+    memory = {"medium": "Memory", "sizeLimit": YamlScalar(shared_memory(job))}
     found: list[dict[str, Any]] = [
-        {"name": "data", "persistentVolumeClaim": {"claimName": Quoted(claim(job))}},
+        {"name": "data", "persistentVolumeClaim": {"claimName": YamlScalar(claim(job))}},
         *(
-            {"name": name, "persistentVolumeClaim": {"claimName": Quoted(one.claim)}}
+            {"name": name, "persistentVolumeClaim": {"claimName": YamlScalar(one.claim or "")}}
             for name, one in _others(job)
         ),
         {"name": "dshm", "emptyDir": memory},
@@ -423,17 +434,19 @@ def metadata(job: LaunchJob, name: str, *, queued: bool = False) -> dict[str, An
     """Of a document; ``queued``: of one that Kueue admits."""
     queue: dict[str, str] = {}
     if queued and job.cluster.queue is not None:
-        queue = {QUEUE: Quoted(matching(_DNS_LABEL, job.cluster.queue, "a queue", "--queue team"))}
+        queue = {
+            QUEUE: YamlScalar(matching(_DNS_LABEL, job.cluster.queue, "a queue", "--queue team"))
+        }
     return {
-        "name": Quoted(name),
-        "namespace": Quoted(namespace(job)),
+        "name": YamlScalar(name),
+        "namespace": YamlScalar(namespace(job)),
         "labels": labels(job) | queue,
     }
 
 
 def pod_annotations() -> dict[str, str]:
     """A mesh's sidecar would keep a finished pod running, and catches the ranks' traffic."""
-    return {"sidecar.istio.io/inject": Quoted("false")}
+    return {"sidecar.istio.io/inject": YamlScalar("false")}
 
 
 WISHES = (

@@ -62,9 +62,9 @@ def document(job: LaunchJob) -> dict[str, Any]:
     )
     bound = ["--launcher", "mpi", "--bind", f"pod={k8s.pod_cpus(job)}", "--"]
     launcher = {
-        "command": [words.Quoted("bash"), words.Quoted("-c"), k8s.escape(script)],
+        "command": [words.YamlScalar("bash"), words.YamlScalar("-c"), k8s.escape(script)],
         "args": [
-            *map(words.Quoted, ("mpirun", f"{k8s.WORKSPACE}/{RANK_SCRIPT}", *bound)),
+            *map(words.YamlScalar, ("mpirun", f"{k8s.WORKSPACE}/{RANK_SCRIPT}", *bound)),
             *(k8s.inside(job, word) for word in job.command),
         ],
         "resources": {what: {"cpu": "1", "memory": "1Gi"} for what in ("requests", "limits")},
@@ -99,7 +99,7 @@ def _replica(job: LaunchJob, count: int, program: dict[str, Any]) -> dict[str, A
         "containers": [
             {
                 "name": "mpi",
-                "image": words.Quoted(k8s.image(job)),
+                "image": words.YamlScalar(k8s.image(job)),
                 "imagePullPolicy": "IfNotPresent",
                 **program,
                 "env": k8s.environment(job),

@@ -9,14 +9,13 @@ its own, once for each rank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from textwrap import indent
 
 from cputune import cpulist
 from cputune.carrier.interface import interface_arguments
 from cputune.emitters import shell
 from cputune.emitters.format import MPI_DIALECTS, EmittedFile, Format, LaunchJob
-from cputune.emitters.header import comment
+from cputune.emitters.words import ShellWord, Variables, comment
 from cputune.errors import UsageError
 from cputune.remote.named import Node
 
@@ -110,7 +109,7 @@ def _launch(job: LaunchJob, dialect: str, hosts: str) -> str:
     several = plan.nodes > 1
     address = "127.0.0.1"
     if several:
-        address = '"$first"' if hosts else shell.quote(job.nodes[0].name)
+        address = '"$first"' if hosts else ShellWord(job.nodes[0].name)
     variables = shell.variables(job, intel_mpi=dialect == "intelmpi")
     lines = ['"$mpirun"', f"-n {plan.world_size}"]
     interface: list[str] = []
@@ -142,13 +141,13 @@ def _hydra_binding(job: LaunchJob, dialect: str) -> str:
     if job.plan.nodes > 1:
         return "-bind-to none" if dialect == "mpich" else "-genv I_MPI_PIN off"
     if dialect == "mpich":
-        return "-bind-to " + shell.quote(user_binding(job))
-    return "-genv I_MPI_PIN_DOMAIN " + shell.quote(pin_domain(job))
+        return "-bind-to " + ShellWord(user_binding(job))
+    return "-genv I_MPI_PIN_DOMAIN " + ShellWord(pin_domain(job))
 
 
-def _variables(form: str, address: str, variables: Mapping[str, str]) -> list[str]:
+def _variables(form: str, address: str, variables: Variables) -> list[str]:
     lines = [form.format("MASTER_ADDR", address)]
-    lines += [form.format(name, shell.quote(value)) for name, value in variables.items()]
+    lines += [form.format(name, ShellWord(value)) for name, value in variables.items()]
     return [*lines, form.format("MASTER_PORT", '"$port"')]
 
 

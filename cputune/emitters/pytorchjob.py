@@ -37,7 +37,7 @@ def document(job: LaunchJob) -> dict[str, Any]:
         "kind": "PyTorchJob",
         "metadata": k8s.metadata(job, job_name(job), queued=True),
         "spec": {
-            "nprocPerNode": words.Quoted(plan.processes_per_node),
+            "nprocPerNode": words.YamlScalar(plan.processes_per_node),
             "runPolicy": {
                 "cleanPodPolicy": "None",
                 "backoffLimit": 0,
@@ -58,7 +58,7 @@ def _gang(job: LaunchJob) -> dict[str, Any]:
         return {}
     policy: dict[str, Any] = {"minAvailable": job.plan.nodes}
     if job.cluster.priority_class is not None:
-        policy["priorityClass"] = words.Quoted(job.cluster.priority_class)
+        policy["priorityClass"] = words.YamlScalar(job.cluster.priority_class)
     return {"schedulingPolicy": policy}
 
 
@@ -69,7 +69,7 @@ def _pod(job: LaunchJob) -> dict[str, Any]:
         "containers": [
             {
                 "name": "pytorch",
-                "image": words.Quoted(k8s.image(job)),
+                "image": words.YamlScalar(k8s.image(job)),
                 "imagePullPolicy": "IfNotPresent",
                 "command": k8s.command(job),
                 "args": k8s.arguments(job),

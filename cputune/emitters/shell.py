@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from cputune import cpulist
 from cputune.carrier.environment import CLEARED
 from cputune.carrier.interface import interface_variables
 from cputune.emitters import header
 from cputune.emitters.format import Beside, EmittedFile, LaunchJob, Output, Secret, Word
-from cputune.emitters.header import WIDTH, comment
-from cputune.emitters.words import ShellWord, VariableName
+from cputune.emitters.words import WIDTH, CpuList, ShellWord, Variables, comment, typed
 from cputune.errors import UsageError
 from cputune.stack import Versions, oneccl_module
 
@@ -75,9 +73,7 @@ def quote(word: Word) -> str:
     if isinstance(word, Output):
         return ShellWord(word.before + word.name)
     if isinstance(word, Secret):
-        return (
-            ShellWord(word.before) if word.before else ""
-        ) + f'"${{{VariableName(word.variable)}}}"'
+        return (ShellWord(word.before) if word.before else "") + f'"${{{word.variable}}}"'
     return ShellWord(word)
 
 
@@ -139,7 +135,7 @@ def training(job: LaunchJob) -> str:
     texts = (word.name if isinstance(word, Output) else word for word in job.command)
     if any(isinstance(word, str) and _LOOKS_LIKE_CODE.search(word) for word in texts):
         text += "# shellcheck disable=SC1003,SC1111,SC1112,SC2016 # words are meant as they stand\n"
-    for name in map(VariableName, job.workload.secrets):
+    for name in job.workload.secrets:
         text += f'[[ -n ${{{name}:-}} ]] ||\n  fail "{name} is not set" "export {name}=…"\n'
     text += array("train", job.command)
     if job.script is not None:
@@ -151,11 +147,9 @@ def training(job: LaunchJob) -> str:
     return text
 
 
-def exports(environment: Mapping[str, str]) -> str:
-    """Export the variables of every rank. Raises UsageError for a name that is none."""
-    return "".join(
-        f"export {VariableName(name)}={ShellWord(value)}\n" for name, value in environment.items()
-    )
+def exports(environment: Variables) -> str:
+    """Export the variables of every rank."""
+    return "".join(f"export {name}={ShellWord(value)}\n" for name, value in environment.items())
 
 
 def rank(
@@ -185,18 +179,15 @@ def _lists(job: LaunchJob) -> list[str]:
     """The CPUs of each local rank; of each host where they differ, and by which names."""
     plan = job.plan
     nodes = range(plan.nodes if plan.node_cpus else 1)
-    lines = [
-        f"--cpus {quote('/'.join(cpulist.render(cpus) for cpus in plan.cpus_on(node)))}"
-        for node in nodes
-    ]
+    lines = [f"--cpus {ShellWord(CpuList(*plan.cpus_on(node)))}" for node in nodes]
     if not plan.node_cpus:
         return lines
     if plan.backend == "ccl" and plan.ccl_cpus:
         lines += [
-            f"--ccl-cpus {quote(','.join(str(cpu) for of in plan.ccl_cpus_on(node) for cpu in of))}"
+            f"--ccl-cpus {ShellWord(','.join(str(c) for of in plan.ccl_cpus_on(node) for c in of))}"
             for node in nodes
         ]
-    return [*lines, f"--hosts {quote(','.join(node.name for node in job.nodes))}"]
+    return [*lines, f"--hosts {ShellWord(','.join(node.name for node in job.nodes))}"]
 
 
 MEET_SECONDS = 120
@@ -251,7 +242,7 @@ def script(name: str, text: str, notes: tuple[str, ...] = ()) -> EmittedFile:
     return EmittedFile(name=name, text=text, executable=True, notes=notes)
 
 
-def variables(job: LaunchJob, *, intel_mpi: bool = False, pods: bool = False) -> dict[str, str]:
+def variables(job: LaunchJob, *, intel_mpi: bool = False, pods: bool = False) -> Variables:
     """The variables of every rank: the plan's, and what its network needs.
 
     ``pods`` have interfaces of their own: only what the user names is told to them.
@@ -259,13 +250,13 @@ def variables(job: LaunchJob, *, intel_mpi: bool = False, pods: bool = False) ->
     Where Intel MPI does not start the ranks, oneCCL is told to use no launcher, over OFI,
     and rank.py adds the local numbers (CCL_PROCESS_LAUNCHER in the oneCCL documentation).
     """
-    found = dict(job.environment)
+    found: dict[str, str] = dict(job.environment.items())
     interface = job.cluster.interface if pods else job.interface
     if interface is not None:
         found.update(interface_variables(interface, backend=job.plan.backend))
     if job.plan.backend == "ccl" and not intel_mpi:
         found.update(CCL_PROCESS_LAUNCHER="none", CCL_ATL_TRANSPORT="ofi")
-    return {VariableName(name): value for name, value in found.items()}
+    return typed(found)
 
 
 WATCHED = """

@@ -42,11 +42,11 @@ def emit_skypilot(job: LaunchJob) -> tuple[EmittedFile, ...]:
     run += shell.array("train", job.command)
     run += 'exec "${launch[@]}" "${rank[@]}" -- "${train[@]}"\n'
     gib = re.fullmatch(r"([0-9]+)Gi", k8s.memory(job))
-    resources = {"cpus": words.Quoted(f"{k8s.pod_cpus(job)}+")}
+    resources = {"cpus": words.YamlScalar(f"{k8s.pod_cpus(job)}+")}
     if gib:
-        resources["memory"] = words.Quoted(f"{gib[1]}+")
+        resources["memory"] = words.YamlScalar(f"{gib[1]}+")
     document: dict[str, object] = {
-        "name": words.Quoted(job_name(job)),
+        "name": words.YamlScalar(job_name(job)),
         "num_nodes": plan.nodes,
         "workdir": ".",
         "resources": resources,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from cputune.emitters import shell
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
+from cputune.emitters.words import ShellWord
 
 SEVERAL_NODES = """
 # Start this on every node: pdsh -w {all} FILE. Each finds which of them it is; NODE_RANK
@@ -50,7 +51,7 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     if several:
         address = job.nodes[0].name
         text += SEVERAL_NODES.format(
-            all=shell.quote(",".join(node.name for node in job.nodes)), nodes=plan.nodes
+            all=ShellWord(",".join(node.name for node in job.nodes)), nodes=plan.nodes
         )
         node_rank = '"$node_rank"'
     else:
@@ -59,11 +60,11 @@ def emit_torchrun(job: LaunchJob) -> tuple[EmittedFile, ...]:
         '"$python" -m torch.distributed.run',
         f"--nnodes {plan.nodes} --node-rank {node_rank}",
         f"--nproc-per-node {plan.processes_per_node}",
-        f'--master-addr {shell.quote(address)} --master-port "$port"',
+        f'--master-addr {ShellWord(address)} --master-port "$port"',
     ]
     text += shell.lines_array("launch", launch) + shell.rank(job, "torch", here=True)
     if several:
-        text += MEET.format(address=shell.quote(address), seconds=MEET_SECONDS, nodes=plan.nodes)
+        text += MEET.format(address=ShellWord(address), seconds=MEET_SECONDS, nodes=plan.nodes)
     text += shell.start('"${rank[@]}" -- "${train[@]}"', watched=False)
     return (shell.script("torchrun.sh", text), *shell.meeting(job))
 

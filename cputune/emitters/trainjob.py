@@ -46,10 +46,10 @@ def document(job: LaunchJob) -> dict[str, Any]:
             "runtimeRef": {
                 "apiGroup": "trainer.kubeflow.org",
                 "kind": "ClusterTrainingRuntime",
-                "name": words.Quoted(runtime),
+                "name": words.YamlScalar(runtime),
             },
             "trainer": {
-                "image": words.Quoted(k8s.image(job)),
+                "image": words.YamlScalar(k8s.image(job)),
                 "numNodes": job.plan.nodes,
                 "numProcPerNode": job.plan.processes_per_node,
                 "command": k8s.command(job),

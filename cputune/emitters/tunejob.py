@@ -41,7 +41,7 @@ def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
 
 def document(job: LaunchJob) -> dict[str, Any]:
     """The Job as data."""
-    home = {"name": "HF_HOME", "value": words.Quoted(f"{k8s.data(job)}/huggingface")}
+    home = {"name": "HF_HOME", "value": words.YamlScalar(f"{k8s.data(job)}/huggingface")}
     folder = k8s.WORKSPACE if job.workload.recipe else f"{k8s.WORKSPACE}/project"
     pod = {
         "automountServiceAccountToken": False,
@@ -50,9 +50,9 @@ def document(job: LaunchJob) -> dict[str, Any]:
         "containers": [
             {
                 "name": "tune",
-                "image": words.Quoted(k8s.image(job)),
+                "image": words.YamlScalar(k8s.image(job)),
                 "workingDir": folder,
-                "command": [words.Quoted("cputune"), words.Quoted("tune")],
+                "command": [words.YamlScalar("cputune"), words.YamlScalar("tune")],
                 "args": arguments(job),
                 "env": [home, *k8s.secret_variables(job)],
                 "resources": k8s.resources(job),
@@ -75,7 +75,7 @@ def document(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def arguments(job: LaunchJob) -> list[words.Quoted]:
+def arguments(job: LaunchJob) -> list[words.YamlScalar]:
     """Of ``cputune tune``; a second Job takes the place of what the first one has found."""
     place = k8s.data(job)
     results = ("--output", f"{place}/cputune.json", "--study", f"{place}/cputune.db")

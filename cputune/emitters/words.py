@@ -7,17 +7,51 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
-from typing import Any
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 import yaml
 
-from cputune.emitters.header import comment
+from cputune import cpulist
 from cputune.errors import UsageError
+
+WIDTH = 92
+
+
+def comment(lines: Iterable[str], *, sign: str = "#") -> str:
+    """Lines as a comment block. Nothing in them can end the comment.
+
+    Whatever is not printable (line breaks of any kind among it) becomes a question mark.
+    """
+    out = []
+    for line in lines:
+        plain = "".join(c if c.isprintable() else "?" for c in line)
+        wrapped = textwrap.wrap(plain, WIDTH, break_long_words=False, break_on_hyphens=False)
+        out += [f"{sign} {part}" for part in wrapped] or [sign]
+    return "\n".join(out) + "\n"
 
 
 def _refused(text: str, what: str, hint: str) -> UsageError:
     return UsageError(f"{text!r} is no {what}", hint=hint)
+
+
+class Argument(str):
+    """A word as a process gets it: each format quotes it in its own way."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Argument:
+        """Raises UsageError for what no argument and no variable of a process can hold."""
+        try:
+            if "\0" not in text:
+                text.encode()
+                return super().__new__(cls, text)
+        except UnicodeEncodeError:
+            pass
+        raise UsageError(
+            f"the argument {text!r} is no text", hint="rename the file, or change the argument"
+        )
 
 
 class VariableName(str):
@@ -30,6 +64,14 @@ class VariableName(str):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
             raise _refused(text, "name of a variable", "letters, digits and _; mend the result")
         return super().__new__(cls, text)
+
+
+Variables: TypeAlias = Mapping[VariableName, Argument]
+
+
+def typed(variables: Mapping[str, str]) -> Variables:
+    """Variables of a process. Raises UsageError for a name or a value that cannot be one."""
+    return {VariableName(name): Argument(value) for name, value in variables.items()}
 
 
 class HostName(str):
@@ -51,7 +93,7 @@ class ShellWord(str):
 
     def __new__(cls, text: str) -> ShellWord:
         """Raises UsageError for what no argument of a process can be."""
-        refuse_unprintable(text)
+        text = Argument(text)
         if "," in text and "'" not in text:
             return super().__new__(cls, f"'{text}'")  # readers of arrays ask for it (SC2054)
         return super().__new__(cls, shlex.quote(text))
@@ -69,7 +111,32 @@ class DockerWord(str):
         return super().__new__(cls, shlex.quote(text))
 
 
-class Quoted(str):
+class PackageName(str):
+    """A distribution, as a file of constraints names it: another line there is an option of pip."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> PackageName:
+        """Raises UsageError for another text."""
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", text):
+            raise _refused(text, "name of a package", "letters, digits, . _ -; mend the result")
+        return super().__new__(cls, text)
+
+
+class CpuList(str):
+    """The CPUs of each local rank as kernel lists between slashes: ``0-3/4-7``."""
+
+    __slots__ = ()
+
+    def __new__(cls, *ranks: Iterable[int]) -> CpuList:
+        """Of numbers alone, so that no text can get in. Raises UsageError for what is no CPU."""
+        text = "/".join(cpulist.render(map(int, cpus)) for cpus in ranks)
+        if not re.fullmatch(r"([0-9,-]+(/[0-9,-]+)*)?", text) or re.search(r"(?<![0-9])-", text):
+            raise _refused(text, "list of CPUs", "numbers from 0 on; mend the result")
+        return super().__new__(cls, text)
+
+
+class YamlScalar(str):
     """A string of a YAML document, written between quotes, whatever it looks like.
 
     Readers differ in what a plain word means (``y``, ``on``, ``0o17``, ``1e3``, ``22:22``):
@@ -78,24 +145,15 @@ class Quoted(str):
 
     __slots__ = ()
 
+    def __new__(cls, value: str | int) -> YamlScalar:
+        """Raises UsageError for what no reader of YAML takes."""
+        return super().__new__(cls, Argument(str(value)))
 
-class Block(str):
+
+class Block(YamlScalar):
     """Lines of a YAML document, written as they are where YAML can."""
 
     __slots__ = ()
-
-
-def refuse_unprintable(word: str) -> None:
-    """Raise UsageError for what no argument and no variable can hold."""
-    try:
-        if "\0" not in word:
-            word.encode()
-            return
-    except UnicodeEncodeError:
-        pass
-    raise UsageError(
-        f"the argument {word!r} is no text", hint="rename the file, or change the argument"
-    )
 
 
 class _Dumper(yaml.SafeDumper):
@@ -106,7 +164,7 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
-def _quoted(dumper: yaml.SafeDumper, value: Quoted) -> yaml.ScalarNode:
+def _quoted(dumper: yaml.SafeDumper, value: YamlScalar) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style='"')
 
 
@@ -115,12 +173,16 @@ def _block(dumper: yaml.SafeDumper, value: Block) -> yaml.ScalarNode:
 
 
 def _plain(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    """A word that a format writes of itself; anything else has to be a ``YamlScalar``."""
+    if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
+        raise _refused(value, "word that YAML carries without quotes", "mend the result")
     return dumper.represent_str(str(value))
 
 
-_Dumper.add_representer(Quoted, _quoted)
+_Dumper.add_representer(YamlScalar, _quoted)
 _Dumper.add_representer(Block, _block)
 _Dumper.add_representer(VariableName, _plain)
+_Dumper.add_representer(str, _plain)
 
 
 def dump(content: Any) -> str:

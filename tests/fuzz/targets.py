@@ -7,12 +7,18 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 import yaml
 from emitters.emit_machines import MACHINES, one_socket, script_workload
@@ -25,8 +31,18 @@ from ruamel.yaml.error import YAMLError
 from cputune import cpulist
 from cputune.doctor import diagnose
 from cputune.doctor.checkfile import check_file
-from cputune.emitters import FORMATS, emit, parse_hostfile, parse_hosts
+from cputune.emitters import (
+    FORMATS,
+    PRINTED_FORMATS,
+    UNTRIED_FORMATS,
+    Cluster,
+    Node,
+    emit,
+    parse_hostfile,
+    parse_hosts,
+)
 from cputune.errors import CputuneError
+from cputune.host import RecordedHost
 from cputune.host.files import read_document
 from cputune.probing import probe
 from cputune.report.diagnosis import document, markdown
@@ -167,21 +183,95 @@ def _holds(carried: list[str], arguments: list[str]) -> bool:
     return any(carried[at : at + count] == arguments for at in range(len(carried) - count + 1))
 
 
-def _hostile(change: tuple[float, str, bool], place: Path) -> None:
+def _hostile(change: tuple[float, str, bool, str], place: Path) -> None:
     """A hostile key or value in any field of a result: refused, or obeyed by nobody."""
-    share, payload, as_key = change
-    content = json.loads(_HOSTILE_RESULT)
+    share, payload, as_key, format = change
+    content = _with_payload(json.loads(_HOSTILE_RESULT), share, payload, as_key)
+    with refused:
+        _harmless(Result.from_json(content), format, place)
+
+
+def _hostile_job(change: tuple[str, str, str], place: Path) -> None:
+    """The same in what a job is asked for: its cluster, its hosts, its interpreter."""
+    field, payload, format = change
+    asked: dict[str, Any] = {"hosts": (Node(name="a"),), "python": "/usr/bin/python3"}
+    kind = _CLUSTER.get(field, "")
+    if field == "hosts":
+        asked["hosts"] = (Node(name=payload),)
+    elif field == "python":
+        asked["python"] = payload
+    elif "tuple[str, str]" in kind:
+        asked["cluster"] = Cluster(**{field: ((payload, payload),)})
+    else:
+        asked["cluster"] = Cluster(**{field: (payload,) if "tuple" in kind else payload})
+    with refused:
+        _harmless(one_socket().result, format, place, workload=script_workload(), **asked)
+
+
+_CLUSTER = {one.name: str(one.type) for one in fields(Cluster) if "str" in str(one.type)}
+
+
+def _hostile_recipe(change: tuple[float, str, bool, str], place: Path) -> None:
+    """The same in a recipe, to the end of it: its files."""
+    share, payload, as_key, format = change
+    text = (recipes_dir() / "bert-base-squad.toml").read_text(encoding="utf-8")
+    recipe = _with_payload(tomllib.loads(text), share, payload, as_key)
+    file = place / "recipe.toml"
+    file.write_text("\n".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in recipe.items()))
+    with refused:
+        _harmless(one_socket().result, format, place, workload=Workload.from_recipe(str(file)))
+
+
+def _toml(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+
+
+def _hostile_recording(change: tuple[float, str, bool, str], place: Path) -> None:
+    """The same in a machine that somebody has recorded."""
+    share, payload, as_key, format = change
+    root = place / "recorded"
+    if not root.exists():
+        root.mkdir()
+        machine(root, sockets=2, cores=2)
+    record = _with_payload(json.loads(_RECORD), share, payload, as_key)
+    (root / "record.json").write_text(json.dumps(record), encoding="utf-8")
+    cpuinfo = f"model name\t: {payload}\n" if share > 0.9 else "model name\t: x\n"
+    (root / "proc/cpuinfo").write_text(f"processor\t: 0\n{cpuinfo}", encoding="utf-8")
+    with refused:
+        _harmless(None, format, place, facts=probe(RecordedHost(root)), workload=script_workload())
+
+
+_RECORD = json.dumps(
+    {
+        "schema": "cputune.record/1",
+        "python": "3.11.7",
+        "affinity": "0-3",
+        "environment": {"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"},
+        "packages": [{"name": "torch", "version": "2.13.0", "location": "/venv/lib"}],
+        "launchers": {"mpirun": {"path": "/usr/bin/mpirun", "answer": None}},
+        "files": {"/etc/hosts": "127.0.0.1 localhost"},
+        "directories": {"/usr/lib64": ["libgomp.so.1"]},
+        "real_paths": {"/usr/lib64/libgomp.so.1": "/usr/lib64/libgomp.so.1.0.0"},
+    }
+)
+
+
+def _with_payload(content: Any, share: float, payload: str, as_key: bool) -> Any:
     spots = list(_spots(content))
     holder, key = spots[int(share * (len(spots) - 1))]
     if as_key and isinstance(holder, dict):
         holder[payload] = holder.pop(key)
     else:
         holder[key] = payload
+    return content
+
+
+def _harmless(result: Result | None, format: str, place: Path, **asked: Any) -> None:
     (place / "scratch").mkdir(exist_ok=True)
-    for format in FORMATS:
-        with refused:
-            for file in emit(Result.from_json(content), format, mpi="openmpi5"):
-                _obeyed_by_nobody(file.name, file.text, place / "scratch")
+    for file in emit(result, format, mpi="openmpi5", **asked):
+        _obeyed_by_nobody(file.name, file.text, place / "scratch")
 
 
 def _spots(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -195,7 +285,11 @@ def _spots(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _obeyed_by_nobody(name: str, text: str, place: Path) -> None:
     """Hand a file to its readers: bash, dash, sbatch's directives, YAML 1.1 and 1.2, Docker's."""
-    if text.startswith("#!/usr/bin/env bash"):
+    if name == "constraints.txt":
+        assert not re.search(r"(?m)^(?!#|[\w.-]+==[\w.!-]+$)", text.rstrip("\n")), name
+    elif name.startswith("hosts."):
+        assert not re.search(r"(?m)^(?!#|[\w.:%-]+(:| slots=)\d+$)", text.rstrip("\n")), name
+    elif text.startswith("#!/usr/bin/env bash") or name == "env.sh":
         (place / "launch.sh").write_text(text, encoding="utf-8")
         (place / "rank.py").touch()
         variables = {"PATH": "/usr/bin:/bin", "PYTHON": "/bin/true", "INJECTED": str(place / "it")}
@@ -226,6 +320,10 @@ _PAYLOADS = st.sampled_from(
         *("A[$(>$INJECTED)]", "\r\n>$INJECTED\r\n", "EOF\n>$INJECTED\n", "--\n- injected"),
     )
 )
+
+
+_formats = st.sampled_from((*FORMATS, *UNTRIED_FORMATS, *PRINTED_FORMATS))
+_anywhere = st.tuples(st.floats(0, 1), _PAYLOADS | texts, st.booleans(), _formats)
 
 
 def _yaml(text: str, place: Path) -> None:
@@ -284,8 +382,17 @@ TARGETS = (
     Target(name="launch_file", inputs=near(*_SCRIPTS), check=_launch_file),
     Target(
         name="hostile",
-        inputs=st.tuples(st.floats(0, 1), _PAYLOADS | texts, st.booleans()),
+        inputs=_anywhere,
         check=_hostile,
+    ),
+    Target(name="hostile_recipe", inputs=_anywhere, check=_hostile_recipe),
+    Target(name="hostile_recording", inputs=_anywhere, check=_hostile_recording),
+    Target(
+        name="hostile_job",
+        inputs=st.tuples(
+            st.sampled_from((*sorted(_CLUSTER), "hosts", "python")), _PAYLOADS | texts, _formats
+        ),
+        check=_hostile_job,
     ),
     Target(name="arguments", inputs=st.lists(words, min_size=1, max_size=6), check=_arguments),
     Target(
