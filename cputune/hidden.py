@@ -1,8 +1,9 @@
 """Values that must not be written down: tokens, passwords, keys, addresses that hold one.
 
 One rule (``may_show``) for whatever has a name: a flag, a variable, a key of a configuration. A
-value is shown where it is a number, a path, a choice that the script itself names, or where the
-name is known to take a word that anybody may read; else it is hidden. Text without names (what a
+value is shown where it is a number, a path, a choice that the script itself names, an ordinary
+word behind a flag, or where the name is known to take a word that anybody may read; else it is
+hidden. Text without names (what a
 script writes) is cleaned by shape, and of the values that the rule hides.
 """
 
@@ -105,6 +106,10 @@ MOST_PATH = 4096
 _NO_SECRET = re.compile(
     r"\W{0,4}|true|false|yes|no|none|null|auto|<[^<>]*>|\[[A-Z0-9_]+\]", re.IGNORECASE
 )
+_ORDINARY = re.compile(
+    r"(?=[^_-]*[aeiouy])[A-Z]?[a-z]{0,12}(?:[-_](?=[^_-]*[aeiouy])[A-Z]?[a-z]{0,12}){0,3}"
+)
+"""A word of a language, or some: what people choose from. Longer runs of letters are passwords."""
 _TELLING = re.compile(r"TOKEN|KEY|SECRET|PASS|PWD|CREDENTIAL|JWT|BEARER|OTP|COOKIE")
 _ASSIGNED = re.compile(r"[+~]*(?:[\w@/-]+\.)*(?P<name>[A-Za-z_][\w-]*)=(?P<value>\S*)")
 """``NAME=value``, as ``mpirun -x`` and ``env`` take it, or ``group.name=value`` as Hydra does."""
@@ -197,10 +202,16 @@ def _is_body(found: re.Match[str]) -> bool:
     return bool(mixed) and run.count("/") * 16 <= len(run)
 
 
-def may_show(name: str, value: str, choices: Collection[str] = ()) -> bool:
+def _ordinary(name: str, value: str) -> bool:
+    """A word of a language behind a flag that says nothing of a secret, and is no single letter."""
+    return len(name) > 2 and not _TELLING.search(name.upper()) and bool(_ORDINARY.fullmatch(value))
+
+
+def may_show(name: str, value: str, choices: Collection[str] = (), *, flag: bool = False) -> bool:
     """Whether a value may be written down: the rule for flags, variables and keys alike.
 
-    ``choices`` are values that the script itself names (``script.choices``).
+    ``choices`` are values that the script itself names (``script.choices``). A ``flag`` may take
+    an ordinary word, which a file that has to run as it is then holds.
     """
     if not value or re.fullmatch(r"\$\{\w+\}", value) or name in KNOWN_VARIABLES:
         return not looks_secret(value)
@@ -217,8 +228,10 @@ def may_show(name: str, value: str, choices: Collection[str] = ()) -> bool:
         return True
     if looks_random(value):
         return False
-    known = words[-1:] and words[-1] in _LAST and not _PERSONAL & set(words)
-    return bool(known) or (len(value) < MOST_PATH and _PATH.fullmatch(value) is not None)
+    personal = _PERSONAL & set(words)
+    if words[-1:] and not personal and (words[-1] in _LAST or (flag and _ordinary(name, value))):
+        return True
+    return len(value) < MOST_PATH and _PATH.fullmatch(value) is not None
 
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:
@@ -292,7 +305,11 @@ def hide_arguments(
         if position < own and name and not assigned and not _says_secret(name):
             shown = not looks_secret(value)
         else:
-            shown = may_show(name, value, choices) if name else not looks_secret(value)
+            shown = (
+                may_show(name, value, choices, flag=not assigned or before.startswith("-"))
+                if name
+                else not looks_secret(value)
+            )
         if shown:
             words.append(argv[position])
         else:

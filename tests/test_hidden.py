@@ -309,8 +309,31 @@ def test_a_choice_of_the_script_is_shown(tmp_path: Path) -> None:
         "import argparse\nfrom typing import Literal\nflavour: Literal['sweet', 'sour']\n"
         "p = argparse.ArgumentParser()\np.add_argument('--kindness', choices=['mild', 'hot'])\n"
     )
-    typed = (str(script), "--kindness", "hot", "--flavour", "sour", "--taste", "bitter")
+    typed = (str(script), "--kindness", "hot", "--flavour", "sour", "--taste", "b1tter")
     assert hidden_words(typed) == (
         (*typed[:-1], "${TASTE_SECRET}"),
-        {"TASTE_SECRET": "bitter"},
+        {"TASTE_SECRET": "b1tter"},
     )
+
+
+@pytest.mark.parametrize(
+    ("flag", "word", "shown"),
+    [
+        ("--nick", "banana", True),
+        ("--nick", "Sweet-potato", True),
+        ("--no_cuda", "squad", True),
+        ("--nick", "Xk29fjQ", False),
+        ("--nick", "kqxzvbnmwrtp", False),
+        ("--nick", "abcdefghijklmnop", False),
+        ("--user", "jane", False),
+        ("--pass", "banana", False),
+        ("--my_key_ring", "banana", False),
+        ("--p", "banana", False),
+    ],
+)
+def test_an_ordinary_word_behind_a_flag_stays(flag: str, word: str, shown: bool) -> None:
+    """Before, an emitted file asked for ``NICK_SECRET``, and so did not run as it was."""
+    for typed in ((flag, word), (f"{flag}={word}",)):
+        words, found = hide_arguments(("train.py", *typed))
+        assert (words[1:] == typed) is shown
+        assert bool(found) is not shown
