@@ -250,7 +250,9 @@ def make_plan(
     least = min(map(len, rank_cpus))
     count = least if threads is None else threads
     if count > least:
-        raise ValueError(f"{count} threads do not fit on the {least} CPUs of a rank")
+        raise ValueError(
+            f"{count} threads do not fit on the {least} CPU{'s' * (least > 1)} of a rank"
+        )
     return Plan(
         nodes=nodes,
         processes_per_node=ranks,

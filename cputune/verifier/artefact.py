@@ -66,7 +66,8 @@ def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:
         if artefact is None:
             raise UsageError(
                 f"{path} is no launch file that cputune knows",
-                hint="give a script or a Kubernetes document that `cputune emit` wrote",
+                hint="give a script that begins with #!, or a Kubernetes document; "
+                f"`cputune doctor --check-file {path}` reads other launches",
             )
         found.append(artefact)
     return tuple({artefact.path.resolve(): artefact for artefact in found}.values())

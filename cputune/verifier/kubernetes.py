@@ -144,14 +144,13 @@ def quantities(document: Manifest) -> Outcome:
     good, bad = [], []
     for where, value in _quantities(document, str(document.get("kind"))):
         try:
-            if not isinstance(value, str):
-                raise ValueError("not a string")
+            if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+                raise ValueError("neither a number nor a text")
             good.append(Evidence(what=where, seen=f"{value} = {parse_quantity(value)}"))
         except ValueError as error:
             bad.append(Evidence(what=where, seen=f"{value!r}: {error}", expected="a quantity"))
-    return judged(
-        "quantities", consumer, bad, f"{len(good)} read", good, wrong=f"{len(bad)} cannot be read"
-    )
+    wrong = f"{len(bad)} cannot be read"
+    return judged("quantities", consumer, bad, f"{len(good)} read", bad or good, wrong=wrong)
 
 
 def _quantities(document: object, where: str) -> Iterator[tuple[str, Any]]:

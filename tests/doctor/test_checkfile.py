@@ -242,6 +242,12 @@ class TestScripts:
         assert finding.evidence.startswith("run.sh:2: ")
         assert evidence in finding.evidence
 
+    def test_accelerate_in_each_rank_of_an_mpirun_is_told_the_cpu(self):
+        told = "mpirun -n 2 -ppn 2 accelerate launch {} --num_processes 2 run_qa.py --bf16"
+        assert "file-use-cpu" in codes(script(told.format("")), "run.sh")
+        for cpu in ("--cpu", "--config_file a.yaml"):
+            assert "file-use-cpu" not in codes(script(told.format(cpu)), "run.sh")
+
     @pytest.mark.parametrize("launcher", ["torchrun --nproc-per-node 2", "mpirun -n 2"])
     def test_ranks_without_a_thread_count(self, launcher):
         text = script(f"{launcher} train.py --use_cpu", before="export MASTER_ADDR=a")

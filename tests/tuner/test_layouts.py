@@ -226,7 +226,7 @@ class TestSeveralHosts:
         tiny = machine(cores_per_socket=2)
         assert told(laid(SMALL, tiny, ranks=2, threads=4)) == ["2×4"]
         assert left_out(laid(SMALL, tiny, ranks=2, threads=4))["nodes=2"] == (
-            "2 × 4 threads, fp32, gloo does not fit on node1: 4 threads do not fit on the 1 CPUs "
+            "2 × 4 threads, fp32, gloo does not fit on node1: 4 threads do not fit on the 1 CPU "
             "of a rank"
         )
         # One that fits says nothing of those that do not.

@@ -6,6 +6,7 @@ import pytest
 
 from cputune.errors import ResultError, UsageError
 from cputune.plan import Plan
+from cputune.verifier import verify
 from cputune.verifier.artefact import expectation, find, format_of, promise
 from cputune.verifier.records import Artefact, Expected
 
@@ -96,3 +97,42 @@ def test_a_damaged_plan_is_no_plan(tmp_path, monkeypatch, damage):
 def test_a_result_that_is_given_and_cannot_be_read_is_an_error(tmp_path):
     with pytest.raises(ResultError, match=re.escape("cannot read")):
         expectation(artefact(header()), tmp_path / "none.json", Expected())
+
+
+OLD_JOB = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: old}
+spec:
+  nprocPerNode: "1"
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      restartPolicy: Never
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              image: a/b:1
+              command: [torchrun, run_qa.py, --do_train, --no_cuda, --use_ipex, --bf16]
+              env: [{name: OMP_NUM_THREADS, value: "2"}]
+              resources: {limits: {cpu: 4, memory: 8Gi}, requests: {cpu: 4, memory: 8Gi}}
+"""
+
+
+def test_what_is_not_run_is_read_by_the_doctor(tmp_path: Path) -> None:
+    """Before, the numbers of an old job were the plan's, and its refused flags went unsaid."""
+    file = tmp_path / "old.yaml"
+    file.write_text(OLD_JOB)
+    (tmp_path / "constraints.txt").write_text("transformers==5.23.0\naccelerate==1.15.0\n")
+    (seen,) = verify([file], run=False)
+    checks = {check.name: check for check in seen.checks}
+    assert checks["doctor"].state == "failed"
+    said = " ".join(row.seen for row in checks["doctor"].evidence)
+    assert "--no_cuda is refused by transformers 5.23.0" in said
+    assert "--use_ipex" in said
+    assert (checks["doctor"].remedy or "").startswith("cputune migrate ")
+    assert checks["quantities"].state == "passed"
+    (tmp_path / "constraints.txt").write_text("transformers==4.35.0\naccelerate==0.25.0\n")
+    (seen,) = verify([file], run=False)
+    assert "--no_cuda" not in str([check for check in seen.checks if check.name == "doctor"])

@@ -106,10 +106,15 @@ def _says_cpu(launch: TrainingCommand, context: Context) -> bool:
     variables = context.variables(launch)
     set_so = variables.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t")
     flags = any(launch.switched_on(name) for name in ("--use_cpu", "--no_cuda"))
-    options = launch.launcher == "accelerate" and (
-        launch.option("--cpu", "--use_cpu", "--config_file") is not None
-    )
+    # In each rank of an mpirun too: its options end before the script.
+    words = launch.words[: len(launch.words) - len(launch.arguments)]
+    names = [word.rpartition("/")[2] for word in words]
+    inner = next((at for at, name in enumerate(names) if name in _ACCELERATE), len(words))
+    options = value_of(words[inner:], ("--cpu", "--use_cpu", "--config_file")) is not None
     return set_so or flags or options
+
+
+_ACCELERATE = ("accelerate", "accelerate.commands.launch")
 
 
 def _use_cpu(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
