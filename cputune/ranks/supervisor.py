@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from cputune.hidden import without_secrets
 from cputune.host.children import below, end, tell
 from cputune.host.interpreter import training_python
 from cputune.inside import root_directory
@@ -44,6 +45,8 @@ GOODBYE_SECONDS = 10.0
 
 LOOKS = 5
 """So often is looked for processes that were started while others were being stopped."""
+
+SAID_LETTERS = 4096
 
 MOST = 6
 """So many are kept on each machine, those used last; one that has imported torch takes about
@@ -210,11 +213,14 @@ class Supervisor:
         return Crashed("the process that starts the ranks died", details=self.said() or None)
 
     def said(self) -> str:
-        """The tail of what it wrote to its log."""
+        """The tail of what it wrote to its log, cleaned before it is cut: what is cut off with its
+        beginning is known by no shape.
+        """
         with contextlib.suppress(OSError), self._log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 4096))
-            return file.read().decode(errors="replace")
+            file.seek(max(0, size - 4 * SAID_LETTERS))
+            text = file.read().decode(errors="replace")
+            return without_secrets(text, os.environ)[-SAID_LETTERS:]
         return ""
 
     def cpu_seconds(self) -> float:

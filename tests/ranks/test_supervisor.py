@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from cputune.ranks import supervisor_main
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import RankCommand
-from cputune.ranks.supervisor import Supervisor
+from cputune.ranks.supervisor import SAID_LETTERS, Supervisor
 from cputune.ranks.work_folder import WorkFolder
 
 
@@ -123,3 +124,15 @@ def test_one_that_falls_over_leaves_the_files_of_the_run(post: Post, work: WorkF
     supervisor.close()
     assert not supervisor.alive
     assert work.path.exists()
+
+
+def test_what_it_said_is_cleaned_before_it_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password of which the tail begins in the middle is not known by its value any more."""
+    monkeypatch.setenv("SMTP_PASSWORD", "sword-of-a-fish-that-swims")
+    supervisor = object.__new__(Supervisor)
+    supervisor._log = tmp_path / "log"
+    supervisor._log.write_text("x" * 9000 + "sword-of-a-fish-that-swims" + "y" * (SAID_LETTERS - 8))
+    assert "swims" not in supervisor.said()
+    assert supervisor.said().endswith("(hidden)" + "y" * (SAID_LETTERS - 8))
