@@ -12,6 +12,7 @@ from hosts.recordings import NAMES, open_recording
 
 from cputune.cores import usable_cores
 from cputune.facts import Core, HostFacts
+from cputune.host import RecordedHost
 from cputune.layout import make_plan, rank_counts
 from cputune.placing import (
     SeenCore,
@@ -36,6 +37,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "eight sockets": {"sockets": 8, "cores": 2, "smt": 2},
     "caches of two and three cores": {"cores": 8, "l3": 3, "smt": 2},
     "two caches in each socket": {"sockets": 2, "cores": 6, "l3": 3, "offline": "1"},
+    "Linux 2.6, CPUs switched off": {
+        "sockets": 2,
+        "cores": 4,
+        "smt": 2,
+        "kernel": "old",
+        "offline": "3",
+    },
+    "fast and slow cores": {"cores": 4, "e_cores": 4},
     "CPUs switched off": {"sockets": 2, "cores": 4, "smt": 2, "offline": "3,11"},
 }
 
@@ -71,6 +80,17 @@ def test_the_ranks_of_a_pod_lie_as_those_of_the_plan(shape: str, tmp_path: Path)
 @pytest.mark.parametrize("name", NAMES)
 def test_on_every_recorded_machine_too(name: str, tmp_path: Path) -> None:
     assert plans_and_pods(probe(open_recording(name, tmp_path)), tmp_path)
+
+
+def test_slow_cores_are_the_last_wherever_their_numbers_stand(tmp_path: Path) -> None:
+    """Before, a pod did not tell the fast cores of a hybrid Arm machine from its slow ones."""
+    machine(tmp_path, cores=4)
+    for cpu, capacity in enumerate((718, 718, 1024, 1024)):
+        place = tmp_path / f"sys/devices/system/cpu/cpu{cpu}"
+        (place / "cpu_capacity").write_text(f"{capacity}\n")
+    seen = seen_cores(range(4), str(tmp_path / "sys"))
+    assert [core.cpus for core in seen] == [(2,), (3,), (0,), (1,)]
+    assert plans_and_pods(probe(RecordedHost(tmp_path)), tmp_path) >= 4
 
 
 def test_what_does_not_fit_is_not_cut() -> None:
@@ -116,8 +136,8 @@ def test_cores_are_in_the_order_of_their_first_cpus(tmp_path: Path) -> None:
         (at / "cache/index3/shared_cpu_list").write_text(together)
         (at / "cache/index3/level").write_text("3\n" if together == "1-2" else "2\n")
     assert seen_cores((3, 1, 2, 0), str(tmp_path)) == [
-        SeenCore((0, 3), 0, 0),
-        SeenCore((1, 2), 0, 0, 0),
+        SeenCore((0, 3), 0, 0, None, 2),
+        SeenCore((1, 2), 0, 0, 0, 2),
     ]
 
 
