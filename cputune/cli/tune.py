@@ -50,6 +50,7 @@ from cputune.workload import DEFAULT_RECIPE, Workload, hidden_words, left_out
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
+    from cputune.ranks.hosts import RankHosts
     from cputune.result import Result
     from cputune.tuner.space import SearchSpace
 
@@ -75,6 +76,12 @@ _NUMBER = click.IntRange(min=1)
 @option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
 @option("--root", metavar="DIR", help="With --dry-run: plan for a recorded machine.")
 @host_options
+@option(
+    "--trainjobs",
+    metavar="JSON",
+    help="In the pod of a tunejob, which writes it: each trial is a TrainJob.",
+    why_not="it starts jobs in a cluster",
+)
 @option(
     "-o",
     "--output",
@@ -137,6 +144,8 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     opened = None
     if named is not None:
         opened = ctx.with_resource(open_hosts(named.nodes, named.reach, job, seconds=named.seconds))
+    elif typed["trainjobs"] is not None:
+        opened = _pods(typed["trainjobs"])
     facts = (
         probe(None if root is None else RecordedHost(root))
         if opened is None
@@ -195,6 +204,22 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         raise Interrupted(
             str(error) or "interrupted", hint=f"go on with: {_again(ctx, job, script)}"
         ) from None
+
+
+def _pods(text: str) -> RankHosts:
+    """The pods of a tunejob's TrainJobs, like this one. Raises UsageError, CannotError."""
+    from cputune.documents import parse, record_of
+    from cputune.options import Cluster
+    from cputune.probing import probe
+    from cputune.ranks.trainjob import pods
+
+    try:
+        told = parse(text)
+        nodes, cluster = int(told["nodes"]), record_of(Cluster, told["cluster"])
+    except (ValueError, TypeError, KeyError) as error:
+        hint = "`cputune emit --format tunejob --nodes N` writes it"
+        raise UsageError(f"cannot read --trainjobs: {error}", hint=hint) from error
+    return pods(nodes, cluster, probe())
 
 
 def _job_of(

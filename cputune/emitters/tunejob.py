@@ -1,15 +1,19 @@
-"""``tunejob``: a Job of Kubernetes that tunes in one pod of the shape that will train.
+"""``tunejob``: a Job of Kubernetes that tunes in a pod of the shape that will train.
 
 The pod is of the Guaranteed class, with the CPUs and memory of the plan's pods, so that what it
-measures is what they get. The result stays on the volume claim. The pod speaks to no API: it has no
-token, and needs no rights (https://kubernetes.io/docs/concepts/security/rbac-good-practices/).
-The image is one that can train, with cputune in it.
+measures is what they get. The result stays on the volume claim. For one node the pod speaks to no
+API: it has no token, and needs no rights. For several each trial is a TrainJob, which its service
+account may create, look at and delete in its namespace, and nothing else
+(https://kubernetes.io/docs/concepts/security/rbac-good-practices/). The image is one that can
+train, with cputune in it.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from cputune.documents import plain
 from cputune.emitters import container, header, words
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters.command import as_typed
@@ -18,22 +22,25 @@ from cputune.emitters.job import job_name
 from cputune.errors import UsageError
 from cputune.workload import recipe_names
 
+NEEDS_CLIENT = "For several nodes it needs the kubernetes package, too (pip install kubernetes)."
+MAY = (
+    ("trainer.kubeflow.org", "trainjobs", ("create", "get", "delete")),
+    ("", "pods", ("list",)),
+    ("", "pods/log", ("get",)),
+)
+"""What the service account may do in its namespace."""
+
 NEEDS = "The image needs cputune in it (pip install cputune), beside what trains."
 
 
 def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """One list of the claim and the Job, for ``kubectl apply -f -``. Raises UsageError."""
-    if job.plan.nodes > 1:
-        raise UsageError(
-            "a tunejob tunes in one pod, and the plan is for several nodes",
-            hint="--nodes 1; what it finds runs on more: --format trainjob --nodes N",
-        )
-    notes = (NEEDS, *k8s.notes(job))
+    """One list for ``kubectl apply -f -``: claim, Job, and what this may do. Raises UsageError."""
+    notes = (NEEDS, *([NEEDS_CLIENT] if job.plan.nodes > 1 else ()), *k8s.notes(job))
     title = f"Tunes {job.workload.name} in a pod of the shape that will train."
     content = {
         "apiVersion": "v1",
         "kind": "List",
-        "items": [container.claim_document(job), document(job)],
+        "items": [container.claim_document(job), *rights(job), document(job)],
     }
     text = header.full(job, "tunejob", title, notes) + words.dump(content)
     return (EmittedFile(name="tunejob.yaml", text=text, notes=notes),)
@@ -44,7 +51,7 @@ def document(job: LaunchJob) -> dict[str, Any]:
     home = {"name": "HF_HOME", "value": words.YamlScalar(f"{k8s.data(job)}/huggingface")}
     folder = k8s.WORKSPACE if job.workload.recipe else f"{k8s.WORKSPACE}/project"
     pod = {
-        "automountServiceAccountToken": False,
+        "automountServiceAccountToken": job.plan.nodes > 1,
         "restartPolicy": "Never",
         "securityContext": k8s.of_pod(job),
         "containers": [
@@ -54,7 +61,7 @@ def document(job: LaunchJob) -> dict[str, Any]:
                 "workingDir": folder,
                 "command": [words.YamlScalar("cputune"), words.YamlScalar("tune")],
                 "args": arguments(job),
-                "env": [home, *k8s.secret_variables(job)],
+                "env": [home, *_own_names(job), *k8s.secret_variables(job)],
                 "resources": k8s.resources(job),
                 "volumeMounts": k8s.mounts(job),
                 "securityContext": k8s.of_container(job),
@@ -63,6 +70,8 @@ def document(job: LaunchJob) -> dict[str, Any]:
         "volumes": k8s.volumes(job),
         **k8s.scheduling(job),
     }
+    if job.plan.nodes > 1:
+        pod["serviceAccountName"] = _account(job)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -75,11 +84,48 @@ def document(job: LaunchJob) -> dict[str, Any]:
     }
 
 
+def rights(job: LaunchJob) -> list[dict[str, Any]]:
+    """Of several nodes: an account that may start TrainJobs here and read what they say."""
+    if job.plan.nodes == 1:
+        return []
+    name = words.YamlScalar(f"{job_name(job)}-tune")
+    meta = k8s.metadata(job, f"{job_name(job)}-tune")
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    account = {
+        "kind": "ServiceAccount",
+        "name": _account(job),
+        "namespace": words.YamlScalar(k8s.namespace(job)),
+    }
+    rules = [
+        {"apiGroups": [group], "resources": [what], "verbs": list(verbs)}
+        for group, what, verbs in MAY
+    ]
+    of = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta}
+    made = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
+    return [
+        *([made] if job.cluster.service_account is None else ()),
+        {**of, "kind": "Role", "rules": rules},
+        {**of, "kind": "RoleBinding", "roleRef": role, "subjects": [account]},
+    ]
+
+
+def _account(job: LaunchJob) -> words.YamlScalar:
+    return words.YamlScalar(job.cluster.service_account or f"{job_name(job)}-tune")
+
+
+def _own_names(job: LaunchJob) -> list[dict[str, Any]]:
+    """Who the pod is: it owns the TrainJobs, so that none outlives it."""
+    own = {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid"} if job.plan.nodes > 1 else {}
+    return [{"name": n, "valueFrom": {"fieldRef": {"fieldPath": at}}} for n, at in own.items()]
+
+
 def arguments(job: LaunchJob) -> list[words.YamlScalar]:
     """Of ``cputune tune``; a second Job takes the place of what the first one has found."""
     place = k8s.data(job)
     results = ("--output", f"{place}/cputune.json", "--study", f"{place}/cputune.db")
-    kept = (*results, "--force", "--no-history")
+    asked = json.dumps({"nodes": job.plan.nodes, "cluster": plain(job.cluster)})
+    trials = ("--trainjobs", asked) if job.plan.nodes > 1 else ()
+    kept = (*results, "--force", "--no-history", *trials)
     recipe = job.workload.recipe
     if recipe is None:
         return [

@@ -69,9 +69,15 @@ def _of_rank(plan: Plan, rank: int) -> Plan:
     return plan.of_node(min(rank // plan.processes_per_node, plan.nodes - 1))
 
 
-def differences(plan: Plan, states: Sequence[RankState]) -> tuple[str, ...]:
-    """Where a rank's effective state is not the plan's, in words with both values."""
-    wrong = [row for row in compare(plan, tuple(enumerate(states))) if row.differs]
+def differences(
+    plan: Plan, states: Sequence[RankState], *, by_number: bool = True
+) -> tuple[str, ...]:
+    """Where a rank's effective state is not the plan's, in words with both values.
+
+    CPU numbers mean nothing from pod to pod: ``by_number`` False leaves out what tells them.
+    """
+    rows = compare(plan, tuple(enumerate(states)))
+    wrong = [row for row in rows if row.differs and (by_number or not row.by_cpu_number)]
     ranks: dict[tuple[str, str, str | None], list[int]] = {}
     for row in wrong:
         ranks.setdefault((row.what, row.expected, row.seen), []).append(row.rank)

@@ -24,7 +24,7 @@ from cputune.plan import Plan
 from cputune.probing.load import LOOK_SECONDS
 from cputune.remote.named import Node, parse_distinct_hosts
 from cputune.remote.probed import Probed, probe_each
-from cputune.remote.reach import Reach, Ssh, find_reach
+from cputune.remote.reach import PODS, Reach, Ssh, find_reach
 from cputune.script import script_file
 from cputune.steps import HostLost, Infeasible
 from cputune.workload import Workload
@@ -75,8 +75,18 @@ class RankHosts:
         return tuple((host.name, host.facts) for host in self.hosts)
 
     @property
+    def in_pods(self) -> bool:
+        """Whether they are pods that a trial brings: what is typed runs in this one.
+
+        Two plans never share their CPUs, so that they take no turns.
+        """
+        return self.reach.name == PODS
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """Where they are reached: by their names, where those are known here, else on a link."""
+        if self.in_pods:
+            return (os.environ.get("KUBERNETES_SERVICE_HOST", ""),)
         links = (
             plain_address(link)
             for host in self.hosts
@@ -107,7 +117,7 @@ class RankHosts:
 
         Nobody is named of a host that does not answer: the next trial will show it.
         """
-        nodes = [host.node for host in self.hosts]
+        nodes = [] if self.in_pods else [host.node for host in self.hosts]
         with contextlib.suppress(CputuneError):
             told = probe_each(nodes, self.reach, look_seconds=LOOK_SECONDS)
             return tuple(

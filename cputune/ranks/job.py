@@ -51,6 +51,8 @@ LONG_STEP_SECONDS = 3.0
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
 """What those that run on have leave for, beside the step that they are at: steps of so much."""
 
+TWICE = "each was started as a job of its own, or the launcher numbers them alike"
+
 SMALLEST_STEP_TIMEOUT = 60.0
 SLOWER_THAN_BEFORE = 20.0
 """A step may take so many times as long as the slowest one before it; one busy neighbour
@@ -122,6 +124,7 @@ class Job:
         self.profiles: dict[int, Profiled] = {}
         self.waits: list[float] = []
         self.trained: dict[int, list[Trained]] = {}
+        self._speaking: set[int] = set()
 
     def start(
         self,
@@ -303,7 +306,9 @@ class Job:
         for source, message in heard:
             if isinstance(source, Supervisor):
                 self._hear_supervisor(source, message)
-            elif isinstance(source, int) and message is not None:
+            elif isinstance(source, int) and message is None:
+                self._speaking.discard(source)
+            elif isinstance(source, int):
                 try:
                     step = self._hear_rank(source, cast(RankMessage, message))
                 except (KeyError, TypeError, ValueError) as error:
@@ -342,7 +347,11 @@ class Job:
             if told := message.get("trained"):
                 self.trained.setdefault(rank, []).append(told)
             return self._gather.add(rank, int(message["number"]), step)
-        if message["event"] == "state":
+        if message["event"] == "hello":
+            if rank in self._speaking:
+                self.refusals[rank] = f"two processes say that they are rank {rank}: {TWICE}"
+            self._speaking.add(rank)
+        elif message["event"] == "state":
             message["local_rank"] = rank
             self.states[rank] = message
         elif message["event"] == "profile":

@@ -203,7 +203,8 @@ class ProcessRunner:
     def believe(self, plan: Plan, job: Job, states: Sequence[RankState]) -> None:
         """Raise Infeasible where the ranks do not run as the plan says; else they are believed."""
         compare.refuse_impossible(self.workload, states)
-        different = list(compare.differences(plan, states))
+        in_pods = self.hosts is not None and self.hosts.in_pods
+        different = list(compare.differences(plan, states, by_number=not in_pods))
         samples = global_batch(states)
         wanted = self.workload.global_batch_size
         per_rank = self.workload.batch_per_rank is not None
@@ -233,6 +234,36 @@ def _script_text(workload: Workload) -> str:
         return ""
     require_trainable(workload.argv)
     return script_text(workload.argv)
+
+
+class OneByOne:
+    """A runner whose plans never share CPUs (pods of their own): they cannot take turns."""
+
+    def __init__(self, runner: ProcessRunner) -> None:
+        self.steps = runner.steps
+        self.observed = runner.observed
+        self.keep_to = runner.keep_to
+        self._runner = runner
+
+    @property
+    def workload(self) -> Workload:
+        """See ``LearningRunner``."""
+        return self._runner.workload
+
+    @property
+    def data(self) -> str | None:
+        """See ``DataRunner``."""
+        return self._runner.data
+
+    def profile(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
+        """See ``ProfilingRunner``."""
+        return self._runner.profile(plan)
+
+    def __enter__(self) -> OneByOne:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._runner.close()
 
 
 LONGEST_REST_SECONDS = 10.0
@@ -365,7 +396,10 @@ class LivingPlan:
 
     def _start(self) -> Job:
         hosts = self._runner.hosts
-        job = self._start_here() if hosts is None else self._launch(hosts)
+        if hosts is None or (self._plan.as_found and hosts.in_pods):
+            job = self._start_here()
+        else:
+            job = self._launch(hosts)
         if self._runs_on:
             job.run_on()
         return job

@@ -15,6 +15,7 @@ host that stands twice in a file has the slots of both lines, as with every laun
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import ipaddress
 import json
 import math
@@ -22,6 +23,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -178,6 +180,7 @@ _HELD = "import json,os,sys;print(json.dumps(dict(os.environ)),flush=True);sys.s
 
 _JOB = re.compile(r"job allocation ([0-9]+)")
 LOOK_SECONDS = 2.0
+PR_SET_PDEATHSIG = 1
 RELEASE_SECONDS = 10.0
 
 
@@ -214,6 +217,7 @@ def allocation(
             env={**os.environ, "LC_ALL": "C"},
             text=True,
             start_new_session=True,  # Ctrl-C is ours to hear
+            preexec_fn=_end_with_us,
         ) as process,
     ):
         try:
@@ -225,6 +229,10 @@ def allocation(
                 process.wait(RELEASE_SECONDS if process.returncode is None else 0)
             if process.poll() is None:
                 process.terminate()
+
+
+def _end_with_us() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _granted(

@@ -32,6 +32,9 @@ NO_INPUT = "openmpi5"
 """The dialect whose mpirun gives a rank on another host no standard input, and waits for ever
 (open-mpi/ompi#11990, openpmix/prrte#2373; 5.0.11 too): it cannot bring the agent there."""
 
+PODS = "kubernetes"
+"""The name of the way to pods, on which nothing is started but by their job."""
+
 Manner = Literal["ssh", "srun", "mpirun"]
 Explained = tuple[str, str | None]
 """Why a host could not be reached, and what to do about it."""

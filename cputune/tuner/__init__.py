@@ -150,9 +150,10 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
     def open_runner(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
         if runner is not None:
             return nullcontext(runner)
-        from cputune.ranks.runner import ProcessRunner
+        from cputune.ranks.runner import OneByOne, ProcessRunner
 
-        return ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
+        opened = ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
+        return OneByOne(opened) if hosts is not None and hosts.in_pods else opened
 
     hear = logged(asked.on_event)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 from emit_machines import one_socket, script_workload
 
+from cputune.documents import record_of
 from cputune.emitters import Cluster, emit
 from cputune.errors import UsageError
 
@@ -34,8 +37,6 @@ def items(**options: Any) -> dict[str, Any]:
 
 
 def trainjob(version: str, cluster: Cluster = GIVEN) -> tuple[dict[str, Any], tuple[str, ...]]:
-    from dataclasses import replace
-
     asked = replace(cluster, trainer_version=version)
     file = emit(one_socket().result, "trainjob", cluster=asked)[0]
     return yaml.safe_load(file.text)["spec"], file.notes
@@ -64,10 +65,30 @@ def test_it_has_no_right_at_all() -> None:
     assert pod["securityContext"]["runAsNonRoot"] is True
 
 
-def test_several_nodes_and_a_recipe_of_ones_own_are_refused() -> None:
-    with pytest.raises(UsageError, match="tunes in one pod") as caught:
-        items(nodes=2)
-    assert "--format trainjob" in (caught.value.hint or "")
+def test_of_several_nodes_each_trial_is_a_trainjob_and_no_more_is_allowed() -> None:
+    found = items(nodes=2, workload=script_workload())
+    pod = found["Job"]["spec"]["template"]["spec"]
+    name = found["ServiceAccount"]["metadata"]["name"]
+    assert pod["serviceAccountName"] == name
+    assert found["RoleBinding"]["subjects"][0]["name"] == name
+    assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
+    rules = [(rule["resources"], rule["verbs"]) for rule in found["Role"]["rules"]]
+    assert rules == [
+        (["trainjobs"], ["create", "get", "delete"]),
+        (["pods"], ["list"]),
+        (["pods/log"], ["get"]),
+    ]
+    own = {
+        one["name"]: one["valueFrom"] for one in pod["containers"][0]["env"] if "POD" in one["name"]
+    }
+    assert own["POD_UID"]["fieldRef"]["fieldPath"] == "metadata.uid"
+    words = pod["containers"][0]["args"]
+    told = json.loads(words[words.index("--trainjobs") + 1])
+    assert told["nodes"] == 2
+    assert record_of(Cluster, told["cluster"]) == GIVEN
+    named = items(nodes=2, cluster=replace(GIVEN, service_account="mine"))
+    assert "ServiceAccount" not in named
+    assert named["RoleBinding"]["subjects"][0]["name"] == "mine"
 
 
 @pytest.mark.parametrize("version", PATCHES)

@@ -24,6 +24,8 @@ from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.ranks import engines, hosts
 from cputune.ranks.hosts import RankHost, RankHosts, interfaces_between, open_hosts
+from cputune.ranks.job import Job
+from cputune.ranks.listen import Post
 from cputune.ranks.runner import ProcessRunner
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed, probe_each
@@ -197,6 +199,26 @@ def test_a_far_rank_is_one_with_the_token_alone_and_speaks_once(facts: HostFacts
             heard = [told for _ in range(3) for told in post.wait(1)]
             assert all(message is None for _, message in heard)
             assert not any(isinstance(source, int) for source, _ in heard)
+
+
+def test_two_ranks_of_one_number_are_refused(facts: HostFacts, tmp_path: Path) -> None:
+    with closing(Post(tmp_path, host="127.0.0.1")) as post:
+        job = Job(
+            FakeSupervisor(),  # type: ignore[arg-type]
+            post,
+            ranks=2,
+            grace_seconds=0,
+            hosts=NAMES,
+        )
+        hello = {"event": "hello", "rank": 1, "local_rank": 0, "pid": 7}
+        job._take([(1, hello), (1, None), (1, hello)])
+        assert not job.refusals  # it has come again
+        job._take([(1, hello)])
+        assert "two processes say that they are rank 1" in job.refusals[1]
+
+
+class FakeSupervisor:
+    """Starts nothing."""
 
 
 def nodes(*names: str) -> list[Node]:

@@ -1,0 +1,191 @@
+"""A trial that is a TrainJob, against a stub of the API (FakeApi): no cluster is to be had."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ranks.fake_api import FakeApi
+
+import cputune
+from cputune.emitters import tunejob
+from cputune.emitters.format import EmittedFile
+from cputune.errors import CannotError
+from cputune.facts import HostFacts
+from cputune.inside import SOCKET_VARIABLE
+from cputune.options import Cluster
+from cputune.plan import Plan
+from cputune.ranks import engines, trainjob
+from cputune.ranks.runner import OneByOne, ProcessRunner
+from cputune.remote.named import Node
+from cputune.steps import LivingRunner
+from cputune.workload import Workload
+
+pytest.importorskip("kubernetes")
+
+CPUS = sorted(os.sched_getaffinity(0))
+TWO = Plan(nodes=2, processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
+CLUSTER = Cluster(image="r.example.com/bert:1", namespace="team")
+REACH = trainjob.Pods(cluster=CLUSTER)
+REPORTS = {SOCKET_VARIABLE: "tcp:TOKEN:4711:10.0.0.9", "CPUTUNE_TRIAL_SCRATCH": "{folder}/s"}
+
+
+@pytest.fixture(scope="module")
+def facts() -> HostFacts:
+    return cputune.probe()
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+    with closing(FakeApi(tmp_path)) as made:
+        monkeypatch.setenv("KUBECONFIG", str(made.config))
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        yield made
+
+
+def launch(folder: Path, words: tuple[str, ...], facts: HostFacts) -> engines.Launch:
+    """The launch of an emitted TrainJob whose pods run these words."""
+    job = Workload.script(["train.py"]).observed(
+        framework="trainer", global_batch_size=8, parses_arguments=False
+    )
+    (emitted, *_) = engines.render_for(REACH, TWO, job, facts, (), None)
+    document = yaml.safe_load(emitted.text)
+    if words:
+        document["spec"]["trainer"].update(command=list(words), args=[])
+    return engines.Launch(
+        plan=TWO,
+        nodes=(Node(name="pod-0"), Node(name="pod-1")),
+        files=(EmittedFile(name="trainjob.yaml", text=yaml.safe_dump(document)),),
+        variables=REPORTS,
+        environment=dict(os.environ),
+        home=REPORTS[SOCKET_VARIABLE],
+        folder=folder / "cputune-x_1" / "launch-1",
+    )
+
+
+def test_a_trial_is_the_emitted_trainjob_but_for_its_name_and_who_hears_it(
+    facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_NAME", "run-tune-abc")
+    monkeypatch.setenv("POD_UID", "1-2-3")
+    given = launch(tmp_path, (), facts)
+    document = trainjob.manifest(given)
+    emitted = yaml.safe_load(given.files[0].text)
+    meta, env = document["metadata"], document["spec"]["trainer"]["env"]
+    assert meta.pop("ownerReferences")[0]["uid"] == "1-2-3"
+    assert meta.pop("name").endswith("launch-1")
+    emitted["metadata"].pop("name")
+    more = {one["name"]: one["value"] for one in env[len(emitted["spec"]["trainer"]["env"]) :]}
+    del env[len(emitted["spec"]["trainer"]["env"]) :]
+    assert document == emitted
+    assert set(more) == {*REPORTS, "PYTHONPATH"}
+    assert more["PYTHONPATH"].endswith("cputune/inside/site")
+    assert more["CPUTUNE_TRIAL_SCRATCH"] == "/tmp/cputune/s"
+
+
+class Charge:
+    """The process in charge of a trial's TrainJob."""
+
+    def __init__(self, words: tuple[str, ...], facts: HostFacts, folder: Path) -> None:
+        self.engine = trainjob.ByTrainJob(REACH)
+        self.launch = launch(folder, words, facts)
+        (command,) = self.engine.start(self.launch)
+        pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process: subprocess.Popen[str] = subprocess.Popen(command["argv"], **pipes)  # type: ignore[call-overload]
+        assert self.process.stdin is not None
+        self.process.stdin.write(command["input"])
+        self.process.stdin.flush()
+
+    def ended(self) -> tuple[int, str]:
+        """Its status and what it wrote, once it has ended by itself."""
+        status = self.process.wait(30)
+        assert self.process.stderr is not None
+        with self.process:
+            return status, self.process.stderr.read()
+
+    def why(self) -> str:
+        status, tail = self.ended()
+        told = self.engine.why(
+            self.launch, [{"event": "exit", "rank": 0, "status": status, "tail": tail}]
+        )
+        return str(told)
+
+
+def test_how_its_pods_end_is_how_it_ends_and_it_is_gone(
+    api: FakeApi, facts: HostFacts, tmp_path: Path
+) -> None:
+    assert Charge(("true",), facts, tmp_path).ended()[0] == 0
+    status, said = Charge(("sh", "-c", "echo on $PET_NODE_RANK; exit 3"), facts, tmp_path).ended()
+    assert status == 1
+    assert "on 0" in said
+    assert "on 1" in said
+    assert not api.names
+    assert {(verb, what) for _, what, verbs in tunejob.MAY for verb in verbs} == api.verbs
+
+
+def test_it_is_deleted_with_who_is_in_charge_and_says_what_it_waits_for(
+    api: FakeApi, facts: HostFacts, tmp_path: Path
+) -> None:
+    api.pending = "0/3 nodes are available: 3 Insufficient cpu."
+    charge = Charge(("sleep", "60"), facts, tmp_path)
+    until = time.monotonic() + 20
+    while not api.names and time.monotonic() < until:
+        time.sleep(0.05)
+    assert "Insufficient cpu" in str(charge.engine.watch(charge.launch))
+    charge.process.communicate(timeout=20)  # its standard input ends
+    assert not api.names
+    charge.engine.end(charge.launch)  # it is gone already
+
+
+def test_what_the_api_refuses_is_said_in_its_words(
+    api: FakeApi, facts: HostFacts, tmp_path: Path
+) -> None:
+    api.refuse = "trainjobs is forbidden: exceeded quota: compute, requested: cpu=64"
+    assert (
+        "takes no TrainJob: trainjobs is forbidden: exceeded quota"
+        in Charge(("true",), facts, tmp_path).why()
+    )
+
+
+def test_plans_of_pods_take_no_turns_and_without_a_cluster_that_is_said(
+    api: FakeApi, facts: HostFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = trainjob.pods(2, CLUSTER, facts)
+    with ProcessRunner(Workload.script([__file__]), facts, hosts=there, offline=True) as runner:
+        assert not isinstance(OneByOne(runner), LivingRunner)
+    assert there.neighbours() == ()
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    with pytest.raises(CannotError, match="no way to Kubernetes"):
+        trainjob.pods(2, CLUSTER, facts)
+
+
+@pytest.mark.torch
+@pytest.mark.matrix
+def test_two_pods_train_as_one_job(
+    api: FakeApi, facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    light = Path(__file__).parent.parent / "faults" / "light.py"
+    monkeypatch.setattr(engines, "own_address", lambda hosts: "127.0.0.1")
+    monkeypatch.setattr(trainjob.Path, "exists", lambda path: True)
+    job = Workload.script([str(light), "0.002"]).observed(
+        framework="trainer", global_batch_size=8, parses_arguments=False
+    )
+    files = engines.render_for(REACH, TWO, job, facts, (), None)
+    for one in files:
+        (tmp_path / one.name).write_text(one.text)
+    there = trainjob.pods(2, replace(CLUSTER, interface="lo"), facts)
+    with ProcessRunner(job, facts, hosts=there, offline=True) as runner:
+        with closing(runner.steps(TWO)) as steps:
+            assert len(list(islice(steps, 3))) == 3
+        told: Any = runner.observed()
+        assert [one["world_size"] for one in told] == [2, 2]
+    assert not api.names
