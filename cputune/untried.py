@@ -82,8 +82,10 @@ def untried(
         what = "tcmalloc is not installed"
         found.append(Untried(what=what, low=1.12, high=1.30, takes="one command", do=do))
     if padding is not None and padding.share >= _LEAST_SHARE:
-        left_so = next((o.option for o in left_out if o.what == "padding" and o.option), None)
-        if padding.kept is not None or left_so is not None:
+        of_padding = [one for one in left_out if one.what in ("padding", "order", "order=length")]
+        left_so = next((one.option for one in of_padding if one.option), None)
+        tried = padding.left == 1 and not of_padding  # batches of like length
+        if left_so is not None or (padding.kept is not None and not tried):
             found.append(_of_padding(padding, left_so))
     return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
 

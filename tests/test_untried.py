@@ -42,7 +42,8 @@ def test_what_would_bring_the_most_comes_first_with_its_command() -> None:
     ],
 )
 def test_padding_that_may_not_be_cut_is_for_the_script(padding: Padding | None, do: str) -> None:
-    found = untried((), padding)
+    left_out = [LeftOut(what="order=length", why="the script makes its data loader itself")]
+    found = untried(left_out, padding)
     assert len(found) == (do is not None)
     assert all(do in one.do for one in found)
 
@@ -55,6 +56,10 @@ def test_what_keep_leaves_out_is_named_where_it_lives_here() -> None:
         named = [one.what for one in untried(space.left_out, None)]
         assert any(what.startswith("bf16") for what in named) is there
     assert untried([LeftOut(what="dropout", why="on Intel's processors")], None) == ()
+
+
+def test_samples_of_like_length_that_were_tried_are_not_named() -> None:
+    assert untried((), replace(SEEN, left=1.0)) == ()
 
 
 def test_padding_that_keep_leaves_out_comes_back_without_it() -> None:

@@ -205,8 +205,8 @@ def companions(
         files.append(_program(CARRY_SCRIPT, carry_script(), said))
         plan = str(command[1])
         settings = json.loads(plan).get("torch", {})
-        beside = [torch_script()] if settings.keys() - {"padding"} else []
-        if "padding" in settings:
+        beside = [torch_script()] if settings.keys() - {"padding", "order"} else []
+        if settings.keys() & {"padding", "order"}:
             beside.append(padding_script())
         objects = '"world_size":' in plan and '"by_flags":' not in plan
         if objects and workload.framework in (None, "lightning"):

@@ -14,7 +14,8 @@ The script stays as it is. When it has loaded transformers, accelerate or Lightn
 - in the data loader that a loop over an Accelerator, or Lightning, trains on: the batch of
   one rank;
 - in torch, whatever trains with it: what ``torch`` says (``in_torch.py``, likewise);
-- in the batches that are trained on: whether their padding is cut (``padding.py``, likewise);
+- in the batches that are trained on: whether their padding is cut, and whether their samples are
+  of like length (``padding.py``, likewise);
 - and so that it trains the same as typed, on ``typed_ranks``: the steps of its schedules, what a
   loop over an Accelerator is told of the number of ranks before it trains, and the scale of a
   Trainer's losses, which grows with the ranks for models that ignore ``num_items_in_batch``;
@@ -77,7 +78,7 @@ class Force:
         accumulation: batches of one step that the plan says, or that a loop of the script's
             own takes; None where its framework knows, and they stay.
         torch: what is set in torch itself, see ``in_torch``; and ``padding``: ``cut``, or ``ask``
-            where it is only found out whether it may be.
+            where it is only found out whether it may be; and ``order``: ``length``.
         typed_ranks: ranks of the launch as it was typed; what it trains hangs on them.
         typed_accumulation: batches of one of its steps, where flags have changed them.
         by_flags: flags have set the arguments, and the batch of those that are parsed.
@@ -190,11 +191,13 @@ class Carrier:
         """What to do with which module once it is loaded."""
         torch: list[tuple[str, Patch]] = []
         settings = dict(self.force.torch)
-        padding = settings.pop("padding", None)
+        padding, order = settings.pop("padding", None), settings.pop("order", None)
         if settings:
             torch = [("torch", lambda module: self._set_in_torch(module, settings))]
         if padding is not None:
             torch += beside("padding").CUTTER.patches(padding, self._say)
+        if order is not None:
+            torch += beside("padding").ORDER.patches(self._say)
         if not self.force.world_size:
             return torch
         patches: list[tuple[str, Patch]] = [

@@ -89,6 +89,9 @@ class FirstSteps:
             told["drawn"], told["content"] = self._drawn, self._content
             told["dropout"] = self._drops
             told["optimizer"] = settings(optimizer)
+            order = getattr(sys.modules.get("cputune_padding"), "ORDER", None)
+            if order is not None and order.why is None:
+                told["shuffled"] = True
         self._samples, self._rates = 0, None
         return told
 

@@ -68,6 +68,7 @@ class RankState(TypedDict, total=False):
         padding: what is done with columns that are padding in a whole batch: "cut", "may be cut",
             or "full" and why they stay.
         padding_unknown: why that was not found out.
+        order: "length" where samples of a step are of like length, else why they are as found.
         padding_share: of the tokens of the first step, those that are padding.
         columns_left: of them, those that are left where such columns are cut.
         padding_mend: how the script is told to pad less.
@@ -117,6 +118,7 @@ class RankState(TypedDict, total=False):
     steps_to_end: int
     padding: str
     padding_unknown: str
+    order: str
     padding_share: float
     columns_left: float
     padding_mend: str

@@ -10,6 +10,11 @@ equal but for rounding, this batch and those after it are cut, to a multiple of 
 equal are losses that run over positions (question answering), models that mix positions without
 a mask (FNet), and those that need one length.
 
+Where the plan says ``order=length``, a Trainer takes the samples of a step of like length, so that
+fewer columns are padding: each pass in another order, the same on every rank. Only a Trainer that
+draws its samples at random does. Its own ``group_by_length`` (``train_sampling_strategy``) sorts 50
+batches by the length of their tokens, which of padded samples is one length.
+
 What is seen as padding is what a mask of samples × tokens says, whose name holds
 ``attention_mask``; each mask speaks for all tensors of its length. Labels of a token that are not
 -100 are none, and stay.
@@ -20,15 +25,23 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import math
+import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 MULTIPLE = 8
 """Of columns that are left, so that scores fill whole vectors; 16 or 64 leave more padding."""
+
+POOL = 50
+"""Steps whose samples are sorted by length, as Trainer's ``group_by_length`` has it."""
+
+MOST_SECONDS = 30.0
+"""To look at the length of every sample."""
 
 IGNORED = -100
 """The label that torch's losses pass over."""
@@ -136,7 +149,7 @@ class Cutter:
         self.on_asked: Callable[[float], None] = lambda since: None
         self._say: Callable[[str], None] = lambda text: None
         self._has_trainer = False
-        self._called = False
+        self._called = self._together = False
         self._last_data: Any = None
         self._data: Any = None
 
@@ -171,8 +184,7 @@ class Cutter:
             self._has_trainer = True
             if self.allowed is None:
                 kind = type(trainer)
-                if kind.__module__.startswith("trl."):
-                    self._decide(False, TOGETHER)
+                self._together = kind.__module__.startswith("trl.")
                 self.ask(
                     model,
                     inputs,
@@ -256,6 +268,8 @@ class Cutter:
             elif any(bool((mask[:, 0] == 0).any()) for mask in masks.values()):
                 self.why = ON_THE_LEFT
             return None
+        if self._together:
+            return self._decide(False, TOGETHER)
         inner = getattr(model, "module", model)  # DistributedDataParallel
         if hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None):
             return self._decide(False, COMPILED)
@@ -370,4 +384,95 @@ def _trains(model: Any) -> bool:
     )
 
 
-CUTTER = Cutter()
+class OfLikeLength:
+    """A sampler: samples in an order in which those of a step are of like length.
+
+    Those of ``POOL`` steps that follow each other in a random order are sorted, and their steps
+    are drawn in a random order again, so that any of them are as long as all.
+    """
+
+    def __init__(self, lengths: Sequence[int], step: int, seed: int) -> None:
+        self._lengths, self._step, self._seed, self._epoch = lengths, step, seed, 0
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Told by accelerate of each pass over the data, also where a training is resumed."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        dice = random.Random(f"{self._seed} {self._epoch}")
+        samples = list(range(len(self)))
+        dice.shuffle(samples)
+        rest = samples[len(samples) - len(samples) % self._step :]
+        steps = []
+        for first in range(0, len(samples) - len(rest), POOL * self._step):
+            pool = samples[first : first + POOL * self._step][: len(samples) - len(rest) - first]
+            pool.sort(key=self._lengths.__getitem__)
+            steps += [pool[at : at + self._step] for at in range(0, len(pool), self._step)]
+        dice.shuffle(steps)
+        return itertools.chain(*steps, rest)
+
+
+class Order:
+    """Has a Trainer take samples of like length; ``why`` it does not, None where it does."""
+
+    def __init__(self) -> None:
+        self.why: str | None = "no Trainer has asked for an order of its samples"
+
+    def patches(self, say: Callable[[str], None]) -> list[tuple[str, Callable[[ModuleType], None]]]:
+        """What to do with which module."""
+
+        def patch(module: ModuleType) -> None:
+            original = module.Trainer._get_train_sampler
+
+            @functools.wraps(original)
+            def sampler(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+                own = original(trainer, *args, **kwargs)
+                data = next(iter((*args, *kwargs.values())), None) or trainer.train_dataset
+                ordered = self._ordered(trainer.args, own, data)
+                said = "samples of a step are of like length, in another order than as typed"
+                say(said if self.why is None else f"samples stay in their order: {self.why}")
+                return own if ordered is None else ordered
+
+            module.Trainer._get_train_sampler = sampler
+
+        return [("transformers.trainer", patch)]
+
+    def said(self) -> dict[str, str]:
+        """What a rank shows."""
+        return {"order": "length"} if self.why is None else {"order": f"as found, for {self.why}"}
+
+    def _ordered(self, args: Any, own: object, data: Any) -> OfLikeLength | None:
+        if type(own).__name__ != "RandomSampler":
+            self.why = "the script draws them by itself, and not at random"
+            return None
+        lengths = token_lengths(data)
+        self.why = lengths if isinstance(lengths, str) else None
+        if isinstance(lengths, str):
+            return None
+        step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return OfLikeLength(lengths, step, args.seed if args.data_seed is None else args.data_seed)
+
+
+def token_lengths(data: Any) -> list[int] | str:
+    """The tokens of each sample that are no padding; why they are not known."""
+    until = time.perf_counter() + MOST_SECONDS
+    names = getattr(data, "column_names", None)
+    column = "attention_mask" if names is None or "attention_mask" in names else "input_ids"
+    lengths = []
+    try:
+        if names is not None:
+            data = data.select_columns([column])
+        for at in range(len(data)):
+            mask = data[at][column]
+            lengths.append(len(mask) if column == "input_ids" else int(sum(mask)))
+            if time.perf_counter() > until:
+                return f"it takes more than {MOST_SECONDS:.0f} s to see how long its samples are"
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return f"its samples do not tell their length ({type(error).__name__})"
+    return lengths
+
+
+CUTTER, ORDER = Cutter(), Order()

@@ -88,9 +88,10 @@ def read() -> RankState:
         state["products_rounded"] = products_rounded(torch)
     masks = getattr(sys.modules.get("cputune_in_torch"), "MASKS", None)
     state["dropout"] = "bytes" if masks is not None and masks.drawn else "torch"
-    cutter = getattr(sys.modules.get("cputune_padding"), "CUTTER", None)
-    if cutter is not None:
-        state.update(cutter.said())
+    padding = sys.modules.get("cputune_padding")
+    if padding is not None:
+        state.update(padding.CUTTER.said())
+        state.update(padding.ORDER.said())
     if state["allocator"] == "default":
         state["mapped_blocks"] = mapped_blocks()
         state["huge_pages_bytes"] = huge_pages_bytes()

@@ -14,7 +14,7 @@ from cputune import cpulist
 from cputune.errors import UsageError
 from cputune.knobs.affinity import NODES, PLACEMENT, RANKS, SMT, THREADS
 from cputune.knobs.backend import BACKEND, CCL_WORKERS, INTERFACE
-from cputune.knobs.batches import ACCUMULATION, PADDING, WORKERS
+from cputune.knobs.batches import ACCUMULATION, ORDER, PADDING, WORKERS
 from cputune.knobs.kernels import COMPILE, DROPOUT, IPEX, OPTIMIZER
 from cputune.knobs.libraries import ALLOCATOR, MALLOC, OPENMP
 from cputune.knobs.precision import PRECISION, PRODUCTS
@@ -55,6 +55,7 @@ KNOBS: tuple[Knob, ...] = (
     ACCUMULATION,
     WORKERS,
     PADDING,
+    ORDER,
     PRODUCTS,
     DROPOUT,
     COMPILE,

@@ -23,11 +23,15 @@ from cputune.inside.padding import (
     NO_TAIL,
     ON_THE_LEFT,
     OUTSIDE,
+    TOGETHER,
     Cutter,
+    OfLikeLength,
+    Order,
     counted,
     cut,
     difference,
     lengths,
+    token_lengths,
 )
 
 SIZES = {
@@ -248,6 +252,14 @@ class TestWhenItIsAsked:
         for name in ("_orig_mod", "_compiled_call_impl"):
             assert answered(SimpleNamespace(**{name: bert()}), batch).why == COMPILED
 
+    def test_a_trainer_of_trl_is_not_where_it_has_padded_too_much(self) -> None:
+        cutter = Cutter()
+        cutter._together = True  # its batches are as long as their longest sample, by default
+        cutter.ask(None, batch_of(3, LENGTH), run)
+        assert (cutter.allowed, cutter.why) == (None, NO_TAIL)
+        cutter.ask(None, batch_of(3, 9), run)
+        assert (cutter.allowed, cutter.why) == (False, TOGETHER)
+
     def test_a_rank_shows_what_is_done(self) -> None:
         cutter = answered(bert(), batch_of(3, 9, **CLASS))
         assert cutter.said() == {"padding": "cut"}
@@ -314,3 +326,77 @@ class TestWhereItIsPut:
         Looking(model=bert(), args=arguments, train_dataset=Padded()).train()
         assert patched.allowed, patched.why
         assert seen == [LENGTH, 8, 8, 8, 8], "asked with and without, then three steps"
+
+
+class Ragged(Padded):
+    """Lengths that come and go, so that as drawn each step has some of each."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return super().__getitem__(index % 20)
+
+
+class TestSamplesOfLikeLength:
+    def test_each_pass_takes_every_sample_once_in_another_order(self) -> None:
+        sampler, again = (OfLikeLength([n % 20 for n in range(403)], 4, 7) for _ in range(2))
+        first = list(sampler)
+        assert first == list(again), "the same on every rank"
+        assert sorted(first) == list(range(403))
+        assert len(sampler) == 403
+        sampler.set_epoch(1)
+        assert list(sampler) != first
+
+    def test_those_of_a_step_are_alike_and_steps_of_all_lengths_follow_each_other(self) -> None:
+        used = [n % 20 for n in range(400)]
+        taken = list(OfLikeLength(used, 4, 7))
+        steps = [[used[at] for at in taken[first : first + 4]] for first in range(0, 400, 4)]
+        assert sum(max(step) - min(step) for step in steps) < 100
+        means = [sum(map(max, steps[part : part + 20])) / 20 for part in (0, 20, 40, 60, 80)]
+        assert max(means) - min(means) < 6, "any twenty steps are much as long as all"
+
+    @pytest.mark.parametrize(
+        ("data", "told"),
+        [
+            (Padded(), [3, 4, 5, 6, 7, 8]),
+            ([{"attention_mask": [1, 1, 0]}], [2]),
+            ([{"input_ids": [1, 1, 0]}], "its samples do not tell their length (KeyError)"),
+            ([(1, 2)], "its samples do not tell their length (TypeError)"),
+            (object(), "its samples do not tell their length (TypeError)"),
+        ],
+    )
+    def test_lengths_are_those_of_the_masks(self, data: Any, told: object) -> None:
+        assert token_lengths(data) == told
+
+    @pytest.mark.parametrize(
+        ("own", "said"),
+        [
+            (torch.utils.data.RandomSampler(Ragged()), "length"),
+            (
+                torch.utils.data.SequentialSampler(Ragged()),
+                "as found, for the script draws them by itself, and not at random",
+            ),
+        ],
+    )
+    def test_a_trainer_takes_its_samples_so(
+        self, own: Any, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    ) -> None:
+        trainer, order, told = transformers.Trainer, Order(), []
+        monkeypatch.setattr(trainer, "_get_train_sampler", lambda *_: own)
+        for name, patch in order.patches(told.append):
+            patch(sys.modules[name])
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path), per_device_train_batch_size=4, use_cpu=True,
+            report_to="none",
+        )  # fmt: skip
+        batches = list(
+            trainer(model=bert(), args=arguments, train_dataset=Ragged()).get_train_dataloader()
+        )
+        assert order.said() == {"order": said}
+        spread = [
+            int(b["attention_mask"].sum(1).max() - b["attention_mask"].sum(1).min())
+            for b in batches
+        ]
+        assert (sum(spread) < 100) == (said == "length")
+        assert len(told) == 1

@@ -22,6 +22,7 @@ from cputune.workload import Padding, Workload
 JOB = Workload.script(["train.py"])
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 CUT = PLAN.with_setting("padding", "cut")
+ORDERED = CUT.with_setting("order", "length")
 SEEN = Padding(share=0.89, left=0.23)
 
 
@@ -45,16 +46,39 @@ def test_is_varied_where_the_ranks_have_seen_it_and_tried_first() -> None:
     assert dict(space.suggestions)["topology"].setting("padding") == "cut"
 
 
-def test_keeps_the_mathematics_and_is_named() -> None:
+def test_what_it_keeps_is_named() -> None:
     assert kept_between(PLAN, CUT) == "mathematics"
     assert CUT.describe() == "1 × 1 threads, fp32, padding cut"
+    assert kept_between(CUT, ORDERED) == "distribution"
+    assert ORDERED.describe() == "1 × 1 threads, fp32, padding cut, samples of like length"
+
+
+@pytest.mark.parametrize(
+    ("job", "padding", "why"),
+    [
+        (JOB, SEEN, None),
+        (JOB, replace(SEEN, share=0.3, left=1.0, kept="no tail"), None),  # each to its longest
+        (JOB, replace(SEEN, kept="the loss counts it"), "are padding stay: the loss counts it"),
+        (JOB, replace(SEEN, share=0.5, left=0.5), "of like length already"),
+        (JOB, None, "not known before it has run"),
+        (replace(JOB, framework="accelerate"), SEEN, "makes its data loader itself"),
+    ],
+)
+def test_samples_of_like_length_are_offered_where_lengths_differ(
+    job: Workload, padding: Padding | None, why: str | None
+) -> None:
+    space = cputune.search_space(machine(), replace(job, padding=padding))
+    orders = {plan.setting("order") for plan in space.plans()}
+    assert orders == ({"random", "length"} if why is None else {"random"})
+    if why is not None:
+        assert why in next(out.why for out in space.left_out if out.what == "order=length")
 
 
 @pytest.mark.parametrize("framework", [None, "trainer", "accelerate", "lightning", "pytorch"])
 def test_a_launch_brings_what_cuts_it(framework: str | None) -> None:
     job = replace(JOB, framework=framework, global_batch_size=8)  # type: ignore[arg-type]
-    way = carried(job, CUT, {})
-    assert json.loads(launch_command(job, way)[1])["torch"] == {"padding": "cut"}
+    way = carried(job, ORDERED, {})
+    assert json.loads(launch_command(job, way)[1])["torch"] == {"padding": "cut", "order": "length"}
     command, _ = training_command(job, way)
     names = {file.name for file in companions(job, command, ())}
     assert "padding.py" in names
