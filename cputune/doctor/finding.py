@@ -36,6 +36,7 @@ from enum import Enum
 from typing import Any, Literal, TypeVar
 
 from cputune.facts import HostFacts, Unknown
+from cputune.untried import GAINS, Takes, in_words
 
 _Found = TypeVar("_Found", bound="FoundOn")
 _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)
@@ -52,15 +53,6 @@ class Severity(str, Enum):
     def rank(self) -> int:
         """0 is the worst."""
         return tuple(Severity).index(self)
-
-
-GAINS = {
-    "bf16-native": (1.72, 2.22),
-    "allocator-missing": (1.12, 1.30),
-    "allocator-default": (1.12, 1.30),
-}
-"""How many times as fast a cure made training, at least and at most of what was read
-(docs/knobs.md); of others nobody knows a figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +84,8 @@ class Finding:
             return ""
         if self.worth is None:
             return "Worth: not known."
-        return "Worth ×{:.2f}–{:.2f} where it was measured.".format(*self.worth)
+        takes: Takes = "your decision" if self.command is None else "one command"
+        return f"Worth {in_words(*self.worth, takes)}."
 
     def to_json(self) -> dict[str, str | tuple[float, float] | None]:
         """The finding of the ``cputune.doctor/1`` document."""
