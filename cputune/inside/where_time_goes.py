@@ -17,9 +17,9 @@ from cputune.inside.messages import Profiled
 ENOUGH_SECONDS = 30.0
 """Of steps that are profiled: where they are long, fewer will do."""
 
-PRODUCTS, MASKS, ATTENTION, OPTIMIZER, COPIES, REDUCE, DATA, REST = (
+PRODUCTS, MASKS, ATTENTION, OPTIMIZER, COPIES, REDUCE, DATA, NORMS, LOSS, REST = (
     "matrix products", "dropout masks", "attention", "optimizer", "copies", "all-reduce",
-    "waiting for data", "the rest",
+    "waiting for data", "layer norms", "loss", "the rest",
 )  # fmt: skip
 
 _CALLERS = (
@@ -29,15 +29,27 @@ _CALLERS = (
     ("aten::native_dropout", MASKS),
     ("aten::scaled_dot_product", ATTENTION),
     ("aten::_scaled_dot_product", ATTENTION),
+    ("aten::embedding", "embeddings"),  # its gradient is as large as it, and filled with zeros
+    ("aten::convolution", "convolutions"),
+    ("aten::native_layer_norm", NORMS),
+    ("aten::_fused_rms_norm", NORMS),
+    *((f"aten::{name}", "activations") for name in ("gelu", "silu", "relu", "tanh", "threshold")),
+    *((f"aten::{name}", LOSS) for name in ("cross_entropy", "nll_loss", "log_softmax")),
+    *((f"aten::_{name}", LOSS) for name in ("log_softmax", "cross_entropy")),
 )
 """How operations begin that give their kind to all that they call, the first that fits."""
 
-_OWN = {
+_OWN: dict[str, tuple[str, ...]] = {
     PRODUCTS: ("aten::mm", "aten::addmm", "aten::linear", "aten::mkldnn_linear"),
     # Eager attention is these; nothing else of a transformer is.
     ATTENTION: ("aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_softmax_backward_data"),
+    "norms of gradients": ("aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm"),
+    "sums and factors": (
+        "aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::div", "aten::div_",
+        "aten::sub", "aten::sum", "aten::mean", "aten::pow", "aten::rsqrt", "aten::neg",
+    ),
     COPIES: ("aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous", "aten::cat"),
-}
+}  # fmt: skip
 _KIND = {name: kind for kind, names in _OWN.items() for name in names}
 _COLLECTIVES = ("gloo:", "c10d::", "nccl:")
 

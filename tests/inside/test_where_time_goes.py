@@ -46,7 +46,10 @@ def test_an_operation_is_of_the_kind_of_what_called_it() -> None:
     assert kind_of(FakeEvent("aten::copy_", cpu_parent=step)) == "optimizer"
     loader = FakeEvent("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     assert kind_of(FakeEvent("aten::stack", cpu_parent=loader)) == "waiting for data"
-    assert kind_of(FakeEvent("aten::gelu")) is None
+    zeros = FakeEvent("aten::zeros", cpu_parent=FakeEvent("aten::embedding_dense_backward"))
+    assert kind_of(FakeEvent("aten::fill_", cpu_parent=zeros)) == "embeddings"
+    assert kind_of(FakeEvent("aten::gelu_backward")) == "activations"
+    assert kind_of(FakeEvent("aten::view")) is None
     assert kind_of(FakeEvent("torch_ipex::ipex_linear")) == "matrix products"
     assert kind_of(FakeEvent("torch_ipex::add_layernorm")) is None
 
@@ -56,7 +59,7 @@ def test_shares_add_up_to_the_whole_time_the_largest_first_and_the_rest_last() -
         [
             FakeEvent("aten::bernoulli_", 0.0, 200_000),
             FakeEvent("aten::addmm", 200_000, 500_000),
-            FakeEvent("aten::gelu", 700_000, 100_000),
+            FakeEvent("aten::view", 700_000, 100_000),
         ],
         1.0,
     )
