@@ -1,11 +1,15 @@
 """What each knob is worth here, one at a time, beside the plan without it.
 
     python benchmarks/knobs.py [--recipe bert-mini] [--minutes 6] [--only dropout,products]
+    python benchmarks/knobs.py --only ddp,omp,attention,clipping,memory,interop,channels
 
 The base is one rank over all cores, in bf16 where the CPU multiplies it, with tcmalloc where it was
 found. Of each knob that lives here one plan has it and one has not; all are alive at once and take
 three steps in turn, so that each round compares all of them. Prints a Markdown table: how much
 faster the plan with the knob is, with the 95 % interval over rounds.
+
+Levers that are no knobs (`LEVERS`) are read by words of the launch, only where `--only` names them:
+as long as none was seen to pay, none is shipped.
 
 Needs a quiet machine, and about 1 GiB of memory for each plan.
 """
@@ -13,20 +17,25 @@ Needs a quiet machine, and about 1 GiB of memory for each plan.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from turns import Contender, ratio, side_by_side, table
 
 import cputune
 from cputune.cores import usable_cores
 from cputune.facts import HostFacts
+from cputune.inside import recipe_script
 from cputune.knobs import Ask, KnobValue, knob_named
 from cputune.knobs.libraries import preloads
-from cputune.knobs.precision import advised_precision
-from cputune.layout import make_plan
+from cputune.knobs.precision import advised_precision, native_precisions
+from cputune.layout import baseline_plan, make_plan
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.workload import DEFAULT_RECIPE, Workload
@@ -38,13 +47,53 @@ ASKED: tuple[tuple[str, KnobValue], ...] = (
     ("accumulation", 2),
     ("malloc", "kept"),
     ("malloc", "huge_pages"),
+    ("padding", "cut"),
+    ("order", "length"),
     ("compile", True),
 )
 """Knobs and the value that is compared with that of the base."""
 
+LEVERS: tuple[tuple[str, int, dict[str, object], tuple[str, ...]], ...] = (
+    ("ddp: gradient_as_bucket_view", 2, {"ddp": {"gradient_as_bucket_view": True}}, ()),
+    ("ddp: static_graph", 2, {"ddp": {"static_graph": True}}, ()),
+    ("ddp: find_unused_parameters", 2, {}, ("--ddp_find_unused_parameters", "True")),
+    ("ddp: buckets of 100 MB", 2, {}, ("--ddp_bucket_cap_mb", "100")),
+    ("omp: OMP_WAIT_POLICY=passive", 2, {"variables": {"OMP_WAIT_POLICY": "PASSIVE"}}, ()),
+    ("omp: OMP_WAIT_POLICY=active", 2, {"variables": {"OMP_WAIT_POLICY": "ACTIVE"}}, ()),
+    ("attention: eager", 1, {"model": {"attn_implementation": "eager"}}, ()),
+    ("clipping: none, the most that a fused one could bring", 1, {}, ("--max_grad_norm", "0")),
+    ("memory: interleaved", 1, {"words": ["numactl", "--interleave=all"]}, ()),
+    ("memory: HBM first", 1, {"words": ["numactl", "--preferred-many=hbm"]}, ()),
+    ("interop: one thread", 1, {"interop": 1}, ()),
+    ("channels: last", 1, {"channels_last": True}, ()),
+)
+"""What is read of a lever: its ranks, and what is other in its launch."""
+
+PATCHED = """
+import json, os, runpy, sys
+import torch
+said = json.loads(os.environ["LEVER"])
+if said.get("interop"):
+    torch.set_num_interop_threads(said["interop"])
+if said.get("ddp"):
+    kind = torch.nn.parallel.DistributedDataParallel
+    init = kind.__init__
+    kind.__init__ = lambda *args, **kwargs: init(*args, **{**kwargs, **said["ddp"]})
+if said.get("channels_last"):
+    import transformers
+    init_ = transformers.Trainer.__init__
+    def begun(self, *args, **kwargs):
+        init_(self, *args, **kwargs)
+        self.model.to(memory_format=torch.channels_last)
+    transformers.Trainer.__init__ = begun
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 FIRST = {
     "products": {"precision": "fp32"},
     "malloc": {"allocator": "default", "preload": ()},
+    "order": {"settings": {"padding": "cut"}},
 }
 """In what else the plans that are compared for a knob differ from the base."""
 
@@ -76,6 +125,60 @@ def pairs(facts: HostFacts, job: Workload, only: set[str]) -> Iterator[tuple[str
             yield f"{name}={value}", without, changed
 
 
+def levers(facts: HostFacts, job: Workload, only: set[str]) -> Iterator[tuple[str, int, Workload]]:
+    """The launches that are compared for levers: what it is called, its ranks, the launch."""
+    assert job.recipe is not None
+    asked = [one for one in LEVERS if one[0].partition(":")[0] in only]
+    plain: tuple[tuple[str, int, dict[str, object], tuple[str, ...]], ...]
+    plain = tuple((f"{n} ranks", n, {}, ()) for n in sorted({ranks for _, ranks, *_ in asked}))
+    Path("patched.py").write_text(PATCHED, encoding="utf-8")
+    Path("train.py").write_text(recipe_script().read_text("utf-8"), encoding="utf-8")
+    fast = ["--bf16"] if "bf16" in native_precisions(facts) else []
+    for name, ranks, other, flags in (*plain, *asked):
+        recipe = job.recipe.to_json()
+        recipe["model"] |= other.get("model", {})
+        file = f"{len(list(Path().iterdir()))}.json"
+        Path(file).write_text(json.dumps(recipe), encoding="utf-8")
+        batch = ["--per_device_train_batch_size", str(job.recipe.global_batch_size // ranks)]
+        variables = {"ACCELERATE_USE_CPU": "true", "LEVER": json.dumps(other)}
+        variables |= other.get("variables", {})  # type: ignore[operator]
+        words = ["env", *(f"{name}={value}" for name, value in variables.items())]
+        words += other.get("words", [])  # type: ignore[arg-type]
+        words += ["python"] if ranks == 1 else ["torchrun", "--nproc-per-node", str(ranks)]
+        words += ["patched.py", "train.py", file, "--output_dir", "out", "--use_cpu"]
+        launch = Workload(
+            name=recipe["name"],
+            argv=("patched.py", "train.py", file),
+            launch=(*words, *batch, *fast, *flags),
+            launch_ranks=ranks,
+            framework="trainer",
+            parses_arguments=True,
+        )
+        yield name, ranks, launch
+
+
+def read_levers(facts: HostFacts, job: Workload, only: set[str], until: float) -> None:
+    """The table of levers, each beside the launch of as many ranks without it."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        running = [
+            (ranks, Contender(
+                name=name, runner=ProcessRunner(launch, facts, fresh=True),
+                plan=baseline_plan(facts, ranks=ranks),
+            ))
+            for name, ranks, launch in levers(facts, job, only)
+        ]  # fmt: skip
+        side_by_side([one for _, one in running], until=until)
+        os.chdir("/")
+    plain = {ranks: one for ranks, one in running if one.name == f"{ranks} ranks"}
+    rows = {
+        one.name: (plain[ranks].name, one.failed or plain[ranks].failed or ratio(one, plain[ranks]))
+        for ranks, one in running
+        if one is not plain[ranks]
+    }
+    print(table(rows, ("lever", "beside", "faster by ×")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default=DEFAULT_RECIPE)
@@ -85,7 +188,11 @@ def main() -> None:
     until = time.monotonic() + 60 * arguments.minutes
     facts = cputune.probe()
     job = Workload.from_recipe(arguments.recipe)
-    compared = list(pairs(facts, job, set(filter(None, arguments.only.split(",")))))
+    only = set(filter(None, arguments.only.split(",")))
+    if only & {name.partition(":")[0] for name, *_ in LEVERS}:
+        read_levers(facts, job, only, until)
+        return
+    compared = list(pairs(facts, job, only))
     plans = dict.fromkeys(plan for _, *both in compared for plan in both)
     contenders = {
         plan: Contender(

@@ -4,10 +4,11 @@
 
 Reads what `cputune tune` has found for a recipe, emits its torchrun.sh, and starts beside it: the
 launch as found, bf16 by hand, tcmalloc preloaded by hand, torch's own `run_cpu`, torchrun,
-`accelerate launch`, and `ipexrun` where it is installed. All are alive at once and take three
-steps in turn (the first of them does not count), so that each round compares all of them. Prints a
-Markdown table: samples per second (median), and how much faster the tuned launch is, with the 95 %
-interval over rounds.
+`accelerate launch`, and `ipexrun` where it is installed; of a recipe whose samples are padded to
+one length also tcmalloc with each batch padded to its longest by hand. All are alive at once and
+take three steps in turn (the first of them does not count), so that each round compares all of
+them. Prints a Markdown table: samples per second (median), and how much faster the tuned launch is,
+with the 95 % interval over rounds.
 
 Needs a quiet machine, and about 1 GiB of memory for each process. Start-up takes ten seconds a
 launch; the rest of the time is measured.
@@ -38,6 +39,8 @@ from cputune.stack import ipex_use, versions_of
 from cputune.workload import Recipe, Workload
 
 TUNED = "cputune's torchrun.sh"
+BY_HAND = "longest.json"
+"""The recipe as a collator would have it that pads each batch to its longest sample."""
 
 
 def main() -> None:
@@ -56,7 +59,11 @@ def main() -> None:
         for file in cputune.emit(result, "torchrun"):
             Path(file.name).write_text(file.text, encoding="utf-8")
         Path("train.py").write_text(recipe_script().read_text("utf-8"), "utf-8")
-        Path("recipe.json").write_text(json.dumps(recipe.to_json()), encoding="utf-8")
+        for name, padding in (("recipe.json", None), (BY_HAND, "longest")):
+            said = recipe.to_json()
+            if said["lengths"] and padding:
+                said["lengths"]["padding"] = padding
+            Path(name).write_text(json.dumps(said), encoding="utf-8")
         contenders = [
             contender(facts, recipe, name, words, ranks)
             for name, words, ranks in launches(facts, result)
@@ -74,8 +81,8 @@ def launches(facts: HostFacts, result: Result) -> Iterator[tuple[str, list[str],
     fast = ["--bf16"] if "bf16" in native_precisions(facts) else []
     said = ", bf16" if fast else ""
 
-    def train(ranks: int, *flags: str) -> list[str]:
-        words = ["train.py", "recipe.json", "--output_dir", "out", "--use_cpu"]
+    def train(ranks: int, *flags: str, recipe: str = "recipe.json") -> list[str]:
+        words = ["train.py", recipe, "--output_dir", "out", "--use_cpu"]
         return [*words, "--per_device_train_batch_size", str(batch // ranks), *flags]
 
     yield TUNED, ["bash", "torchrun.sh"], result.best.plan.processes_per_node
@@ -88,6 +95,9 @@ def launches(facts: HostFacts, result: Result) -> Iterator[tuple[str, list[str],
     if tcmalloc is not None:
         words = ["env", f"LD_PRELOAD={tcmalloc.path}", "python", *train(1, *fast)]
         yield f"LD_PRELOAD=tcmalloc python{said}", words, 1
+        if recipe.lengths is not None and recipe.lengths.padding == "max_length":
+            words = [*words[:2], "python", *train(1, *fast, recipe=BY_HAND)]
+            yield f"LD_PRELOAD=tcmalloc python{said}, padded by hand to the longest", words, 1
         # It looks for libtcmalloc.so in CONDA_PREFIX first, and not for Debian's _minimal.so.4.
         place = Path("conda/lib")
         place.mkdir(parents=True, exist_ok=True)

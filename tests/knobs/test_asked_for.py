@@ -181,6 +181,38 @@ class TestTheWayIntoAScript:
         assert state["dropout"] == ("bytes" if job is JOB else "torch")
 
     @pytest.mark.torch
+    @pytest.mark.matrix
+    @pytest.mark.timeout(900)
+    @pytest.mark.parametrize(
+        ("recipe", "settings"),
+        [
+            ("bert-mini", {"dropout": "bytes"}),
+            ("bert-mini-sst2", {"dropout": "bytes", "order": "length", "padding": "cut"}),
+        ],
+    )
+    def test_a_launch_is_verified_whole(
+        self,
+        recipe: str,
+        settings: dict[str, str],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        tuned = replace(
+            launched(replace(PLAN, settings=settings)), workload=Workload.from_recipe(recipe)
+        )
+        for file in cputune.emit(tuned, "torchrun", python=sys.executable):
+            (tmp_path / file.name).write_text(file.text, encoding="utf-8")
+        (verdict,) = cputune.verify(["torchrun.sh"], steps=3, share_machine=True)
+        checks = {check.name: check for check in verdict.checks}
+        failed = {name: check for name, check in checks.items() if check.state == "failed"}
+        assert failed.keys() <= {"throughput", "speed", "quiet"}, failed
+        seen = {proof.what: proof.seen for check in checks.values() for proof in check.evidence}
+        assert seen["dropout masks"] == "bytes"
+        assert seen.get("padding", "cut") == "cut"
+        assert seen.get("order of samples", "length") == "length"
+
+    @pytest.mark.torch
     def test_an_emitted_launch_says_what_is_set(self, tmp_path: Path) -> None:
         for file in launch(MASKS).companions:
             (tmp_path / file.name).write_text(file.text, encoding="utf-8")
@@ -201,10 +233,10 @@ class TestTheWayIntoAScript:
         assert "others than torch's for the same seed" in done.stderr
 
 
-def launch(plan: Plan, *, carrier: bool = True) -> LaunchJob:
+def launched(plan: Plan) -> Result:
     facts = amd()
     measured = Measured(plan=plan, samples_per_second=Throughput(median=2.0, low=1.9, high=2.1))
-    result = Result(
+    return Result(
         host=host_fingerprint(facts),
         versions={"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"},
         workload=JOB,
@@ -213,4 +245,7 @@ def launch(plan: Plan, *, carrier: bool = True) -> LaunchJob:
         speedup=Speedup(ratio=1.0, low=0.9, high=1.1),
         trials=(),
     )
-    return make_job(result, Emission(facts=facts, carrier=carrier))
+
+
+def launch(plan: Plan, *, carrier: bool = True) -> LaunchJob:
+    return make_job(launched(plan), Emission(facts=amd(), carrier=carrier))
