@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from cputune.doctor.finding import Check, Finding
 from cputune.facts import (
     Core,
     Cpu,
@@ -178,3 +179,14 @@ def _packages(
         if new is not None:
             kept.append(new)
     return tuple(kept)
+
+
+def words(finding: Finding, check: Check, *, code: bool = False) -> str:
+    """Severity and evidence, for a review; the rest where it is not the check's own."""
+    named = f"{finding.code}: " if code else ""
+    said = [f"{named}{finding.severity.value}: {finding.evidence}"]
+    for part in ("title", "remedy", "source"):
+        if getattr(finding, part) != getattr(check, part):
+            said.append(f"  {part}: {getattr(finding, part)}")
+    said += [f"  $ {line}" for line in (finding.command or "").splitlines()]
+    return "\n".join((*said, ""))

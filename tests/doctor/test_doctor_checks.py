@@ -20,10 +20,11 @@ from clean_machine import (
     TCMALLOC,
     changed,
     topology,
+    words,
 )
 from scripts import shellcheck
 
-from cputune.doctor import Diagnosis, Finding, diagnose
+from cputune.doctor import Diagnosis, diagnose
 from cputune.doctor.checks import versions
 from cputune.doctor.registry import CHECKS
 from cputune.facts import (
@@ -1214,18 +1215,9 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
 def told(code: str) -> str:
     """What is found on each machine that has this fault, as it is reviewed."""
     machines = [changes for other, changes in FAULTS if other == code]
-    return "\n".join("".join(map(words, BY_CODE[code](changed(**one)))) for one in machines)
-
-
-def words(finding: Finding) -> str:
-    """Severity and evidence; title, remedy and source where they are not the check's own."""
-    check = BY_CODE[finding.code]
-    said = [f"{finding.severity.value}: {finding.evidence}"]
-    for part in ("title", "remedy", "source"):
-        if getattr(finding, part) != getattr(check, part):
-            said.append(f"  {part}: {getattr(finding, part)}")
-    said += [f"  $ {line}" for line in (finding.command or "").splitlines()]
-    return "\n".join((*said, ""))
+    check = BY_CODE[code]
+    found = (check(changed(**changes)) for changes in machines)
+    return "\n".join("".join(words(finding, check) for finding in those) for those in found)
 
 
 @pytest.mark.parametrize("code", dict(FAULTS))
