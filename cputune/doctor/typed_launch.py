@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from cputune.doctor.advised import advised
 from cputune.doctor.checkfile import check_file, judge_lines
 from cputune.doctor.deep import how_it_ended
 from cputune.doctor.files.command import flag_refused
 from cputune.doctor.files.shell import TrainingCommand, read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
+from cputune.doctor.variables import advised
 from cputune.errors import UsageError
 from cputune.facts import HostFacts
 from cputune.host import Command, Host

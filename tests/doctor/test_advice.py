@@ -15,8 +15,8 @@ from hosts.recordings import NAMES, open_recording
 from stacks import TODAY
 
 from cputune.doctor import diagnose
-from cputune.doctor.advised import advised, advised_launch
 from cputune.doctor.checkfile import check_file
+from cputune.doctor.variables import advised, advised_launch
 from cputune.emitters import emit, parse_hosts
 from cputune.facts import HostFacts, Launcher, Package
 from cputune.layout import advise, guide_plan

@@ -9,8 +9,8 @@ import pytest
 from clean_machine import CLEAN, IPEX_ERA, changed, topology
 
 from cputune import cpulist
-from cputune.doctor.advised import advised
 from cputune.doctor.variables import (
+    advised,
     bound_parties,
     ccl_worker_cpus,
     gomp_cpus,

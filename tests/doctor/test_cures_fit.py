@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from stacks import TODAY
 
 from cputune.doctor import diagnose
-from cputune.doctor.advised import advised
 from cputune.doctor.checkfile import check_file
+from cputune.doctor.variables import advised
 from cputune.facts import HostFacts
 from cputune.probing import probe
 from cputune.report.fixes import fix_script

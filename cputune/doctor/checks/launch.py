@@ -8,15 +8,19 @@ from collections.abc import Iterator
 from cputune import cpulist
 from cputune.carrier.interface import choose_interface, loopback_name
 from cputune.cores import usable_cores
-from cputune.doctor.advised import advised, advised_launch, has_mpirun, mpi_launchers, oneccl_absent
 from cputune.doctor.checks.surroundings import left_over
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.doctor.variables import (
+    advised,
+    advised_launch,
     ccl_worker_cpus,
+    has_mpirun,
     is_true,
     job_nodes,
     local_ranks,
+    mpi_launchers,
     number,
+    oneccl_absent,
     under_mpi,
     under_torchrun,
     value,

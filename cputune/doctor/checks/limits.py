@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.cores import usable_cores
-from cputune.doctor.advised import advised
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.variables import local_ranks, number, under_mpi, value
+from cputune.doctor.variables import advised, local_ranks, number, under_mpi, value
 from cputune.facts import HostFacts, Unknown
 from cputune.layout import default_threads
 from cputune.memory import needed_bytes, room_bytes

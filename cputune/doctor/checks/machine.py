@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from cputune import cpulist
 from cputune.cores import usable_cores
-from cputune.doctor.advised import advised, advised_launch
 from cputune.doctor.finding import Finding, Severity, check, checks_of
+from cputune.doctor.variables import advised, advised_launch
 from cputune.facts import MEMORY_WORDS, Frequency, HostFacts
 from cputune.layout import fast_cores
 
