@@ -1,4 +1,4 @@
-"""JSON documents that come from outside: read with limits, and held against the records' types.
+"""JSON and TOML documents: read with limits, and held against the records' types.
 
 Whoever writes such a document may have made a mistake, or mean harm. What is read here is
 of bounded depth, its numbers are finite, and it becomes a record only where every value
@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable
+from importlib import resources
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -65,6 +67,24 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice[:80]!r} stands twice")
     return found
+
+
+def toml(text: str) -> dict[str, Any]:
+    """The values of a TOML document. Raises ValueError where it is none."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+    except RecursionError as error:  # of 5,000 brackets
+        raise ValueError("it is nested too deeply") from error
+    return found
+
+
+def packaged_toml(package: str, name: str) -> dict[str, Any]:
+    """A table that is part of ours: that it can be read is a test's business."""
+    return toml(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def record_of(kind: type[Record], document: object) -> Record:

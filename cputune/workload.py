@@ -6,7 +6,6 @@ A recipe is a TOML file of validated data; ``recipes/README.md`` describes its k
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -15,17 +14,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from cputune.documents import plain, record_of
+from cputune.documents import plain, record_of, toml
 from cputune.equivalence import Training
 from cputune.errors import RecipeError, UsageError
 from cputune.hidden import HIDDEN, hide_arguments, without_secrets
 from cputune.host import read_document
 from cputune.script import named_values, read_typed
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DEFAULT_RECIPE = "bert-mini"
 MOST_BYTES = 1 << 20
@@ -425,10 +419,9 @@ def load_recipe(name: str) -> Recipe:
             hint=f"give the path of a TOML file, or one of: {known}",
         ) from error
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 5,000 brackets
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise RecipeError(f"{path} is not TOML: {why}", hint="see recipes/README.md") from error
+        document = toml(text)
+    except ValueError as error:
+        raise RecipeError(f"{path} is not TOML: {error}", hint="see recipes/README.md") from error
     try:
         return record_of(Recipe, {"name": path.stem, **document})
     except ValueError as error:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +30,6 @@ from cputune.errors import CannotError, UsageError
 from cputune.hidden import without_password
 from cputune.options import OWN_CHOICE, options_in
 from cputune.text import visible
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _TRUST = "set it in your own file (`cputune config` names it), or type it"
 _SCRIPT = "cputune.script"
@@ -451,7 +445,8 @@ def _document(path: Path, *, named: bool = False) -> dict[str, object] | None:
     """
     if not os.path.lexists(path):
         return None
-    from cputune.host import read_document  # `cputune --help` does without
+    from cputune.documents import toml  # `cputune --help` does without both
+    from cputune.host import read_document
 
     shared = path.name == "pyproject.toml"
     try:
@@ -466,13 +461,12 @@ def _document(path: Path, *, named: bool = False) -> dict[str, object] | None:
     if shared and "cputune" not in text:
         return None
     try:
-        found: dict[str, object] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 5,000 brackets
+        found = toml(text)
+    except ValueError as error:
         if shared and not named and "tool.cputune" not in text:
             return None
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise UsageError(
-            f"{path} is not TOML: {why}", hint=f"mend it; --config {NO_FILE} does without"
+            f"{path} is not TOML: {error}", hint=f"mend it; --config {NO_FILE} does without"
         ) from error
     if not shared:
         return found

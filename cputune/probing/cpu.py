@@ -1,15 +1,15 @@
-"""What the processor is: /proc/cpuinfo taken apart, the generations as data, names, ISA flags.
+"""What the processor is: /proc/cpuinfo taken apart, names, ISA flags.
 
-Sources of the generations: LLVM ``X86TargetParser.cpp`` and compiler-rt ``cpu_model/x86.c``,
-Intel's perfmon ``mapfile.csv``, archspec's ``microarchitectures.json`` for Arm cores. The map
-from core to Graviton generation is AWS's own.
+Which generations and cores there are stands in ``processors.toml``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
+from cputune.documents import packaged_toml, record_of
 from cputune.facts import Cpu
 from cputune.probing._look import Look, whole_number
 
@@ -114,18 +114,8 @@ def cores_told(info: CpuInfo) -> dict[int, Hashable]:
     return found
 
 
-TELLING_FLAGS = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "avx_vnni",
-    "amx_tile",
-    "amx_bf16",
-    "amx_int8",
-)
-"""The flags in which generations differ. AMX fp16 is none: kernels do not print it."""
+Span = tuple[int, int]
+"""The first and the last of some numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,122 +125,48 @@ class Generation:
     name: str
     vendor: str
     family: int
-    models: tuple[range, ...]
-    flags: frozenset[str]
-    steppings: range | None = None
+    models: tuple[Span, ...]
+    flags: str
+    steppings: Span | None = None
 
-    def has_model(self, family: int, model: int, stepping: int | None) -> bool:
-        """Whether these numbers are this generation's."""
-        if family != self.family or not any(model in span for span in self.models):
+    def has_model(self, cpu: Cpu) -> bool:
+        """Whether vendor, family, model and stepping are this generation's."""
+        if (cpu.vendor, cpu.family) != (self.vendor, self.family) or cpu.model is None:
             return False
-        return self.steppings is None or stepping is None or stepping in self.steppings
+        if not any(first <= cpu.model <= last for first, last in self.models):
+            return False
+        first, last = self.steppings or (0, 255)
+        return cpu.stepping is None or first <= cpu.stepping <= last
 
 
-def _intel(
-    name: str, models: tuple[int, ...], flags: str, steppings: range | None = None
-) -> Generation:
-    return Generation(
-        name=name,
-        vendor="GenuineIntel",
-        family=6,
-        models=tuple(range(model, model + 1) for model in models),
-        flags=frozenset(flags.split()),
-        steppings=steppings,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmCore:
+    """A core of Arm's architecture, and the flags that it always has."""
+
+    implementer: int
+    part: int
+    name: str
+    flags: str
 
 
-def _amd(name: str, family: int, models: tuple[range, ...], flags: str) -> Generation:
-    return Generation(
-        name=name,
-        vendor="AuthenticAMD",
-        family=family,
-        models=models,
-        flags=frozenset(flags.split()),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """What ``processors.toml`` holds: flags, generations and cores by their numbers."""
+
+    flags: Mapping[str, str]
+    x86: tuple[Generation, ...]
+    implementers: Mapping[str, str]
+    arm: tuple[ArmCore, ...]
+
+    def training_flags(self) -> frozenset[str]:
+        """Kernel flag names that a matrix product cares about."""
+        return frozenset(" ".join(self.flags.values()).split())
 
 
-_VNNI = "avx2 avx512f avx512_vnni"
-_AMX = f"{_VNNI} avx512_bf16 avx512_fp16 avx_vnni amx_tile amx_bf16 amx_int8"
-
-X86_GENERATIONS = (
-    _intel("Haswell", (60, 63, 69, 70), "avx2"),
-    _intel("Broadwell", (61, 71, 79, 86), "avx2"),
-    # Three generations share model 85: flags tell them apart, steppings agree.
-    _intel("Skylake-SP", (85,), "avx2 avx512f", range(5)),
-    _intel("Cascade Lake", (85,), _VNNI, range(5, 16)),
-    _intel("Cooper Lake", (85,), f"{_VNNI} avx512_bf16", range(10, 16)),
-    _intel("Ice Lake-SP", (106, 108), _VNNI),
-    _intel("Sapphire Rapids", (143,), _AMX),
-    _intel("Emerald Rapids", (207,), _AMX),
-    _intel("Granite Rapids", (173, 174), _AMX),
-    _intel("Sierra Forest", (175,), "avx2 avx_vnni"),
-    _intel("Clearwater Forest", (221,), "avx2 avx_vnni"),
-    _amd(
-        "Zen 2",
-        23,
-        (
-            range(0x30, 0x40),
-            range(0x47, 0x48),
-            range(0x60, 0x80),
-            range(0x84, 0x88),
-            range(0x90, 0xB0),
-        ),
-        "avx2",
-    ),
-    _amd("Zen 3", 25, (range(0x10), range(0x20, 0x60)), "avx2"),
-    _amd(
-        "Zen 4",
-        25,
-        (range(0x10, 0x20), range(0x60, 0x80), range(0xA0, 0xB0)),
-        f"{_VNNI} avx512_bf16",
-    ),
-    _amd("Zen 5", 26, (range(0x78),), f"{_VNNI} avx512_bf16 avx_vnni"),
-)
-
-ARM_IMPLEMENTERS = {
-    0x41: "ARM",
-    0x42: "Broadcom",
-    0x43: "Cavium",
-    0x46: "FUJITSU",
-    0x48: "HiSilicon",
-    0x4E: "NVIDIA",
-    0x50: "APM",
-    0x51: "Qualcomm",
-    0x53: "Samsung",
-    0x56: "Marvell",
-    0x61: "Apple",
-    0x6D: "Microsoft",
-    0x70: "Phytium",
-    0xC0: "Ampere",
-}
-"""Names of Arm's implementer codes, spelled as lscpu spells them (sys-utils/lscpu-arm.c)."""
-
-ARM_CORES = {
-    # (implementer, part): (name, flags that this core always has)
-    (0x41, 0xD08): ("Cortex-A72 (Graviton 1)", ()),
-    (0x41, 0xD0C): ("Neoverse N1 (Graviton 2)", ("asimddp", "fphp")),
-    (0x41, 0xD40): ("Neoverse V1 (Graviton 3)", ("asimddp", "fphp", "sve", "bf16", "i8mm")),
-    (0x41, 0xD49): ("Neoverse N2", ("asimddp", "fphp", "sve2", "bf16", "i8mm")),
-    (0x41, 0xD4F): ("Neoverse V2 (Graviton 4, Grace)", ("asimddp", "fphp", "sve2", "bf16", "i8mm")),
-    (0x41, 0xD84): ("Neoverse V3", ("asimddp", "fphp", "sve2", "bf16", "i8mm")),
-    (0x41, 0xD85): ("Cortex-X925", ("asimddp", "fphp", "sve2", "bf16", "i8mm")),
-    (0x41, 0xD87): ("Cortex-A725", ("asimddp", "fphp", "sve2", "bf16", "i8mm")),
-    (0x41, 0xD8E): ("Neoverse N3", ("asimddp", "fphp", "sve2", "bf16", "i8mm")),
-    (0x46, 0x001): ("A64FX", ("fphp", "sve")),
-    (0x48, 0xD01): ("Kunpeng 920", ("asimddp", "fphp")),
-    (0xC0, 0xAC3): ("AmpereOne", ("asimddp", "fphp", "bf16", "i8mm")),
-}
-
-
-_X86_FLAGS = (
-    "sse4_2 avx avx2 fma f16c avx512f avx512dq avx512cd avx512bw avx512vl avx512_vnni "
-    "avx512_bf16 avx512_fp16 avx512vbmi avx512_vbmi2 avx512_4vnniw avx512_4fmaps avx_vnni "
-    "amx_tile amx_int8 amx_bf16 amx_fp16"
-)
-_ARM_FLAGS = "neon vfpv4 asimd asimddp asimdhp fphp sve sve2 svebf16 svei8mm bf16 i8mm sme sme2"
-_S390X_FLAGS = "vx vxe vxe2 nnpa"
-TRAINING_FLAGS = frozenset(f"{_X86_FLAGS} {_ARM_FLAGS} {_S390X_FLAGS}".split())
-"""Kernel flag names that a matrix product cares about."""
+@cache
+def processors() -> Processors:
+    """Read the table. It is part of the package: that it validates is a test's business."""
+    return record_of(Processors, packaged_toml("cputune.probing", "processors.toml"))
 
 
 def read_cpu(look: Look, info: CpuInfo) -> Cpu:
@@ -269,7 +185,7 @@ def read_cpu(look: Look, info: CpuInfo) -> Cpu:
     x86 = info.first("flags") is not None
     cpu = Cpu(
         vendor=info.first("vendor_id", "vendor")
-        or ARM_IMPLEMENTERS.get(implementer or -1, info.first("CPU implementer")),
+        or processors().implementers.get(f"{implementer or 0:#x}", info.first("CPU implementer")),
         model_name=info.first("model name", "Model Name", "cpu model", "cpu", "Processor", "uarch"),
         codename=None,
         family=whole_number(info.first("cpu family", "family")),
@@ -319,7 +235,7 @@ def _with_amx_fp16(look: Look, flags: frozenset[str]) -> tuple[str, ...]:
     arch/x86/include/asm/cpufeatures.h), so it is asked of the processor: leaf 7,
     subleaf 1, EAX bit 21 (Intel SDM volume 2A, CPUID).
     """
-    known = flags & TRAINING_FLAGS
+    known = flags & processors().training_flags()
     if "amx_tile" in known and "amx_fp16" not in known:
         registers = look.host.cpuid(7, 1)
         if registers is None:
@@ -338,17 +254,13 @@ def _x86_codename(look: Look, cpu: Cpu) -> str | None:
     if cpu.family is None or cpu.model is None:
         look.not_known("cpu.codename", f"{CPUINFO} tells no family and model")
         return None
-    candidates = [
-        generation
-        for generation in X86_GENERATIONS
-        if generation.vendor == cpu.vendor
-        and generation.has_model(cpu.family, cpu.model, cpu.stepping)
-    ]
-    telling = frozenset(cpu.isa) & frozenset(TELLING_FLAGS)
+    telling = set(cpu.isa) & set(processors().flags["telling"].split())
+    candidates = [known for known in processors().x86 if known.has_model(cpu)]
+    alike = [known for known in processors().x86 if set(known.flags.split()) == telling]
     for generation in candidates:
-        if generation.flags == telling:
+        if generation in alike:
             return generation.name
-    by_flags = [g.name for g in X86_GENERATIONS if g.flags == telling and g.vendor == cpu.vendor]
+    by_flags = [known.name for known in alike if known.vendor == cpu.vendor]
     shown = f"the flags are those of {' or '.join(by_flags)}" if by_flags else "the flags differ"
     if candidates:
         names = " or ".join(generation.name for generation in candidates)
@@ -361,14 +273,14 @@ def _x86_codename(look: Look, cpu: Cpu) -> str | None:
 def _arm_codename(look: Look, info: CpuInfo, flags: frozenset[str]) -> str | None:
     """The cores by their part numbers; several names where the cores differ."""
     implementer = whole_number(info.first("CPU implementer"), base=16)
+    cores = {(core.implementer, core.part): core for core in processors().arm}
     names = []
     for text in info.distinct("CPU part"):
-        part = whole_number(text, base=16)
-        name, needed = ARM_CORES.get((implementer or 0, part or 0), (None, ()))
-        if name is None or not flags.issuperset(needed):
+        core = cores.get((implementer or 0, whole_number(text, base=16) or 0))
+        if core is None or not flags.issuperset(core.flags.split()):
             look.not_known("cpu.codename", f"part {text} with these flags is in no table of ours")
             return None
-        names.append(name)
+        names.append(core.name)
     if not names:
         look.not_known("cpu.codename", f"{CPUINFO} tells no part number")
     return " + ".join(names) or None
@@ -391,7 +303,9 @@ def _without_cpuinfo(look: Look) -> Cpu:
         stepping=_number(told.get("stepping")),
         architecture=_text(told.get("arch_string_raw")),
         hypervisor=None,
-        isa=tuple(sorted(TRAINING_FLAGS & set(flags if isinstance(flags, list) else ()))),
+        isa=tuple(
+            sorted(processors().training_flags() & set(flags if isinstance(flags, list) else ()))
+        ),
     )
     for fact in _NAMED_FACTS:
         if getattr(cpu, fact) in (None, ()):

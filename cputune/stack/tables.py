@@ -8,25 +8,17 @@ answered with None, or with what the nearest older release does where that is sa
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from importlib import resources
 from itertools import accumulate
 from typing import Any, TypeVar
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-from dataclasses import replace
-
-from packaging.utils import canonicalize_name
-
+from cputune.documents import packaged_toml
 from cputune.facts import HostFacts
 
 REMEMBERED = 4096
@@ -261,8 +253,7 @@ def tag_of(python: Version) -> str:
 @cache
 def load() -> Stack:
     """Read ``stack.toml``. It is part of the package: that it validates is a test's business."""
-    text = resources.files("cputune.stack").joinpath("stack.toml").read_text(encoding="utf-8")
-    document = tomllib.loads(text)
+    document = packaged_toml("cputune.stack", "stack.toml")
     torch = document["torch"]
     return Stack(
         eras=tuple(_era(row) for row in document["era"]),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.doctor.variables import (
@@ -17,6 +18,7 @@ from cputune.doctor.variables import (
     value,
     without_gpu,
 )
+from cputune.documents import packaged_toml
 from cputune.facts import HostFacts
 from cputune.host import Stray
 from cputune.stack import versions_of
@@ -242,75 +244,15 @@ def _same(one: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
-    """A variable of a library, the values that are meant (whole, any case), and what they do."""
+    """A variable of a library, the values that are meant (whole, any case), and what they do.
+
+    ``unless`` is a package with which it is in order. The rows stand in ``variables.toml``.
+    """
 
     name: str
     values: str
     does: str
     unless: str | None = None
-
-
-_YES = "1|true|yes|y|on|t"
-_REFUSED = (
-    _Setting(
-        name="ACCELERATE_USE_DEEPSPEED",
-        values=_YES,
-        does="accelerate looks for DeepSpeed, which is not installed, and ends",
-        unless="deepspeed",
-    ),
-    _Setting(
-        name="ACCELERATE_USE_MEGATRON_LM",
-        values=_YES,
-        does="accelerate looks for Megatron-LM, which is not installed, and ends",
-        unless="megatron-lm",
-    ),
-    _Setting(
-        name="ACCELERATE_USE_FSDP",
-        values=_YES,
-        does="FSDP divides a model over accelerators; no rank here has one",
-    ),
-    _Setting(
-        name="ACCELERATE_TORCH_DEVICE",
-        values=r"(?!cpu\b).+",
-        does="accelerate is sent to a device that is not here",
-    ),
-    _Setting(
-        name="ACCELERATE_MIXED_PRECISION",
-        values="fp8",
-        does="fp8 needs transformer_engine or torchao and an accelerator",
-        unless="transformer-engine",
-    ),
-    _Setting(
-        name="ACCELERATE_MIXED_PRECISION",
-        values="(?!no$|fp16$|bf16$|fp8$).+",
-        does="accelerate knows no, fp16, bf16 and fp8",
-    ),
-    _Setting(
-        name="ACCELERATE_DYNAMO_BACKEND",
-        values="(?!no$|eager$|aot_eager$|inductor$|aot_ts_nvfuser$|nvprims_nvfuser$|cudagraphs$"
-        "|ofi$|fx2trt$|onnxrt$|tensorrt$|aot_torchxla_trace_once$|torchxla_trace_once$|ipex$"
-        "|tvm$|hpu_backend$).+",
-        does="accelerate knows no such backend",
-    ),
-    *(
-        _Setting(
-            name=name,
-            values=f"(?!({_YES}|0|false|no|n|off|f)$).+",
-            does="accelerate takes yes or no, and ends with a ValueError",
-        )
-        for name in ("ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP")
-    ),
-    _Setting(
-        name="OMP_STACKSIZE",
-        values=r"\d+\s*[gt]|\d{5,}\s*m|\d{8,}\s*k?",
-        does="each thread asks for a stack of this size, and cannot be created",
-    ),
-    _Setting(
-        name="TORCH_DISTRIBUTED_DEBUG",
-        values="(?!off$|info$|detail$).+",
-        does="torch knows OFF, INFO and DETAIL",
-    ),
-)
 
 
 @check("variable-refused", Severity.ERROR)
@@ -329,7 +271,7 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
     """
     if facts.package("accelerate") is None and facts.package("torch") is None:
         return
-    for setting in _said(facts, _REFUSED):
+    for setting in _said(facts, "refused"):
         by_device = setting.name in ("ACCELERATE_USE_FSDP", "ACCELERATE_TORCH_DEVICE")
         if by_device and not without_gpu(facts):
             continue
@@ -341,8 +283,14 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-def _said(facts: HostFacts, settings: tuple[_Setting, ...]) -> Iterator[_Setting]:
-    for setting in settings:
+@cache
+def _settings() -> Mapping[str, tuple[_Setting, ...]]:
+    table = packaged_toml("cputune.doctor.checks", "variables.toml")
+    return {kind: tuple(_Setting(**row) for row in rows) for kind, rows in table.items()}
+
+
+def _said(facts: HostFacts, kind: str) -> Iterator[_Setting]:
+    for setting in _settings()[kind]:
         text = value(facts, setting.name)
         if text is None or not re.fullmatch(f"(?i:{setting.values})", text):
             continue
@@ -537,33 +485,6 @@ def cache_not_read(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-_SLOW = (
-    *(
-        _Setting(
-            name=name, values="[1-9].*|all|dispatch.*|profile.*", does="a line for every primitive"
-        )
-        for name in ("ONEDNN_VERBOSE", "DNNL_VERBOSE", "MKL_VERBOSE")
-    ),
-    _Setting(
-        name="TORCH_DISTRIBUTED_DEBUG",
-        values="detail",
-        does="each collective is checked on all ranks before it runs",
-    ),
-    _Setting(
-        name="MKL_CBWR",
-        values="compatible.*|sse.*|avx|avx,.*",
-        does="MKL computes products with old instructions, for equal bits on every CPU",
-    ),
-    _Setting(name="ACCELERATE_DEBUG_MODE", values=_YES, does="each collective checks its shapes"),
-    _Setting(name="OMP_DISPLAY_AFFINITY", values=_YES, does="a line for every thread and region"),
-    _Setting(
-        name="OMP_WAIT_POLICY",
-        values="passive",
-        does="threads sleep between regions, and are woken for each",
-    ),
-)
-
-
 @check("debug-left-on", Severity.WARNING)
 def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
     """A variable for finding faults is left on
@@ -577,7 +498,7 @@ def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
     Source: https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html,
     https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
     """
-    for setting in _said(facts, _SLOW):
+    for setting in _said(facts, "slow"):
         yield debug_left_on.finding(
             f"{setting.name}={value(facts, setting.name)}: {setting.does}",
             command=f"unset {setting.name}",
