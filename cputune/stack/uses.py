@@ -217,22 +217,22 @@ def why_no_bf16(versions: Versions) -> str | None:
 def why_no_bf16_products(versions: Versions) -> str | None:
     """Why this torch cannot be told to multiply fp32 matrices in bf16; None where it can."""
     does = "has no torch.backends.mkldnn.matmul.fp32_precision"
-    return _torch_does_not(versions, "fp32-products-in-bf16", does)
+    return _torch_does_not("fp32-products-in-bf16", versions, does)
 
 
 def why_no_masks(versions: Versions) -> str | None:
     """Why masks of ours cannot take the place of this torch's; None where they can."""
     does = "lets no kernel take the place of its own"
-    return _torch_does_not(versions, "kernels-in-python", does)
+    return _torch_does_not("kernels-in-python", versions, does)
 
 
 def why_no_compile(versions: Versions) -> str | None:
     """Why this torch cannot compile a model that trains; None where it can."""
     does = "compiles no model whose compiling can be told from its steps"
-    return _torch_does_not(versions, "compiles", does)
+    return _torch_does_not("compiles", versions, does)
 
 
-def _torch_does_not(versions: Versions, behaviour: str, instead: str) -> str | None:
+def _torch_does_not(behaviour: str, versions: Versions, instead: str) -> str | None:
     if versions.torch is None:
         return "the version of torch is not known"
     there = load().torch_does(behaviour, versions.torch)
