@@ -97,7 +97,7 @@ def rights(job: LaunchJob) -> list[dict[str, Any]]:
         "namespace": words.YamlScalar(k8s.namespace(job)),
     }
     rules = [
-        {"apiGroups": [group], "resources": [what], "verbs": list(verbs)}
+        {"apiGroups": [words.YamlScalar(group)], "resources": [what], "verbs": list(verbs)}
         for group, what, verbs in MAY
     ]
     of = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta}
