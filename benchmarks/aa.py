@@ -4,6 +4,7 @@
     python benchmarks/aa.py --studies 2000 --worlds wander
     python benchmarks/aa.py --real --studies 5    # this machine: it has to be quiet
     python benchmarks/aa.py --real --studies 20 --questions A/A
+    python benchmarks/aa.py --studies 400 --first-seed 50000   # others than the rule was chosen on
     python benchmarks/aa.py --forked --studies 5  # forked beside fresh processes of one plan
 
 A/A are plans that are the same: a gain that is called there is false. For each question: how
@@ -35,16 +36,21 @@ import cputune
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import Living, LivingRunner, Step
+from cputune.tuner.alive import Alive, Kept
 from cputune.tuner.confirmation import side_by_side
 from cputune.tuner.gains import Contender, doubt_each, gain_of
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
+from cputune.tuner.reading import Run
 from cputune.workload import DEFAULT_RECIPE, Workload
 
 STEP_SECONDS = 0.5
 
 START_SECONDS = 1.5
 """Of a forked process until its first step."""
+
+TRIAL_STEPS = 8
+"""Of a plan before the confirmation, whose first block has the processes of its trial."""
 
 WORLDS: dict[str, dict[str, Any]] = {
     "white": {"noise": 0.04, "delays": 0.0},
@@ -192,6 +198,21 @@ class ForkedAndFresh:
         return (self._forked if plan is self._baseline else self._fresh).living(plan)
 
 
+class OfTrials(Alive):
+    """The processes of trials, found by which plan it is: here they are all equal."""
+
+    def __init__(self, runner: LivingRunner, plans: Sequence[Plan]) -> None:
+        super().__init__(FACTS)
+        self._processes = {id(plan): runner.living(plan) for plan in plans}
+        for living in self._processes.values():
+            living.turn(TRIAL_STEPS)
+
+    def take(self, plan: Plan) -> Kept | None:
+        """Those of this very plan."""
+        living = self._processes.pop(id(plan), None)
+        return living and Kept(living=living, run=Run(), center=0.0, held_bytes=0)
+
+
 def ask(
     runner: LivingRunner,
     facts: cputune.HostFacts,
@@ -200,8 +221,7 @@ def ask(
     truth: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Answer | None:
-    """One confirmation of a plan against as many copies of it."""
-    began = clock()
+    """One confirmation of a plan against as many copies of it, whose trials are behind them."""
     measuring = Measuring(
         facts=facts,
         race=Race(),
@@ -211,6 +231,8 @@ def ask(
     )
     baseline = Contender(role="baseline", plan=plan)
     others = [Contender(role="candidate", plan=replace(plan)) for _ in range(rivals)]
+    measuring.alive = OfTrials(runner, [one.plan for one in (baseline, *others)])
+    began = clock()
     side_by_side(measuring, runner, baseline, others)
     doubt, noise = doubt_each(others), measuring.race.noise.deviation
     gains = [
@@ -284,14 +306,16 @@ def heading(text: str) -> None:
     print(f"{'seconds':>9}{'95th pct':>9}{'in turns':>10}")
 
 
-def on_simulated_machines(worlds: Sequence[str], studies: int, questions: Container[str]) -> None:
+def on_simulated_machines(
+    worlds: Sequence[str], seeds: Sequence[int], questions: Container[str]
+) -> None:
     """The table of every world."""
     for world in worlds:
-        heading(f"{world}: {studies} confirmations each")
+        heading(f"{world}: {len(seeds)} confirmations each")
         for name, rivals, ratio in QUESTIONS:
             if name not in questions:
                 continue
-            row(name, [simulated(world, rivals, ratio, seed) for seed in range(studies)])
+            row(name, [simulated(world, rivals, ratio, seed) for seed in seeds])
 
 
 def on_this_machine(studies: int, questions: Container[str], forked: bool) -> None:
@@ -338,6 +362,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     names = [name for name, _, _ in QUESTIONS]
     parser.add_argument("--studies", type=int, help="confirmations of each question")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the simulated machines")
     parser.add_argument("--worlds", nargs="*", default=list(WORLDS), choices=list(WORLDS))
     parser.add_argument("--questions", nargs="*", default=tuple(names), choices=names)
     parser.add_argument("--real", action="store_true", help="measure on this machine")
@@ -346,7 +371,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.real or options.forked:
         on_this_machine(options.studies or 5, options.questions, options.forked)
     else:
-        on_simulated_machines(options.worlds, options.studies or 400, options.questions)
+        first = options.first_seed
+        seeds = range(first, first + (options.studies or 400))
+        on_simulated_machines(options.worlds, seeds, options.questions)
     return 0
 
 

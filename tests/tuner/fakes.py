@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
+from typing import Any
 
 from machines import MACHINES, Machine, Model, machine, simulated
 
 import cputune
 from cputune.plan import Plan
-from cputune.steps import Step
+from cputune.steps import NoMeasurement, OutOfMemory, Step
 
 Script = Callable[[Plan, int], Iterable[Step]]
 """The steps of a plan, given how often it was run before."""
@@ -78,6 +79,64 @@ class FakeLivingRunner:
         self.alive.add(id(living))
         self.most_alive = max(self.most_alive, len(self.alive))
         return living
+
+
+@dataclass
+class FakeKeepingRunner:
+    """Plays a script, and can leave alive what was read; ``greedy`` plans die beside others."""
+
+    script: Script
+    greedy: bool = False
+    begun: list[Plan] = field(default_factory=list)
+    turned: list[FakeProcesses] = field(default_factory=list)
+    living_now: list[FakeProcesses] = field(default_factory=list)
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        self._read = self._begin(plan)
+        if self.greedy and not plan.as_found and self.living_now:
+            raise OutOfMemory("killed")
+        for step in self._read:  # noqa: UP028  (that would close what may be kept)
+            yield step
+
+    def keep(self) -> FakeProcesses:
+        return FakeProcesses(self, self.begun[-1], self._read, kept=True)
+
+    def living(self, plan: Plan) -> FakeProcesses:
+        return FakeProcesses(self, plan, self._begin(plan), kept=False)
+
+    def _begin(self, plan: Plan) -> Iterator[Step]:
+        before = self.begun.count(plan)
+        self.begun.append(plan)
+        return iter(self.script(plan, before))
+
+
+class FakeProcesses:
+    """Those of one plan; it also tells where their time goes."""
+
+    def __init__(
+        self, runner: FakeKeepingRunner, plan: Plan, steps: Iterator[Step], *, kept: bool
+    ) -> None:
+        self.runner, self.plan, self.kept, self._steps = runner, plan, kept, steps
+        runner.living_now.append(self)
+
+    def turn(self, steps: int) -> Sequence[Step]:
+        assert self in self.runner.living_now
+        self.runner.turned.append(self)
+        taken = list(islice(self._steps, steps))
+        if len(taken) < steps:
+            raise NoMeasurement("the script has trained to its end")
+        return taken
+
+    def profile(self) -> Sequence[Mapping[str, Any]]:
+        assert self in self.runner.living_now
+        return [
+            {"steps": 4, "seconds": 2.0, "shares": {"the rest": 1.0}, "gflops": None}
+            | {"limit_gflops": None, "dtype": "bfloat16"}
+        ]
+
+    def close(self) -> None:
+        if self in self.runner.living_now:
+            self.runner.living_now.remove(self)
 
 
 def steady(seconds: float, *, delayed: float = 0.0, loss: float | None = None) -> Iterable[Step]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
-from tuner.fakes import PLANS, SMALL
+from tuner.fakes import PLANS, SMALL, FakeKeepingRunner, truthful
 
 import cputune
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import COMPLETED, PRUNED, Result, Trial
-from cputune.steps import OutOfMemory, Step
+from cputune.steps import Step
 from cputune.tuner.alive import MOST_KEPT_ALIVE, Alive
 from cputune.tuner.reading import Run
 
@@ -64,53 +63,6 @@ def test_the_next_trial_has_room_and_todays_launch_ends_last(
     assert gone == [PLANS[1], PLANS[0], TODAY][:ended]
 
 
-@dataclass
-class FakeKeepingRunner:
-    """It can leave alive what was read; ``greedy`` plans die where another one lives."""
-
-    greedy: bool = False
-    begun: list[Plan] = field(default_factory=list)
-    turned: list[FakeProcesses] = field(default_factory=list)
-    living_now: list[FakeProcesses] = field(default_factory=list)
-
-    def steps(self, plan: Plan) -> Iterator[Step]:
-        self.begun.append(plan)
-        if self.greedy and not plan.as_found and self.living_now:
-            raise OutOfMemory("killed")
-        while True:
-            yield Step(seconds=SMALL.seconds(plan), samples=8)
-
-    def keep(self) -> FakeProcesses:
-        return FakeProcesses(self, self.begun[-1], kept=True)
-
-    def living(self, plan: Plan) -> FakeProcesses:
-        self.begun.append(plan)
-        return FakeProcesses(self, plan, kept=False)
-
-
-class FakeProcesses:
-    """Those of one plan; it also tells where their time goes."""
-
-    def __init__(self, runner: FakeKeepingRunner, plan: Plan, *, kept: bool) -> None:
-        self.runner, self.plan, self.kept = runner, plan, kept
-        runner.living_now.append(self)
-
-    def turn(self, steps: int) -> Sequence[Step]:
-        assert self in self.runner.living_now
-        self.runner.turned.append(self)
-        return [Step(seconds=SMALL.seconds(self.plan), samples=8)] * steps
-
-    def profile(self) -> Sequence[Mapping[str, Any]]:
-        assert self in self.runner.living_now
-        return [
-            {"steps": 4, "seconds": 2.0, "shares": {"the rest": 1.0}, "gflops": None}
-            | {"limit_gflops": None, "dtype": "bfloat16"}
-        ]
-
-    def close(self) -> None:
-        self.runner.living_now.remove(self)
-
-
 def tuned(runner: FakeKeepingRunner) -> Result:
     try:
         return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, budget=4)
@@ -119,7 +71,7 @@ def tuned(runner: FakeKeepingRunner) -> Result:
 
 
 def test_the_first_block_is_of_the_processes_of_the_trials_and_the_second_of_new_ones() -> None:
-    runner = FakeKeepingRunner()
+    runner = FakeKeepingRunner(truthful())
     result = tuned(runner)
     trials = [trial.plan for trial in result.trials]
     best = result.best.plan
@@ -133,12 +85,12 @@ def test_the_first_block_is_of_the_processes_of_the_trials_and_the_second_of_new
 
 
 def test_the_profile_is_that_of_the_winner_in_the_processes_that_were_measured_last() -> None:
-    result = tuned(FakeKeepingRunner())
+    result = tuned(FakeKeepingRunner(truthful()))
     assert result.profile is not None
     assert result.profile.plan == result.best.plan
 
 
 def test_one_that_dies_of_memory_beside_those_that_are_alive_is_run_without_them() -> None:
-    runner = FakeKeepingRunner(greedy=True)
+    runner = FakeKeepingRunner(truthful(), greedy=True)
     result = tuned(runner)
     assert {trial.state for trial in result.trials} <= {COMPLETED, PRUNED}

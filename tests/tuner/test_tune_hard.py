@@ -1,0 +1,90 @@
+"""Steps as bad machines and scripts have them; what is said of the plans is true all the same."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from tuner.fakes import SMALL, FakeKeepingRunner
+
+import cputune
+from cputune.plan import Plan
+from cputune.result import Result
+from cputune.steps import Step
+
+TODAY = cputune.search_space(SMALL.facts, SMALL.workload).baseline
+
+Way = Callable[[int, random.Random], float]
+"""The factor of the k-th step of a process."""
+
+
+def hard(way: Way, *, scale: float = 1.0, steps: int | None = None) -> FakeKeepingRunner:
+    """Plans at their true speed, with 3 % of noise, times what is wrong."""
+    lives = iter(range(10_000))
+
+    def script(plan: Plan, before: int) -> Iterator[Step]:
+        rng, own = random.Random(next(lives)), SMALL.seconds(plan) * scale
+        for k in range(10**9 if steps is None else steps):
+            yield Step(seconds=own * math.exp(rng.gauss(0, 0.03)) * way(k, rng), samples=8)
+
+    return FakeKeepingRunner(script)
+
+
+def tuned(runner: FakeKeepingRunner) -> Result:
+    try:
+        return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=runner, budget=6)
+    finally:
+        assert not runner.living_now
+
+
+@pytest.mark.parametrize(
+    ("way", "scale", "steps"),
+    [
+        (lambda k, rng: 1.0, 0.0005 / SMALL.seconds(TODAY), None),
+        (lambda k, rng: 1.0, 600 / SMALL.seconds(TODAY), None),
+        (lambda k, rng: 1.0, 1.0, 20),
+        (lambda k, rng: 3600.0 if k == 21 else 1.0, 1.0, None),
+        (lambda k, rng: -1.0 if k == 17 else 1.0, 1.0, None),
+        (lambda k, rng: rng.choice((1.0,) * 9 + (2.0,)), 1.0, None),
+        (lambda k, rng: 1 + 0.6 * math.exp(-k / 12), 1.0, None),
+    ],
+    ids=[
+        "half a millisecond",
+        "ten minutes",
+        "over after twenty",
+        "suspended in a turn",
+        "a clock that jumps",
+        "heavy tails",
+        "a long warm-up",
+    ],
+)
+def test_the_gain_is_that_of_the_plans(way: Way, scale: float, steps: int | None) -> None:
+    result = tuned(hard(way, scale=scale, steps=steps))
+    true = SMALL.seconds(result.baseline.plan) / SMALL.seconds(result.best.plan)
+    assert result.speedup.low <= true * 1.02
+    assert result.speedup.high >= true / 1.02
+    assert result.speedup.significant
+
+
+def test_of_plans_that_slow_down_for_ever_it_is_said() -> None:
+    result = tuned(hard(lambda k, rng: 1 + k / 40))
+    assert result.best.plan != result.baseline.plan
+    assert result.speedup.high < 3 * result.speedup.low
+
+
+def test_with_memory_for_one_process_none_is_kept_and_they_run_one_after_the_other() -> None:
+    memory = replace(SMALL.facts.memory, available_bytes=3 << 30)
+
+    class FakeHeavy(FakeKeepingRunner):
+        def observed(self) -> tuple[dict[str, int], ...]:
+            return ({"peak_bytes": 2 << 30},)
+
+    runner = FakeHeavy(hard(lambda k, rng: 1.0).script)
+    facts = replace(SMALL.facts, memory=memory)
+    result = cputune.tune(SMALL.workload, facts=facts, runner=runner, budget=4)
+    assert not runner.turned
+    assert not runner.living_now
+    assert result.speedup.pairs >= 2
