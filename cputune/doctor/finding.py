@@ -33,7 +33,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from cputune.facts import HostFacts, Unknown
 from cputune.untried import GAINS, Takes, in_words
@@ -193,7 +193,7 @@ class Looked:
     state: Literal["found", "fine", "unknown"]
     unknown: tuple[Unknown, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """A row of ``checks`` in the ``cputune.doctor/1`` document."""
         return {
             "code": self.check.code,

@@ -15,7 +15,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any
 
 from cputune.doctor.checks import (
     launch,
@@ -84,6 +83,7 @@ def looked_at(facts: HostFacts, found: Collection[str] = ()) -> tuple[Looked, ..
     """
     read: set[str] = set()
     noting = _noting(facts, "", read)
+    assert isinstance(noting, HostFacts)
     return tuple(
         _one(check, theme.title, noting, read, check.code in found)
         for theme in THEMES
@@ -100,14 +100,13 @@ def _one(check: Check, theme: str, noting: HostFacts, read: set[str], found: boo
     return Looked(check=check, theme=theme, state="unknown" if unknown else "fine", unknown=unknown)
 
 
-def _noting(value: Any, path: str, read: set[str]) -> Any:
+def _noting(value: object, path: str, read: set[str]) -> object:
     """The value, with records in it that note the dotted names of what is read of them.
 
     Members of tuples are named as ``HostFacts.unknown`` names them: by id, name or place.
     """
     if is_dataclass(value) and not isinstance(value, (type, Unknown)):
-        kind: Any = _kind_that_notes(type(value))
-        copy: Any = object.__new__(kind)
+        copy: object = object.__new__(_kind_that_notes(type(value)))
         object.__setattr__(copy, "_noted", (f"{path}." if path else "", read))
         for field in fields(value):
             inner = getattr(value, field.name)
@@ -123,10 +122,10 @@ def _noting(value: Any, path: str, read: set[str]) -> Any:
 
 
 @cache
-def _kind_that_notes(kind: Any) -> type:
+def _kind_that_notes(kind: type) -> type:
     """A record type like this one, whose records note each public name that is read."""
 
-    def read(record: Any, name: str) -> Any:
+    def read(record: object, name: str) -> object:
         if not name.startswith("_"):
             with suppress(AttributeError):  # a copy that was made of it notes nothing
                 prefix, noted = object.__getattribute__(record, "_noted")

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from cputune import cpulist
 from cputune.host import (
@@ -83,7 +82,7 @@ def recording(
             elsewhere[place] = _clean(path, text, scrub)
     links = {name: scrub.interface(name) for name in noted.directories.get(LINKS, ())}
     files.update({path[1:]: text for path, text in stand_ins(noted.texts, links).items()})
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "schema": RECORD_SCHEMA,
         "python": noted.python_version(),
         "affinity": _list(noted.affinity()),
@@ -193,8 +192,8 @@ def _mount_line(line: str, scrub: Scrubber) -> str:
     return f"{' '.join(left[:6])} - {kind} none {options}\n"
 
 
-def _launchers(noted: NotingHost, scrub: Scrubber) -> dict[str, Any]:
-    launchers: dict[str, Any] = {}
+def _launchers(noted: NotingHost, scrub: Scrubber) -> dict[str, dict[str, object]]:
+    launchers: dict[str, dict[str, object]] = {}
     for name, path in noted.programs.items():
         launchers[name] = {"path": scrub.text(path)}
         question = (path, "--version")
@@ -218,12 +217,12 @@ def _library_directories(noted: NotingHost, scrub: Scrubber) -> dict[str, list[s
     }
 
 
-def _package(package: Distribution, scrub: Scrubber) -> dict[str, Any]:
+def _package(package: Distribution, scrub: Scrubber) -> dict[str, object]:
     place = None if package.location is None else scrub.text(package.location)
     return {**asdict(package), "location": place}
 
 
-def _process(process: Process, scrub: Scrubber) -> dict[str, Any]:
+def _process(process: Process, scrub: Scrubber) -> dict[str, object]:
     return {
         "pid": process.pid,
         "name": scrub.value(process.name),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cputune.hidden import HIDDEN, KNOWN_VARIABLES, looks_random, looks_secret
 from cputune.host import Host
@@ -90,7 +89,7 @@ class Scrubber:
             families=tuple(dict.fromkeys(re.findall(r"([A-Za-z][\w.-]{2,})\[", lists))),
         )
 
-    def document(self, value: object) -> Any:
+    def document(self, value: object) -> object:
         """A document of plain JSON values, every text in it passed through ``text``."""
         if isinstance(value, str):
             return self.text(value)

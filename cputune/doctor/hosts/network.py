@@ -359,7 +359,7 @@ def side_by_side(
     hosts: Sequence[HostToJudge],
     reach: Reach,
     script: str,
-    question: Callable[[HostToJudge], Mapping[str, Any]],
+    question: Callable[[HostToJudge], Mapping[str, object]],
     seconds: float,
     *,
     trains: bool = False,
@@ -472,7 +472,7 @@ def ask_ports(
     goals = {one.name: _goals([h.name for h in hosts], one.name) for one in hosts}
     callers = {one.name: sum(one.name in goal for goal in goals.values()) for one in hosts}
 
-    def question(one: HostToJudge) -> dict[str, Any]:
+    def question(one: HostToJudge) -> dict[str, object]:
         listen: list[tuple[str, int, int]] = []
         call = [
             (f"{name} {interface}", *place)
@@ -655,7 +655,7 @@ def _added_up(
         told.update(WITHOUT_LAUNCHER)
     ranks = {one.name: str(rank) for rank, one in enumerate(hosts)}
 
-    def question(one: HostToJudge) -> dict[str, Any]:
+    def question(one: HostToJudge) -> dict[str, object]:
         numbers = {"RANK": ranks[one.name], "WORLD_SIZE": str(len(hosts))}
         return {
             "backend": backend,
