@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cputune import __version__
 from cputune.doctor import diagnose
@@ -33,6 +34,9 @@ from cputune.tuner.measuring import Findings, is_disturbed
 from cputune.tuner.space import SearchSpace
 from cputune.untried import untried
 from cputune.workload import Workload
+
+if TYPE_CHECKING:
+    from cputune.tuner.storage import StudyOptions
 
 
 def compile_notes(result: Result) -> tuple[str, ...]:
@@ -99,16 +103,11 @@ def conclude(
     facts: HostFacts,
     workload: Workload,
     space: SearchSpace | None,
+    options: StudyOptions,
     noise: float,
-    budget: int,
-    seed: int,
-    steps_planned: int | None,
-    price_per_hour: float | None = None,
-    created: str | None,
     seconds: float,
     hosts: Sequence[str] = (),
     interface: str | None = None,
-    asked: tuple[str, ...] = (),
 ) -> Result:
     """The result of a study. Raises NoValidTrialError where nothing can be believed."""
     valid = [t for t in findings.trials if t.state == COMPLETED and t.samples_per_second]
@@ -121,7 +120,7 @@ def conclude(
         host=host_fingerprint(facts),
         kernel=facts.settings.kernel,
         microcode=facts.cpu.microcode,
-        asked=asked,
+        asked=options.search_words,
         hosts=tuple(hosts),
         interface=interface,
         places=places_of(facts.topology),
@@ -132,11 +131,11 @@ def conclude(
         best=advice.best,
         speedup=advice.speedup,
         trials=tuple(findings.trials),
-        seed=seed,
-        created=created,
-        budget=budget,
-        steps_planned=steps_planned,
-        price_per_hour=price_per_hour,
+        seed=options.seed,
+        created=options.created,
+        budget=options.budget,
+        steps_planned=options.steps_planned,
+        price_per_hour=options.price_per_hour,
         sampler=SAMPLER,
         data=findings.data,
         left_out=left_out,

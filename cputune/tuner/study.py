@@ -594,15 +594,10 @@ class TuningStudy:
             facts=self._facts,
             workload=self._workload,
             space=self._space,
+            options=self._options,
             noise=self._race.noise.deviation,
-            budget=self._options.budget,
-            steps_planned=self._options.steps_planned,
-            price_per_hour=self._options.price_per_hour,
-            seed=self._options.seed,
-            created=self._options.created,
             seconds=self._timer.used_seconds,
             hosts=self._named,
-            asked=self._options.search_words,
             interface=None if self._hosts is None else next(iter(self._hosts.interfaces), None),
         )
 

@@ -29,6 +29,7 @@ from cputune.tuner.gains import LOOK_DOUBT, SLOWER, Contender, gain_side_by_side
 from cputune.tuner.measuring import CutOff, Findings
 from cputune.tuner.reading import Run
 from cputune.tuner.space import SearchSpace
+from cputune.tuner.storage import StudyOptions
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 TODAY = baseline_plan(SMALL.facts)
@@ -81,11 +82,8 @@ def ended(
         facts=facts,
         workload=SMALL.workload,
         space=space,
+        options=StudyOptions(seed=7, created="today"),
         noise=NOISE,
-        budget=20,
-        seed=7,
-        steps_planned=None,
-        created="today",
         seconds=1.23456,
     )
 
