@@ -186,8 +186,9 @@ def _unknown_key(document: Any, kept: Any, place: str) -> str | None:
             return f"{place}{next(key for key in document if key not in kept)}"
         inner = ((v, kept[k], f"{place}{k}.") for k, v in document.items() if type(v) in _NESTED)
     elif isinstance(document, (list, tuple)):
-        pairs = zip(document, kept, strict=False)
-        inner = ((value, part, place) for value, part in pairs if type(value) in _NESTED)
+        pairs = enumerate(zip(document, kept, strict=False))
+        held = place.removesuffix(".")
+        inner = ((v, part, f"{held}[{i}].") for i, (v, part) in pairs if type(v) in _NESTED)
     for value, part, where in inner:
         found = _unknown_key(value, part, where)
         if found is not None:

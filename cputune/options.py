@@ -333,7 +333,7 @@ def _mounts(texts: Iterable[str]) -> tuple[Mounted, ...]:
         match = re.fullmatch(r"(?:([^:/]+):)?(/[^:]*)(:ro)?", text)
         if match is None:
             raise UsageError(
-                f"{text!r} is no mount", hint="--mount /mnt/work, or --mount CLAIM:/squad:ro"
+                f"{text!r} is no mount", hint="--mount /mnt/data, or --mount CLAIM:/squad:ro"
             )
         found.append(Mounted(path=match[2], claim=match[1], read_only=bool(match[3])))
     return tuple(found)

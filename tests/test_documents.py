@@ -25,6 +25,7 @@ class Outer:
     inner: Inner
     count: Count = 0
     free: Mapping[str, Any]
+    parts: tuple[Inner, ...] = ()
 
 
 SOUND = {"kind": "a", "inner": {"speed": 1.5, "cpus": [[0, 1]]}, "count": 2, "free": {"x": None}}
@@ -33,7 +34,7 @@ SOUND = {"kind": "a", "inner": {"speed": 1.5, "cpus": [[0, 1]]}, "count": 2, "fr
 def test_a_record_reads_back_equal_and_keeps_its_order() -> None:
     record = record_of(Outer, SOUND)
     assert record_of(Outer, plain(record)) == record
-    assert json.dumps(plain(record)) == json.dumps(SOUND)
+    assert json.dumps(plain(record)) == json.dumps({**SOUND, "parts": []})
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,7 @@ def test_a_record_reads_back_equal_and_keeps_its_order() -> None:
         ({"inner": {"speed": -1}}, "inner.speed: expected a number >= 0"),
         ({"inner": {"speed": True}}, "inner.speed: expected a number, got true or false"),
         ({"inner": {"speed": 1, "spede": 2}}, "unknown key inner.spede"),
+        ({"parts": [{"speed": 1}, {"speed": 1, "sped": 2}]}, r"unknown key parts\[1\].sped"),
         ({"inner": {"speed": 1, "cpus": "0"}}, "inner.cpus: expected a list, got text"),
         ({"count": 10**30}, "more than 19 digits"),
         ({"free": {"x": object()}}, "no text, number, list or mapping"),

@@ -265,7 +265,7 @@ def data(job: LaunchJob) -> str:
 def _mountable(path: str) -> str:
     taken = ("/dev/shm", "/tmp", WORKSPACE, PRELOAD)
     if not _PATH.fullmatch(path) or any(f"{path}/".startswith(f"{one}/") for one in taken):
-        raise UsageError(f"no volume can be mounted at {path!r}", hint="--mount /mnt/work")
+        raise UsageError(f"no volume can be mounted at {path!r}", hint="--mount /mnt/data")
     return path.rstrip("/")
 
 

@@ -27,7 +27,7 @@ FULL = Cluster(
     secret_variables=(SecretKey(variable="WANDB_API_KEY", secret="wandb", key="key"),),
     ttl_seconds=0,
     user_id=2000,
-    mounts=(Mounted(path="/mnt/work"), Mounted(path="/squad", claim="squad", read_only=True)),
+    mounts=(Mounted(path="/mnt/data"), Mounted(path="/squad", claim="squad", read_only=True)),
     ephemeral_storage="10Gi",
     read_only_root=True,
     service_account="trainer",

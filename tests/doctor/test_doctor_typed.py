@@ -39,7 +39,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         package = tmp_path / "site" / name
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(text or '__version__ = "1.2.3"\n')
-    folder = tmp_path / "work"
+    folder = tmp_path / "project"
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(folder)
@@ -136,7 +136,7 @@ def test_shadows_are_those_of_the_folder_of_the_script(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    launch = read_launch(("python", "../work/train.py"))
+    launch = read_launch(("python", "../project/train.py"))
     strays = facts_of(launch, changed(), LiveHost()).surroundings.strays
     assert [(stray.name, stray.how) for stray in strays if stray.name == "random"] == [
         ("random", "the working folder")

@@ -104,7 +104,7 @@ def test_a_volume_of_several_nodes_says_what_its_class_must_offer() -> None:
 
 
 ASKED = Cluster(
-    mounts=(Mounted(path="/mnt/work"), Mounted(path="/squad", claim="squad", read_only=True)),
+    mounts=(Mounted(path="/mnt/data"), Mounted(path="/squad", claim="squad", read_only=True)),
     ephemeral_storage="10Gi",
     read_only_root=True,
     service_account="trainer",
@@ -125,9 +125,9 @@ def test_what_a_platform_asks_for(kind: str) -> None:
     places = {
         mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]
     }
-    assert places == {"/mnt/work": False, "/squad": True, "/dev/shm": False, "/tmp": False}
+    assert places == {"/mnt/data": False, "/squad": True, "/dev/shm": False, "/tmp": False}
     assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
-    assert variables(document)["HF_HOME"]["value"] == "/mnt/work/huggingface"
+    assert variables(document)["HF_HOME"]["value"] == "/mnt/data/huggingface"
     resources = (
         document["spec"].get("trainer", {}).get("resourcesPerNode") or container["resources"]
     )
@@ -149,8 +149,8 @@ def test_what_a_platform_asks_for(kind: str) -> None:
         ("out/run 1", "/data", "/data/out/run 1"),
         ("../out", "/data", "/data/out"),
         ("/data/out", "/data", "/data/out"),
-        ("/mnt/work/x", "/mnt/work", "/mnt/work/x"),
-        ("/mnt/workshop", "/mnt/work", "/mnt/work/workshop"),
+        ("/mnt/data/x", "/mnt/data", "/mnt/data/x"),
+        ("/mnt/datashop", "/mnt/data", "/mnt/data/datashop"),
     ],
 )
 def test_the_output_outlives_the_pod(kind: str, typed: str, mount: str, place: str) -> None:

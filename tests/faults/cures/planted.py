@@ -45,7 +45,7 @@ class Environment:
 
     def __init__(self, folder: Path) -> None:
         self.prefix = folder / "venv"
-        self.work = folder / "work"
+        self.work = folder / "job"
         self.wheels = folder / "wheels"
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         self.site = self.prefix / "lib" / version / "site-packages"
@@ -195,12 +195,12 @@ def shadow(file: str, text: str = "", *, by: str = "cwd") -> Fault:
         code="module-shadowed",
         name=f"{file} by {by}",
         plant=plant,
-        variables={} if by == "cwd" else {"PYTHONPATH": "@/work/mine"},
+        variables={} if by == "cwd" else {"PYTHONPATH": "@/job/mine"},
         ends=True,
     )
 
 
-def junk(*files: str, path: str = "@/work/lib") -> Fault:
+def junk(*files: str, path: str = "@/job/lib") -> Fault:
     """Damaged libraries on LD_LIBRARY_PATH."""
 
     def plant(made: Environment) -> None:
@@ -388,7 +388,7 @@ FAULTS: tuple[Fault, ...] = (
     junk("libstdc++.so.6"),
     junk("libgomp.so.1"),
     junk("libc10.so"),
-    junk("libtorch_cpu.so", path="/usr/lib:@/work/lib"),
+    junk("libtorch_cpu.so", path="/usr/lib:@/job/lib"),
     # oneCCL and IPEX that are not read
     variable("stack-variable-ignored", CCL_WORKER_COUNT="1"),
     variable("stack-variable-ignored", ACCELERATE_USE_IPEX="true"),
@@ -447,7 +447,7 @@ FAULTS: tuple[Fault, ...] = (
     package("environment-moved", "accelerate of a moved venv", moved,
             launch="accelerate launch --cpu train.py"),
     Fault(code="file-unreadable", name="default_config.yaml is no YAML", plant=configured("a: [1"),
-          variables={"HF_HOME": "@/work/hf"}, ends=True, launch="accelerate launch --cpu train.py"),
+          variables={"HF_HOME": "@/job/hf"}, ends=True, launch="accelerate launch --cpu train.py"),
     Fault(code="file-unreadable", name="default_config.yaml is a list", plant=configured("- 1\n"),
-          variables={"HF_HOME": "@/work/hf"}, ends=True, launch="accelerate launch --cpu train.py"),
+          variables={"HF_HOME": "@/job/hf"}, ends=True, launch="accelerate launch --cpu train.py"),
 )  # fmt: skip
