@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from cputune.cli import main
+from in_process import Run
 
 SSH = """for last; do :; done
 case "$*" in
@@ -30,18 +30,13 @@ def ssh(tmp_path: Path) -> str:
     return f"sh {script}"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["cputune", "doctor", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
+@pytest.fixture
+def doctor(cputune: Run) -> Run:
+    return partial(cputune, "doctor")
 
 
-def test_one_row_per_host_then_what_is_wrong(
-    ssh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = run(monkeypatch, "--hosts", "node1,refused,nowhere,bare", "--ssh", ssh)
-    out, err = capsys.readouterr()
+def test_one_row_per_host_then_what_is_wrong(ssh: str, doctor: Run) -> None:
+    code, out, err = doctor("--hosts", "node1,refused,nowhere,bare", "--ssh", ssh)
     assert (code, err) == (1, "")
     means, do, sure, *_ = out.splitlines()
     assert means.startswith("Training fails, or is wrong, until something is mended: ")
@@ -51,11 +46,9 @@ def test_one_row_per_host_then_what_is_wrong(
         assert words in out
 
 
-def test_the_document(
-    ssh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(monkeypatch, "--hosts", "node1,refused", "--ssh", ssh, "--json")
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+def test_the_document(ssh: str, doctor: Run) -> None:
+    ended = doctor("--hosts", "node1,refused", "--ssh", ssh, "--json")
+    document: dict[str, Any] = json.loads(ended.out)
     first, second = document["hosts"]
     assert document["schema"] == "cputune.hosts/1"
     assert (first["reached"], first["host"]["python"]) == (True, sys.version.split()[0])
@@ -64,23 +57,16 @@ def test_the_document(
     assert document["findings"][0]["code"] == "hosts-unreachable"
 
 
-def test_a_host_that_does_not_answer_is_not_waited_for(
-    ssh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(monkeypatch, "--hosts", "slow", "--ssh", ssh, "--json", "--host-timeout", "1")
-    (host,) = json.loads(capsys.readouterr().out)["hosts"]
+def test_a_host_that_does_not_answer_is_not_waited_for(ssh: str, doctor: Run) -> None:
+    ended = doctor("--hosts", "slow", "--ssh", ssh, "--json", "--host-timeout", "1")
+    (host,) = json.loads(ended.out)["hosts"]
     assert (host["reached"], host["reason"]) == (False, "it gave no answer in 1 s")
 
 
-def test_a_host_file_and_markdown(
-    ssh: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_file_and_markdown(ssh: str, tmp_path: Path, doctor: Run) -> None:
     (tmp_path / "hosts").write_text("node1 slots=2\n")
-    code = run(
-        monkeypatch, "--hostfile", str(tmp_path / "hosts"), "--ssh", ssh, "--markdown",
-        "--only", "hosts-clock",
-    )  # fmt: skip
-    out = capsys.readouterr().out
+    listed = ("--hostfile", str(tmp_path / "hosts"), "--ssh", ssh)
+    code, out, _ = doctor(*listed, "--markdown", "--only", "hosts-clock")
     assert code == 0
     assert out.startswith("## cputune doctor, 1 host\n")
     assert "| node1 |" in out
@@ -107,26 +93,20 @@ def test_a_host_file_and_markdown(
     ],
 )
 def test_bad_input_is_named_with_its_cure(
-    arguments: tuple[str, ...],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], message: str, doctor: Run
 ) -> None:
-    assert run(monkeypatch, *arguments) in (2, 3)
-    err = capsys.readouterr().err
+    code, _, err = doctor(*arguments)
+    assert code in (2, 3)
     assert message in err
     assert "hint:" in err
 
 
 def test_inside_an_allocation_its_hosts_are_meant(
-    ssh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ssh: str, monkeypatch: pytest.MonkeyPatch, doctor: Run
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node1,nowhere")
-    run(monkeypatch, "--through", "ssh", "--ssh", ssh, "--json")
-    assert [host["name"] for host in json.loads(capsys.readouterr().out)["hosts"]] == [
-        "node1",
-        "nowhere",
-    ]
+    ended = doctor("--through", "ssh", "--ssh", ssh, "--json")
+    assert [host["name"] for host in json.loads(ended.out)["hosts"]] == ["node1", "nowhere"]
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    assert run(monkeypatch, "--json", "--fail-on", "never") == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == "cputune.doctor/1"
+    ended = doctor("--json", "--fail-on", "never")
+    assert (ended.code, json.loads(ended.out)["schema"]) == (0, "cputune.doctor/1")

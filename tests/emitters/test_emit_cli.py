@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from hosts.builder import machine as built
 from in_process import Run
 
 import cputune
-from cputune.cli import main
 from cputune.doctor.checkfile import check_file
 from cputune.emitters import FORMATS
 from cputune.emitters.job import with_versions
@@ -116,18 +114,13 @@ def test_what_the_doctor_condemns_is_migrated_with_a_note(emit: Run, format: str
         assert change in answer.err
 
 
-def test_migrate_prints_todays_file_and_says_each_change(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_migrate_prints_todays_file_and_says_each_change(cputune: Run, tmp_path: Path) -> None:
     old = tmp_path / "old.sh"
     old.write_text("python run_qa.py --no_cuda --output_dir x\n")
     stack = ("--stack", "torch=2.13.0,transformers=5.23.0,accelerate=1.15.0")
-    monkeypatch.setattr(sys, "argv", ["cputune", "migrate", str(old), *stack])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    assert (ended.value.code or 0, said.out) == (0, "python run_qa.py --use_cpu --output_dir x\n")
-    assert f"{old}:1: --no_cuda → --use_cpu: refused by transformers 5.23.0" in said.err
+    code, out, err = cputune("migrate", str(old), *stack)
+    assert (code, out) == (0, "python run_qa.py --use_cpu --output_dir x\n")
+    assert f"{old}:1: --no_cuda → --use_cpu: refused by transformers 5.23.0" in err
 
 
 def test_flags_of_the_scripts_own_are_left_alone(emit: Run) -> None:
