@@ -64,7 +64,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-class TestTrials:
+class TestWhatIsToldOfATrial:
     """What is told of a trial comes back, whatever became of it."""
 
     @pytest.mark.parametrize("private", [True, False])
