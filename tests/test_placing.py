@@ -141,6 +141,31 @@ def test_cores_are_in_the_order_of_their_first_cpus(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("files", "speeds"),
+    [
+        ({}, [1, 1]),
+        ({"cpu0/cpu_capacity": "900", "cpu1/cpu_capacity": "1000"}, [1000, 900]),
+        ({"cpu0/cpu_capacity": "1000", "cpu1/cpu_capacity": "1100"}, [1000, 1100]),
+        ({"cpu0/cpu_capacity": "0", "cpu1/cpu_capacity": "1100"}, [1, 1100]),
+        ({"cpu1/cpu_capacity": "1100"}, [1, 1100]),
+        ({"cpu0/acpi_cppc/nominal_perf": "20", "cpu1/acpi_cppc/nominal_perf": "30"}, [30, 20]),
+        ({"cpu0/cpufreq/cpuinfo_max_freq": "2000", "cpu1/cpu_capacity": "many"}, [2000, 1]),
+        ({"cpu1/cpufreq/cpuinfo_max_freq": "2000", "cpu_core/x": "", "cpu_atom/x": ""}, [2000, 1]),
+        ({"cpu1/cpufreq/cpuinfo_max_freq": "2000", "cpu_core/x": ""}, [1, 2000]),
+    ],
+)
+def test_fast_cores_come_first_where_they_are_told_apart(
+    files: dict[str, str], speeds: list[int], tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        folder = "devices/system/cpu" if name[3].isdigit() else "devices"
+        path = tmp_path / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert [core.speed for core in seen_cores((0, 1), str(tmp_path))] == speeds
+
+
 def cached(*sizes: int, nodes: tuple[int, ...] = ()) -> tuple[SeenCore, ...]:
     """Cores of L3 caches that have so many each, on these NUMA nodes."""
     of = [cache for cache, size in enumerate(sizes) for _ in range(size)]
