@@ -345,6 +345,10 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     (
         "folder-full",
+        {"surroundings": Surroundings(places=(place("TMPDIR", "/t", free_bytes=4 * MIB),))},
+    ),
+    (
+        "folder-full",
         {"surroundings": Surroundings(places=(place("HF_HOME", "/full", free_bytes=GIB // 2),))},
     ),
     ("cache-not-read", env(TRANSFORMERS_CACHE="/models")),
