@@ -146,6 +146,14 @@ def strays(*found: Stray) -> dict[str, Any]:
     return {"surroundings": Surroundings(strays=found)}
 
 
+def places(*found: Place) -> Changes:
+    return {"surroundings": Surroundings(places=found)}
+
+
+def nothing_at(*names: str) -> Changes:
+    return {"surroundings": Surroundings(names_nothing=names)}
+
+
 def place(
     variable: str,
     path: str,
@@ -322,7 +330,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         "package-hollow",
         strays(Stray(name="tokenizers", path="/venv/tokenizers", how="built for aarch64")),
     ),
-    ("environment-moved", {"surroundings": Surroundings(names_nothing=("/venv/bin/torchrun",))}),
+    ("environment-moved", nothing_at("/venv/bin/torchrun")),
     (
         "environment-foreign",
         {"surroundings": Surroundings(prefix="/venv", places=(place("VIRTUAL_ENV", "/other"),))},
@@ -339,21 +347,12 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ("address-space", {"limits": {"address_space_bytes": 4 * GIB}}),
     ("file-size", {"limits": {"file_bytes": GIB}}),
     ("cpu-seconds", {"limits": {"cpu_seconds": 3599}}),
-    (
-        "folder-unusable",
-        {"surroundings": Surroundings(places=(place("HF_HOME", "/ro", writable=False),))},
-    ),
-    (
-        "folder-full",
-        {"surroundings": Surroundings(places=(place("TMPDIR", "/t", free_bytes=4 * MIB),))},
-    ),
-    (
-        "folder-full",
-        {"surroundings": Surroundings(places=(place("HF_HOME", "/full", free_bytes=GIB // 2),))},
-    ),
+    ("folder-unusable", places(place("HF_HOME", "/ro", writable=False))),
+    ("folder-full", places(place("TMPDIR", "/t", free_bytes=4 * MIB))),
+    ("folder-full", places(place("HF_HOME", "/full", free_bytes=GIB // 2))),
     ("cache-not-read", env(TRANSFORMERS_CACHE="/models")),
     ("debug-left-on", env(TORCH_DISTRIBUTED_DEBUG="DETAIL")),
-    ("proxy-dead", {"surroundings": Surroundings(names_nothing=("https_proxy",))}),
+    ("proxy-dead", nothing_at("https_proxy")),
     (
         "locale-missing",
         {"surroundings": Surroundings(names_nothing=("LC_ALL",)), **env(LC_ALL="de_DE.UTF-8")},
@@ -804,14 +803,8 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     ("address-space", {"limits": {"address_space_bytes": 64 * GIB}}),
     ("file-size", {"limits": {"file_bytes": 2 * GIB}}),
     ("cpu-seconds", {"limits": {"cpu_seconds": 3600}}),
-    (
-        "folder-unusable",
-        {"surroundings": Surroundings(places=(place("HF_HOME", "/rw", exists=False),))},
-    ),
-    (
-        "folder-full",
-        {"surroundings": Surroundings(places=(place("TMPDIR", "/t", free_bytes=GIB // 2),))},
-    ),
+    ("folder-unusable", places(place("HF_HOME", "/rw", exists=False))),
+    ("folder-full", places(place("TMPDIR", "/t", free_bytes=GIB // 2))),
     ("cache-not-read", env(TRANSFORMERS_CACHE="/models", HF_HUB_CACHE="/models")),
     ("debug-left-on", env(TORCH_DISTRIBUTED_DEBUG="INFO")),
     ("locale-missing", env(LC_ALL="C.UTF-8")),
