@@ -20,6 +20,7 @@ from pathlib import Path
 
 from cputune.knobs.libraries import JEMALLOC_SETTINGS
 
+INTEL = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
 KEPT = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
 MIMALLOC_KEPT = {"MIMALLOC_PAGE_RESET": "0", "MIMALLOC_ALLOW_DECOMMIT": "0"}
 CASES: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -36,17 +37,17 @@ CASES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ),
     ("tcmalloc", "libtcmalloc_minimal.so.4", {}),
     ("jemalloc as it is", "libjemalloc.so.2", {}),
-    ("jemalloc, Intel's launcher", "libjemalloc.so.2", {"MALLOC_CONF": JEMALLOC_SETTINGS}),
+    ("jemalloc, Intel's launcher", "libjemalloc.so.2", {"MALLOC_CONF": INTEL}),
     ("jemalloc, kept", "libjemalloc.so.2", {"MALLOC_CONF": KEPT}),
     (
         "jemalloc, kept, no oversize arena",
         "libjemalloc.so.2",
-        {"MALLOC_CONF": f"{KEPT},oversize_threshold:0"},
+        {"MALLOC_CONF": JEMALLOC_SETTINGS},
     ),
     (
         "jemalloc, kept, huge pages",
         "libjemalloc.so.2",
-        {"MALLOC_CONF": f"{KEPT},oversize_threshold:0,thp:always,metadata_thp:auto"},
+        {"MALLOC_CONF": f"{JEMALLOC_SETTINGS},thp:always,metadata_thp:auto"},
     ),
     ("mimalloc as it is", "libmimalloc.so.2.0", {}),
     ("mimalloc, kept", "libmimalloc.so.2.0", MIMALLOC_KEPT),

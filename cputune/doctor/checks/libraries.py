@@ -215,8 +215,8 @@ def allocator_default(facts: HostFacts) -> Iterator[Finding]:
     Symptom: much time in page faults; every step frees and maps large tensors again.
 
     Cause: glibc's malloc returns large blocks to the kernel at once, and tcmalloc keeps them.
-    What is gained depends on the model and on the machine. jemalloc keeps them too, and was
-    slower than none where it was measured: it is not advised.
+    What is gained depends on the model and on the machine. jemalloc as it is returns them too, and
+    was slower than none where it was measured: it is not advised. The tuner has it keep them.
 
     Remedy: Preload it; the tuner measures whether it helps.
 

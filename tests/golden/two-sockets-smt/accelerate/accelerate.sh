@@ -16,7 +16,7 @@
 # nodes: neither speed, nor memory, nor the network between them.
 # Note: accelerate sets KMP_AFFINITY and KMP_BLOCKTIME itself; rank.py puts the plan's back,
 # and binds each rank, whatever mpirun has done.
-# cputune-plan: {"format":"accelerate","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"node_cpus":[],"node_ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"24","ACCELERATE_MIXED_PRECISION":"bf16","CCL_WORKER_COUNT":"4","CCL_WORKER_AFFINITY":"0,1,2,3,28,29,30,31","MALLOC_CONF":"oversize_threshold:1,background_thread:true,metadata_thp:auto","KMP_BLOCKTIME":"1","ACCELERATE_USE_IPEX":"true","LD_PRELOAD":"/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so"},"hosts":["node1","node2"],"global_batch_size":12,"scale":{"nodes":2,"ranks":4,"batch_per_rank":3,"global_batch_size":12},"measured":{"nodes":1,"ranks":2,"batch_per_rank":6,"global_batch_size":12,"samples_per_second":{"median":31.4,"low":31.1,"high":31.8}},"extrapolated":["nodes","samples_per_second"],"sequence_length":384,"words":["file:DIGEST","file:DIGEST","583019db1a5082e9",null,"32f1145fe4ada0e7","703fc04909be5b49","df3c711388a4f69d","8b9b3096bb7b92fa","0f7e58baa6a47ba5","09649b8746b69e31","4e07408562bedb8b"]}
+# cputune-plan: {"format":"accelerate","plan":{"nodes":2,"processes_per_node":2,"threads_per_process":24,"ccl_workers":4,"backend":"ccl","precision":"bf16","ipex":true,"allocator":"jemalloc","openmp":"libiomp5","preload":["/opt/conda/lib/libjemalloc.so.2","/opt/conda/lib/libiomp5.so"],"cpus":[[4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27],[32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55]],"ccl_cpus":[[0,1,2,3],[28,29,30,31]],"node_cpus":[],"node_ccl_cpus":[],"as_found":false,"settings":{}},"environment":{"ACCELERATE_USE_CPU":"true","OMP_NUM_THREADS":"24","ACCELERATE_MIXED_PRECISION":"bf16","CCL_WORKER_COUNT":"4","CCL_WORKER_AFFINITY":"0,1,2,3,28,29,30,31","MALLOC_CONF":"dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0","KMP_BLOCKTIME":"1","ACCELERATE_USE_IPEX":"true","LD_PRELOAD":"/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so"},"hosts":["node1","node2"],"global_batch_size":12,"scale":{"nodes":2,"ranks":4,"batch_per_rank":3,"global_batch_size":12},"measured":{"nodes":1,"ranks":2,"batch_per_rank":6,"global_batch_size":12,"samples_per_second":{"median":31.4,"low":31.1,"high":31.8}},"extrapolated":["nodes","samples_per_second"],"sequence_length":384,"words":["file:DIGEST","file:DIGEST","583019db1a5082e9",null,"32f1145fe4ada0e7","703fc04909be5b49","df3c711388a4f69d","8b9b3096bb7b92fa","0f7e58baa6a47ba5","09649b8746b69e31","4e07408562bedb8b"]}
 # Started as `sh FILE`, it goes on in bash.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
@@ -82,7 +82,7 @@ export OMP_NUM_THREADS=24
 export ACCELERATE_MIXED_PRECISION=bf16
 export CCL_WORKER_COUNT=4
 export CCL_WORKER_AFFINITY='0,1,2,3,28,29,30,31'
-export MALLOC_CONF='oversize_threshold:1,background_thread:true,metadata_thp:auto'
+export MALLOC_CONF='dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0'
 export KMP_BLOCKTIME=1
 export ACCELERATE_USE_IPEX=true
 export LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
@@ -155,7 +155,7 @@ rank=(
   --set ACCELERATE_MIXED_PRECISION=bf16
   --set CCL_WORKER_COUNT=4
   --set 'CCL_WORKER_AFFINITY=0,1,2,3,28,29,30,31'
-  --set 'MALLOC_CONF=oversize_threshold:1,background_thread:true,metadata_thp:auto'
+  --set 'MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0'
   --set KMP_BLOCKTIME=1
   --set ACCELERATE_USE_IPEX=true
   --set LD_PRELOAD=/opt/conda/lib/libjemalloc.so.2:/opt/conda/lib/libiomp5.so
