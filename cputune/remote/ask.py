@@ -8,6 +8,7 @@ each: what has not answered by then is ended with its way, and over there by an 
 from __future__ import annotations
 
 import base64
+import bz2
 import contextlib
 import json
 import os
@@ -40,7 +41,8 @@ _RUN = (
     "import sys;v=sys.version_info;sys.path[:]=[p for p in sys.path if p];"
     f'v<{OLDEST_PYTHON}and sys.exit("{TOO_OLD} %d.%d"%v[:2]);'
     "import base64,zlib;f=open(0,'rb',0,closefd=False);"
-    "s,q=[zlib.decompress(base64.b85decode(f.readline()[:-1])).decode() for _ in 'ab'];"
+    "d=lambda b:(__import__('bz2')if b[:3]==b'BZh'else zlib).decompress(b).decode();"
+    "s,q=[d(base64.b85decode(f.readline()[:-1]))for _ in 'ab'];"
     "sys.argv[1:]=[q];exec(s)"
 )
 """Reads two lines, byte by byte: what follows them is the script's. No file of the folder in which
@@ -92,7 +94,16 @@ def sent_lines(script: str, question: object) -> bytes:
     MPICH's hydra fails where a program leaves more of them unread than a pipe holds (64 KiB).
     """
     texts = (script, json.dumps(question))
-    return b"".join(base64.b85encode(zlib.compress(t.encode(), 9)) + b"\n" for t in texts)
+    return b"".join(base64.b85encode(_packed(text.encode())) + b"\n" for text in texts)
+
+
+LONG_BYTES = 32_000
+"""Packed by zlib, which every Python has; what is longer goes by bz2, a sixth shorter."""
+
+
+def _packed(text: bytes) -> bytes:
+    packed = zlib.compress(text, 9)
+    return packed if len(packed) < LONG_BYTES else bz2.compress(text)
 
 
 def ask_each(

@@ -17,9 +17,10 @@ import pytest
 from nodes.fakes import FakeReach
 
 import cputune
-from cputune.emitters.format import Emission
+from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
 from cputune.facts import HostFacts, Link, Network
+from cputune.inside import carry_script
 from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.ranks import engines, hosts
@@ -27,6 +28,7 @@ from cputune.ranks.hosts import RankHost, RankHosts, interfaces_between, open_ho
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
 from cputune.ranks.runner import ProcessRunner
+from cputune.remote.ask import script_text, sent_lines
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed, probe_each
 from cputune.remote.reach import Mpirun, Reach, Srun
@@ -176,13 +178,29 @@ def test_a_trial_is_the_emitted_launch_with_variables_that_report(
         assert told == {**kept, **report, **site, **own}
 
 
+def test_what_is_sent_to_a_host_fits_into_a_pipe(facts: HostFacts, tmp_path: Path) -> None:
+    """MPICH's hydra fails where more than 64 KiB are unread; carry.py makes the most of it."""
+    files = [EmittedFile(name="carry.py", text=carry_script().read_text())]
+    nodes = tuple(Node(name=name) for name in ("alpha", "beta"))
+    job = RECIPE.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
+    files += engines.render_for(Mpirun(dialect="mpich"), TWO, job, facts, nodes, "eth0")
+    launch = engines.Launch(
+        plan=TWO, nodes=nodes, files=tuple(files), variables={}, environment={}, home="",
+        folder=tmp_path,
+    )  # fmt: skip
+    asked = {"folder": "x", "files": engines.all_files(launch), "programs": []}
+    assert len(sent_lines(script_text("place.py"), asked)) < 62_000
+
+
 def engines_question(text: str) -> tuple[str, dict[str, Any]]:
     import base64
+    import bz2
     import json
     import zlib
 
     script, question = (
-        zlib.decompress(base64.b85decode(line)).decode() for line in text.splitlines()
+        (bz2 if packed.startswith(b"BZh") else zlib).decompress(packed).decode()
+        for packed in map(base64.b85decode, text.splitlines())
     )
     return script, json.loads(question)
 

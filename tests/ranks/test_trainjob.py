@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -182,7 +181,7 @@ def test_two_pods_train_as_one_job(
     files = engines.render_for(REACH, TWO, job, facts, (), None)
     for one in files:
         (tmp_path / one.name).write_text(one.text)
-    there = trainjob.pods(2, replace(CLUSTER, interface="lo"), facts)
+    there = trainjob.pods(2, CLUSTER, facts)
     with ProcessRunner(job, facts, hosts=there, offline=True) as runner:
         with closing(runner.steps(TWO)) as steps:
             assert len(list(islice(steps, 3))) == 3
