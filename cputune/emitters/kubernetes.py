@@ -392,6 +392,30 @@ def resources(job: LaunchJob) -> dict[str, Any]:
     return {"requests": amount, "limits": dict(amount)}
 
 
+def pod(job: LaunchJob, name: str, program: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The template of a pod that trains in one container: what is started in it, and its limits.
+
+    ``program`` are its command, arguments, variables and resources; ``more`` are fields of the pod.
+    """
+    container = {
+        "name": name,
+        "image": YamlScalar(image(job)),
+        "imagePullPolicy": "IfNotPresent",
+        **program,
+        "volumeMounts": mounts(job),
+        "securityContext": of_container(job),
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        "securityContext": of_pod(job),
+        "containers": [container],
+        "volumes": volumes(job),
+        **scheduling(job),
+        **more,
+    }
+    return {"metadata": pod_metadata(job), "spec": spec}
+
+
 def volumes(job: LaunchJob) -> list[dict[str, Any]]:
     """The job's own claim, those of the user, /dev/shm, and /tmp where the rest is read-only."""
     memory = {"medium": "Memory", "sizeLimit": YamlScalar(shared_memory(job))}

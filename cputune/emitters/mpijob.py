@@ -93,25 +93,8 @@ def document(job: LaunchJob) -> dict[str, Any]:
 
 
 def _replica(job: LaunchJob, count: int, program: dict[str, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = {
-        "automountServiceAccountToken": False,
-        "securityContext": k8s.of_pod(job),
-        "containers": [
-            {
-                "name": "mpi",
-                "image": words.YamlScalar(k8s.image(job)),
-                "imagePullPolicy": "IfNotPresent",
-                **program,
-                "env": k8s.environment(job),
-                "volumeMounts": k8s.mounts(job),
-                "securityContext": k8s.of_container(job),
-            }
-        ],
-        "volumes": k8s.volumes(job),
-        **k8s.scheduling(job),
-    }
-    template = {"metadata": k8s.pod_metadata(job), "spec": spec}
-    return {"replicas": count, "restartPolicy": "Never", "template": template}
+    program = {**program, "env": k8s.environment(job)}
+    return {"replicas": count, "restartPolicy": "Never", "template": k8s.pod(job, "mpi", program)}
 
 
 MPIJOB = Format(

@@ -63,26 +63,13 @@ def _gang(job: LaunchJob) -> dict[str, Any]:
 
 
 def _pod(job: LaunchJob) -> dict[str, Any]:
-    spec: dict[str, Any] = {
-        "automountServiceAccountToken": False,
-        "securityContext": k8s.of_pod(job),
-        "containers": [
-            {
-                "name": "pytorch",
-                "image": words.YamlScalar(k8s.image(job)),
-                "imagePullPolicy": "IfNotPresent",
-                "command": k8s.command(job),
-                "args": k8s.arguments(job),
-                "env": k8s.environment(job),
-                "resources": k8s.resources(job),
-                "volumeMounts": k8s.mounts(job),
-                "securityContext": k8s.of_container(job),
-            }
-        ],
-        "volumes": k8s.volumes(job),
-        **k8s.scheduling(job),
+    program = {
+        "command": k8s.command(job),
+        "args": k8s.arguments(job),
+        "env": k8s.environment(job),
+        "resources": k8s.resources(job),
     }
-    return {"metadata": k8s.pod_metadata(job), "spec": spec}
+    return k8s.pod(job, "pytorch", program)
 
 
 PYTORCHJOB = Format(

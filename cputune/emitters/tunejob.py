@@ -50,28 +50,16 @@ def document(job: LaunchJob) -> dict[str, Any]:
     """The Job as data."""
     home = {"name": "HF_HOME", "value": words.YamlScalar(f"{k8s.data(job)}/huggingface")}
     folder = k8s.WORKSPACE if job.workload.recipe else f"{k8s.WORKSPACE}/project"
-    pod = {
-        "automountServiceAccountToken": job.plan.nodes > 1,
-        "restartPolicy": "Never",
-        "securityContext": k8s.of_pod(job),
-        "containers": [
-            {
-                "name": "tune",
-                "image": words.YamlScalar(k8s.image(job)),
-                "workingDir": folder,
-                "command": [words.YamlScalar("cputune"), words.YamlScalar("tune")],
-                "args": arguments(job),
-                "env": [home, *_own_names(job), *k8s.secret_variables(job)],
-                "resources": k8s.resources(job),
-                "volumeMounts": k8s.mounts(job),
-                "securityContext": k8s.of_container(job),
-            }
-        ],
-        "volumes": k8s.volumes(job),
-        **k8s.scheduling(job),
+    program = {
+        "workingDir": folder,
+        "command": [words.YamlScalar("cputune"), words.YamlScalar("tune")],
+        "args": arguments(job),
+        "env": [home, *_own_names(job), *k8s.secret_variables(job)],
+        "resources": k8s.resources(job),
     }
+    more: dict[str, Any] = {"restartPolicy": "Never"}
     if job.plan.nodes > 1:
-        pod["serviceAccountName"] = _account(job)
+        more |= {"automountServiceAccountToken": True, "serviceAccountName": _account(job)}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -79,7 +67,7 @@ def document(job: LaunchJob) -> dict[str, Any]:
         "spec": {
             "backoffLimit": 0,
             "ttlSecondsAfterFinished": k8s.ttl_seconds(job),
-            "template": {"metadata": k8s.pod_metadata(job), "spec": pod},
+            "template": k8s.pod(job, "tune", program, **more),
         },
     }
 
