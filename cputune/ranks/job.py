@@ -124,7 +124,8 @@ class Job:
         self.profiles: dict[int, Profiled] = {}
         self.waits: list[float] = []
         self.trained: dict[int, list[Trained]] = {}
-        self._speaking: set[int] = set()
+        self._speaking: dict[int, int] = {}
+        """The process of each rank that is heard now."""
 
     def start(
         self,
@@ -307,7 +308,7 @@ class Job:
             if isinstance(source, Supervisor):
                 self._hear_supervisor(source, message)
             elif isinstance(source, int) and message is None:
-                self._speaking.discard(source)
+                self._speaking.pop(source, None)
             elif isinstance(source, int):
                 try:
                     step = self._hear_rank(source, cast(RankMessage, message))
@@ -348,9 +349,8 @@ class Job:
                 self.trained.setdefault(rank, []).append(told)
             return self._gather.add(rank, int(message["number"]), step)
         if message["event"] == "hello":
-            if rank in self._speaking:
+            if self._speaking.setdefault(rank, message["pid"]) != message["pid"]:
                 self.refusals[rank] = f"two processes say that they are rank {rank}: {TWICE}"
-            self._speaking.add(rank)
         elif message["event"] == "state":
             message["local_rank"] = rank
             self.states[rank] = message

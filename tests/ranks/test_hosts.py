@@ -229,8 +229,9 @@ def test_two_ranks_of_one_number_are_refused(facts: HostFacts, tmp_path: Path) -
             hosts=NAMES,
         )
         hello = {"event": "hello", "rank": 1, "local_rank": 0, "pid": 7}
-        job._take([(1, hello), (1, None), (1, hello)])
-        assert not job.refusals  # it has come again
+        another = {**hello, "pid": 8}
+        job._take([(1, hello), (1, hello), (1, None), (1, another)])
+        assert not job.refusals  # one process has two lines; another has come for it
         job._take([(1, hello)])
         assert "two processes say that they are rank 1" in job.refusals[1]
 
