@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -149,7 +148,8 @@ def damaged(place: Path, dice: Random, *, warm: bool = False) -> Outcome:
     study = place / "s.db"
     begun = Watched(place, (*TUNE, "--budget", "2", "--study", "s.db", "--", *LIGHT), warm=warm)
     begun.wait(LONGEST_SECONDS)
-    shutil.copy(study, place / "sound.db")
+    if not study.exists():
+        return Outcome(survived=False, why=f"nothing was begun: {begun.said[-800:]}")
     data = bytearray(study.read_bytes())
     for _ in range(dice.randrange(1, 5)):
         at = dice.randrange(len(data))
