@@ -22,7 +22,7 @@ from cputune.knobs.record import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from cputune.facts import HostFacts
     from cputune.plan import Plan
@@ -82,11 +82,17 @@ def _mapped(plan: Plan, files: Iterable[str]) -> str:
     return ":".join(path for path in plan.preload if os.path.realpath(path) in mapped)
 
 
-def _allocator_seen(plan: Plan, state: State) -> Plan:
-    for name in ALLOCATORS[1:]:
-        if paths := _preloaded(state, name):
-            return replace(plan, allocator=name, preload=(*plan.preload, *paths))
-    return plan
+def _as_preloaded(knob: str, names: tuple[str, ...]) -> Callable[[Plan, State], Plan]:
+    """The plan with the library of ``names`` that a rank preloads; an OpenMP runtime goes first."""
+
+    def seen(plan: Plan, state: State) -> Plan:
+        for name in names[1:]:
+            if paths := _preloaded(state, name):
+                preload = (*paths, *plan.preload) if knob == "openmp" else (*plan.preload, *paths)
+                return replace(plan, preload=preload, **{knob: name})  # type: ignore[arg-type]
+        return plan
+
+    return seen
 
 
 ALLOCATOR = Knob(
@@ -109,7 +115,7 @@ ALLOCATOR = Knob(
         ),
         variable_shown("MALLOC_CONF", _jemalloc),
     ),
-    as_seen=_allocator_seen,
+    as_seen=_as_preloaded("allocator", ALLOCATORS),
     words=lambda plan: None if plan.allocator == "default" else plan.allocator,
     effect=Effect(
         own=0.12,
@@ -129,13 +135,6 @@ def _blocktime(plan: Plan) -> Mapping[str, str]:
     return {"KMP_BLOCKTIME": "1"} if plan.openmp == "libiomp5" else {}
 
 
-def _runtime_seen(plan: Plan, state: State) -> Plan:
-    for name in OPENMP_RUNTIMES[1:]:
-        if paths := _preloaded(state, name):
-            return replace(plan, openmp=name, preload=(*paths, *plan.preload))
-    return plan
-
-
 OPENMP = Knob(
     name="openmp",
     summary="the OpenMP runtime: the one that torch brings, or libiomp5 preloaded",
@@ -153,7 +152,7 @@ OPENMP = Knob(
         ),
         variable_shown("KMP_BLOCKTIME", _blocktime),
     ),
-    as_seen=_runtime_seen,
+    as_seen=_as_preloaded("openmp", OPENMP_RUNTIMES),
     words=lambda plan: None if plan.openmp == "default" else plan.openmp,
     effect=Effect(
         own=0.08,
