@@ -2,7 +2,7 @@
 
     python benchmarks/public_scripts.py                       # what is there and fits
     python benchmarks/public_scripts.py --only run_glue.py --only "trl sft"
-    python benchmarks/public_scripts.py --sources ~/src --write
+    python benchmarks/public_scripts.py --sources ~/src --results rows.json --write
 
 Nothing of them is kept here. Examples are in no wheel and no sdist, so they are read from
 ``--sources DIR`` with a checkout of each repository, DIR/transformers/examples and so on; one that
@@ -17,13 +17,16 @@ that name in the folder that it runs in, which is where the libraries look first
 One after the other each script is tuned (today's launch and plans of two ranks), a plan of one and
 of two ranks is written as ``torchrun.sh``, verified, and run to its end. A step counts as passed
 for what it says itself: ``tune`` by trials that took steps on two ranks, ``verify`` by having no
-failed check, the launch by its exit status. ``--write`` puts the table between the marks of
-docs/scripts.md.
+failed check and by its check "the same training", the launch by its exit status.
+
+Every row that was run is kept in ``--results FILE`` (JSON) as it ends, and is run again with
+``--again`` alone. ``--write`` puts what is kept between the marks of docs/scripts.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -32,8 +35,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import wave
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -42,7 +46,9 @@ from pathlib import Path
 import cputune
 from cputune.plan import Plan
 from cputune.ranks.failure import last_words
+from cputune.ranks.runner import ProcessRunner
 from cputune.result import Measured, Result
+from cputune.steps import Step
 
 HERE = Path(__file__).resolve().parent.parent
 PAGE = HERE / "docs" / "scripts.md"
@@ -54,6 +60,7 @@ OWNERS = {
 """Of repositories that do not belong to huggingface."""
 PYTORCH = "transformers/examples/pytorch"
 FEATURE = "accelerate/examples/by_feature"
+STEPS_OF_A_ROW = ("tuned", "one", "two")
 STEPS = 40
 """Of loops that count their steps themselves: a trial cannot make them go on."""
 
@@ -237,26 +244,64 @@ def main() -> None:
     parser.add_argument("--sources", type=Path, default=None, help="folder of checkouts")
     parser.add_argument("--only", action="append", help="name of a row; may be given again")
     parser.add_argument("--plain", action="store_true", help="only run each as it is typed")
-    parser.add_argument("--budget", default="3", help="trials of each study")
-    parser.add_argument("--max-time", default="5m", help="of each study")
+    parser.add_argument("--again", action="store_true", help="run rows that are kept, too")
+    parser.add_argument("--results", type=Path, help="JSON file in which rows are kept")
+    parser.add_argument("--budget", type=int, default=2, help="trials of each study")
+    parser.add_argument("--max-time", type=float, default=60, help="seconds of each study")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no row after these")
     parser.add_argument("--write", action="store_true", help="put the table into docs/scripts.md")
     args = parser.parse_args()
+    kept = read(args.results)
+    ProcessRunner.steps = undelayed(ProcessRunner.steps)  # type: ignore[method-assign]
+    rows = [one for one in ROWS if not args.only or one.name in args.only]
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder)
         sources = (args.sources or top / "sources").resolve()
         place = top / "place"
-        make_place(place)
-        lines = []
-        for one in ROWS:
-            if args.only and one.name not in args.only:
-                continue
+        # Offline, and with the launchers of this environment.
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        os.environ.update(PATH=path, HF_HUB_OFFLINE="1", HF_HOME=str(place / "hf"))
+        left = [one for one in rows if args.again or args.plain or one.name not in kept]
+        if left:
+            make_place(place)
+        began = time.monotonic()
+        for one in left:
+            if time.monotonic() - began > args.seconds:
+                break
             why = cannot(one, sources)
-            cells = passed_plainly if args.plain else passed
-            said = f"| `{one.name}` | {typed(one)} | {why or cells(one, sources, place, args)} |"
-            print(said, flush=True)
-            lines.append(said)
+            if why is not None:
+                print(f"{one.name}: {why}", flush=True)
+                continue
+            if args.plain:
+                print(f"{one.name}: {passed_plainly(one, sources, place)}", flush=True)
+                continue
+            cells = passed(one, sources, place, args)
+            print(line(one, cells), flush=True)
+            kept = {**read(args.results), one.name: cells}  # others may have written there
+            if args.results is not None:
+                text = json.dumps(kept, indent=1, ensure_ascii=False, sort_keys=True)
+                args.results.write_text(text + "\n", encoding="utf-8")
     if args.write:
-        write(lines)
+        write([line(one, kept[one.name]) for one in ROWS if one.name in kept], kept)
+
+
+def read(results: Path | None) -> dict[str, dict[str, str]]:
+    """The rows that are kept, by name."""
+    if results is None or not results.exists():
+        return {}
+    kept: dict[str, dict[str, str]] = json.loads(results.read_text(encoding="utf-8"))
+    return kept
+
+
+def went_through(cells: Mapping[str, str] | None) -> bool:
+    """Whether a row passed every step."""
+    return cells is not None and all(cells[name].startswith("✓") for name in STEPS_OF_A_ROW)
+
+
+def line(one: Row, cells: Mapping[str, str]) -> str:
+    """A row of the table."""
+    steps = " | ".join(cells[name] for name in STEPS_OF_A_ROW)
+    return f"| {typed(one)} | {steps} |"
 
 
 def make_place(place: Path) -> None:
@@ -399,43 +444,70 @@ def typed(one: Row) -> str:
     return f"`{' '.join([*one.launcher, *([one.name] if one.path else [])])} …`"
 
 
-def passed(one: Row, sources: Path, place: Path, args: argparse.Namespace) -> str:
+def passed(one: Row, sources: Path, place: Path, args: argparse.Namespace) -> dict[str, str]:
     """The cells of a row that was run: tune, then verify and launch for one and two ranks."""
+    began = time.monotonic()
+    cells = dict.fromkeys(STEPS_OF_A_ROW, "–")
     with tempfile.TemporaryDirectory() as folder:
         work = prepared(Path(folder), place)
         before = sorted(os.listdir(work))
-        words = [sys.executable, "-m", "cputune", "tune", "--budget", args.budget]
-        words += ["--share-machine", "--no-history", "--max-time", args.max_time]
-        ended = run(
-            [*words, "--fix", "ranks=2", "--", *one.command(sources, place)], work, 1200, place
-        )
-        if not (work / "cputune.json").is_file():
-            return f"✗ {last_line(ended)} | – | –"
-        result = Result.load(work / "cputune.json")
-        wrote = sorted(set(os.listdir(work)) - {*before, "cputune.db", "cputune.json"})
-        two = [t for t in result.trials[1:] if t.steps and t.plan.world_size == 2]
-        failed = [t for t in result.trials if t.state == "failed" and t.kind != "contended"]
-        cells = [
-            f"✗ it wrote {', '.join(wrote)}"
-            if wrote
-            else f"✗ {(failed[0].reason or '').splitlines()[0][:120]}"
-            if failed
-            else "✓"
-            if two
-            else "– no plan of 2 ranks was reached in time"
-        ]
-        for ranks in (1, 2):
-            cells.append(launched(result, ranks, work, place))
-        return " | ".join(cells)
+        try:
+            os.chdir(work)
+            result = tuned(one.command(sources, place), args)
+            cells["tuned"] = how_tuned(result, sorted({*os.listdir(work)} - {*before}))
+            for name, ranks in (("one", 1), ("two", 2)):
+                cells[name] = launched(result, ranks, work)
+        except (cputune.CputuneError, subprocess.TimeoutExpired) as error:
+            cells["tuned"] = f"✗ {' '.join(str(error).split())[:300]}"
+        finally:
+            os.chdir(HERE)
+    names = ("torch", "transformers", "accelerate", "trl", "peft", "datasets")
+    cells["versions"] = ", ".join(f"{name} {version(name).split('+')[0]}" for name in names)
+    cells["seconds"] = f"{time.monotonic() - began:.0f}"
+    return cells
 
 
-def passed_plainly(one: Row, sources: Path, place: Path, args: argparse.Namespace) -> str:
+def tuned(command: Sequence[str], args: argparse.Namespace) -> Result:
+    """A study of today's launch and plans of two ranks, on a machine that need not be quiet."""
+    return cputune.tune(
+        cputune.Workload.script(command),
+        budget=args.budget,
+        max_time_seconds=args.max_time,
+        fix={"ranks": "2", "precision": "fp32"},
+        share_machine=True,
+    )
+
+
+def undelayed(original: Callable[..., Iterator[Step]]) -> Callable[..., Iterator[Step]]:
+    """No step is measured again because others compute here: no speed is asked for."""
+
+    def steps(runner: ProcessRunner, plan: Plan) -> Iterator[Step]:
+        with contextlib.closing(original(runner, plan)) as taken:  # type: ignore[type-var]
+            for step in taken:
+                yield replace(step, delayed_seconds=0.0)
+
+    return steps
+
+
+def how_tuned(result: Result, wrote: Sequence[str]) -> str:
+    """What a study says: failures, what it wrote, else that a plan of two ranks took steps."""
+    failed = [t for t in result.trials if t.state == "failed" and t.kind != "contended"]
+    if wrote:
+        return f"✗ it wrote {', '.join(wrote)}"
+    if failed:
+        return f"✗ {(failed[0].reason or '').splitlines()[0][:200]}"
+    if any(trial.steps and trial.plan.world_size == 2 for trial in result.trials[1:]):
+        return "✓"
+    return "– no plan of 2 ranks was reached in time"
+
+
+def passed_plainly(one: Row, sources: Path, place: Path) -> str:
     """How the script ends as it is typed, without cputune."""
     with tempfile.TemporaryDirectory() as folder:
         work = prepared(Path(folder), place)
         words = one.command(sources, place)
         first = [] if one.launcher else [sys.executable]
-        ended = run([*first, *words], work, 600, place)
+        ended = run([*first, *words], work, 600)
         return "✓" if ended.returncode == 0 else f"✗ {last_line(ended)}"
 
 
@@ -448,14 +520,12 @@ def prepared(work: Path, place: Path) -> Path:
     return work
 
 
-def launched(result: Result, ranks: int, work: Path, place: Path) -> str:
+def launched(result: Result, ranks: int, work: Path) -> str:
     """Write a plan of so many ranks as torchrun.sh, verify it, and run it to its end."""
     cpus = sorted(os.sched_getaffinity(0))
     chosen = tuple((cpu,) for cpu in (cpus[0], cpus[-1])[:ranks])
     plan = Plan(processes_per_node=ranks, threads_per_process=1, cpus=chosen, precision="fp32")
     best = Measured(plan=plan, samples_per_second=result.baseline.samples_per_second)
-    here = Path.cwd()
-    os.chdir(work)
     try:
         files = cputune.emit(replace(result, best=best), "torchrun", python=sys.executable)
         for file in files:
@@ -464,26 +534,22 @@ def launched(result: Result, ranks: int, work: Path, place: Path) -> str:
         (verdict,) = cputune.verify([script], steps=3, share_machine=True)
     except cputune.CputuneError as error:
         return f"✗ {str(error)[:120]}"
-    finally:
-        os.chdir(here)
     wrong = [c for c in verdict.checks if c.state == "failed" and c.name != "throughput"]
     if wrong:
-        return f"✗ {wrong[0].name}: {wrong[0].detail[:100]}"
+        return f"✗ {wrong[0].name}: {wrong[0].summary[:200]}"
+    same = next(
+        (c.summary for c in verdict.checks if c.name == "the same training"), "not compared"
+    )
     shutil.rmtree(work / "trained", ignore_errors=True)  # no run goes on with another's
-    ended = run(["bash", script], work, 600, place)
-    return "✓" if ended.returncode == 0 else f"verified; ✗ {last_line(ended)}"
+    ended = run(["bash", script], work, 600)
+    return f"✓ {same}" if ended.returncode == 0 else f"verified; ✗ {last_line(ended)}"
 
 
-def run(
-    words: Sequence[str], work: Path, seconds: int, place: Path
-) -> subprocess.CompletedProcess[str]:
-    """A command in the working folder, offline, with the launchers of this environment."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", "HF_HOME": str(place / "hf")}
+def run(words: Sequence[str], work: Path, seconds: int) -> subprocess.CompletedProcess[str]:
+    """A command in the working folder."""
     return subprocess.run(
         list(words),
         cwd=work,
-        env=environment,
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -500,19 +566,20 @@ def last_line(ended: subprocess.CompletedProcess[str]) -> str:
     return f"exit status {ended.returncode}: {said}".replace("|", "/")[:300]
 
 
-def write(lines: Sequence[str]) -> None:
+def write(lines: Sequence[str], kept: Mapping[str, Mapping[str, str]]) -> None:
     """The table into the page, with the versions that it was made with."""
     text = PAGE.read_text(encoding="utf-8")
-    names = ("torch", "transformers", "accelerate", "trl", "datasets")
-    versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in names)
+    versions = "; ".join(dict.fromkeys(cells["versions"] for cells in kept.values()))
     table = [
-        f"With {versions}:",
+        f"{sum(map(went_through, kept.values()))} of {len(ROWS)} go the whole way ({versions}):",
         "",
-        "| script | typed | tuned, 2 ranks | `torchrun`, 1 rank | 2 ranks |",
-        "|---|---|---|---|---|",
+        "| typed | tuned, 2 ranks | 1 rank: the same training, to the end | 2 ranks |",
+        "|---|---|---|---|",
         *lines,
         "",
-        "Not run: " + "; ".join(f"{what} ({why})" for what, why in NOT_RUN) + ".",
+        "Not run:",
+        "",
+        *(f"- {what}: {why}" for what, why in NOT_RUN),
     ]
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]

@@ -411,16 +411,32 @@ class Carrier:
         torch = sys.modules["torch"]
         if self.force.world_size == 1:
             sampler.generator = torch.Generator()
-            sampler.generator.manual_seed(_drawn(torch))
+            sampler.generator.manual_seed(self.drawn_seed())
         elif self.force.typed_ranks == 1:
             sampler.generator = torch.Generator()
+            self.before_each_pass(sampler, lambda: sampler.generator.manual_seed(self.drawn_seed()))
 
-            class RandomSampler(type(sampler)):  # type: ignore[misc]
-                def __iter__(self) -> Any:
-                    self.generator.manual_seed(_drawn(torch, torch.distributed))
-                    yield from super().__iter__()
+    @staticmethod
+    def before_each_pass(sampler: Any, begin: Callable[[], object]) -> None:
+        """Call something whenever a sampler begins a pass over its data."""
 
-            sampler.__class__ = RandomSampler
+        class Begun(type(sampler)):  # type: ignore[misc]
+            def __iter__(self) -> Any:
+                begin()
+                yield from super().__iter__()
+
+        Begun.__name__ = type(sampler).__name__
+        sampler.__class__ = Begun
+
+    @staticmethod
+    def drawn_seed() -> int:
+        """A seed as torch draws it for a shuffle: the first rank's, in every rank."""
+        torch = sys.modules["torch"]
+        seed = torch.empty((), dtype=torch.int64).random_()
+        ranks = torch.distributed
+        if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+            ranks.broadcast(seed, 0)
+        return int(seed)
 
     def _refuse_other_loader(self, accelerator: Any) -> None:
         """The batch that is trained on must be one of the loader that was divided."""
@@ -485,14 +501,6 @@ class Carrier:
             self._say("set for the plan: " + ", ".join(self.changes.values()))
             self.changes.clear()
             self._say = lambda text: None
-
-
-def _drawn(torch: Any, ranks: Any = None) -> int:
-    """A seed as torch draws it for a shuffle; the first rank's, where there are others."""
-    seed = torch.empty((), dtype=torch.int64).random_()
-    if ranks is not None and ranks.is_initialized():
-        ranks.broadcast(seed, 0)
-    return int(seed)
 
 
 def _ignores(compute_loss: Any, model: Any, inputs: Any, items: Any) -> bool:

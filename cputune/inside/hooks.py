@@ -39,6 +39,12 @@ MOST_WORDS = 8000
 PADS = "pad_to_max_length"
 """What scripts of transformers call it that every sample is as long as the longest there may be."""
 
+CADENCE = {
+    "evaluation": ("eval_steps", "evaluation_steps", "validation_steps"),
+    "saving": ("checkpointing_steps", "save_steps", "saving_steps"),
+}
+"""What loops of scripts' own call it that they evaluate and save every so many steps."""
+
 EPOCHS = ("num_train_epochs", "num_epochs", "epochs")
 """What scripts call how often they go through their data."""
 
@@ -187,6 +193,10 @@ def _note_length(namespace: object, meter: Meter) -> None:
         for value in (getattr(namespace, name, None) for name in names):
             if isinstance(value, (int, float)) and value > 0:
                 meter.facts[key] = value  # type: ignore[literal-required]
+    for what, names in CADENCE.items():
+        for value in (getattr(namespace, name, None) for name in names):
+            if value:
+                meter.cadence[what] = float(value) if str(value).isdigit() else str(value)
 
 
 def _time_loading(module: ModuleType, meter: Meter) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -84,4 +85,37 @@ def divide(carrier: Carrier, trainer: Any, loader: Any) -> None:
     automatic = trainer.lightning_module.automatic_optimization
     steps = trainer.accumulate_grad_batches
     trainer.accumulate_grad_batches = carrier.divide_loader(loader, steps, fixed=not automatic)
+    evaluates = getattr(trainer, "val_check_interval", None)
+    if isinstance(evaluates, int) and trainer.accumulate_grad_batches != steps:  # in batches
+        batches, rest = divmod(evaluates * trainer.accumulate_grad_batches, steps)
+        if rest:
+            carrier.refuse(
+                f"val_check_interval={evaluates} batches are no whole number of a plan's"
+            )
+        trainer.val_check_interval = batches
+    keep_shuffles(carrier, trainer, sampler)
     carrier.tell()
+
+
+def keep_shuffles(carrier: Carrier, trainer: Any, sampler: Any) -> None:
+    """Let a pass over the data take its samples in the order of the launch as typed.
+
+    Of one rank torch draws a seed for each pass. Of several Lightning takes that of
+    ``seed_everything`` and the number of the epoch.
+    """
+    force, kind = carrier.force, type(sampler).__name__
+    if force.typed_ranks == 1 < force.world_size and kind == "DistributedSampler":
+        carrier.before_each_pass(
+            sampler, lambda: setattr(sampler, "seed", carrier.drawn_seed() - sampler.epoch)
+        )
+    elif force.world_size == 1 < force.typed_ranks and kind == "RandomSampler":
+        if sampler.generator is not None:
+            return
+        sampler.generator = sys.modules["torch"].Generator()
+        seed = int(os.environ.get("PL_GLOBAL_SEED") or 0)
+        carrier.before_each_pass(
+            sampler, lambda: sampler.generator.manual_seed(seed + trainer.current_epoch)
+        )
+    else:
+        return
+    sampler.shuffled_as_several = force.typed_ranks > 1

@@ -7,8 +7,11 @@ schedules, when training starts. What a plan sets is in ``carry``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
 import os
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -58,12 +61,13 @@ def _patch_trainer(module: ModuleType, meter: Meter, scratch: str | None) -> Non
         meter.seen.add("Lightning")
         callbacks = given.get("callbacks") or []
         callbacks = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+        saving = _saving(callbacks, enabled=given.get("enable_checkpointing"))
         given.update(_SILENT, callbacks=[one for one in callbacks if _is_wanted(one)])
         given["logger"] = False if given.get("barebones") else logger()
         if scratch is not None:
             given["default_root_dir"] = os.path.join(scratch, "output")
         original(trainer, **given)
-        trainer.callbacks.append(clock())
+        trainer.callbacks.append(clock(saving))
         _refuse_own_processes(trainer, meter)
 
     @around(cls, "fit")
@@ -106,11 +110,13 @@ def _callback_class(base: type, meter: Meter) -> type:
     class LightningStepClock(base):  # type: ignore[misc]
         """What Lightning says to its callbacks is what a step is made of."""
 
-        def __init__(self) -> None:
+        def __init__(self, saving: str | float) -> None:
+            self._saving = saving
             self._samples = self._batches = self._stepped = 0
             self._loss: Any = None
 
         def on_train_start(self, trainer: Any, model: Any) -> None:
+            _see_length(trainer, self._saving, meter)
             trainer.fit_loop.max_epochs = -1  # both: without end
             trainer.fit_loop.epoch_loop.max_steps = -1
             for schedule in trainer.lr_scheduler_configs:
@@ -150,5 +156,35 @@ def _callback_class(base: type, meter: Meter) -> type:
 def _see_loader(trainer: Any, meter: Meter) -> None:
     loader = trainer.train_dataloader
     sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    meter.first.facts["shuffled"] = bool(getattr(sampler, "shuffle", False))
+    shuffled = getattr(sampler, "shuffled_as_several", getattr(sampler, "shuffle", False))
+    meter.first.facts["shuffled"] = bool(shuffled)
     meter.see_loader(loader)
+
+
+def _see_length(trainer: Any, saving: str | float, meter: Meter) -> None:
+    """How long it trains and when it evaluates, before a trial lets it do neither."""
+    accumulated = trainer.accumulate_grad_batches
+    with contextlib.suppress(Exception):  # Lightning refuses to say it of batches that grow
+        steps = trainer.estimated_stepping_batches
+        if 0 < steps < math.inf:
+            meter.first.facts["steps"] = meter.facts["steps_to_end"] = int(steps)
+    if trainer.num_training_batches < math.inf:
+        meter.first.facts["epoch_steps"] = math.ceil(trainer.num_training_batches / accumulated)
+    every, epochs = trainer.val_check_interval, trainer.check_val_every_n_epoch
+    evaluation: str | float
+    if isinstance(every, int):
+        evaluation = every / accumulated
+    elif isinstance(every, float) and every != 1.0:
+        evaluation = f"every {every:.3g} of an epoch"
+    else:
+        evaluation = "epoch" if epochs == 1 else f"every {epochs} epochs"
+    meter.first.facts["cadence"] = {"evaluation": evaluation, "saving": saving}
+
+
+def _saving(callbacks: Iterable[object], *, enabled: object) -> str | float:
+    """When a script saves, by its own checkpoints; Lightning's own come with each epoch."""
+    for callback in callbacks:
+        steps = getattr(callback, "_every_n_train_steps", 0)
+        if steps:
+            return float(steps)
+    return "no" if enabled is False else "epoch"

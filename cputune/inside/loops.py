@@ -7,6 +7,7 @@ end, and write its checkpoints where it always does.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -169,9 +170,18 @@ def _see_batch(accelerator: Any, loop: _PreparedLoop, meter: Meter) -> None:
     meter.see_loader(loader)
     if getattr(accelerator, "split_batches", False):
         meter.facts["batch"] = batch // accelerator.num_processes
+    first, steps, epochs = (
+        meter.first.facts,
+        meter.facts.get("steps_to_end"),
+        meter.facts.get("epochs"),
+    )
     epoch = samples_of(prepared)
     if epoch is not None:
-        meter.first.facts["epoch_steps"] = -(-epoch // accelerator.gradient_accumulation_steps)
+        first["epoch_steps"] = each = -(-epoch // accelerator.gradient_accumulation_steps)
+        steps = steps or (math.ceil(each * epochs) if epochs else None)
+    if steps is not None:
+        first["steps"] = steps
+    first["cadence"] = meter.cadence
 
 
 def _patch_optimizer(module: ModuleType, loop: _PreparedLoop) -> None:

@@ -31,6 +31,7 @@ class Meter:
 
     Attributes:
         facts: what the hooks learn of the script for the state of this rank.
+        cadence: when its arguments let it evaluate and save, as a word or in steps.
         parses_arguments: whether HfArgumentParser is at work just now.
         waited: seconds of this step in which the script waited for a batch.
         compiled: seconds of this step in which torch.compile compiled.
@@ -44,6 +45,7 @@ class Meter:
         self.seen: set[str] = set()
         self.facts: RankState = {}
         self.flags: set[str] = set()
+        self.cadence: dict[str, str | float] = {}
         self.steps = 0
         self.backwards = 0
         self.waited = 0.0
