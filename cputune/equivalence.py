@@ -176,11 +176,11 @@ def equivalent(typed: Training, plan: Training, *, other_data: bool = False) -> 
     length = plan.steps or plan.epoch_steps
     words = [f"{length} steps" + ("" if plan.steps else " an epoch")] if length else []
     apart = _relative(typed.gradient, plan.gradient)
-    if apart is not None:
-        agreed += ["gradient"] if typed.shuffled == plan.shuffled else []
-    same = " and ".join(filter(None, (", ".join(agreed[:-1]), *agreed[-1:])))
-    within = f" ({_power(apart)})" if apart is not None and "gradient" in agreed else ""
     why = _why_drawn(typed, plan)
+    compared = apart is not None and not why
+    agreed += ["gradient"] if compared else []
+    same = " and ".join(filter(None, (", ".join(agreed[:-1]), *agreed[-1:])))
+    within = f" ({_power(apart)})" if apart is not None and compared else ""
     words += [f"same {same}{within}"] if same else []
     words += [f"gradients are of other draws: {why}"] if why and apart is not None else []
     return Equivalence(summary=", ".join(words))

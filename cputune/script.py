@@ -305,6 +305,12 @@ def carried_variables(launcher: LauncherWords, options: Sequence[Option]) -> dic
 
 
 _MPI_RANKS = ("-n", "-np", "--np", "--n", "-c")
+_MPI_HOSTS = (
+    *("-host", "--host", "-H", "-hosts", "--hosts", "-f", "-hostfile", "--hostfile"),
+    *("-machinefile", "--machinefile", "-default-hostfile", "--default-hostfile"),
+)
+"""By these the dialects of mpirun take other machines."""
+
 _RUNS_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*|.*\.py")
 
 
@@ -490,6 +496,13 @@ def _launched(name: str, words: tuple[str, ...], typed: tuple[str, ...] | None =
 
 def _mpirun(words: tuple[str, ...]) -> Typed:
     options, command, ranks = split_mpirun(words)
+    for option, value in pairwise(options):
+        if option in _MPI_HOSTS and not {*value.split(",")} <= {"localhost", os.uname().nodename}:
+            raise UsageError(
+                f"{words[0]} {option} {value}: the launch that you type is measured on this "
+                "machine alone",
+                hint=f"leave {option} {value} out, and name the hosts before `--`: --hosts A,B",
+            )
     if not command:
         raise UsageError(
             f"no python and no script is seen in the words of {words[0]}",

@@ -39,12 +39,13 @@ from cputune.errors import (
     Interrupted,
     MissingPackageError,
     NotMeasurableError,
+    NoValidTrialError,
     UsageError,
 )
 from cputune.hidden import without_password
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
-from cputune.script import read_typed, require_trainable
+from cputune.script import read_typed, require_trainable, script_text
 from cputune.text import visible
 from cputune.workload import DEFAULT_RECIPE, Workload, hidden_words, left_out
 
@@ -204,6 +205,12 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         raise Interrupted(
             str(error) or "interrupted", hint=f"go on with: {_again(ctx, job, script)}"
         ) from None
+    except NoValidTrialError as error:
+        from cputune.ranks.failure import USE_CPU
+
+        if USE_CPU in str(error) and "Parser" in script_text(job.argv):
+            error.hint = _again(ctx, job, (*script, "--use_cpu"), "--force")
+        raise
 
 
 def _pods(text: str) -> RankHosts:
@@ -434,15 +441,15 @@ def _first_command(space: SearchSpace) -> str:
     return f"{shlex.quote(python)} {for_shell(space.workload, words)}"
 
 
-def _again(ctx: click.Context, job: Workload, script: Sequence[str]) -> str:
-    """The command that was typed, with --resume, without --force, its secrets as variables.
+def _again(ctx: click.Context, job: Workload, script: Sequence[str], how: str = "--resume") -> str:
+    """The command that was typed, with --resume or --force, its secrets as variables.
 
     What a file or a variable has set is set again without a word.
     """
     from cputune.report.show import for_shell
 
     above = [] if ctx.parent is None else _typed(ctx.parent)
-    words = ["cputune", *above, "tune", "--resume", *_typed(ctx)]
+    words = ["cputune", *above, "tune", how, *_typed(ctx)]
     command = shlex.join(words)
     return f"{command} -- {for_shell(job, hidden_words(script)[0])}" if script else command
 

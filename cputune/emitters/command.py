@@ -72,11 +72,17 @@ def training_command(
             f"a plan, so {CARRY_SCRIPT} runs it, and sets batch, precision and backend in the "
             "script's own objects.",
         )
-    notes = (
+    notes: tuple[str, ...] = (
         ()
         if known or not way.flags
         else (f"{workload.name} was not run yet: that it takes the flags of a plan is not known.",)
     )
+    if not carrier and way.force is not None and way.force.other_ranks:
+        notes += (
+            f"without {CARRY_SCRIPT} nothing keeps the scale of the losses: a model that ignores "
+            f"num_items_in_batch has {way.world_size} times the gradient on {way.world_size} "
+            "ranks; cputune verify compares it.",
+        )
     return words, (*_secret_notes(workload), *notes)
 
 

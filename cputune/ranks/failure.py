@@ -128,6 +128,9 @@ def _raised(
     )
 
 
+USE_CPU = "give it --use_cpu"
+"""What mends a Trainer that refuses bf16 without a GPU."""
+
 _CAUSES = (
     (
         re.compile(r"(\S*): cannot allocate memory in static TLS block"),
@@ -155,9 +158,9 @@ _CAUSES = (
     ),
     (
         re.compile(r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)"),
-        "asks for a GPU's precision: give it --use_cpu (use_cpu=True in code) and this launch "
+        f"asks for a GPU's precision: {USE_CPU} (use_cpu=True in code) and this launch "
         "trains on the CPUs too",
-        False,  # every other plan sets it
+        True,  # a plan can set it, but has no launch of today to be compared with
     ),
     (
         re.compile(

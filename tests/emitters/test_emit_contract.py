@@ -620,6 +620,13 @@ class TestWithoutCarrier:
         with pytest.raises(UsageError, match="2 times the script's own"):
             self.emit(Workload.script(["run_qa.py"]))
 
+    def test_the_scale_of_losses_that_only_carry_py_keeps_is_told(self) -> None:
+        told = Workload.script(["run_qa.py", "--per_device_train_batch_size", "8"])
+        for carrier in (True, False):
+            job = make_job(one_socket().result, Emission(workload=told, carrier=carrier))
+            warned = any("2 times the gradient on 2 ranks" in note for note in job.notes)
+            assert warned == (not carrier)
+
     def test_a_script_that_was_never_run_keeps_its_flags(self) -> None:
         told = Workload.script(["run_qa.py"], batch_per_rank=4)
         text = self.emit(told)

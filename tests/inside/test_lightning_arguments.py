@@ -168,6 +168,55 @@ def test_accumulation_follows_where_lightning_counts_it(lightning: ModuleType) -
         trained(lightning, automatic=False)
 
 
+def test_an_evaluation_every_so_many_batches_stays_one_every_so_many_samples(
+    lightning: ModuleType,
+) -> None:
+    """Lightning counts batches of a rank: 10 of a sample are 5 of a sample on two ranks."""
+    batches = SimpleNamespace(batch_size=1, sampler=SimpleNamespace(num_replicas=2))
+    trainer = SimpleNamespace(
+        accumulate_grad_batches=2,
+        val_check_interval=10,
+        lightning_module=SimpleNamespace(automatic_optimization=True),
+    )
+    carrier = Carrier(Force(world_size=2), refuse)
+    loader = SimpleNamespace(batch_sampler=batches)
+    in_lightning.divide(carrier, trainer, loader)
+    assert (batches.batch_size, trainer.accumulate_grad_batches) == (1, 1)
+    assert trainer.val_check_interval == 5
+    trainer.val_check_interval, trainer.accumulate_grad_batches = 5, 2
+    with pytest.raises(RefusedError, match="no whole number"):
+        in_lightning.divide(carrier, trainer, loader)
+
+
+@pytest.mark.torch
+def test_several_ranks_take_the_samples_that_one_shuffles_and_the_other_way_round() -> None:
+    import torch
+    from torch.utils.data import DistributedSampler, RandomSampler
+
+    def passes(force: Force, sampler: Any) -> list[list[int]]:
+        torch.manual_seed(5)
+        carrier = Carrier(force, refuse)
+        in_lightning.keep_shuffles(carrier, SimpleNamespace(current_epoch=0), sampler)
+        return [list(sampler), list(sampler)]
+
+    def ranks(force: Force) -> list[list[int]]:
+        each = [
+            passes(force, DistributedSampler(range(8), num_replicas=2, rank=rank))  # type: ignore
+            for rank in (0, 1)
+        ]
+        return [
+            [one for pair in zip(*both, strict=True) for one in pair]
+            for both in zip(*each, strict=True)
+        ]
+
+    one = RandomSampler(range(8))
+    typed = passes(Force(world_size=1), one)
+    assert ranks(Force(world_size=2)) == typed
+    assert typed[0] != typed[1]
+    several = ranks(Force(world_size=2, typed_ranks=2))
+    assert passes(Force(world_size=1, typed_ranks=2), RandomSampler(range(8))) == several
+
+
 def test_data_that_are_not_divided_over_ranks_are_refused(lightning: ModuleType) -> None:
     patched(lightning, [], world_size=2)
     with pytest.raises(RefusedError, match="does not divide the data"):

@@ -173,3 +173,39 @@ def test_a_trainer_has_the_gradients_and_the_batches_of_its_launch_as_typed(
     assert two["batches"] == [4] * 6 + [2] * 6
     assert two["rates"] == typed["rates"]
     assert two["norms"] == pytest.approx(typed["norms"], rel=1e-4)
+
+
+LIGHTNING = (
+    SEEN
+    + """
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader, TensorDataset
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch):
+        x, y = batch
+        seen.append(len(x))
+        return torch.nn.functional.mse_loss(self.layer(x), y)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-2)
+
+seen = []
+pl.seed_everything(3)
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+pl.Trainer(accelerator="cpu", devices=1, max_epochs=2, logger=False, enable_checkpointing=False,
+           enable_progress_bar=False, enable_model_summary=False).fit(
+    Model(), DataLoader(data, batch_size=8, shuffle=True))
+tell(batches=seen)
+"""
+)
+
+
+@pytest.mark.matrix
+def test_lightning_takes_the_samples_of_its_launch_as_typed_on_two_ranks(tmp_path: Path) -> None:
+    typed = run(tmp_path, LIGHTNING, ranks=1, force=None)
+    two = run(tmp_path, LIGHTNING, ranks=2, force=Force(world_size=2))
+    assert (typed["batches"], two["batches"]) == ([8] * 16, [4] * 16)
+    assert two["norms"] == pytest.approx(typed["norms"], rel=1e-4)

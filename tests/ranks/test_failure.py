@@ -88,7 +88,8 @@ t.py FAILED
 def test_the_cause_is_what_the_script_said_last_not_its_launcher(tail: str, said: str) -> None:
     error = failure(1, tail=tail)
     assert said in str(error)
-    assert not getattr(error, "hopeless", None)  # another plan may train
+    # Another plan may train; but a launch that refuses bf16 is mended before it is tuned.
+    assert getattr(error, "hopeless", None) == (tail == ACCELERATE)
 
 
 def test_a_line_that_was_printed_may_be_a_known_cause() -> None:

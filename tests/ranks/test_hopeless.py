@@ -121,6 +121,38 @@ def test_the_command_line_shows_the_last_lines(folder: Path) -> None:
     assert os.listdir(folder) == ["train.py"]
 
 
+def test_a_launch_that_asks_for_a_gpus_precision_is_offered_as_one_that_trains(
+    folder: Path,
+) -> None:
+    (folder / "train.py").write_text(
+        "import sys\n"
+        "from argparse import ArgumentParser\n"
+        "if '--use_cpu' not in sys.argv:\n"
+        '    raise ValueError("Your setup doesn\'t support bf16/gpu. You need to assign use_cpu")\n'
+        "print('it trains')\n"
+    )
+    words = [sys.executable, "-m", "cputune", "tune", "--budget", "7"]
+    told = subprocess.run(
+        [*words, "--", "python", "train.py", "--bf16"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    ).stderr
+    offered = "hint: cputune tune --force --budget 7 -- python train.py --bf16 --use_cpu\n"
+    assert told.endswith(offered)
+    again = told[told.index("cputune tune") :].split()[1:]
+    mended = subprocess.run(
+        [sys.executable, "-m", "cputune", *again],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    ).stderr
+    assert "GPU" not in mended
+    assert "no step of an optimizer was seen" in mended
+
+
 @pytest.mark.torch
 def test_a_loop_without_a_data_loader_ends_at_its_first_step(folder: Path) -> None:
     (folder / "train.py").write_text(
