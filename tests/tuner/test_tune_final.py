@@ -63,6 +63,7 @@ def confirmed(
     script: Script = always,
     alive: bool = True,
     seconds: float | None = None,
+    start_seconds: float = 0.0,
 ) -> tuple[Findings, list[Plan]]:
     """The findings, and the plans of which it was said that they are measured."""
     findings = Findings(trials=list(trials))
@@ -75,6 +76,7 @@ def confirmed(
         timer=Timer(clock=lambda: 0.0, most_seconds=seconds, started=0.0),
         on_event=lambda e: told.extend(e.plans) if isinstance(e, ConfirmStarted) else None,
     )
+    measuring.start_seconds = start_seconds
     belief = {TODAY: (1.0, deviation)} | {
         plan: (mean, deviation) for plan, mean in zip(PLANS, believed, strict=True)
     }
@@ -116,6 +118,15 @@ class TestWho:
     def test_one_that_is_believed_in_alone_is_enough(self) -> None:
         _, told = confirmed(*ALL, believed=(9, 9, 9, 9, 9, 0), deviation=0.0001)
         assert told == [TODAY, PLANS[5]]
+
+    def test_where_a_start_takes_long_none_is_made_for_what_each_change_is_worth(self) -> None:
+        best_last = (0.05, 0.04, 0.03, 0.02, 0.01, 0.0)
+        findings, told = confirmed(*ALL, believed=best_last, start_seconds=38.0)
+        assert told == [TODAY, *PLANS[:1:-1]]
+        assert findings.worth == ()
+        assert findings.notes[0].startswith("A start takes 38 s, so no plan was started")
+        _, told = confirmed(*ALL, believed=best_last, start_seconds=38.0, alive=False)
+        assert told == [TODAY, PLANS[5]], "rounds start them anew"
 
     def test_no_more_than_memory_holds(self) -> None:
         _, told = confirmed(*ALL, room=3)
