@@ -242,6 +242,7 @@ def main() -> None:
     """Run the rows that fit, one at a time, and print the table as it grows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sources", type=Path, default=None, help="folder of checkouts")
+    parser.add_argument("--place", type=Path, help="where models and data stay between runs")
     parser.add_argument("--only", action="append", help="name of a row; may be given again")
     parser.add_argument("--plain", action="store_true", help="only run each as it is typed")
     parser.add_argument("--again", action="store_true", help="run rows that are kept, too")
@@ -255,14 +256,13 @@ def main() -> None:
     ProcessRunner.steps = undelayed(ProcessRunner.steps)  # type: ignore[method-assign]
     rows = [one for one in ROWS if not args.only or one.name in args.only]
     with tempfile.TemporaryDirectory() as folder:
-        top = Path(folder)
-        sources = (args.sources or top / "sources").resolve()
-        place = top / "place"
+        sources = (args.sources or Path(folder) / "sources").resolve()
+        place = (args.place or Path(folder) / "place").resolve()
         # Offline, and with the launchers of this environment.
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         os.environ.update(PATH=path, HF_HUB_OFFLINE="1", HF_HOME=str(place / "hf"))
         left = [one for one in rows if args.again or args.plain or one.name not in kept]
-        if left:
+        if left and not place.exists():
             make_place(place)
         began = time.monotonic()
         for one in left:
@@ -469,13 +469,17 @@ def passed(one: Row, sources: Path, place: Path, args: argparse.Namespace) -> di
 
 def tuned(command: Sequence[str], args: argparse.Namespace) -> Result:
     """A study of today's launch and plans of two ranks, on a machine that need not be quiet."""
-    return cputune.tune(
-        cputune.Workload.script(command),
-        budget=args.budget,
-        max_time_seconds=args.max_time,
-        fix={"ranks": "2", "precision": "fp32"},
-        share_machine=True,
-    )
+    job, facts = cputune.Workload.script(command), cputune.probe()
+    with ProcessRunner(job, facts, offline=True) as runner:
+        return cputune.tune(
+            job,
+            facts=facts,
+            runner=runner,
+            budget=args.budget,
+            max_time_seconds=args.max_time,
+            fix={"ranks": "2", "precision": "fp32"},
+            share_machine=True,
+        )
 
 
 def undelayed(original: Callable[..., Iterator[Step]]) -> Callable[..., Iterator[Step]]:
