@@ -23,6 +23,11 @@ def patch(module: ModuleType, carrier: Carrier, around: Around) -> None:
     package = module.__name__.partition(".trainer")[0]
     environments = importlib.import_module(f"{package}.plugins.environments")
 
+    if carrier.force.typed_ranks == 1 < carrier.force.world_size:
+        # Of several ranks it seeds anew before they train: one goes on with what the script drew.
+        ddp = importlib.import_module(f"{package}.strategies.ddp")
+        vars(ddp).update(reset_seed=lambda: None)
+
     @around(module.Trainer, "__init__")
     def init(original: Any, trainer: Any, **given: object) -> None:
         # Neither Slurm's numbers nor mpi4py's: the ranks are those of RANK and LOCAL_RANK.

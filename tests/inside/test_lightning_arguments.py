@@ -108,6 +108,8 @@ def lightning(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     environments = ModuleType("lightning.pytorch.plugins.environments")
     vars(environments).update(LightningEnvironment=lambda: ENVIRONMENT)
     monkeypatch.setitem(sys.modules, environments.__name__, environments)
+    ddp = ModuleType("lightning.pytorch.strategies.ddp")
+    monkeypatch.setitem(sys.modules, ddp.__name__, ddp)
     module = ModuleType("lightning.pytorch.trainer.trainer")
     vars(module).update(Trainer=FakeTrainer, _DataConnector=FakeConnector, Strategy=FakeStrategy)
     return module
