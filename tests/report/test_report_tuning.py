@@ -251,5 +251,5 @@ def test_what_a_long_start_costs_is_said_before() -> None:
     )
     assert said is not None
     starts = int(said[1])
-    assert starts > 2 + 1 + 3, "of trials, of the profile, of the plans side by side"
+    assert starts == 2 + 2, "of trials, and of the second block: the first lives in theirs"
     assert int(said[2]) == round(starts * 38 / 60)
