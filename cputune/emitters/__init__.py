@@ -22,9 +22,8 @@ from cputune.emitters.format import (
     LaunchJob,
 )
 from cputune.emitters.job import make_job, plan_job
-from cputune.emitters.mpijob import MPIJOB
+from cputune.emitters.kubeflow import MPIJOB, PYTORCHJOB
 from cputune.emitters.mpirun import MPIRUN
-from cputune.emitters.pytorchjob import PYTORCHJOB
 from cputune.emitters.skypilot import SKYPILOT
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
