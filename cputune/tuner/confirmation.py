@@ -75,7 +75,7 @@ MOST_ALONE = 5
 MOST_STEPS_ALONE = 12
 """Of a run in such a block, the steps of its warm-up among them."""
 
-MOST_SECONDS = 60.0
+MOST_SECONDS = 50.0
 """Of the confirmation: then the answer is that it is not known. It has its least blocks."""
 
 TELL_APART_SECONDS, LEAST_SECONDS = 20.0, 6.0

@@ -29,7 +29,7 @@ from cputune.tuner.race import median
 DOUBT = 0.05
 """How often the truth may lie outside an interval."""
 
-LOOK_DOUBT = 0.03
+LOOK_DOUBT = 0.02
 """The same of one that is looked at after each round: so it holds the truth as often."""
 
 RUN_NOISE = 0.02
@@ -41,13 +41,13 @@ DELTA = 0.02
 BLOCK_SECONDS, WANDER_SECONDS = 20.0, 60.0
 """From one block to the next, about; and after so long a ratio has forgotten where it was."""
 
-PROCESSES = ((0.0, 0.06), (0.006, 0.12), (0.012, 0.2), (0.02, 0.22), (0.035, 0.19), (0.06, 0.21))
+PROCESSES = ((0.0, 0.05), (0.008, 0.13), (0.016, 0.2), (0.03, 0.22), (0.05, 0.2), (0.08, 0.2))
 """By what two plans may differ from process to process (log), and how often that is met.
 
 Read: 1.8 % between two processes of a plan each that took turns (25 of them, one 5 % off), and 8 %
 between blocks of one confirmation."""
 
-WANDERS = ((0.0, 0.7), (0.015, 0.12), (0.03, 0.13), (0.06, 0.05))
+WANDERS = ((0.0, 0.3), (0.015, 0.2), (0.03, 0.36), (0.06, 0.14))
 """The same of what a ratio wanders by."""
 
 TREND = 2.2

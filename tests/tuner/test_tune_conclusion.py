@@ -154,7 +154,7 @@ class TestConfirmed:
         assert "No significant gain: the best other plan (" in result.notes[0]
         assert "ran 1.01 times as fast (95 % interval 0." in result.notes[0]
 
-    @pytest.mark.parametrize(("rivals", "doubt"), [(1, 0.03), (2, 0.03 / 2)])
+    @pytest.mark.parametrize(("rivals", "doubt"), [(1, LOOK_DOUBT), (2, LOOK_DOUBT / 2)])
     def test_one_of_several_that_lived_at_once_is_doubted_more(
         self, rivals: int, doubt: float
     ) -> None:

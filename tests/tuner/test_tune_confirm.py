@@ -14,6 +14,7 @@ from cputune.result import Throughput
 from cputune.steps import Contended, Crashed, Step
 from cputune.tuner.confirmation import one_after_another
 from cputune.tuner.gains import (
+    LOOK_DOUBT,
     SLOWER,
     Contender,
     doubt_each,
@@ -173,7 +174,7 @@ def test_a_gain_needs_two_rounds_that_both_have() -> None:
 
 
 def test_of_several_rivals_each_has_half_the_doubt() -> None:
-    assert [doubt_each(contenders(count)) for count in (1, 2)] == [0.03, 0.015]
+    assert [doubt_each(contenders(count)) for count in (1, 2)] == [LOOK_DOUBT, LOOK_DOUBT / 2]
 
 
 def half_width(speed: Throughput) -> float:
