@@ -8,6 +8,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from cputune.facts import HostFacts
 from cputune.remote import ask
 from cputune.remote.ask import Answer, ask_each, script_text
 from cputune.remote.named import Node
-from cputune.remote.probed import Probed, probe_each
+from cputune.remote.probed import Probed, _probed, _Shelf, probe_each, question
 
 LASTING = ("cpu", "settings", "python", "packages", "libraries", "launchers", "network")
 """What does not change between two looks."""
@@ -157,3 +158,45 @@ def test_what_lies_on_a_host_is_told_to_compare(tmp_path: Any) -> None:
     assert str(told[paths[1]]).startswith("3 7692c3ad")
     assert told[paths[2]] is None
     assert probed().python == sys.executable
+
+
+@pytest.fixture(scope="module")
+def answer() -> Answer:
+    """What this machine tells of itself, heard within four seconds of our clock."""
+    asked = question(["/no/file"])
+    (answer,) = ask_each([NODE], FakeReach(), script_text("probe.py"), lambda _: asked)
+    return replace(answer, began=1000.0, ended=1004.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "seen"),
+    [
+        # theirs within ours: nine seconds ahead, give or take what the way may have taken
+        ({"began": 1010.0, "ended": 1012.0}, {"offset": 9.0, "uncertainty": 1.0}),
+        ({"began": 990.0, "ended": 1000.0}, {"offset": -7.0, "uncertainty": 0.0}),
+        ({"boot": "b", "network": "n"}, {"machine": "b n"}),
+        ({"boot": "", "network": "n"}, {"machine": None}),
+        ({"boot": "b", "network": None}, {"machine": None}),
+    ],
+)
+def test_what_is_told_is_held_against_our_clock(
+    answer: Answer, told: dict[str, Any], seen: dict[str, Any]
+) -> None:
+    assert answer.told is not None
+    host = _probed(replace(answer, told={**answer.told, **told}))
+    assert isinstance(host, Probed)
+    found = {
+        "offset": host.clock_offset_seconds,
+        "uncertainty": host.clock_uncertainty_seconds,
+        "machine": host.machine,
+    }
+    assert seen.items() <= found.items()
+    assert (host.seconds, host.content) == (4.0, {"/no/file": None})
+    files = ("/proc/cpuinfo", "/dev/null", "/dev/null/", "/dev/no-such", "/no/such")
+    assert [host.host.exists(path) for path in files] == [True, True, True, False, False]
+
+
+def test_a_package_of_which_nothing_was_told_has_no_age() -> None:
+    shelf = _Shelf({"a": ["b"]}, {"a": ["c"]}, {"a": 7.0})
+    told = [(shelf.names(path), shelf.head(path), shelf.age(path)) for path in ("a", "z")]
+    assert told == [(("b",), ["c"], 7.0), ((), [], 0.0)]
