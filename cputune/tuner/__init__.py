@@ -147,18 +147,12 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
-    is_offline: list[Callable[[], bool]] = []
-
     def open_runner(workload: Workload, fresh: bool) -> AbstractContextManager[Runner]:
         if runner is not None:
             return nullcontext(runner)
         from cputune.ranks.runner import OneByOne, ProcessRunner
 
-        known = is_offline[0]() if is_offline else None  # the hub is asked once
-        opened = ProcessRunner(
-            workload, facts, hosts=hosts, fresh=fresh, on_note=say, offline=known
-        )
-        is_offline.append(opened.hub_offline)
+        opened = ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
         return OneByOne(opened) if hosts is not None and hosts.in_pods else opened
 
     hear = logged(asked.on_event)
