@@ -245,7 +245,6 @@ ORDER = Knob(
         own=0.25,
         within={"padding": 0.25, "layout": 0.1},
         expected=lambda facts, plan: -0.15 if "order" in plan.settings else 0.0,
-        answers=("padding within batches", 0.8),
         source="assumed: batches of like length have few columns that are padding; 1 h 1 min "
         "instead of 4 h 38 min together with padding that is cut (Lefebvre Sarrut 2020, X-NLI)",
     ),
