@@ -61,6 +61,7 @@ class Target:
     name: str
     inputs: st.SearchStrategy[Any]
     check: Callable[[Any, Path], None]
+    examples: int = 30
 
 
 def _cpulist(text: str, place: Path) -> None:
@@ -385,14 +386,15 @@ TARGETS = (
         inputs=_anywhere,
         check=_hostile,
     ),
-    Target(name="hostile_recipe", inputs=_anywhere, check=_hostile_recipe),
-    Target(name="hostile_recording", inputs=_anywhere, check=_hostile_recording),
+    Target(name="hostile_recipe", inputs=_anywhere, check=_hostile_recipe, examples=8),
+    Target(name="hostile_recording", inputs=_anywhere, check=_hostile_recording, examples=8),
     Target(
         name="hostile_job",
         inputs=st.tuples(
             st.sampled_from((*sorted(_CLUSTER), "hosts", "python")), _PAYLOADS | texts, _formats
         ),
         check=_hostile_job,
+        examples=8,
     ),
     Target(name="arguments", inputs=st.lists(words, min_size=1, max_size=6), check=_arguments),
     Target(

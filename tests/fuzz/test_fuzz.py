@@ -55,7 +55,7 @@ def test_any_input_is_read_or_refused(target: Target, tmp_path: Path) -> None:
     until = time.monotonic() + FUZZ_SECONDS
     number = int(time.time()) if FUZZ_SECONDS else 0
     while True:
-        _look(target, tmp_path, number, examples=200 if FUZZ_SECONDS else 30)
+        _look(target, tmp_path, number, examples=200 if FUZZ_SECONDS else target.examples)
         number += 1
         if time.monotonic() >= until:
             return
