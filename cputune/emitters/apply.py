@@ -119,7 +119,9 @@ def _compose(result: Result, before: str, path: Path, service: str | None) -> st
     kept = own.get("environment") or {}
     if isinstance(kept, list):
         kept = dict(str(word).partition("=")[::2] for word in kept)
-    own["environment"] = {**_mapping(kept, path), **variables(result)}
+    # PyYAML writes str alone, and no kind of it.
+    plain = {str(name): str(value) for name, value in variables(result).items()}
+    own["environment"] = {**_mapping(kept, path), **plain}
     cpus = frozenset(cpu for rank in result.best.plan.cpus for cpu in rank)
     if cpus:
         own["cpuset"] = cpulist.render(cpus)
