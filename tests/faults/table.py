@@ -145,9 +145,9 @@ def _print(rows: dict[str, list[Future[Tries]]]) -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make faults")
-    parser.add_argument("--light", type=int, default=80, help="signals of each kind")
-    parser.add_argument("--torch", type=int, default=8, help="the same, to torch")
-    parser.add_argument("--twice", type=int, default=25, help="Ctrl-C and Ctrl-C again")
+    parser.add_argument("--light", type=int, default=40, help="signals of each kind")
+    parser.add_argument("--torch", type=int, default=6, help="the same, to torch")
+    parser.add_argument("--twice", type=int, default=15, help="Ctrl-C and Ctrl-C again")
     parser.add_argument("--times", type=int, default=3, help="tries of each other fault")
     parser.add_argument("--hangs", type=int, default=2, help="tries of each fault of a minute")
     parser.add_argument("--workers", type=int, default=4, help="studies beside each other")
