@@ -35,8 +35,8 @@ from types import ModuleType
 from typing import Any
 
 MULTIPLE = 8
-"""Of columns that are left: 4.0 times as fast as padded where 16 was 3.4 times and 64 2.1 times,
-and 1 no faster (benchmarks/padding.py, docs/measuring.md)."""
+"""Of columns that are left: 3.0 times as fast as padded where 16 was 2.9 times and 64 2.0 times;
+1 was 3.3 times, within the scatter (benchmarks/padding.py, docs/measuring.md)."""
 
 POOL = 50
 """Steps whose samples are sorted by length, as Trainer's ``group_by_length`` has it."""
