@@ -44,7 +44,7 @@ def _room_bytes(facts: HostFacts) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class LivingTrial:
     """The processes of a trial, and what was read of them in it."""
 
     living: Living
@@ -58,7 +58,7 @@ class Alive:
 
     def __init__(self, facts: HostFacts) -> None:
         self._room = _room_bytes(facts)
-        self._kept: dict[Plan, Kept] = {}
+        self._kept: dict[Plan, LivingTrial] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -71,7 +71,7 @@ class Alive:
         if run.living is None:
             return
         self._end(trial.plan)
-        self._kept[trial.plan] = Kept(
+        self._kept[trial.plan] = LivingTrial(
             living=run.living, run=run, center=center, held_bytes=held_bytes(trial)
         )
         while len(self._kept) > MOST_KEPT_ALIVE:
@@ -85,7 +85,7 @@ class Alive:
                 return
             self._end(self._slowest())
 
-    def take(self, plan: Plan) -> Kept | None:
+    def take(self, plan: Plan) -> LivingTrial | None:
         """The processes of a plan, which are then the caller's to end; None where it has none."""
         return self._kept.pop(plan, None)
 

@@ -15,7 +15,7 @@ from itertools import count
 from cputune.plan import Plan
 from cputune.result import Turn
 from cputune.steps import Living, LivingRunner, NoMeasurement, TimeUp, TrialError
-from cputune.tuner.alive import Kept
+from cputune.tuner.alive import LivingTrial
 from cputune.tuner.gains import Contender, has_trend
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.race import Race, median
@@ -65,7 +65,7 @@ class Started:
     contender: Contender
     begin: Callable[[], Living]
     rules: Rules
-    kept: Kept | None = None
+    kept: LivingTrial | None = None
     run: Run = field(default_factory=Run)
     turns: int = 0
     delayed: int = 0
