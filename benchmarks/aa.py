@@ -36,7 +36,7 @@ import cputune
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import Living, LivingRunner, Step
-from cputune.tuner.alive import Alive, Kept
+from cputune.tuner.alive import Alive, LivingTrial
 from cputune.tuner.confirmation import side_by_side
 from cputune.tuner.gains import Contender, doubt_each, gain_of
 from cputune.tuner.measuring import Findings, Measuring, Timer
@@ -207,10 +207,10 @@ class OfTrials(Alive):
         for living in self._processes.values():
             living.turn(TRIAL_STEPS)
 
-    def take(self, plan: Plan) -> Kept | None:
+    def take(self, plan: Plan) -> LivingTrial | None:
         """Those of this very plan."""
         living = self._processes.pop(id(plan), None)
-        return living and Kept(living=living, run=Run(), center=0.0, held_bytes=0)
+        return living and LivingTrial(living=living, run=Run(), center=0.0, held_bytes=0)
 
 
 def ask(

@@ -43,7 +43,7 @@ def patch(module: ModuleType, carrier: Carrier, around: Around) -> None:
     def prepare(original: Any, connector: Any, loader: Any, shuffle: bool, mode: Any) -> Any:
         prepared = original(connector, loader, shuffle=shuffle, mode=mode)
         if mode.value == "train":
-            divide(carrier, connector.trainer, prepared)
+            divide(carrier, connector.trainer, prepared, loader)
         return prepared
 
     @around(module.Strategy, "setup_optimizers")
@@ -82,8 +82,10 @@ def arguments(given: Mapping[str, object], force: Force, environment: object) ->
     }
 
 
-def divide(carrier: Carrier, trainer: Any, loader: Any) -> None:
-    """The batch, after Lightning has divided the data: it may have made the loader anew."""
+def divide(carrier: Carrier, trainer: Any, loader: Any, own: Any = None) -> None:
+    """The batch, after Lightning has divided the data: it may have made the script's ``own``
+    loader anew.
+    """
     sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
     if carrier.force.world_size > 1 and not hasattr(sampler, "num_replicas"):
         carrier.refuse("Lightning does not divide the data of this script over ranks")
@@ -98,18 +100,21 @@ def divide(carrier: Carrier, trainer: Any, loader: Any) -> None:
                 f"val_check_interval={evaluates} batches are no whole number of a plan's"
             )
         trainer.val_check_interval = batches
-    keep_shuffles(carrier, trainer, sampler)
+    keep_shuffles(carrier, trainer, sampler, type(getattr(own, "sampler", None)).__name__)
     carrier.tell()
 
 
-def keep_shuffles(carrier: Carrier, trainer: Any, sampler: Any) -> None:
+def keep_shuffles(carrier: Carrier, trainer: Any, sampler: Any, own: str = "") -> None:
     """Let a pass over the data take its samples in the order of the launch as typed.
 
     Of one rank torch draws a seed for each pass. Of several Lightning takes that of
-    ``seed_everything`` and the number of the epoch.
+    ``seed_everything`` and the number of the epoch, and shuffles what the script's ``own`` kind of
+    sampler leaves in its order, too.
     """
     force, kind = carrier.force, type(sampler).__name__
-    if force.typed_ranks == 1 < force.world_size and kind == "DistributedSampler":
+    if force.typed_ranks == 1 < force.world_size and own == "SequentialSampler":
+        sampler.shuffle = False
+    elif force.typed_ranks == 1 < force.world_size and kind == "DistributedSampler":
         carrier.before_each_pass(
             sampler, lambda: setattr(sampler, "seed", carrier.drawn_seed() - sampler.epoch)
         )

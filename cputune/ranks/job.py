@@ -349,7 +349,8 @@ class Job:
                 self.trained.setdefault(rank, []).append(told)
             return self._gather.add(rank, int(message["number"]), step)
         if message["event"] == "hello":
-            if self._speaking.setdefault(rank, message["pid"]) != message["pid"]:
+            first = self._speaking.setdefault(rank, message["pid"])
+            if self._hosts and first != message["pid"]:  # on one host it is a child of the script
                 self.refusals[rank] = f"two processes say that they are rank {rank}: {TWICE}"
         elif message["event"] == "state":
             message["local_rank"] = rank

@@ -507,7 +507,7 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_real_study_of_two_trials(tmp_path: Path) -> None:
-    arguments = ("--budget", "2", "--knobs", "threads", "--fix", "threads=1", "--max-time", "40s")
+    arguments = ("--budget", "2", "--knobs", "threads", "--fix", "threads=1", "--max-time", "60s")
     with start(tmp_path, *arguments) as child:
         out, err = child.communicate(timeout=240)
     assert child.returncode == 0, err

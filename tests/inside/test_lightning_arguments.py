@@ -219,6 +219,18 @@ def test_several_ranks_take_the_samples_that_one_shuffles_and_the_other_way_roun
     assert passes(Force(world_size=1, typed_ranks=2), RandomSampler(range(8))) == several
 
 
+def test_data_that_one_rank_takes_in_their_order_are_not_shuffled_over_several() -> None:
+    from torch.utils.data import DistributedSampler
+
+    trainer, each = SimpleNamespace(current_epoch=0), []
+    for rank in (0, 1):
+        sampler: Any = DistributedSampler(range(8), num_replicas=2, rank=rank)  # type: ignore
+        carrier = Carrier(Force(world_size=2), refuse)
+        in_lightning.keep_shuffles(carrier, trainer, sampler, "SequentialSampler")
+        each.append(list(sampler))
+    assert each == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
 def test_data_that_are_not_divided_over_ranks_are_refused(lightning: ModuleType) -> None:
     patched(lightning, [], world_size=2)
     with pytest.raises(RefusedError, match="does not divide the data"):
