@@ -158,7 +158,7 @@ ROWS = (
         "--metric_name", "accuracy", needs="evaluate"),
     row(f"{PYTORCH}/translation/run_translation.py", *PHRASES, *TRAINER, needs="evaluate"),
     row(f"{PYTORCH}/translation/run_translation_no_trainer.py", *PHRASES, *LOOP,
-        "--val_max_target_length", "16", needs="evaluate"),
+        "--val_max_target_length", "16", "--num_beams", "1", needs="evaluate"),
     row(f"{PYTORCH}/audio-classification/run_audio_classification.py", "--dataset_name",
         "{place}/sounds", "--model_name_or_path", "{place}/wav2vec2", "--eval_split_name", "train",
         "--max_length_seconds", "1", "--remove_unused_columns", "False", *TRAINER,

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from optuna.exceptions import StorageInternalError
 
 from cputune.errors import CannotError, CputuneError, MissingPackageError, UsageError
 from cputune.tuner import database
-from cputune.tuner.database import cannot_use, opened, parsed, reason
+from cputune.tuner.database import (
+    Heartbeat,
+    LostDatabase,
+    Patiently,
+    cannot_use,
+    opened,
+    parsed,
+    reason,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +71,9 @@ def test_the_tables_of_another_optuna_are_left_alone(tmp_path: Path) -> None:
         error = refused(address)
         assert words in str(error)
         assert cure in str(error.hint)
+    said = "The runtime is no longer compatible with the table schema (set up by optuna 3.6.1)"
+    assert "an older Optuna (3.6.1)" in str(database._other_optuna(address, RuntimeError(said)))
+    assert "cannot be used: tables" in str(database._other_optuna(address, RuntimeError("tables")))
 
 
 def test_a_file_that_cannot_be_made_or_is_something_else(tmp_path: Path) -> None:
@@ -69,9 +82,13 @@ def test_a_file_that_cannot_be_made_or_is_something_else(tmp_path: Path) -> None
     assert "name another file" in str(refused(f"sqlite:///{tmp_path}/text").hint)
 
 
-@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
-def test_a_new_file_is_private_where_it_is_to_be(tmp_path: Path, private: bool, mode: int) -> None:
-    with opened(f"sqlite:///{tmp_path}/a.db", private=private):
+@pytest.mark.parametrize(
+    ("given", "mode"), [({"private": True}, 0o600), ({"private": False}, 0o644), ({}, 0o644)]
+)
+def test_a_new_file_is_private_where_it_is_to_be(
+    tmp_path: Path, given: dict[str, bool], mode: int
+) -> None:
+    with opened(f"sqlite:///{tmp_path}/a.db", **given):
         pass
     assert stat.S_IMODE((tmp_path / "a.db").stat().st_mode) == mode
 
@@ -101,6 +118,13 @@ def test_every_refusal_has_a_cure(said: str, cure: str) -> None:
 def test_what_a_server_says_is_one_line_without_the_password() -> None:
     said = reason(OSError("no\n  such secret\n\nhost\nfor you"), "postgresql://u:secret@host/db")
     assert said == "no; such (hidden); host"
+    outer = StorageInternalError("an exception is raised during the commit")
+    outer.__cause__ = OSError("disk is full")
+    assert reason(outer, "sqlite:///a.db") == "disk is full"
+    assert reason(StorageInternalError("alone"), "sqlite:///a.db") == "alone"
+    caused = OSError("closed")
+    caused.__cause__ = ValueError("not what is asked for")
+    assert reason(caused, "sqlite:///a.db") == "closed"
 
 
 def test_a_database_that_is_locked_is_asked_again(
@@ -116,3 +140,74 @@ def test_a_database_that_is_locked_is_asked_again(
     monkeypatch.setattr(database, "_made_storage", locked_at_first)
     with opened(f"sqlite:///{tmp_path}/a.db") as storage:
         assert storage.get_all_studies() == []
+
+
+def test_a_server_that_is_away_is_asked_again_until_patience_or_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, slept, said, missed = [0.0], [], [], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    answers = [OSError("away"), OSError("away"), 7]
+
+    def ask() -> int:
+        answer = answers.pop(0) if answers else OSError("away")
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    over = [False]
+    patiently = Patiently(
+        "postgresql://u:secret@host/db",
+        say=said.append,
+        missed=lambda: missed.append(1),
+        out_of_time=lambda: over[0],
+    )
+    assert patiently(ask) == 7
+    assert (len(said), len(missed), len(slept)) == (1, 2, 2)
+    assert said[0].startswith("postgresql://u@host/db does not answer (away); it is asked again")
+    assert all(0 < seconds < database.PATIENCE_SECONDS / 10 for seconds in slept)
+    with pytest.raises(LostDatabase, match="does not answer"):
+        patiently(ask)
+    assert database.PATIENCE_SECONDS < clock[0] < 1.2 * database.PATIENCE_SECONDS
+    over[0], before = True, len(slept)
+    with pytest.raises(LostDatabase):
+        patiently(ask)
+    assert len(slept) == before
+
+
+def test_silence_of_others_means_something_once_we_are_heard_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BEAT_SECONDS", 0.01)
+    with opened(f"sqlite:///{tmp_path}/a.db") as storage:
+        heard: list[int] = []
+
+        def beat(trial: int) -> None:
+            heard.append(trial)
+            if len(heard) > 1:
+                raise OSError("away")
+
+        monkeypatch.setattr(storage, "record_heartbeat", beat)
+        heart = Heartbeat(storage)
+        try:
+            assert heart.is_sure
+            heart.begin(3)
+            until = time.monotonic() + 10
+            while heart.is_sure and time.monotonic() < until:
+                time.sleep(0.001)
+            assert not heart.is_sure  # its thread was not heard, and lives on
+            heart.end(3)
+            assert heart._thread.is_alive()
+        finally:
+            heart.stop()
+        now = heart._missed_at
+        monkeypatch.setattr(database, "BEAT_SECONDS", 10.0)
+        for after, sure in ((0.0, False), (15.0, False), (25.0, True)):
+            monkeypatch.setattr(time, "monotonic", lambda after=after: now + after)
+            assert heart.is_sure == sure
