@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,40 @@ def measured_here(tuner: SharedStorage, plan: Plan, *, number: int = 1) -> None:
         Trial(number=number, plan=plan, state="completed", samples_per_second=rate),
         Run(logs=[math.log(seconds)] * 3),
     )
+
+
+def test_what_another_measured_is_scaled_by_both_launches_of_today(two: Two) -> None:
+    one, other = two
+    for tuner, speed in ((one, 10.0), (other, 5.0)):
+        tuner.begin_baseline()
+        rate = Throughput(median=speed, low=speed, high=speed)
+        found = replace(PLANS[0], as_found=True)
+        baseline = Trial(number=0, plan=found, state="completed", samples_per_second=rate)
+        tuner.end(baseline, Run(logs=[-math.log(speed)]))
+    one.begin(SPACE, PLANS[1])
+    measured_here(one, PLANS[1])
+    (told,) = other.news()
+    there = 1 / SMALL.seconds(PLANS[1])
+    assert told.trial.samples_per_second is not None
+    assert told.trial.samples_per_second.median == pytest.approx(there / 2)
+    assert told.run.logs == pytest.approx([math.log(2 / there)] * 3)
+    assert told.error == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("plans", "words"),
+    [(1, "waiting for a trial that another tuner runs"), (2, "waiting for 2 other trials")],
+)
+def test_what_is_waited_for_is_told_once(
+    two: Two, plans: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, said = two[0], []
+    monkeypatch.setattr(shared.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(one, "_say", said.append)
+    one.claimed = set(PLANS[:plans])
+    one.wait()
+    one.wait()
+    assert said == [f"{words}: nothing else is left to measure"]
 
 
 class TestTheDead:
