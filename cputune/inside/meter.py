@@ -234,7 +234,10 @@ def length_in(batch: object) -> int | None:
 
 
 def samples_of(data: Any) -> int | None:
-    """How many samples a data set has; None where it is a stream, or does not say."""
+    """How many samples a data set has, several under names together; None where it does not say."""
+    if isinstance(data, Mapping):
+        each = [samples_of(one) for one in data.values()]
+        return None if None in each else sum(each)  # type: ignore[arg-type]
     try:
         return len(data)
     except (TypeError, NotImplementedError):

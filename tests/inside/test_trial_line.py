@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cputune.inside.messages import RANK_NAMES, Speaker
-from cputune.inside.meter import Meter, samples_in
+from cputune.inside.meter import Meter, samples_in, samples_of
 from cputune.ranks.listen import Post
 from cputune.ranks.work_folder import WorkFolder
 
@@ -139,3 +139,18 @@ def test_paused_time_is_no_part_of_a_step(
 )
 def test_samples_are_counted_in_any_batch(batch: object, count: int) -> None:
     assert samples_in(batch) == count
+
+
+@pytest.mark.parametrize(
+    ("data", "samples"),
+    [
+        ([1, 2, 3], 3),
+        ({"one": [1, 2], "other": [3]}, 3),
+        ({"one": [1, 2], "stream": iter(())}, None),
+        (iter(()), None),
+    ],
+)
+def test_samples_of_several_data_sets_are_counted_together(
+    data: object, samples: int | None
+) -> None:
+    assert samples_of(data) == samples
