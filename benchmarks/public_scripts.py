@@ -601,7 +601,7 @@ def write(lines: Sequence[str], kept: Mapping[str, Mapping[str, str]]) -> None:
         "Not run:",
         "",
         *(f"- {what}: {why}" for what, why in NOT_RUN),
-        f"- {', '.join(left) or 'none'}: not with these versions yet",
+        *([f"- {', '.join(left)}: not with these versions yet"] if left else ()),
     ]
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
