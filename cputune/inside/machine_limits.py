@@ -12,11 +12,16 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 SIZE = 2048
 """Rows and columns of the product: large enough that its threads are busy, 34 MB in fp32 for
 both factors, so that it also runs where memory is short."""
+
+SMALL = 512
+"""Rows and columns where a product takes long: one of 2048 rows in bf16 takes half a minute
+without instructions for it."""
 
 TRIAD_BYTES = 192 << 20
 """Of each of the three tensors of the triad: no cache holds them."""
@@ -27,8 +32,12 @@ SECONDS, TRIES = 0.8, 4
 def gflops(torch: Any, dtype: str) -> float:
     """GFLOP/s of a product of two square matrices of this type ("float32", "bfloat16")."""
     factor = torch.randn(SIZE, SIZE).to(getattr(torch, dtype))
+    small = factor[:SMALL, :SMALL].contiguous()
     with torch.no_grad():
-        return 2 * SIZE**3 / _best(lambda: torch.mm(factor, factor)) / 1e9
+        torch.mm(small, small)
+        if _once(lambda: torch.mm(small, small)) * (SIZE / SMALL) ** 3 > SECONDS:
+            factor = small
+        return 2 * len(factor) ** 3 / _best(lambda: torch.mm(factor, factor)) / 1e9
 
 
 def gigabytes_per_second(torch: Any) -> float:
@@ -38,15 +47,19 @@ def gigabytes_per_second(torch: Any) -> float:
     return 3 * TRIAD_BYTES / _best(lambda: torch.add(b, c, alpha=3.0, out=a)) / 1e9
 
 
-def _best(work: Any) -> float:
+def _best(work: Callable[[], object]) -> float:
     """The shortest of its times in seconds; the first try warms up."""
     work()
     times: list[float] = []
     while len(times) < TRIES or sum(times) < SECONDS:
-        begun = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begun)
+        times.append(_once(work))
     return min(times)
+
+
+def _once(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
 
 
 def main() -> None:
