@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from cputune.inside.messages import Trained
 
@@ -71,7 +70,7 @@ class Training:
     drawn: bool = False
     dropout: bool | None = None
     content: float | None = None
-    optimizer: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    optimizer: Mapping[str, object] = field(default_factory=dict, hash=False)
     steps: int | None = None
     epoch_steps: int | None = None
     cadence: Mapping[str, str] = field(default_factory=dict, hash=False)

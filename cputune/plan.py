@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
@@ -215,9 +215,9 @@ class Plan:
             parts.append("as found")
         return ", ".join(parts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """A mapping of plain JSON values; ``from_json`` reads it back, equal."""
-        document: dict[str, Any] = plain(self)
+        document: dict[str, object] = plain(self)
         return document
 
     @classmethod

@@ -143,7 +143,7 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
         for name, hint, default, text in reversed(options_in(record)):
             switch = hint is bool
             words = [*(word.strip() for word in (text.flag or "").split(",")), name]
-            said: dict[str, Any] = {"help": text.help, "metavar": text.metavar}
+            said: dict[str, object] = {"help": text.help, "metavar": text.metavar}
             if switch:
                 said["is_flag"] = True
             elif text.repeated:
@@ -158,7 +158,7 @@ def options_from(record: type) -> Callable[[Decorated], Decorated]:
     return decorate
 
 
-def given(record: Callable[..., Record], options: dict[str, Any]) -> Record:
+def given(record: Callable[..., Record], options: dict[str, object]) -> Record:
     """The record of what was typed; what it takes leaves ``options``. Raises UsageError."""
     values = {}
     for name, hint, _, text in options_in(record):  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from cputune.emitters.words import Argument, HostName, VariableName, Variables
 from cputune.facts import HostFacts, Network
@@ -114,7 +114,7 @@ class LaunchJob:
     environment: Variables
     companions: tuple[EmittedFile, ...]
     header: tuple[str, ...]
-    promise: Mapping[str, Any]
+    promise: Mapping[str, object]
     notes: tuple[str, ...]
     target: HostFacts
     threads_per_core: int

@@ -59,7 +59,7 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     return (*lines, *(f"Note: {note}" for note in result.notes))
 
 
-def unmeasured(host: Mapping[str, Any], plan: Plan, *, asked: bool = False) -> tuple[str, ...]:
+def unmeasured(host: Mapping[str, object], plan: Plan, *, asked: bool = False) -> tuple[str, ...]:
     """What stands there where no result was given; ``asked``: somebody named this plan."""
     whose = (
         "a plan that was asked for,"
@@ -75,13 +75,13 @@ def unmeasured(host: Mapping[str, Any], plan: Plan, *, asked: bool = False) -> t
     )
 
 
-def section(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def section(host: Mapping[str, object], name: str) -> Mapping[str, Any]:
     """A part of a host document; empty where there is none."""
     found = host.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def machine(host: Mapping[str, Any]) -> str:
+def machine(host: Mapping[str, object]) -> str:
     """A machine in a few words, without its name: processor, sockets, cores."""
     cpu, topology = section(host, "cpu"), section(host, "topology")
     words = [str(cpu.get("model_name") or cpu.get("codename") or "an unnamed processor")]
@@ -139,7 +139,7 @@ class Scale:
         each = f"{words} with {_count(self.batch_per_rank, 'sample')}"
         return each if self.ranks == 1 else f"{each} each, {self.global_batch_size} together"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The numbers, for ``cputune verify`` and for other programs."""
         return {**asdict(self), "global_batch_size": self.global_batch_size}
 
@@ -183,7 +183,7 @@ def scale_lines(result: Result | None, plan: Plan, workload: Workload) -> tuple[
     return tuple(lines)
 
 
-def scale_promise(result: Result | None, plan: Plan, workload: Workload) -> Mapping[str, Any]:
+def scale_promise(result: Result | None, plan: Plan, workload: Workload) -> Mapping[str, object]:
     """The same for machines: ``scale``, and ``measured`` where that was another."""
     if result is None or not is_extrapolated(result, plan):
         return {"scale": scale_of(plan, workload).to_json()} if plan.nodes > 1 else {}
@@ -211,7 +211,7 @@ _COMPARED = (
 )
 
 
-def machine_difference(host: Mapping[str, Any], facts: HostFacts) -> str | None:
+def machine_difference(host: Mapping[str, object], facts: HostFacts) -> str | None:
     """In what the machine of a result differs from this one; None where it does not.
 
     What either of them does not say is not compared.
@@ -241,7 +241,10 @@ def changed_since(result: Result, facts: HostFacts) -> tuple[str, ...]:
 
 
 def host_difference(
-    there: Mapping[str, Any], here: Mapping[str, Any], *, names: tuple[str, str] = ("there", "here")
+    there: Mapping[str, object],
+    here: Mapping[str, object],
+    *,
+    names: tuple[str, str] = ("there", "here"),
 ) -> str | None:
     """The first of these facts in which two machines differ; ``names`` is how they are called."""
     for group, key, words in _COMPARED:
@@ -251,12 +254,12 @@ def host_difference(
     return None
 
 
-def untold(host: Mapping[str, Any]) -> tuple[str, ...]:
+def untold(host: Mapping[str, object]) -> tuple[str, ...]:
     """Those of these facts that a machine does not say, in words."""
     return tuple(words for group, key, words in _COMPARED if _fact(host, group, key) is None)
 
 
-def _fact(host: Mapping[str, Any], group: str, key: str) -> Any:
+def _fact(host: Mapping[str, object], group: str, key: str) -> Any:
     section = host.get(group)
     return section.get(key) if isinstance(section, Mapping) else None
 

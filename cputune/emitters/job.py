@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from cputune.carrier.command import carried
 from cputune.carrier.interface import (
@@ -89,7 +88,7 @@ def _job(
     result: Result | None,
     found: Plan,
     workload: Workload,
-    host: Mapping[str, Any],
+    host: Mapping[str, object],
     known: Mapping[str, str],
     asked: Emission,
     *,
@@ -206,12 +205,12 @@ def promise(
     variables: Mapping[str, str],
     command: tuple[Word, ...],
     hosts: tuple[Node, ...] = (),
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """What `cputune verify` holds an artefact against, beside its format.
 
     The speed only where it was measured on as many nodes.
     """
-    said: dict[str, Any] = {"plan": plan.to_json(), "environment": dict(variables)}
+    said: dict[str, object] = {"plan": plan.to_json(), "environment": dict(variables)}
     if plan.nodes > 1 and hosts:
         said["hosts"] = [node.name for node in hosts]
     if result is not None and not result.disturbed and not is_extrapolated(result, plan):
@@ -275,13 +274,13 @@ def usual_format(facts: HostFacts) -> str:
     return "torchrun" if mpi_of(facts) is None else "mpirun"
 
 
-def threads_per_core(host: Mapping[str, Any], facts: HostFacts | None) -> int:
+def threads_per_core(host: Mapping[str, object], facts: HostFacts | None) -> int:
     """SMT siblings of a core on the machine that was measured; 1 where that is not known."""
     count = _count(host, "threads_per_core")
     return count or (facts.topology.threads_per_core if facts is not None else 1)
 
 
-def _count(host: Mapping[str, Any], name: str) -> int | None:
+def _count(host: Mapping[str, object], name: str) -> int | None:
     count = header.section(host, "topology").get(name)
     return count if isinstance(count, int) and count > 0 else None
 

@@ -50,13 +50,22 @@ import os
 import runpy
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import ModuleType, SimpleNamespace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch.nn import Module
+    from torch.optim import Optimizer
+    from torch.utils.data import Sampler
+    from transformers import Trainer, TrainingArguments
 
 Patch = Callable[[ModuleType], None]
-Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
+Original = Callable[..., object]
+"""A function of a library, in whose place one of ours stands."""
+Around = Callable[[object, str], Callable[[Original], None]]
 
 LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 """Two names of one framework."""
@@ -87,7 +96,7 @@ class Force:
     """
 
     world_size: int = 0
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
     samples_per_rank: int | None = None
     batch_per_rank: int | None = None
     accumulation: int | None = None
@@ -135,13 +144,13 @@ class Force:
         return samples // accumulation, accumulation
 
 
-def around(cls: object, name: str) -> Callable[[Callable[..., Any]], None]:
+def around(cls: object, name: str) -> Callable[[Original], None]:
     """Put a function in the place of a method; it is given the method before its arguments."""
     original = getattr(cls, name)
 
-    def put(function: Callable[..., Any]) -> None:
+    def put(function: Original) -> None:
         @functools.wraps(original)
-        def method(*args: object, **kwargs: object) -> Any:
+        def method(*args: object, **kwargs: object) -> object:
             return function(original, *args, **kwargs)
 
         setattr(cls, name, method)
@@ -184,7 +193,7 @@ class Carrier:
         self.changes: dict[str, str] = {}
         self._own: tuple[int, int] | None = None
         self._has_trainer = False
-        self._prepared: list[Any] = []
+        self._prepared: list[object] = []
         self._trains = self._pretends = False
 
     def patches(self) -> list[tuple[str, Patch]]:
@@ -227,7 +236,7 @@ class Carrier:
         """
 
         @around(module.TrainingArguments, "__post_init__")
-        def post_init(original: Any, args: Any) -> None:
+        def post_init(original: Original, args: TrainingArguments) -> None:
             for name, value in self.force.arguments.items():
                 self._set(args, name if hasattr(args, name) else OLDER_NAMES.get(name, name), value)
             self._divide(args)
@@ -239,7 +248,7 @@ class Carrier:
             setattr(args, name, value)
             self.changes[name] = f"{name}={value} (was {before})"
 
-    def _divide(self, args: Any) -> None:
+    def _divide(self, args: TrainingArguments) -> None:
         if getattr(args, "per_gpu_train_batch_size", None):  # until transformers 4.57
             args.per_device_train_batch_size = args.per_gpu_train_batch_size
             args.per_gpu_train_batch_size = None
@@ -266,12 +275,12 @@ class Carrier:
 
     def _patch_trainer(self, module: ModuleType) -> None:
         @around(module.Trainer, "__init__")
-        def init(original: Any, *args: object, **kwargs: object) -> None:
+        def init(original: Original, *args: object, **kwargs: object) -> None:
             self._has_trainer = True
             original(*args, **kwargs)
 
         @around(module.Trainer, "train")
-        def train(original: Any, trainer: Any, *args: object, **kwargs: object) -> Any:
+        def train(original: Original, trainer: Trainer, *args: object, **kwargs: object) -> object:
             self._divide(trainer.args)  # the script may have changed its batch by itself
             if not isinstance(trainer.args.per_device_train_batch_size, Divided):
                 self.refuse(trainer.args._cannot_divide)
@@ -279,7 +288,7 @@ class Carrier:
             self.tell()
             return original(trainer, *args, **kwargs)
 
-    def _keep_scale(self, trainer: Any) -> None:
+    def _keep_scale(self, trainer: Trainer) -> None:
         """Let the losses of this trainer have the scale of the launch as typed.
 
         Since 4.46 Trainer takes every model whose forward has ``**kwargs`` for one that divides
@@ -322,7 +331,7 @@ class Carrier:
         """One rank needs no word of parameters that a step leaves out; several have to look."""
 
         @around(module.DistributedDataParallel, "__init__")
-        def init(original: Any, model: Any, *args: object, **kwargs: object) -> None:
+        def init(original: Original, model: Module, *args: object, **kwargs: object) -> None:
             if not kwargs.get("static_graph"):
                 kwargs["find_unused_parameters"] = True
             original(model, *args, **kwargs)
@@ -400,7 +409,7 @@ class Carrier:
                 self.set_adamw(optimizer)
             return original(accelerator, optimizer, *args, **kwargs)
 
-    def _keep_shuffles(self, sampler: Any) -> None:
+    def _keep_shuffles(self, sampler: Sampler) -> None:
         """Let a loader take its samples in the order of the launch as typed.
 
         Of one rank torch draws the seed of each epoch's shuffle as it begins. Of several accelerate
@@ -417,11 +426,11 @@ class Carrier:
             self.before_each_pass(sampler, lambda: sampler.generator.manual_seed(self.drawn_seed()))
 
     @staticmethod
-    def before_each_pass(sampler: Any, begin: Callable[[], object]) -> None:
+    def before_each_pass(sampler: Sampler, begin: Callable[[], object]) -> None:
         """Call something whenever a sampler begins a pass over its data."""
 
         class Begun(type(sampler)):  # type: ignore[misc]
-            def __iter__(self) -> Any:
+            def __iter__(self) -> Iterator[object]:
                 begin()
                 yield from super().__iter__()
 
@@ -438,7 +447,7 @@ class Carrier:
             ranks.broadcast(seed, 0)
         return int(seed)
 
-    def _refuse_other_loader(self, accelerator: Any) -> None:
+    def _refuse_other_loader(self, accelerator: Accelerator) -> None:
         """The batch that is trained on must be one of the loader that was divided."""
         trained = accelerator.gradient_state.active_dataloader
         divided = self._prepared[self.force.loader : self.force.loader + 1]
@@ -485,7 +494,7 @@ class Carrier:
             self.changes["batch"] = f"batch of the data loader={batch * shared_by} (was {own})"
         return steps if fixed else accumulation
 
-    def set_adamw(self, optimizer: Any) -> None:
+    def set_adamw(self, optimizer: Optimizer) -> None:
         """Each parameter group of torch's AdamW says itself how it steps, from step to step."""
         kind = self.force.arguments.get("optim")
         if kind is None or type(optimizer).__name__ != "AdamW":
@@ -579,11 +588,11 @@ class _Watcher(importlib.abc.MetaPathFinder):
 class _CarriedLoader:
     """The real loader, and a few calls after it."""
 
-    def __init__(self, loader: Any, patches: Sequence[Patch]) -> None:
+    def __init__(self, loader: importlib.abc.Loader, patches: Sequence[Patch]) -> None:
         self._loader = loader
         self._patches = patches
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
@@ -596,7 +605,7 @@ class _CarriedLoader:
             patch(module)
 
 
-_kept: list[Any] = []
+_kept: list[object] = []
 """Process groups that were destroyed."""
 
 _ended_well = False

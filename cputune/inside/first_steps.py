@@ -13,10 +13,14 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cputune.inside.carry import Patch
 from cputune.inside.messages import Trained
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
 
 LOOKED_AT = 4
 """Steps that are told: a schedule that runs twice as fast differs at the second."""
@@ -99,7 +103,7 @@ class FirstSteps:
         if not any(map(callable, (*args, *kwargs.values()))):  # a closure makes gradients itself
             self.before_step(optimizer)
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step, and all gradients are there."""
         if self._steps >= LOOKED_AT or self._rates is not None:
             return
@@ -124,7 +128,7 @@ class FirstSteps:
         original = getattr(module, name)
 
         @functools.wraps(original)
-        def clip(parameters: Any, *args: object, **kwargs: object) -> Any:
+        def clip(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> object:
             if self._steps == 0 and self._gradient is None:
                 one = hasattr(parameters, "grad")
                 parameters = [parameters] if one else list(parameters)
@@ -147,7 +151,7 @@ class FirstSteps:
             @functools.wraps(original)
             def dropout(
                 input: object, p: float = 0.5, training: bool = True, inplace: bool = False
-            ) -> Any:
+            ) -> object:
                 if not compiling():
                     self._drops = self._drops or (training and p > 0)
                     training = training and not self._rests
@@ -165,7 +169,7 @@ class FirstSteps:
         def attend(
             query: object, key: object, value: object, attn_mask: object = None,
             dropout_p: float = 0.0, *args: object, **kwargs: object,
-        ) -> Any:  # fmt: skip
+        ) -> object:  # fmt: skip
             if not compiling():
                 self._drops = self._drops or dropout_p > 0
                 dropout_p = 0.0 if self._rests else dropout_p
@@ -178,14 +182,14 @@ class FirstSteps:
         cls = module._BaseDataLoaderIter
         asked, following = cls._next_index, cls.__next__
 
-        def next_index(iterator: object) -> Any:
+        def next_index(iterator: object) -> object:
             index = asked(iterator)
             if self._steps < LOOKED_AT:
                 iterator.__dict__.setdefault("_cputune_asked", deque()).append(digest_of(index))
             return index
 
         @functools.wraps(following)
-        def next_batch(iterator: object) -> Any:
+        def next_batch(iterator: object) -> object:
             batch = following(iterator)
             waiting = iterator.__dict__.get("_cputune_asked")
             if waiting:
@@ -270,7 +274,7 @@ def _content(batch: object) -> float:
 def _randomness() -> int:
     """Changes where anything draws random numbers."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    state: list[Any] = [random.getstate()]
+    state: list[object] = [random.getstate()]
     if torch is not None:
         state.append(torch.get_rng_state().numpy().tobytes())
     if numpy is not None:

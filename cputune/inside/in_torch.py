@@ -23,7 +23,12 @@ import functools
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+    from torch.library import Library
+    from torch.nn import Module
 
 SAID = {
     ("products", "bf16"): "factors of fp32 matrix products are rounded to bf16",
@@ -51,7 +56,7 @@ def compile_first_called(torch: ModuleType) -> None:
     original = cls.__call__
 
     @functools.wraps(original)
-    def call(module: Any, *args: object, **kwargs: object) -> Any:
+    def call(module: Module, *args: object, **kwargs: object) -> object:
         if module.training and torch.is_grad_enabled() and _learns(module):
             cls.__call__ = original
             if not hasattr(module, "_orig_mod"):  # torch.compile(model) holds it so
@@ -61,7 +66,7 @@ def compile_first_called(torch: ModuleType) -> None:
     cls.__call__ = call
 
 
-def _learns(module: Any) -> bool:
+def _learns(module: Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
@@ -91,7 +96,7 @@ class Masks:
     def __init__(self) -> None:
         self.drawn = 0
         self._torch: Any = None
-        self._library: Any = None
+        self._library: Library | None = None
 
     @property
     def drawing(self) -> bool:
@@ -106,7 +111,7 @@ class Masks:
             self._library = torch.library.Library("aten", "IMPL")  # it holds as long as this lives
             self._library.impl("bernoulli_.float", self._fill, "CPU")
 
-    def _fill(self, mask: Any, p: float = 0.5, *, generator: Any = None) -> Any:
+    def _fill(self, mask: Tensor, p: float = 0.5, *, generator: Generator | None = None) -> Tensor:
         if not 0.0 <= p <= 1.0:
             raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
         if p in (0.0, 1.0):
@@ -117,7 +122,7 @@ class Masks:
         words = self._random(-(-count // _WORDS), generator).view(self._torch.int16)
         return mask.copy_((words[:count] < level).view(mask.shape))
 
-    def _random(self, count: int, generator: object) -> Any:
+    def _random(self, count: int, generator: object) -> Tensor:
         """So many random numbers of 64 bits. Right shifts keep the sign, so it is masked off."""
         torch = self._torch
         seed = torch.empty((), dtype=torch.int64).random_(-(1 << 63), None, generator=generator)

@@ -12,11 +12,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cputune.inside.carry import Patch, around
+from cputune.inside.carry import Original, Patch, around
 from cputune.inside.messages import Framework
 from cputune.inside.meter import Meter, samples_of
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch.nn import Module
+    from torch.optim.lr_scheduler import LRScheduler
+    from torch.utils.hooks import RemovableHandle
 
 
 class Loop:
@@ -33,7 +39,7 @@ class Loop:
         self._running = 0
         self._clock: int | None = None
 
-    def batches(self, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    def batches(self, iterate: Callable[[], Iterator[object]]) -> Iterator[object]:
         """The batches of a loader; those of the loader that is trained on, without end.
 
         A script evaluates and saves when its training loader is exhausted. A loader that
@@ -104,7 +110,7 @@ class _PreparedLoop(Loop):
 
     def __init__(self, meter: Meter) -> None:
         super().__init__(meter, "accelerate")
-        self.prepared: list[tuple[Any, Any]] = []
+        self.prepared: list[tuple[object, object]] = []
 
     @property
     def idle(self) -> bool:
@@ -117,7 +123,7 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
     meter = loop.meter
 
     @around(cls, "__init__")
-    def init(original: Any, self: object, *args: object, **kwargs: object) -> None:
+    def init(original: Original, self: object, *args: object, **kwargs: object) -> None:
         meter.seen.add("Accelerator")
         kwargs.pop("log_with", None)
         if scratch is not None and kwargs.get("project_dir") is not None:
@@ -125,7 +131,7 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
         original(self, *args, **kwargs)
 
     @around(cls, "backward")
-    def backward(original: Any, self: object, loss: object, **kwargs: object) -> Any:
+    def backward(original: Original, self: object, loss: object, **kwargs: object) -> object:
         done = original(self, loss, **kwargs)
         if not loop.idle:
             if meter.steps == 0 and meter.backwards == 0:
@@ -135,8 +141,8 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
 
     @around(cls, "prepare_model")
     def prepare_model(
-        original: Any, self: object, model: object, *args: object, **kwargs: object
-    ) -> Any:
+        original: Original, self: object, model: object, *args: object, **kwargs: object
+    ) -> object:
         prepared = original(self, model, *args, **kwargs)
         if not loop.idle:
             meter.watch(prepared)
@@ -144,8 +150,8 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
 
     @around(cls, "prepare_data_loader")
     def prepare_data_loader(
-        original: Any, self: object, data_loader: object, *args: object, **kwargs: object
-    ) -> Any:
+        original: Original, self: object, data_loader: object, *args: object, **kwargs: object
+    ) -> object:
         prepared = original(self, data_loader, *args, **kwargs)
         if not loop.idle and "Trainer" not in meter.seen:
             loop.prepared.append((prepared, data_loader))
@@ -156,7 +162,7 @@ def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | N
             setattr(cls, name, lambda self, *args, **kwargs: None)
 
 
-def _see_batch(accelerator: Any, loop: _PreparedLoop, meter: Meter) -> None:
+def _see_batch(accelerator: Accelerator, loop: _PreparedLoop, meter: Meter) -> None:
     """The batch of the loader that is trained on: the one whose batch goes backward first."""
     trained = accelerator.gradient_state.active_dataloader
     places = [place for place, (one, _) in enumerate(loop.prepared) if one is trained]
@@ -222,9 +228,9 @@ class _PlainLoop(Loop):
 
     def __init__(self, meter: Meter) -> None:
         super().__init__(meter, "pytorch")
-        self._loader: Any = None
+        self._loader: object = None
         self._watch_models: Callable[..., object] | None = None
-        self._watching: Any = None
+        self._watching: RemovableHandle | None = None
 
     @property
     def idle(self) -> bool:
@@ -235,7 +241,7 @@ class _PlainLoop(Loop):
         """Where the calls of every model can be seen."""
         self._watch_models = getattr(module, "register_module_forward_pre_hook", None)
 
-    def over(self, loader: object, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    def over(self, loader: object, iterate: Callable[[], Iterator[object]]) -> Iterator[object]:
         """The batches of a loader, as often as the script trains on them."""
         if self._watching is None and self._watch_models is not None and self.meter.steps == 0:
             self._watching = self._watch_models(self._called)
@@ -256,24 +262,23 @@ class _PlainLoop(Loop):
             self._watching.remove()
             self._watching = None
 
-    def _called(self, model: Any, *args: object) -> None:
+    def _called(self, model: Module, *args: object) -> None:
         """The first model that is called to train shows the precision: before its layers."""
         if not self.idle and model.training and sys.modules["torch"].is_grad_enabled():
             self.meter.watch(model)
 
 
-def _patch_loaders(cls: Any, loop: Loop) -> None:
+def _patch_loaders(cls: type, loop: Loop) -> None:
     @around(cls, "__iter__")
-    def iterate(original: Any, self: object) -> Iterator[Any]:
+    def iterate(original: Callable[..., Iterator[object]], self: object) -> Iterator[object]:
         if loop.idle:
-            iterator: Iterator[Any] = original(self)
-            return iterator
+            return original(self)
         return loop.over(self, lambda: original(self))
 
 
-def _patch_backward(cls: Any, loop: _PlainLoop) -> None:
+def _patch_backward(cls: type, loop: _PlainLoop) -> None:
     @around(cls, "backward")
-    def backward(original: Any, self: object, *args: object, **kwargs: object) -> None:
+    def backward(original: Original, self: object, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
         if not loop.idle:
             loop.backward(self)
@@ -310,7 +315,7 @@ def _let_schedules_end(module: ModuleType) -> None:
     """A trial trains without end, and OneCycleLR raises a ValueError after its last step."""
 
     @around(module.OneCycleLR, "step")
-    def step(original: Any, self: Any, *args: object, **kwargs: object) -> None:
+    def step(original: Original, self: LRScheduler, *args: object, **kwargs: object) -> None:
         if self.last_epoch + 1 < self.total_steps:
             original(self, *args, **kwargs)
 
@@ -319,6 +324,6 @@ def _keep_from_saving(module: ModuleType, meter: Meter) -> None:
     """Once training has begun, files are not saved: checkpoints of a trial are nobody's."""
 
     @around(module, "save")
-    def save(original: Any, obj: object, f: object, *args: object, **kwargs: object) -> None:
+    def save(original: Original, obj: object, f: object, *args: object, **kwargs: object) -> None:
         if meter.framework is None or not isinstance(f, (str, os.PathLike)):
             original(obj, f, *args, **kwargs)

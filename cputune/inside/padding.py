@@ -32,7 +32,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from transformers import BatchEncoding, Trainer, TrainingArguments
+
+    Run = Callable[[Module, Any], object]
+    """What a model makes of a batch: a loss, or what has it, or outputs."""
 
 MULTIPLE = 8
 """Of columns that are left: 3.0 times as fast as padded where 16 was 2.9 times and 64 2.0 times;
@@ -62,7 +72,7 @@ OUTSIDE = "its loss is computed outside of the model, from an output for each to
 TOGETHER = "its loss asks all ranks for their figures (TRL), so it cannot be asked of one alone"
 
 
-def masks_of(batch: object) -> dict[str, Any]:
+def masks_of(batch: object) -> dict[str, Tensor]:
     """The masks of samples × tokens, by name."""
     if not isinstance(batch, Mapping):
         return {}
@@ -101,18 +111,18 @@ def lengths(batch: Any, *, labels: bool = True) -> dict[int, int]:
     return {length: min(length, -(-last // MULTIPLE) * MULTIPLE) for length, last in used.items()}
 
 
-def _labels_tokens(name: Any, value: Any) -> bool:
+def _labels_tokens(name: object, value: Tensor) -> bool:
     return "label" in str(name) and getattr(value, "ndim", 0) > 1 and not value.is_floating_point()
 
 
-def _last(used: Any) -> int:
+def _last(used: Tensor) -> int:
     """The columns up to the last one in which any sample has something."""
     found = used.flatten(2).any(2).any(0) if used.ndim > 2 else used.any(0)
     positions = found.nonzero()
     return int(positions[-1]) + 1 if len(positions) else 1
 
 
-def cut(batch: Any, columns: Mapping[int, int]) -> Any:
+def cut(batch: BatchEncoding, columns: Mapping[int, int]) -> BatchEncoding:
     """The batch without its tail: every tensor that has a dimension of such a length.
 
     The first dimension is that of samples. Of numbers (embeddings) the last one may be as long by
@@ -151,8 +161,8 @@ class Cutter:
         self._say: Callable[[str], None] = lambda text: None
         self._has_trainer = False
         self._called = self._together = False
-        self._last_data: Any = None
-        self._data: Any = None
+        self._last_data: object = None
+        self._data: object = None
 
     def patches(
         self, how: str, say: Callable[[str], None]
@@ -180,8 +190,8 @@ class Cutter:
 
         @functools.wraps(original)
         def training_step(
-            trainer: Any, model: Any, inputs: Any, *args: object, **kw: object
-        ) -> Any:
+            trainer: Trainer, model: Module, inputs: object, *args: object, **kw: object
+        ) -> object:
             self._has_trainer = True
             if self.allowed is None:
                 kind = type(trainer)
@@ -202,7 +212,7 @@ class Cutter:
         original = cls.__call__
 
         @functools.wraps(original)
-        def call(model: object, *args: object, **kwargs: object) -> Any:
+        def call(model: Module, *args: object, **kwargs: object) -> object:
             if self.allowed is not None:
                 if cls.__call__ is call:
                     cls.__call__ = original
@@ -237,7 +247,7 @@ class Cutter:
         original = cls.__next__
 
         @functools.wraps(original)
-        def following(iterator: Any) -> Any:
+        def following(iterator: _BaseDataLoaderIter) -> object:
             batch = original(iterator)
             self._last_data = iterator._dataset
             if self._data is not None and self._data is self._last_data:
@@ -246,15 +256,12 @@ class Cutter:
 
         cls.__next__ = following
 
-    def shortened(self, batch: object) -> Any:
+    def shortened(self, batch: object) -> object:
         """The batch as it is trained on."""
         return cut(batch, lengths(batch)) if self.allowed and self.cuts else batch
 
-    def ask(self, model: object, batch: object, run: Callable[[Any, Any], Any]) -> None:
-        """Find out whether this batch may be cut, where it has anything to cut.
-
-        ``run`` gives what a model makes of a batch: a loss, or what has it, or outputs.
-        """
+    def ask(self, model: Module, batch: object, run: Run) -> None:
+        """Find out whether this batch may be cut, where it has anything to cut."""
         if self.allowed is not None:
             return None
         since = time.perf_counter()
@@ -289,9 +296,7 @@ class Cutter:
             )
 
 
-def difference(
-    model: object, whole: object, shorter: object, run: Callable[[Any, Any], Any]
-) -> str | None:
+def difference(model: Module, whole: object, shorter: object, run: Run) -> str | None:
     """Why the two batches do not train the same; None where loss and gradients are equal."""
     torch = sys.modules["torch"]
     try:
@@ -332,13 +337,13 @@ def _figures(torch: Any, model: Any, outcome: Any) -> tuple[float, list[float], 
     return float(loss.detach()), norms, shapes
 
 
-def _loss_of(torch: Any, outcome: Any) -> Any:
-    found: Any = outcome.get("loss") if isinstance(outcome, Mapping) else outcome
-    first: Any = found[0] if isinstance(found, (tuple, list)) and found else found
+def _loss_of(torch: ModuleType, outcome: object) -> Any:
+    found: object = outcome.get("loss") if isinstance(outcome, Mapping) else outcome
+    first: Tensor = found[0] if isinstance(found, (tuple, list)) and found else found
     return first if torch.is_tensor(first) and first.numel() == 1 else None
 
 
-def _all(outcome: object) -> Iterator[Any]:
+def _all(outcome: object) -> Iterator[Tensor]:
     if isinstance(outcome, (tuple, list)):
         for one in outcome:
             yield from _all(one)
@@ -346,12 +351,12 @@ def _all(outcome: object) -> Iterator[Any]:
         yield outcome
 
 
-def _dense(gradient: Any) -> Any:
+def _dense(gradient: Tensor) -> Tensor:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 @contextlib.contextmanager
-def _quiet(torch: Any, model: Any) -> Iterator[bool]:
+def _quiet(torch: ModuleType, model: Module) -> Iterator[bool]:
     """Dropout off, random numbers as they were, fp32 where the weights are; whether it is not."""
     training = [module for module in model.modules() if module.training]
     own_forward = model.__dict__.get("forward")  # accelerate's, under its autocast
@@ -376,7 +381,7 @@ def _quiet(torch: Any, model: Any) -> Iterator[bool]:
                 model.forward = own_forward
 
 
-def _trains(model: Any) -> bool:
+def _trains(model: Module) -> bool:
     torch = sys.modules["torch"]
     return (
         model.training
@@ -429,7 +434,7 @@ class Order:
             original = module.Trainer._get_train_sampler
 
             @functools.wraps(original)
-            def sampler(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            def sampler(trainer: Trainer, *args: object, **kwargs: object) -> object:
                 own = original(trainer, *args, **kwargs)
                 data = next(iter((*args, *kwargs.values())), None) or trainer.train_dataset
                 ordered = self._ordered(trainer.args, own, data)
@@ -445,7 +450,7 @@ class Order:
         """What a rank shows."""
         return {"order": "length"} if self.why is None else {"order": f"as found, for {self.why}"}
 
-    def _ordered(self, args: Any, own: object, data: Any) -> OfLikeLength | None:
+    def _ordered(self, args: TrainingArguments, own: object, data: Dataset) -> OfLikeLength | None:
         if type(own).__name__ != "RandomSampler":
             self.why = "the script draws them by itself, and not at random"
             return None
@@ -457,7 +462,7 @@ class Order:
         return OfLikeLength(lengths, step, args.seed if args.data_seed is None else args.data_seed)
 
 
-def token_lengths(data: Any) -> list[int] | str:
+def token_lengths(data: Dataset) -> list[int] | str:
     """The tokens of each sample that are no padding; why they are not known."""
     until = time.perf_counter() + MOST_SECONDS
     names = getattr(data, "column_names", None)

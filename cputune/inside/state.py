@@ -14,10 +14,15 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
 
 from cputune.inside import SHOW_VARIABLE
 from cputune.inside.messages import RankState
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from torch.utils.hooks import RemovableHandle
 
 _LIBRARIES = (
     # name in the report, the file names that mean it
@@ -131,21 +136,21 @@ def huge_pages_bytes() -> int | None:
     return None
 
 
-def products(torch: Any) -> str:
+def products(torch: ModuleType) -> str:
     """In what oneDNN may multiply fp32 matrices: ``bf16`` where it was allowed, else ``fp32``."""
     matmul = getattr(torch.backends.mkldnn, "matmul", None)
     asked = getattr(matmul, "fp32_precision", None)  # torch 2.9 and later
     return "bf16" if asked == "bf16" else "fp32"
 
 
-def products_rounded(torch: Any) -> bool:
+def products_rounded(torch: ModuleType) -> bool:
     """Whether a product of fp32 matrices really loses what bf16 cannot hold: tried on one."""
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         factor = torch.full((64, 64), 1 + 2.0**-12)
         return bool((factor @ torch.eye(64))[0, 0] == 1)
 
 
-def model(model: Any) -> dict[str, Any]:
+def model(model: Module) -> dict[str, object]:
     """The class of a model and its transformers configuration: numbers, switches, short words."""
     inner, told = model, {}
     with contextlib.suppress(Exception):  # a model of the user's own may do anything
@@ -183,7 +188,7 @@ def content(word: str) -> str | None:
         return None
 
 
-def optimizer(stepped: object) -> dict[str, Any]:
+def optimizer(stepped: object) -> dict[str, object]:
     """How this optimizer steps: its class, and which of torch's implementations it takes.
 
     ``fused`` and ``foreach`` are what its parameter groups say; where neither is true,
@@ -220,7 +225,7 @@ class DtypeProbe:
     """
 
     def __init__(self) -> None:
-        self._hook: Any = None
+        self._hook: RemovableHandle | None = None
         self.dtype: str | None = None
 
     def attach(self, model: object) -> None:

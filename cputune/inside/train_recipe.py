@@ -18,7 +18,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import Dataset
@@ -42,6 +42,17 @@ from transformers import (
     training_args,
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
+
+if TYPE_CHECKING:
+    from transformers import (
+        BaseImageProcessor,
+        BatchEncoding,
+        PretrainedConfig,
+        PreTrainedModel,
+    )
+
+Document = dict[str, Any]
+"""A recipe, or a part of it, as JSON tells it; or the columns of some rows of a data set."""
 
 MODELS = {
     "question-answering": AutoModelForQuestionAnswering,
@@ -78,7 +89,7 @@ class SentencePairs(torch.nn.Module):  # type: ignore[misc]
 
     SCALE = 20.0
 
-    def __init__(self, encoder: Any):
+    def __init__(self, encoder: PreTrainedModel):
         super().__init__()
         self.encoder, self.config = encoder, encoder.config
 
@@ -88,7 +99,7 @@ class SentencePairs(torch.nn.Module):  # type: ignore[misc]
         attention_mask: torch.Tensor,
         pair_input_ids: torch.Tensor,
         pair_attention_mask: torch.Tensor,
-    ) -> Any:
+    ) -> SequenceClassifierOutput:
         first = self.embed(input_ids, attention_mask)
         second = self.embed(pair_input_ids, pair_attention_mask)
         scores = self.SCALE * first @ second.T
@@ -106,7 +117,7 @@ class SentencePairs(torch.nn.Module):  # type: ignore[misc]
 class SyntheticSamples(Dataset):  # type: ignore[misc]
     """Random samples with the columns, shapes and types of a real data set of this task."""
 
-    def __init__(self, recipe: dict[str, Any], config: Any, samples: int):
+    def __init__(self, recipe: Document, config: PretrainedConfig, samples: int):
         self.recipe, self.config, self.samples = recipe, config, samples
 
     def __len__(self) -> int:
@@ -121,14 +132,14 @@ class SyntheticSamples(Dataset):  # type: ignore[misc]
         return random_tokens(self.recipe, self.config, dice)
 
 
-def random_image(config: Any, dice: torch.Generator) -> dict[str, torch.Tensor]:
+def random_image(config: PretrainedConfig, dice: torch.Generator) -> dict[str, torch.Tensor]:
     shape = (config.num_channels, config.image_size, config.image_size)
     pixels = torch.rand(shape, generator=dice)
     return {"pixel_values": pixels, "labels": torch.randint(config.num_labels, (), generator=dice)}
 
 
 def random_tokens(
-    recipe: dict[str, Any], config: Any, dice: torch.Generator
+    recipe: Document, config: PretrainedConfig, dice: torch.Generator
 ) -> dict[str, torch.Tensor]:
     def some(below: int, *shape: int) -> torch.Tensor:
         return torch.randint(below, shape, generator=dice)
@@ -163,7 +174,7 @@ def random_tokens(
     return sample
 
 
-def drawn_length(recipe: dict[str, Any], dice: torch.Generator) -> int:
+def drawn_length(recipe: Document, dice: torch.Generator) -> int:
     """Tokens of a sample that are no padding: between two quantiles of the data's lengths."""
     length: int = recipe["sequence_length"]
     if not recipe.get("lengths"):
@@ -174,7 +185,7 @@ def drawn_length(recipe: dict[str, Any], dice: torch.Generator) -> int:
     return min(length, round(below + (quantiles[int(place) + 1] - below) * (place % 1)))
 
 
-def to_the_longest(samples: list[Any]) -> dict[str, Any]:
+def to_the_longest(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """A batch without the columns that are padding in all of its samples."""
     batch = default_data_collator(samples)
     length = batch["attention_mask"].shape[1]
@@ -185,7 +196,7 @@ def to_the_longest(samples: list[Any]) -> dict[str, Any]:
     }
 
 
-def build_model(recipe: dict[str, Any], synthetic: bool) -> tuple[Any, str]:
+def build_model(recipe: Document, synthetic: bool) -> tuple[torch.nn.Module, str]:
     """The pretrained model where it can be had, else one with random weights."""
     model, name = load_model(recipe, synthetic)
     if recipe["task"] == "sentence-embedding":
@@ -195,7 +206,7 @@ def build_model(recipe: dict[str, Any], synthetic: bool) -> tuple[Any, str]:
     return model, name
 
 
-def load_model(recipe: dict[str, Any], synthetic: bool) -> tuple[Any, str]:
+def load_model(recipe: Document, synthetic: bool) -> tuple[PreTrainedModel, str]:
     model_class = MODELS[recipe["task"]]
     if recipe.get("hub_id") and not synthetic:
         wanted = {k: v for k, v in recipe["model"].items() if k == "num_labels"}
@@ -208,7 +219,7 @@ def load_model(recipe: dict[str, Any], synthetic: bool) -> tuple[Any, str]:
     return model_class.from_config(config), f"{config.model_type} with random weights"
 
 
-def with_lora(model: Any, lora: dict[str, Any]) -> Any:
+def with_lora(model: torch.nn.Module, lora: Document) -> torch.nn.Module:
     """The model with its weights frozen, and low-rank matrices beside them that train."""
     from peft import LoraConfig, get_peft_model
 
@@ -234,7 +245,7 @@ def build_data(recipe: dict[str, Any], config: Any, arguments: RecipeArguments) 
     return SyntheticSamples(recipe, config, samples), f"synthetic {kind}"
 
 
-def load_samples(recipe: dict[str, Any], max_samples: int | None) -> Any:
+def load_samples(recipe: Document, max_samples: int | None) -> Dataset:
     """Load the data set with `datasets`: ``name``, ``name/configuration`` or
     ``owner/name/configuration``.
     """
@@ -262,14 +273,14 @@ def load_samples(recipe: dict[str, Any], max_samples: int | None) -> Any:
 class Images(Dataset):  # type: ignore[misc]
     """The images of a data set, made into pixels when they are asked for."""
 
-    def __init__(self, data: Any, processor: Any):
+    def __init__(self, data: Dataset, processor: BaseImageProcessor):
         self.data, self.processor = data, processor
         self.label = next(name for name in ("label", "labels") if name in data.column_names)
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> dict[str, object]:
         row = self.data[index]
         pixels = self.processor(row["image"].convert("RGB"), return_tensors="pt")["pixel_values"]
         return {"pixel_values": pixels[0], "labels": row[self.label]}
@@ -278,7 +289,7 @@ class Images(Dataset):  # type: ignore[misc]
 def text_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str, Any]:
     """Texts as tokens of one length, with what their task makes of them."""
 
-    def padded(texts: list[str], length: int) -> Any:
+    def padded(texts: list[str], length: int) -> BatchEncoding:
         return tokenizer(texts, truncation=True, padding="max_length", max_length=length)
 
     task, length = recipe["task"], recipe["sequence_length"]

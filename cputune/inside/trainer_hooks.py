@@ -10,10 +10,13 @@ import math
 import os
 from dataclasses import fields
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
-from cputune.inside.carry import Patch, around
+from cputune.inside.carry import Original, Patch, around
 from cputune.inside.meter import Meter, samples_of
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainingArguments
 
 ENDLESS = 1_000_000
 """Steps that a trial would train for; whoever measures ends it long before."""
@@ -35,7 +38,7 @@ def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
 
 def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> None:
     @around(module.TrainingArguments, "__post_init__")
-    def post_init(original: Any, self: Any) -> None:
+    def post_init(original: Original, self: TrainingArguments) -> None:
         if not hasattr(self, "_cputune_asked"):
             self._cputune_asked = (self.max_steps, self.num_train_epochs)
             self._cputune_cadence = _cadence(self)
@@ -46,7 +49,7 @@ def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> N
         original(self)
 
 
-def _cadence(args: Any) -> dict[str, str | float]:
+def _cadence(args: TrainingArguments) -> dict[str, str | float]:
     """When a script evaluates and saves, before a trial lets it do neither."""
     found: dict[str, str | float] = {}
     for what, own in (("evaluation", "eval"), ("saving", "save")):
@@ -57,7 +60,7 @@ def _cadence(args: Any) -> dict[str, str | float]:
     return found
 
 
-def _quiet(args: Any, scratch: str | None) -> None:
+def _quiet(args: TrainingArguments, scratch: str | None) -> None:
     """No evaluation, saving, logging or hub; and training that does not end by itself."""
     _set(args, eval_strategy="no", do_eval=False, do_predict=False, eval_on_start=False)
     if hasattr(args, "evaluation_strategy"):
@@ -88,18 +91,18 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
     callback = _callback_class(module.TrainerCallback, meter)
 
     @around(cls, "__init__")
-    def init(original: Any, self: object, *args: object, **kwargs: object) -> None:
+    def init(original: Original, self: object, *args: object, **kwargs: object) -> None:
         meter.seen.add("Trainer")
         original(self, *args, **kwargs)
 
     @around(cls, "train")
     def train(
-        original: Any,
-        self: Any,
-        resume_from_checkpoint: Any = None,
+        original: Original,
+        self: Trainer,
+        resume_from_checkpoint: object = None,
         *args: object,
         **kwargs: object,
-    ) -> Any:
+    ) -> object:
         _drop_early_stopping(self)
         self.add_callback(callback)
         _watch_training_step(self, meter)
@@ -126,8 +129,8 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
 
     @around(cls, "create_scheduler")
     def create_scheduler(
-        original: Any, self: object, num_training_steps: int, *args: object, **kwargs: object
-    ) -> Any:
+        original: Original, self: object, num_training_steps: int, *args: object, **kwargs: object
+    ) -> object:
         return original(self, _asked_steps(self, num_training_steps), *args, **kwargs)
 
     cls.evaluate = lambda self, *args, **kwargs: _NoMetrics()
@@ -142,11 +145,11 @@ def _callback_class(base: type, meter: Meter) -> type:
     return StepClock
 
 
-def _watch_training_step(trainer: Any, meter: Meter) -> None:
+def _watch_training_step(trainer: Trainer, meter: Meter) -> None:
     """Wrap the methods of this one object, so that a subclass's own are measured too."""
     original = trainer.training_step
 
-    def training_step(model: object, inputs: object, *args: object, **kwargs: object) -> Any:
+    def training_step(model: object, inputs: object, *args: object, **kwargs: object) -> object:
         meter.watch(model)
         samples = meter.see_batch(inputs)
         loss = original(model, inputs, *args, **kwargs)
@@ -156,7 +159,7 @@ def _watch_training_step(trainer: Any, meter: Meter) -> None:
     trainer.training_step = training_step
 
 
-def _asked_steps(trainer: Any, endless: int) -> int:
+def _asked_steps(trainer: Trainer, endless: int) -> int:
     """The steps that the script would train for, so that its learning rates stay its own."""
     args = trainer.args
     steps, epochs = getattr(args, "_cputune_asked", (0, 0))
@@ -170,7 +173,7 @@ def _asked_steps(trainer: Any, endless: int) -> int:
     return max(1, math.ceil(float(samples / per_step * epochs)))
 
 
-def _drop_early_stopping(trainer: Any) -> None:
+def _drop_early_stopping(trainer: Trainer) -> None:
     """It insists on an evaluation (``on_train_begin`` of EarlyStoppingCallback)."""
     for callback in list(trainer.callback_handler.callbacks):
         if type(callback).__name__ == "EarlyStoppingCallback":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, cast
+from typing import cast
 
 from cputune import cpulist
 from cputune.equivalence import Training
@@ -214,9 +214,9 @@ _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
 and variables, and what says who the rank is and what it trains."""
 
 
-def for_people(state: RankState) -> dict[str, Any]:
+def for_people(state: RankState) -> dict[str, object]:
     """A rank's state as it stands in a result: plain values, CPUs as a list's text."""
-    record: dict[str, Any] = {name: value for name, value in state.items() if name in _KEPT}
+    record: dict[str, object] = {name: value for name, value in state.items() if name in _KEPT}
     record["affinity"] = cpulist.render(state["affinity"])
     record.update(state.get("versions", {}))
     return record

@@ -6,7 +6,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cputune import cpulist
 from cputune.facts import (
@@ -230,7 +230,7 @@ _WHERE_TOLD = frozenset(
 """Facts that only some kernels, firmwares and installers tell: left out where they do not."""
 
 
-def host_document(facts: HostFacts) -> dict[str, Any]:
+def host_document(facts: HostFacts) -> dict[str, object]:
     """Plain JSON values. What is null is not known, and ``unknown`` says why, or is a limit
     that does not exist, and stands in ``limits.unlimited``.
     """

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import RDBStorage
@@ -39,7 +39,7 @@ GRACE_SECONDS = 60
 FAILURES = (SQLAlchemyError, StorageInternalError, OSError)
 """What a server that does not answer raises, by way of Optuna."""
 
-_LIBPQ: Mapping[str, Any] = {
+_LIBPQ: Mapping[str, object] = {
     "connect_timeout": 10,
     "tcp_user_timeout": 20_000,  # milliseconds: a cut network is noticed
     "application_name": "cputune",
@@ -148,10 +148,10 @@ def _made_storage(url: URL) -> RDBStorage:
     return storage
 
 
-def _engine_options(url: URL) -> dict[str, Any]:
+def _engine_options(url: URL) -> dict[str, object]:
     if url.get_backend_name() == "sqlite":
         return {"poolclass": NullPool, "connect_args": {"timeout": 30}}
-    options: dict[str, Any] = {"pool_pre_ping": True}
+    options: dict[str, object] = {"pool_pre_ping": True}
     if url.get_driver_name() in ("psycopg", "psycopg2"):
         options["connect_args"] = {k: v for k, v in _LIBPQ.items() if k not in url.query}
     return options

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from cputune.documents import plain
 from cputune.log import log
@@ -171,10 +170,10 @@ def in_words(event: Event) -> str:
             return f"study ended after {len(result.trials)} trials"
 
 
-def document(event: Event) -> dict[str, Any]:
+def document(event: Event) -> dict[str, object]:
     """An event as ``cputune.event/1``, for other programs; of a space how many plans it has."""
     if isinstance(event, StudyEnded):
-        said: dict[str, Any] = {"result": event.result.to_json()}
+        said: dict[str, object] = {"result": event.result.to_json()}
     elif isinstance(event, StudyStarted):
         said = {"plans": len(event.space), "budget": event.budget, "resumed": event.resumed}
     else:

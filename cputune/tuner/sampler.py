@@ -195,7 +195,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """The knob values of the proposed plan."""
         if "fixed_params" in trial.system_attrs:
             return {}

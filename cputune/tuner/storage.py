@@ -23,7 +23,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import optuna
@@ -69,7 +69,7 @@ _STATES: Mapping[State, TrialState] = {
 
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 
-Identity = Mapping[str, Any]
+Identity = Mapping[str, object]
 """What must be the same for a study to be gone on with: plain JSON values by name."""
 
 
@@ -102,7 +102,7 @@ def is_on_record(frozen: FrozenTrial) -> bool:
     return frozen.state.is_finished() and _TRIAL in frozen.user_attrs
 
 
-def attributes(trial: Trial, run: Run) -> Mapping[str, Any]:
+def attributes(trial: Trial, run: Run) -> Mapping[str, object]:
     """The user attributes of a trial that has ended: some for people, then our own records."""
     losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
     steps = _Steps(logs=tuple(run.logs), losses=tuple(losses))
@@ -439,7 +439,7 @@ def identity_of(
     In a database also what makes machines of one kind: the versions that decide a speed, and
     the plans that they can try. Their names and addresses do not.
     """
-    identity: dict[str, Any] = {
+    identity: dict[str, object] = {
         "host": host_fingerprint(facts),
         "hosts": None if hosts is None else list(hosts.names),
         "workload": workload.to_json(),

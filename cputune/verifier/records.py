@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from cputune.equivalence import Training
 from cputune.host import Host
@@ -88,7 +88,7 @@ class Verification:
             return FAILED
         return NOT_CHECKED if NOT_CHECKED in states or not states else PASSED
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """A mapping of plain JSON values."""
         return {"state": self.state, **asdict(self)}
 

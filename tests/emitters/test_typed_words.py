@@ -56,7 +56,9 @@ def texts_taken() -> set[str]:
             if name.startswith("_") or function.__module__ != code.__name__:
                 continue
             for parameter in inspect.signature(function).parameters.values():
-                kind = re.sub(r"Mapping\[str, Any\]|Pattern\[str\]", "", str(parameter.annotation))
+                kind = re.sub(
+                    r"Mapping\[str, (?:Any|object)\]|Pattern\[str\]", "", str(parameter.annotation)
+                )
                 if re.search(r"\bstr\b", kind):
                     found.add(f"{module.name}.{name}.{parameter.name}")
     return found
