@@ -33,7 +33,7 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt tests/consumers/install.py | $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,sql,data]" --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tune,data]" --group dev
 	$(BIN)/python tests/consumers/install.py
 	@touch $@
 

@@ -258,20 +258,6 @@ def _is_worth_hiding(name: str, value: str) -> bool:
     return not value.startswith("/") and bool(telling or odd)
 
 
-def without_password(address: str) -> str:
-    """The address of a server without its password, and without parameters that may be one.
-
-    A password may hold any sign, so whatever stands before the last @ is taken for it.
-    """
-    rest = re.sub(r"^[\w.+-]*://", "", address, flags=re.ASCII)
-    scheme = address.removesuffix(rest)
-    who, at, where = rest.rpartition("@")
-    place, _, query = where.partition("?")
-    kept = [p for p in query.split("&") if p and not _TELLING.search(p.partition("=")[0].upper())]
-    options = "?" + "&".join(kept) if kept else ""
-    return f"{scheme}{who.partition(':')[0]}{at}{place}{options}"
-
-
 def looks_random(text: str) -> bool:
     """Whether a text holds a long run of letters and digits, as keys do. Paths are exempt.
 

@@ -64,7 +64,7 @@ def option(default: object, help: str, flag: str | None, **said: Any) -> Any:
     text = OptionText(help=help, flag=flag, **said)
     if isinstance(default, type):
         return field(default_factory=default, metadata={"option": text})
-    return field(default=default, metadata={"option": text}, repr=flag != "--storage")
+    return field(default=default, metadata={"option": text})
 
 
 def options_in(record: type) -> tuple[tuple[str, Any, Any, OptionText], ...]:
@@ -156,9 +156,6 @@ class TuneOptions:
             training costs, today and with the best plan.
         allow_slow_precision: offer bf16 where the CPU does not multiply it in hardware.
         study: an SQLite file to keep the study in; in memory where it is None.
-        storage: the address of a database (``postgresql://user@host/name``,
-            ``sqlite:///file``) in which tuners of machines of one kind share this study, and its
-            budget. Another machine, workload, seed or other knobs are another study there.
         resume: go on with that study; its host, workload, seed and knobs must be the same.
         share_machine: measure although others compute here, and say no factor where they delayed
             most of it; else real processes are only started when another process that measures
@@ -230,13 +227,6 @@ class TuneOptions:
         metavar="FILE.db",
         why_not="it names a file that is written",
     )
-    storage: str | None = option(
-        None,
-        "Share the trials in a database: postgresql://USER@HOST/NAME.",
-        "--storage",
-        metavar="ADDRESS",
-        why_not="it names a server that is written to",
-    )
     resume: bool = option(
         False,
         "Go on with the trials that were interrupted.",
@@ -275,11 +265,6 @@ class TuneOptions:
         if self.price_per_hour is not None and not 0 < self.price_per_hour < math.inf:
             raise UsageError(
                 f"an hour cannot cost {self.price_per_hour}", hint="--price-per-hour 0.68"
-            )
-        if self.storage is not None and self.study is not None:
-            raise UsageError(
-                "--study and --storage exclude each other",
-                hint="the first is a file of this tuner alone, the second a database for several",
             )
 
     @property

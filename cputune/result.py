@@ -148,8 +148,7 @@ class Trial:
         step_seconds: seconds of all its steps, warm-up included.
         compile_seconds: what torch.compile has taken of them, before the steps that count.
         origin: who proposed the plan.
-        elsewhere: another tuner of a shared study has measured it, on a machine of the same kind;
-            its speeds are scaled by that of today's launch there and here.
+        elsewhere: whether another machine has measured it, as older results may say; now false.
         observed: what the ranks saw: one mapping per rank.
     """
 
@@ -514,10 +513,6 @@ _OF_TRIAL: Mapping[str, tuple[str, Callable[[Trial], Cell]]] = {
         lambda t: t.plan.backend,
     ),
     "ccl_workers": ("oneCCL worker threads of a rank", lambda t: t.plan.ccl_workers),
-    "elsewhere": (
-        "whether another tuner of a shared study has measured it: its speed is scaled to here",
-        lambda t: t.elsewhere,
-    ),
 }
 _KNOBS = tuple(knob for knob in KNOBS if knob.put is not None)
 

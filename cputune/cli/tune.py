@@ -42,7 +42,6 @@ from cputune.errors import (
     NoValidTrialError,
     UsageError,
 )
-from cputune.hidden import without_password
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
 from cputune.script import read_typed, require_trainable, script_text
@@ -116,8 +115,6 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     options = given(TuneOptions, typed)
     choose_python(typed["python"], script)
     job = _job_of(typed["recipe"], script, typed["batch_per_rank"], typed["global_batch_size"])
-    if options.storage is not None:
-        _require_shareable(ctx, options.storage)
 
     from cputune.cli.progress import Progress
     from cputune.host import RecordedHost
@@ -136,9 +133,8 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     if root is not None and named:
         raise UsageError("a recorded machine has no hosts beside it", hint="leave out --root")
     destination = None if typed["output"] == "-" else Path(typed["output"])
-    if options.storage is None:
-        options = replace(options, study=_study_path(options.study, destination))
-    study = None if options.study is None else Path(options.study)
+    study = _study_path(options.study, destination)
+    options = replace(options, study=study)
     if not typed["dry_run"]:
         _refuse_overwriting(destination, study, force=typed["force"], resume=options.resume)
         _require_packages(job)
@@ -168,7 +164,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         _print_space(space, options, as_json=typed["as_json"])
         return
     _say_beforehand(facts)
-    if typed["force"] and not options.resume and study is not None:
+    if typed["force"] and not options.resume:
         from cputune.host.locks import study_lock
 
         with study_lock(study):
@@ -265,20 +261,6 @@ def _job_of(
     return job
 
 
-def _require_shareable(ctx: click.Context, storage: str) -> None:
-    """Refuse what is no address, and warn of a password that others see. Raises UsageError."""
-    if find_spec("optuna") is not None:
-        from cputune.tuner.database import parsed
-
-        parsed(storage)
-    typed = ctx.get_parameter_source("storage") is ParameterSource.COMMANDLINE
-    if typed and without_password(storage) != storage:
-        tell(
-            "warning: every user of this machine can read a password that is typed (`ps`); "
-            "PGPASSWORD, ~/.pgpass or CPUTUNE_TUNE_STORAGE keep it"
-        )
-
-
 def _study_path(study: str | Path | None, destination: Path | None) -> Path:
     """The study's file: as asked, or beside the result (``cputune.json``, ``cputune.db``)."""
     if study is not None:
@@ -287,22 +269,17 @@ def _study_path(study: str | Path | None, destination: Path | None) -> Path:
 
 
 def _refuse_overwriting(
-    destination: Path | None, study: Path | None, *, force: bool, resume: bool
+    destination: Path | None, study: Path, *, force: bool, resume: bool
 ) -> None:
-    """What would end hours of work at their end is said before. Raises CputuneError.
-
-    ``study`` is None for a study in a database: it is gone on with, whoever began it.
-    """
-    for path in (destination, study):
-        if path is not None:
-            _writable(path)
+    """What would end hours of work at their end is said before. Raises CputuneError."""
+    written = [study] if destination is None else [destination, study]
+    for path in written:
+        _writable(path)
     if resume:
-        if study is not None and not study.is_file():
+        if not study.is_file():
             raise CannotError(f"there is no study {study} to resume", hint="leave out --resume")
         return
-    for path in (destination, study):
-        if path is None:
-            continue
+    for path in written:
         if path.exists() and not force:
             raise UsageError(
                 f"{path} exists",
@@ -467,5 +444,5 @@ def _typed(ctx: click.Context) -> list[str]:
             words += [] if name in ("force", "resume") else [word]
         else:
             for part in value if one.multiple else (value,):
-                words += [word, without_password(part) if name == "storage" else str(part)]
+                words += [word, str(part)]
     return words

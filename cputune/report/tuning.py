@@ -121,8 +121,7 @@ def disturbed_line(event: Disturbed) -> str:
 
 def trial_line(trial: Trial) -> str:
     """``trial 3: 17.1 samples/s  1 × 2 threads, bf16``."""
-    where = " (elsewhere)" if trial.elsewhere else ""
-    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
+    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}"
 
 
 def outcome(trial: Trial) -> str:
@@ -354,7 +353,7 @@ class Standing:
         self.done = trial.number + 1
         if trial.number:
             self.searched += 1
-        if trial.number and not trial.elsewhere:
+        if trial.number:
             started = now - self.trial_since - trial.step_seconds
             self.longest_start = max(self.longest_start, started)
         if trial.state != COMPLETED or trial.samples_per_second is None:

@@ -94,8 +94,7 @@ def tune(job: Workload, asked: Asked) -> Result:
     ``on_event``, ``hosts`` and ``started``: docs/library.md tells what each is for.
 
     Raises UsageError for what makes no sense, MissingPackageError without optuna,
-    CannotError for a study that is in use or cannot be gone on with and for a database that
-    cannot be used, NoValidTrialError
+    CannotError for a study that is in use or cannot be gone on with, NoValidTrialError
     where no trial gave a number, NotMeasurableError where others computed here all the time
     (the trials are kept in the study), and Interrupted on SIGINT, whose ``result`` is what was
     found.
@@ -111,7 +110,7 @@ def tune(job: Workload, asked: Asked) -> Result:
 def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
     facts, runner = asked.facts, asked.runner
     started = time.monotonic() if asked.started is None else asked.started
-    if asked.resume and asked.study is None and asked.storage is None:
+    if asked.resume and asked.study is None:
         raise UsageError("there is no study to resume", hint="name it: --study FILE.db")
     _require_optuna()
     if hosts is not None:
@@ -132,10 +131,6 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
     )
     if runner is None:
         refuse_impossible(job)
-    if asked.storage is not None:
-        from cputune.tuner.database import parsed
-
-        parsed(asked.storage)
 
     from cputune.host.locks import measuring_lock, study_lock
     from cputune.tuner.events import logged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,14 +38,12 @@ SURELY_DIES = 0.001
 class History:
     """What was tried, for the model: plans with their log time per sample, and failures.
 
-    ``claimed`` are those that other tuners of a shared study measure now: they are passed over.
-    ``seconds`` are those of the steps of all trials, and ``when`` is the middle of each in them; of
-    trials on other machines, which wander by themselves, there is none. ``too_large`` are those of
-    ``failed`` that ran out of memory, ``rank_bytes`` is the most that a rank was seen to hold.
+    ``seconds`` are those of the steps of all trials, and ``when`` is the middle of each in them.
+    ``too_large`` are those of ``failed`` that ran out of memory, ``rank_bytes`` is the most that a
+    rank was seen to hold.
     """
 
     tried: set[Plan] = field(default_factory=set)
-    claimed: Set[Plan] = frozenset()
     plans: list[Plan] = field(default_factory=list)
     logs: list[float] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
@@ -93,8 +91,7 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         past = self._history
         if self._known != len(past.plans):
             rows = [self._index[plan] for plan in past.plans]
-            when = past.when if len(past.when) == len(past.plans) else None
-            self._learnt = self._model.believe(rows, past.logs, past.errors, when)
+            self._learnt = self._model.believe(rows, past.logs, past.errors, past.when or None)
             self._known = len(past.plans)
         return self._learnt
 
@@ -113,19 +110,19 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
     def next_plan(self) -> Plan | None:
         """The plan to try next; None where there is none that is worth it."""
         past = self._history
-        asked = (len(past.tried), len(past.plans), len(past.failed), frozenset(past.claimed))
+        asked = (len(past.tried), len(past.plans), len(past.failed))
         if asked != self._asked:
             self._asked, self._next = asked, self.propose(len(past.tried))
         return self._next
 
     def left(self) -> bool:
-        """Whether there is a plan that is worth a trial, and that nobody measures now."""
+        """Whether there is a plan that is worth a trial."""
         return self.next_plan() is not None
 
     def _untried(self) -> list[Plan]:
         """The plans that nobody has tried, but for those that would run out of memory."""
-        taken = self._history.tried | self._history.claimed
-        return [p for p in self._space.plans() if p not in taken and self.fits(p) > SURELY_DIES]
+        tried = self._history.tried
+        return [p for p in self._space.plans() if p not in tried and self.fits(p) > SURELY_DIES]
 
     def _promise(self, plans: Sequence[Plan]) -> Array:
         """How much faster than the fastest so far (log) each is expected to be, if it runs."""

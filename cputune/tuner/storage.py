@@ -3,7 +3,6 @@
 - in memory, where nothing is named
 - in an SQLite file of its own (``--study FILE.db``): one tuner at a time; the
   file is one that ``optuna-dashboard`` opens and that a later ``--resume`` goes on from
-- in a database (``--storage ADDRESS``), with the tuners of other machines (``shared``)
 
 Our records stand in Optuna's: the value of a trial is seconds per sample, what cputune knows
 beside it stands in the trial's user attributes.
@@ -11,14 +10,11 @@ beside it stands in the trial's user attributes.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import math
 import os
-import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +30,6 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
 from sqlalchemy.pool import NullPool
 
-from cputune import __version__
 from cputune.documents import Record, plain, record_of
 from cputune.errors import CannotError, CputuneError
 from cputune.facts import HostFacts
@@ -43,7 +38,7 @@ from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial, host_fingerprint
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import PlanSampler, distributions
-from cputune.tuner.space import SearchSpace, build_space
+from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
@@ -74,32 +69,11 @@ Identity = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherTrial:
-    """A trial that another tuner has measured, as if it had been here.
-
-    ``error``: how unsure that is (log), beside what its own steps scatter.
-    """
-
-    trial: Trial
-    run: Run
-    error: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Steps:
     """The steps of a trial, as they stand in the study: log seconds per sample, and losses."""
 
     logs: tuple[Finite, ...] = ()
     losses: tuple[Finite | None, ...] = ()
-
-
-class LostDatabase(CannotError):  # noqa: N818 - a state of the world, like Interrupted
-    """The database went away in the middle of a study."""
-
-
-def is_on_record(frozen: FrozenTrial) -> bool:
-    """Whether it was written down what came of a trial."""
-    return frozen.state.is_finished() and _TRIAL in frozen.user_attrs
 
 
 def attributes(trial: Trial, run: Run) -> Mapping[str, object]:
@@ -202,9 +176,6 @@ def no_study(path: Path | None, why: str) -> CannotError:
 class StudyStorage:
     """Trials on record, and the one that runs: in memory, or in a file of this tuner alone."""
 
-    claimed: Set[Plan] = frozenset()
-    """Plans that other tuners measure now."""
-
     def __init__(self, path: Path | None, *, resume: bool, private: bool = False) -> None:
         """Open the study; with a path in SQLite, for this user alone where it is ``private``.
 
@@ -268,11 +239,8 @@ class StudyStorage:
         with self._writing():
             self._running = self._study.ask()
 
-    def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan | None:
-        """Start the next trial: a given plan of the space, or what the sampler proposes.
-
-        None where another tuner was quicker.
-        """
+    def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
+        """Start the next trial: a given plan of the space, or what the sampler proposes."""
         with self._writing():
             if plan is not None and not self._study.get_trials(False, (TrialState.WAITING,)):
                 self._study.enqueue_trial(dict(space.values[plan]))
@@ -363,14 +331,6 @@ class StudyStorage:
         with self._writing():
             self._study.set_user_attr(name, value)
 
-    def news(self) -> list[OtherTrial]:
-        """What other tuners have measured since this was asked last."""
-        return []
-
-    def wait(self) -> None:
-        """Wait a little for those who measure what is ``claimed``."""
-        raise AssertionError("nobody else measures for this study")
-
     def _refuse_others(self, trials: Sequence[FrozenTrial]) -> None:
         """Raise CannotError for a study that is not as this cputune makes them."""
         schema = self._study.user_attrs.get(_SCHEMA, STUDY_SCHEMA)
@@ -422,24 +382,11 @@ def _storage(path: Path) -> Iterator[RDBStorage]:
         storage.engine.dispose()
 
 
-_DECIDE_SPEED = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "intel_extension_for_pytorch",
-    "oneccl_bind_pt",
-)
-
-
 def identity_of(
     options: StudyOptions, facts: HostFacts, workload: Workload, hosts: RankHosts | None = None
 ) -> Identity:
-    """What must be the same for a study to be gone on with.
-
-    In a database also what makes machines of one kind: the versions that decide a speed, and
-    the plans that they can try. Their names and addresses do not.
-    """
-    identity: dict[str, object] = {
+    """What must be the same for a study to be gone on with."""
+    return {
         "host": host_fingerprint(facts),
         "hosts": None if hosts is None else list(hosts.names),
         "workload": workload.to_json(),
@@ -450,67 +397,3 @@ def identity_of(
         "allow_slow_precision": options.allow_slow_precision,
         "steps_planned": options.steps_planned,
     }
-    if options.storage is None:
-        return identity
-    if hosts is not None:
-        identity["hosts"] = [host_fingerprint(of) for _, of in hosts.facts]
-    packages = {name: facts.package(name) for name in _DECIDE_SPEED}
-    space = build_space(
-        facts,
-        workload,
-        vary=options.knobs,
-        fix=options.fix,
-        keep=options.keep,
-        allow_slow_precision=options.allow_slow_precision,
-        hosts=() if hosts is None else hosts.facts,
-        interfaces=() if hosts is None else hosts.interfaces,
-    )
-    identity["versions"] = {
-        "cputune": __version__,
-        "python": None if facts.python is None else facts.python.rpartition(".")[0],
-        **{name: found.version for name, found in packages.items() if found is not None},
-    }
-    identity["plans"] = {
-        "count": len(space),
-        "values": {knob.name: list(knob.values) for knob in space.knobs},
-    }
-    document: Identity = plain(identity)
-    return document
-
-
-def study_name(workload: Workload, identity: Identity) -> str:
-    """The name of a study in a database: what is trained, and a digest of its identity.
-
-    So machines of another kind, and those who ask for something else, have a study of their own.
-    """
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    readable = re.sub(r"[^\w.-]+", "_", workload.name, flags=re.ASCII)[:80]
-    return f"cputune {readable} {digest[:16]}"
-
-
-def open_storage(
-    options: StudyOptions,
-    workload: Workload,
-    identity: Identity,
-    *,
-    say: Callable[[str], None],
-    out_of_time: Callable[[], bool],
-) -> StudyStorage:
-    """Where the study is kept; for this user alone where it holds arguments.
-
-    Raises CputuneError.
-    """
-    private = bool(workload.argv)
-    if options.storage is None:
-        path = None if options.study is None else Path(options.study)
-        return StudyStorage(path, resume=options.resume, private=private)
-    from cputune.tuner.shared import SharedStorage
-
-    return SharedStorage(
-        options.storage,
-        study_name(workload, identity),
-        budget=options.budget,
-        private=private,
-        say=say,
-        out_of_time=out_of_time,
-    )

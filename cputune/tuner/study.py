@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cputune.errors import CannotError, Interrupted, NotMeasurableError, NoValidTrialError
@@ -73,11 +74,9 @@ from cputune.tuner.sampler import SURELY_DIES, History, PlanSampler
 from cputune.tuner.space import SearchSpace, build_space
 from cputune.tuner.storage import (
     Identity,
-    LostDatabase,
     StudyOptions,
     StudyStorage,
     identity_of,
-    open_storage,
 )
 from cputune.workload import Workload
 
@@ -147,12 +146,11 @@ class TrialHistory:
         self._measuring = measuring
         self._storage = storage
         self._next = 0
-        self._not_for_here = 0
 
     @property
     def spent(self) -> int:
         """Trials of the budget that are over."""
-        return len(self._measuring.findings.trials) + self._not_for_here
+        return len(self._measuring.findings.trials)
 
     def next_number(self) -> int:
         """The number of another trial."""
@@ -189,28 +187,13 @@ class TrialHistory:
         self._measuring.timer.step_seconds = 0.0  # theirs were taken of another command's time
         return len(past)
 
-    def hear_of_others(self, space: SearchSpace) -> None:
-        """Learn from what other tuners of a shared study have measured, and are measuring."""
-        for heard in self._storage.news():
-            if heard.trial.plan not in space.values:
-                self._not_for_here += 1  # a place of the budget, of which nothing is learnt
-                continue
-            trial = replace(heard.trial, number=self.next_number())
-            self.add(trial, heard.run, doubt=heard.error)
-            self._measuring.on_event(TrialEnded(trial=trial))
-        self.history.claimed = self._storage.claimed
-
-    def add(self, trial: Trial, run: Run, *, doubt: float = 0.0) -> None:
-        """Take a trial into everything that is learnt from.
-
-        ``doubt``: how unsure its speed is (log), beside what its own steps scatter.
-        """
+    def add(self, trial: Trial, run: Run) -> None:
+        """Take a trial into everything that is learnt from."""
         past, race, findings = self.history, self._measuring.race, self._measuring.findings
         findings.trials.append(trial)
-        here = 0.0 if trial.elsewhere else trial.step_seconds
-        self._measuring.timer.step_seconds += here
+        self._measuring.timer.step_seconds += trial.step_seconds
         past.tried.add(trial.plan)
-        past.seconds += here
+        past.seconds += trial.step_seconds
         findings.compile_seconds = max(findings.compile_seconds, trial.compile_seconds)
         if trial.plan.as_found:
             self._measuring.reference = tuple(run.losses)
@@ -225,14 +208,12 @@ class TrialHistory:
         held = (int(rank.get("peak_bytes") or 0) for rank in trial.observed)
         past.rank_bytes = max(past.rank_bytes, *held, 0)
         guess = race.lost(run.logs) if trial.state == PRUNED else race.estimate(run.logs)
-        guess = replace(guess, error=math.hypot(guess.error, doubt))
         race.learn(run.logs, guess, completed=trial.state == COMPLETED)
         busy = BUSY_ERROR if was_disturbed(trial) else 0.0
         past.plans.append(trial.plan)
         past.logs.append(guess.center)
         past.errors.append(max(guess.error, busy))
-        if not trial.elsewhere:
-            past.when.append(past.seconds - here / 2)
+        past.when.append(past.seconds - trial.step_seconds / 2)
 
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
@@ -291,12 +272,10 @@ class TuningStudy:
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
         self._identity = identity_of(options, facts, workload, hosts)
-        self._storage = open_storage(
-            options,
-            workload,
-            self._identity,
-            say=lambda text: self._on_event(Said(text=text)),
-            out_of_time=partial(self._timer.up, 1.0),
+        self._storage = StudyStorage(
+            None if options.study is None else Path(options.study),
+            resume=options.resume,
+            private=bool(workload.argv),
         )
         self._past = TrialHistory(self._measuring, self._storage)
 
@@ -316,12 +295,7 @@ class TuningStudy:
                 self._open_runner(self._workload, False) as runner,
                 closing(self._measuring.alive),
             ):
-                try:
-                    self._search(runner, resumed)
-                except LostDatabase as lost:
-                    if not self._findings.trials:
-                        raise
-                    self._findings.notes.append(f"The search ended early: {lost}.")
+                self._search(runner, resumed)
                 if self._sampler is not None and self._has_hosts:
                     fresh = partial(self._open_runner, self._workload, True)
                     assert self._space is not None
@@ -358,8 +332,6 @@ class TuningStudy:
             hint=(
                 "go on with: cputune tune --resume"
                 if self._options.study is not None
-                else "the same command goes on: what was measured is in the database"
-                if self._options.storage is not None
                 else "--study FILE.db keeps what was measured, --resume goes on from there"
             ),
         )
@@ -399,37 +371,30 @@ class TuningStudy:
     def _measure_all(self, runner: Runner, space: SearchSpace) -> None:
         """Trial after trial, until the budget, the time or the plans are spent."""
         while True:
-            self._past.hear_of_others(space)
-            left = self._options.budget - self._past.spent
-            if left <= 0:
+            if self._past.spent >= self._options.budget:
                 return
             if self._findings.cut_off is not None or self._timer.up(STUDY_SHARE):
                 self._findings.notes.append("The search ended early: the time given was up.")
                 return
-            following = self._following(space) if left > len(self._past.history.claimed) else None
-            if following is None and not self._past.history.claimed:
+            following = self._following(space)
+            if following is None:
                 self._findings.exhausted = True
                 return
-            if following is None:
-                self._storage.wait()  # one of those may die, and its plan be free again
-                continue
             origin, plan = following
-            begun = self._storage.begin(space, plan)
-            if begun is not None:
-                self._trial(runner, begun, origin)
-                self._end_what_cannot_work()
-                if not self._has_hosts:
-                    return
+            self._trial(runner, self._storage.begin(space, plan), origin)
+            self._end_what_cannot_work()
+            if not self._has_hosts:
+                return
 
     def _following(self, space: SearchSpace) -> tuple[Origin, Plan | None] | None:
         """Who proposes the next plan, and which if it is known; None where there is none."""
         assert self._sampler is not None
-        taken = self._past.history.tried | self._past.history.claimed
+        tried = self._past.history.tried
         suggested = next(
             (
                 pair
                 for pair in space.suggestions
-                if pair[1] not in taken and self._sampler.fits(pair[1]) > SURELY_DIES
+                if pair[1] not in tried and self._sampler.fits(pair[1]) > SURELY_DIES
             ),
             None,
         )

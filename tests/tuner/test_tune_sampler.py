@@ -64,18 +64,6 @@ def test_a_history_begins_with_nothing() -> None:
     assert (begun.tried, begun.plans, begun.failed, begun.seconds) == (set(), [], [], 0)
 
 
-def test_what_others_measure_now_is_passed_over() -> None:
-    past = history((TODAY, 0.0))
-    sampler = PlanSampler(SPACE, past, seed=0)
-    first = sampler.next_plan()
-    past.claimed = {first}
-    assert sampler.next_plan() not in (None, first)
-    past.claimed = set(PLANS)
-    assert not sampler.left()
-    past.claimed = frozenset()
-    assert sampler.next_plan() == first
-
-
 def test_what_is_believed_follows_what_was_measured() -> None:
     past = history((TODAY, 0.0))
     sampler = PlanSampler(SPACE, past, seed=0)
@@ -224,7 +212,7 @@ def test_the_fewer_batches_a_step_has_the_more_memory_they_need() -> None:
 def test_what_would_die_of_memory_is_not_proposed() -> None:
     one, two = having(ranks=1), having(ranks=2)
     past = history((one[0], 0.0), failed=(two[0],))
-    past.claimed = set(one)
+    past.tried = set(one)
     assert PlanSampler(SPACE, past, seed=0).propose(1) in two
     past.too_large = [two[0]]
     assert PlanSampler(SPACE, past, seed=0).propose(1) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -20,7 +19,6 @@ from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
 
 import cputune
 from cputune.errors import CannotError
-from cputune.facts import Package
 from cputune.result import COMPLETED, FAILED, PRUNED, Result, State, Throughput, Trial
 from cputune.steps import Crashed
 from cputune.tuner import storage
@@ -30,9 +28,7 @@ from cputune.tuner.storage import (
     StudyStorage,
     attributes,
     identity_of,
-    is_on_record,
     outcome,
-    study_name,
 )
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
@@ -99,7 +95,7 @@ class TestWhatIsToldOfATrial:
                 ((_, again),) = book.past()
                 assert (again.logs, again.losses) == (list(logs), [2.0, None, None])
                 (frozen,) = book._study.get_trials()
-                assert is_on_record(frozen)
+                assert "cputune.trial" in frozen.user_attrs
                 assert frozen.user_attrs["reason"] == "why"
                 assert frozen.value == pytest.approx(value)
                 seconds = {index: math.exp(one) for index, one in enumerate(logs)}
@@ -124,7 +120,7 @@ class TestWhatIsToldOfATrial:
             assert again.past() == []
             (frozen,) = again._study.get_trials()
             assert frozen.state == TrialState.FAIL
-            assert not is_on_record(frozen)
+            assert "cputune.trial" not in frozen.user_attrs
             again.close()
 
     def test_a_plan_is_begun_again_where_the_first_was_only_asked_for(self) -> None:
@@ -175,34 +171,16 @@ class TestWhatIsToldOfATrial:
 
 
 class TestIdentity:
-    """What must be the same for a study to be gone on with, and for two tuners to share one."""
+    """What must be the same for a study to be gone on with."""
 
     def test_alone(self) -> None:
         options = StudyOptions(knobs=("threads", "ranks"), fix={"ranks": 1})
         found = identity_of(options, SMALL.facts, SMALL.workload)
         assert found["hosts"] is None
         assert (found["knobs"], found["fix"]) == (["ranks", "threads"], {"ranks": "1"})
-        assert not {"keep", "versions", "plans"} & found.keys()
+        assert "keep" not in found
         without = identity_of(StudyOptions(keep="numbers"), SMALL.facts, SMALL.workload)
         assert (without["knobs"], without["fix"], without["keep"]) == (None, {}, "numbers")
-
-    def test_in_a_database(self) -> None:
-        torch = Package(name="torch", version="2.13.0", location=None)
-        facts = replace(SMALL.facts, packages=(torch,), python="3.12.1")
-        found = identity_of(StudyOptions(storage="sqlite:///s.db"), facts, SMALL.workload)
-        assert found["versions"] == {
-            "cputune": cputune.__version__, "python": "3.12", "torch": "2.13.0",
-        }  # fmt: skip
-        assert found["plans"]["count"] == len(SPACE)
-        unknown = replace(facts, python=None, packages=())
-        other = identity_of(StudyOptions(storage="sqlite:///s.db"), unknown, SMALL.workload)
-        assert other["versions"] == {"cputune": cputune.__version__, "python": None}
-
-    def test_has_a_name_that_does_not_depend_on_the_order(self) -> None:
-        long = replace(SMALL.workload, name="ü/" + "x" * 100)
-        name = study_name(long, {"a": 1, "b": 2})
-        assert name == study_name(long, {"b": 2, "a": 1})
-        assert re.fullmatch(r"cputune _x{79} [0-9a-f]{16}", name)
 
 
 def test_a_study_is_made_whole_or_not_at_all(
