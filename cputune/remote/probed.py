@@ -175,7 +175,9 @@ def question(content: Sequence[str] = (), look_seconds: float = 0.0) -> dict[str
     }
 
 
-_NO_SENSE = (KeyError, TypeError, AttributeError)
+_NO_SENSE = (
+    HostError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError,
+)  # fmt: skip
 """What is raised by an answer of another form."""
 
 
@@ -185,15 +187,7 @@ def _probed(answer: Answer) -> Probed | Answer:
         return answer
     try:
         return _judged(answer, answer.told)
-    except (
-        HostError,
-        OSError,
-        RuntimeError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
+    except _NO_SENSE as error:
         said = f"what it answers makes no sense ({type(error).__name__}: {error})"
         return Answer(
             node=answer.node,

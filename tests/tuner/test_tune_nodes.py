@@ -78,6 +78,11 @@ class TestSpace:
             over(EIGHT, EIGHT, fix={"nodes": 3})
         assert caught.value.hint == "2 hosts can be used (--hosts names more)"
 
+    def test_a_batch_that_so_many_nodes_cannot_divide_is_refused_before_a_trial(self) -> None:
+        with pytest.raises(UsageError, match="no plan of this machine has nodes=3") as caught:
+            over(EIGHT, EIGHT, EIGHT, fix={"nodes": 3})
+        assert "global batch of 8 cannot be divided" in (caught.value.hint or "")
+
     def test_the_guide_is_tried_on_all_nodes_and_the_topology_on_one(self) -> None:
         space = over(EIGHT, EIGHT, EIGHT)  # 3 do not divide the global batch
         assert {origin: p.nodes for origin, p in space.suggestions} == {"guide": 2, "topology": 1}

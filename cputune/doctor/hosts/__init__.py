@@ -71,9 +71,7 @@ def look_at_hosts(
     if len(nodes) > AT_ONCE:
         found.append(not_between(len(nodes)))
     elif len(asked) > 1:
-        found += network.network_between(asked, reach)
-        if deep:
-            found += network.all_reduce_between(asked, reach)
+        found += network.network_between(asked, reach, deep=deep)
     found = [*(finding for check in CHECKS for finding in check(hosts)), *found]
     return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
 

@@ -11,7 +11,9 @@ import random
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, TypeVar
+
+from msgspec import Meta
 
 from cputune.carrier.interface import (
     Chosen,
@@ -24,6 +26,7 @@ from cputune.carrier.interface import (
     shared_network,
 )
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
+from cputune.documents import record_of
 from cputune.facts import HostFacts, Network
 from cputune.remote.ask import ask_each, script_text
 from cputune.remote.named import Node
@@ -204,6 +207,34 @@ def large_blocked() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfNames:
+    """What ``looks/names.py`` answers."""
+
+    own: str | None
+    names: Mapping[str, tuple[str, ...] | str]
+    mtu: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfPorts:
+    """What ``looks/meet.py`` answers."""
+
+    closed: Mapping[str, str] = field(default_factory=dict)
+    reached: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfAllReduce:
+    """What a rank of ``looks/all_reduce.py`` answers: the seconds of each of ``SIZES``."""
+
+    seconds: tuple[Seconds, Seconds, Seconds]
+
+
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Told = TypeVar("Told")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
     """What a host makes of names.
 
@@ -306,14 +337,11 @@ def no_interface(hosts: Sequence[Named]) -> Iterator[Finding]:
 
 def network_findings(hosts: Sequence[Named]) -> Iterator[Finding]:
     """All of these."""
-    for judge in (
-        names_unknown,
-        names_elsewhere,
-        gloo_interfaces,
-        libfabric_interfaces,
-        no_interface,
-    ):
-        yield from judge(hosts)
+    yield from names_unknown(hosts)
+    yield from names_elsewhere(hosts)
+    yield from gloo_interfaces(hosts)
+    yield from libfabric_interfaces(hosts)
+    yield from no_interface(hosts)
 
 
 def _together(hosts: Sequence[Named], taken: Mapping[str, str]) -> bool | None:
@@ -359,13 +387,16 @@ def side_by_side(
     hosts: Sequence[HostToJudge],
     reach: Reach,
     script: str,
+    kind: type[Told],
     question: Callable[[HostToJudge], Mapping[str, object]],
     seconds: float,
     *,
     trains: bool = False,
     sourced: Callable[[HostToJudge], str | None] = lambda one: None,
-) -> tuple[dict[str, Mapping[str, Any]], tuple[Finding, ...]]:
+) -> tuple[dict[str, Told], tuple[Finding, ...]]:
     """The answers of a script by host, all asked at once; a finding for each that has none.
+
+    An answer that is no ``kind`` is none, and its host's finding.
 
     ``trains``: the script needs the Python that trains. ``sourced``: a file of shell that brings
     the libraries it needs.
@@ -380,13 +411,18 @@ def side_by_side(
         pythons=lambda node: tuple(filter(None, [known[node.name].python if trains else None])),
         sourced=lambda node: sourced(known[node.name]),
     )
+    told: dict[str, Told] = {}
+    silent: dict[str, str] = {}
+    for one in answers:
+        if one.unreachable is not None:
+            silent[one.node.name] = one.unreachable.reason
+            continue
+        try:
+            told[one.node.name] = record_of(kind, one.told)
+        except ValueError as error:
+            silent[one.node.name] = f"what it answers makes no sense ({error})"
     what = script.removesuffix(".py")
-    silent = tuple(
-        not_asked.finding(f"{what} on {one.node.name}: {one.unreachable.reason}")
-        for one in answers
-        if one.unreachable is not None
-    )
-    return {one.node.name: one.told for one in answers if one.told is not None}, silent
+    return told, tuple(not_asked.finding(f"{what} on {n}: {why}") for n, why in silent.items())
 
 
 def ask_names(
@@ -395,7 +431,7 @@ def ask_names(
     """What each host makes of all names; findings where one did not answer."""
     names = [one.name for one in hosts]
     answers, silent = side_by_side(
-        hosts, reach, "names.py", lambda one: {"names": names}, NAMES_SECONDS
+        hosts, reach, "names.py", OfNames, lambda one: {"names": names}, NAMES_SECONDS
     )
     found = []
     for one in hosts:
@@ -407,14 +443,11 @@ def ask_names(
             Named(
                 host=one.name,
                 network=one.facts.network,
-                own=told["own"],
-                names={
-                    name: said if isinstance(said, str) else tuple(said)
-                    for name, said in told["names"].items()
-                },
+                own=told.own,
+                names=told.names,
                 told=variables.get("GLOO_SOCKET_IFNAME"),
                 fabric=variables.get("FI_TCP_IFACE"),
-                mtu=told["mtu"],
+                mtu=told.mtu,
             )
         )
     return tuple(found), silent
@@ -431,12 +464,12 @@ class Reached:
     first: str
     master_port: int
     places: Mapping[tuple[str, str], tuple[str, int]]
-    answers: Mapping[str, Mapping[str, Any]]
+    answers: Mapping[str, OfPorts]
 
     def failing(self, host: str, interface: str) -> dict[str, str]:
         """Who does not reach a host over an interface, and why."""
         key = f"{host} {interface}" if host else ""
-        reached = {name: told["reached"].get(key) for name, told in self.answers.items()}
+        reached = {name: told.reached.get(key) for name, told in self.answers.items()}
         return {name: str(why) for name, why in reached.items() if why}
 
     def carries(self, interface: str) -> bool:
@@ -453,7 +486,6 @@ def ask_ports(
     *,
     master_port: int = MASTER_PORT,
     seconds: float = PORTS_SECONDS,
-    seed: int | None = None,
 ) -> tuple[Reached, tuple[Finding, ...]]:
     """Whether the first host's port is reached by its name, and each host's port by the others.
 
@@ -461,9 +493,8 @@ def ask_ports(
     are of hosts that did not answer.
     """
     first = hosts[0].name
-    ports = random.Random(seed)
     # No two of one host are the same, nor that of the first one.
-    free = iter(ports.sample([p for p in range(*EPHEMERAL) if p != master_port], 4096))
+    free = iter(random.sample([p for p in range(*EPHEMERAL) if p != master_port], 4096))
     places = {
         (name, interface): (address, next(free))
         for interface, on in addresses.items()
@@ -488,7 +519,8 @@ def ask_ports(
         ]
         return {"listen": listen, "reach": call, "seconds": seconds}
 
-    answers, silent = side_by_side(hosts, reach, "meet.py", question, seconds + START_SECONDS)
+    most = seconds + START_SECONDS
+    answers, silent = side_by_side(hosts, reach, "meet.py", OfPorts, question, most)
     return Reached(first=first, master_port=master_port, places=places, answers=answers), silent
 
 
@@ -498,7 +530,8 @@ def judge_ports(reached: Reached, mtu: Mapping[str, Mapping[str, int]] = {}) -> 
     ``mtu`` are those of the interfaces, by host.
     """
     first, master_port = reached.first, reached.master_port
-    taken = reached.answers.get(first, {}).get("closed", {}).get(str(master_port))
+    closed = {name: told.closed for name, told in reached.answers.items()}
+    taken = closed.get(first, {}).get(str(master_port))
     if taken is not None:
         yield port_taken.finding(f"port {master_port} on {first}: {taken}")
     elif failing := reached.failing("", ""):
@@ -506,7 +539,7 @@ def judge_ports(reached: Reached, mtu: Mapping[str, Mapping[str, int]] = {}) -> 
     small: dict[str, list[str]] = {}
     for (name, interface), (address, port) in reached.places.items():
         failing = reached.failing(name, interface)
-        if not failing or str(port) in reached.answers.get(name, {}).get("closed", {}):
+        if not failing or str(port) in closed.get(name, {}):
             continue  # where nobody could listen, nobody could come
         stuck = [asker for asker, why in failing.items() if why.startswith(STUCK)]
         small.setdefault(interface, []).extend(f"{asker} to {name}" for asker in stuck)
@@ -540,17 +573,29 @@ def _goals(names: Sequence[str], own: str) -> list[str]:
     return others[:NEIGHBOURS] if len(names) > MOST_PAIRS else others
 
 
-def network_between(hosts: Sequence[HostToJudge], reach: Reach) -> Iterator[Finding]:
+def network_between(
+    hosts: Sequence[HostToJudge], reach: Reach, *, deep: bool = False
+) -> Iterator[Finding]:
     """What the hosts make of each other's names, and whether they reach each other's ports.
 
-    The first host is the one with rank 0. Takes some seconds, however many hosts there are.
+    The first host is the one with rank 0. Takes some seconds, however many hosts there are. A host
+    that falls silent is a finding once, and asked no more. ``deep``: then real ranks on those that
+    are left add up DDP's buckets, over the interface of all layers.
     """
     names, silent = ask_names(hosts, reach)
     yield from silent
     yield from network_findings(names)
-    reached, silent = ask_ports(hosts, reach, listening(names))
+    ways = listening(names)
+    left = [one for one in hosts if one.name in {seen.host for seen in names}]
+    if len(left) < 2:
+        return
+    reached, silent = ask_ports(left, reach, ways)
     yield from silent
     yield from judge_ports(reached, {one.host: one.mtu for one in names})
+    left = [one for one in left if one.name in reached.answers]
+    if deep and len(left) > 1:
+        told, interface = next(iter(ways.values())), chosen_interface(names).name
+        yield from ask_all_reduce(left, reach, told, interface=interface, master_port=MASTER_PORT)
 
 
 def listening(names: Sequence[Named]) -> dict[str, dict[str, str]]:
@@ -609,14 +654,6 @@ WITHOUT_LAUNCHER = {
 """oneCCL's ranks, where no MPI starts them (CCL_PROCESS_LAUNCHER in its documentation)."""
 
 
-def all_reduce_between(hosts: Sequence[HostToJudge], reach: Reach) -> Iterator[Finding]:
-    """How long real ranks take to add up DDP's buckets, over the interface of all layers."""
-    names, _ = ask_names(hosts, reach)
-    told = next(iter(listening(names).values()))
-    interface = chosen_interface(names).name
-    yield from ask_all_reduce(hosts, reach, told, interface=interface, master_port=MASTER_PORT)
-
-
 def ask_all_reduce(
     hosts: Sequence[HostToJudge],
     reach: Reach,
@@ -624,9 +661,8 @@ def ask_all_reduce(
     *,
     interface: str | None,
     master_port: int,
-    seconds: float = ALL_REDUCE_SECONDS,
 ) -> Iterator[Finding]:
-    """Let one rank on each host add up tensors: over gloo, and over ccl where all have it.
+    """Let one rank on each host add up tensors: over gloo; then over ccl, where all have it.
 
     Only hosts with torch take part. ``addresses`` are those on which ranks listen, by name.
     """
@@ -636,9 +672,11 @@ def ask_all_reduce(
         return
     first = with_torch[0].name
     meet = {"MASTER_ADDR": addresses.get(first, first), "MASTER_PORT": str(master_port)}
-    yield _added_up(with_torch, reach, "gloo", meet, interface, seconds)
-    if all(one.facts.package("oneccl_bind_pt") is not None for one in with_torch):
-        yield _added_up(with_torch, reach, "ccl", meet, interface, seconds)
+    yield (found := _added_up(with_torch, reach, "gloo", meet, interface))
+    if found.code == all_reduce_took.code and all(
+        one.facts.package("oneccl_bind_pt") is not None for one in with_torch
+    ):
+        yield _added_up(with_torch, reach, "ccl", meet, interface)
 
 
 def _added_up(
@@ -647,7 +685,6 @@ def _added_up(
     backend: str,
     meet: Mapping[str, str],
     interface: str | None,
-    seconds: float,
 ) -> Finding:
     """How long the slowest rank took, or why there is no figure."""
     told = {} if interface is None else interface_variables(interface, backend=backend)
@@ -661,7 +698,7 @@ def _added_up(
             "backend": backend,
             "module": oneccl_module(versions_of(one.facts)) if backend == "ccl" else None,
             "sizes": SIZES,
-            "seconds": seconds / 2,
+            "seconds": ALL_REDUCE_SECONDS / 2,
             "variables": {**meet, **numbers, **told},
         }
 
@@ -669,17 +706,17 @@ def _added_up(
         hosts,
         reach,
         "all_reduce.py",
+        OfAllReduce,
         question,
-        seconds,
+        ALL_REDUCE_SECONDS,
         trains=True,
         sourced=lambda one: setvars(one) if backend == "ccl" else None,
     )
     if silent:
         said = "; ".join(dict.fromkeys(finding.evidence for finding in silent))
         return all_reduce_fails.finding(f"{backend}: {said}")
-    slowest = {
-        size: max(float(told["seconds"][str(size)]) for told in answers.values()) for size in SIZES
-    }
+    took = zip(*(told.seconds for told in answers.values()), strict=True)
+    slowest = dict(zip(SIZES, map(max, took), strict=True))
     return all_reduce_took.finding(describe_all_reduce(backend, slowest, len(hosts), interface))
 
 

@@ -49,7 +49,7 @@ def main() -> None:
     told = addresses(socket.gethostname())
     own = next((one for one in told if can_bind(one)), None) if isinstance(told, list) else None
     names = {name: addresses(name) for name in asked["names"]}
-    print(json.dumps({"own": own, "own_addresses": told, "names": names, "mtu": mtu()}))
+    print(json.dumps({"own": own, "names": names, "mtu": mtu()}))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from cputune.doctor.finding import Severity
 from cputune.doctor.hosts import network, not_between
 from cputune.doctor.hosts.network import (
     HostToJudge,
+    OfPorts,
     Reached,
     ask_all_reduce,
     ask_names,
@@ -82,7 +83,7 @@ PLACES = {
 
 
 def reached(a: dict[str, str], b: dict[str, str]) -> Reached:
-    answers = {name: {"closed": {}, "reached": told} for name, told in (("a", a), ("b", b))}
+    answers = {name: OfPorts(reached=told) for name, told in (("a", a), ("b", b))}
     return Reached(first="a", master_port=29500, places=PLACES, answers=answers)
 
 
@@ -124,6 +125,37 @@ def test_a_host_that_does_not_answer_is_said_and_not_judged() -> None:
     assert {finding.code for finding in silent} == {"hosts-not-asked"}
 
 
+@pytest.mark.parametrize(
+    "answer",
+    ["{}", '{"own": 5, "names": {}, "mtu": {}}', '{"own": null, "names": {"c": [5]}, "mtu": {}}',
+     '{"closed": {}, "reached": 5}', '{"closed": {}, "reached": {"c": ["x"]}}'],
+)  # fmt: skip
+def test_an_answer_that_makes_no_sense_is_the_finding_of_its_host_alone(
+    answer: str, tmp_path: Path
+) -> None:
+    reach = FakeReach(instead={"c": ("sh", "-c", f"echo {shlex.quote(answer)}")})
+    hosts = [asked("localhost"), asked("c")]
+    here = {"lo": {"localhost": "127.0.0.1", "c": "127.0.0.1"}}
+    named, silent = ask_names(hosts, reach)
+    seen, deaf = ask_ports(hosts, reach, here, master_port=free_port(), seconds=1)
+    assert [one.host for one in named] == ["localhost"]
+    assert set(seen.answers) == {"localhost"}
+    for name, (finding,) in {"names": silent, "meet": deaf}.items():
+        assert finding.evidence.startswith(f"{name} on c: what it answers makes no sense (")
+
+
+@pytest.mark.parametrize("seconds", [[0.1], [0.1, 0.2, 0], {"4": 0.1}, [0.1, 0.2, "x"]])
+def test_times_of_an_all_reduce_that_make_no_sense_are_said(
+    seconds: object, tmp_path: Path
+) -> None:
+    torch = Package(name="torch", version="2.13.0", location=None)
+    reach = told_instead(json.dumps({"seconds": seconds}), tmp_path)
+    hosts = [asked(name, torch) for name in ("a", "b")]
+    (found,) = ask_all_reduce(hosts, reach, {}, interface=None, master_port=1)
+    assert found.code == "hosts-all-reduce-fails"
+    assert "all_reduce on a: what it answers makes no sense" in found.evidence
+
+
 def test_of_many_hosts_each_reaches_some_and_the_first() -> None:
     names = [f"n{number}" for number in range(100)]
     assert network._goals(names, "n98") == ["n99", "n0", "n1", "n2", "n3", "n4", "n5", "n6"]
@@ -144,8 +176,7 @@ def test_hosts_without_torch_are_not_asked_to_add_up() -> None:
 
 
 def test_ccl_is_measured_too_where_all_hosts_have_the_bindings(tmp_path: Path) -> None:
-    seconds = {"4": 0.001, str(1 << 20): 0.01, str(25 << 20): 0.1}
-    reach = told_instead(json.dumps({"seconds": seconds, "ranks": 2}), tmp_path)
+    reach = told_instead(json.dumps({"seconds": [0.001, 0.01, 0.1]}), tmp_path)
     packages = tuple(
         Package(name=name, version=version, location="/venv")
         for name, version in (("torch", "2.8.0"), ("oneccl_bind_pt", "2.8.0"))
