@@ -33,6 +33,8 @@ class Step:
             not running during this step (``/proc/PID/task/*/schedstat``, second field),
             because of others: what a rank's own threads do to each other is the plan's.
         compile_seconds: how long torch.compile compiled in it, in the rank that took longest.
+        size: how many numbers the batches of a rank held, of the one with the most; 0 where that
+            is not known. Of batches of unlike length it tells which steps have more to do.
     """
 
     seconds: float
@@ -40,6 +42,7 @@ class Step:
     loss: float | None = None
     delayed_seconds: float = 0.0
     compile_seconds: float = 0.0
+    size: int = 0
 
     @property
     def delayed(self) -> bool:

@@ -92,7 +92,7 @@ def install() -> Meter:
         carried = Carrier(plan, meter.refuse).patches()
         cutter = getattr(sys.modules.get("cputune_padding"), "CUTTER", None)
         if cutter is not None:
-            cutter.on_asked = meter.resume
+            cutter.on_asked, meter.shortened = meter.resume, cutter.shortened
     watch(
         [
             *carried,

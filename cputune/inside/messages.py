@@ -164,7 +164,8 @@ class StepMessage(TypedDict):
 
     ``delayed`` are the seconds that its most delayed thread waited for a CPU because of
     other processes, ``waited`` those that the script waited for a batch, ``compiled`` those
-    in which torch.compile compiled; ``trained``: of the first steps.
+    in which torch.compile compiled; ``size``: how many numbers its batches held as they were
+    trained on, in all their tensors; ``trained``: of the first steps.
     """
 
     event: Literal["step"]
@@ -175,6 +176,7 @@ class StepMessage(TypedDict):
     delayed: float
     waited: float
     compiled: float
+    size: int
     trained: Trained | None
 
 

@@ -17,7 +17,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, padding, state
@@ -36,6 +36,7 @@ class Meter:
         waited: seconds of this step in which the script waited for a batch.
         compiled: seconds of this step in which torch.compile compiled.
         items_counted: whether a loss of this step was divided by the items of all its batches.
+        shortened: what a batch is cut to where the script's own hooks see it before.
     """
 
     def __init__(self, speaker: Speaker) -> None:
@@ -50,7 +51,9 @@ class Meter:
         self.backwards = 0
         self.waited = 0.0
         self.compiled = 0.0
-        self._samples = 0
+        self.shortened: Callable[[Any], object] = lambda batch: batch
+        self._batch: object = None
+        self._samples = self._size = 0
         self._losses: list[Any] = []
         self._tokens = [0, 0, 0]
         self._delay: Delay | None = None
@@ -86,6 +89,7 @@ class Meter:
                 a + b for a, b in zip(self._tokens, padding.counted(batch), strict=True)
             ]
         self.first.batch(batch)
+        self._batch = batch
         return samples_in(batch)
 
     def micro_step(self, samples: int, loss: object) -> None:
@@ -95,6 +99,10 @@ class Meter:
         self.backwards += 1
         self.first.trained()
         self._samples += samples
+        since = self.pause()
+        self._size += size_of(self.shortened(self._batch))
+        self._batch = None
+        self.resume(since)
         if loss is not None:
             self._losses.append(loss)
 
@@ -145,10 +153,11 @@ class Meter:
                 "delayed": delayed,
                 "waited": self.waited,
                 "compiled": self.compiled,
+                "size": self._size,
                 "trained": self.first.step(optimizer),
             }
         )
-        self._samples = 0
+        self._samples = self._size = 0
         self._losses = []
         if self._look is not None:
             seen = self._look.after(self.steps, sys.modules["torch"], self._dtype.dtype)
@@ -223,6 +232,17 @@ def samples_in(batch: object) -> int:
         count = samples_in(part)
         if count:
             return count
+    return 0
+
+
+def size_of(batch: object) -> int:
+    """How many numbers a batch holds, in all its tensors."""
+    count = getattr(batch, "numel", None)
+    if count is not None:
+        return int(count())
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if isinstance(parts, (list, tuple)) or parts is not batch:
+        return sum(map(size_of, parts))  # type: ignore[call-overload]
     return 0
 
 

@@ -51,6 +51,9 @@ MULTIPLE = 8
 POOL = 50
 """Steps whose samples are sorted by length, as Trainer's ``group_by_length`` has it."""
 
+AT_ONCE = 10
+"""Steps that follow each other, of which each has samples of another tenth of the lengths."""
+
 MOST_SECONDS = 30.0
 """To look at the length of every sample."""
 
@@ -393,8 +396,9 @@ def _trains(model: Module) -> bool:
 class OfLikeLength:
     """A sampler: samples in an order in which those of a step are of like length.
 
-    Those of ``POOL`` steps that follow each other in a random order are sorted, and their steps
-    are drawn in a random order again, so that any of them are as long as all.
+    Those of ``POOL`` steps that follow each other in a random order are sorted. Their steps come in
+    a random order again, ``AT_ONCE`` of them with one of each tenth of all lengths, so that any of
+    them are as long as all.
     """
 
     def __init__(self, lengths: Sequence[int], step: int, seed: int) -> None:
@@ -417,8 +421,14 @@ class OfLikeLength:
             pool = samples[first : first + POOL * self._step][: len(samples) - len(rest) - first]
             pool.sort(key=self._lengths.__getitem__)
             steps += [pool[at : at + self._step] for at in range(0, len(pool), self._step)]
-        dice.shuffle(steps)
-        return itertools.chain(*steps, rest)
+        steps.sort(key=lambda step: max(self._lengths[at] for at in step))
+        each = -(-len(steps) // AT_ONCE) or 1
+        tenths = [steps[at : at + each] for at in range(0, len(steps), each)]
+        for tenth in tenths:
+            dice.shuffle(tenth)
+        for together in itertools.zip_longest(*tenths, fillvalue=()):
+            yield from itertools.chain(*dice.sample(together, len(together)))
+        yield from rest
 
 
 class Order:

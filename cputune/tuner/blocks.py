@@ -16,7 +16,8 @@ from cputune.plan import Plan
 from cputune.result import Turn
 from cputune.steps import Living, LivingRunner, NoMeasurement, TimeUp, TrialError
 from cputune.tuner.alive import LivingTrial
-from cputune.tuner.gains import Contender, has_trend
+from cputune.tuner.gains import Contender, has_trend, level_rounds
+from cputune.tuner.lengths import SizedStep
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.race import Race, median
 from cputune.tuner.reading import Rules, Run, take, turn_of
@@ -84,6 +85,7 @@ class Started:
         self._turns_of_this_life = 1
         self.run = Run(
             losses=list(read.losses),
+            sizes=list(read.sizes),
             compiled=read.compiled,
             compiling_seconds=read.compiling_seconds,
         )
@@ -125,32 +127,34 @@ class Started:
         self._turns_of_this_life += bool(taken)
         self.turns += 1
         self.delayed += 2 * sum(delayed for _, delayed in taken) >= counted
-        logs = [log for log, _ in taken if log is not None]
-        if 2 * len(logs) <= counted:
+        steps = [step for step, _ in taken if step is not None]
+        if 2 * len(steps) <= counted:
             return None
-        self.counted.append(median(logs))
+        self.contender.steps[len(self.contender.logs)] = steps
+        self.counted.append(median([log for log, _ in steps]))
         return self.counted[-1]
 
-    def _read(self, steps: int) -> list[tuple[float | None, bool]]:
-        """So many steps: the log of each, None where it does not count, and whether it was delayed.
+    def _read(self, steps: int) -> list[tuple[SizedStep | None, bool]]:
+        """So many steps: each, None where it does not count, and whether it was delayed.
 
         A failure ends its race.
         """
-        taken: list[tuple[float | None, bool]] = []
+        taken: list[tuple[SizedStep | None, bool]] = []
         try:
             for step in self._living.turn(steps):
-                counted, delayed = len(self.run.logs), self.run.delayed
+                counted, delayed = len(self.run.counted), self.run.delayed
                 take(self.run, step, self.rules)
-                log = None
-                if len(self.run.logs) > counted:
-                    log, self._step_seconds = self.run.logs[-1], step.seconds
-                taken.append((log, self.run.delayed > delayed))
+                counts = len(self.run.counted) > counted
+                if counts:
+                    self._step_seconds = step.seconds
+                taken.append((self.run.counted[-1] if counts else None, self.run.delayed > delayed))
         except NoMeasurement as end:
             self._begin_again(end)
         except TrialError as failure:
             self.run.failure = failure
             self.contender.out = f"{failure.kind}: {failure}"
             self._living.close()
+        self.contender.sizes = max(self.contender.sizes, list(self.run.sizes), key=len)
         return taken
 
     def _begin_again(self, end: NoMeasurement) -> None:
@@ -160,6 +164,7 @@ class Started:
         self._living = self.begin()
         self._turns_of_this_life = 0
         self.run.compiled, self.run.compiling_seconds = 0, 0.0  # it compiles anew
+        self.run.sizes.clear()
         self._read(self._warmup)
 
 
@@ -255,6 +260,7 @@ def take_turns(
         for contender in everybody:
             contender.logs.append(taken.get(id(contender)))
             contender.blocks.append(block)
+        level_rounds(everybody)
         if done % 2:
             after_two()
 

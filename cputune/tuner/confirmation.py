@@ -55,6 +55,7 @@ from cputune.tuner.gains import (
     Gain,
     doubt_each,
     gain_of,
+    level_rounds,
     throughput_of,
 )
 from cputune.tuner.measuring import Findings, Measuring
@@ -112,6 +113,13 @@ def side_by_side(
     confirmation.confirm_leader(runner, fresh or runner, way)
 
 
+def told_apart(
+    measuring: Measuring, runner: LivingRunner, baseline: Contender, rival: Contender
+) -> None:
+    """One block of turns of two plans. Raises TooShort."""
+    _Confirmation(measuring, baseline, (rival,)).tell_apart(runner)
+
+
 def one_after_another(
     measuring: Measuring, runner: Runner, baseline: Contender, rivals: Sequence[Contender]
 ) -> None:
@@ -151,6 +159,7 @@ class _Confirmation:
             for contender in everybody:
                 contender.logs.append(logs.get(contender.plan))
                 contender.blocks.append(block)
+            level_rounds(everybody)
             self._let_the_slower_sit_out()
             leads = self._leader()
             answered = leads is not None and leads[1].answer != "undecided"
@@ -300,6 +309,8 @@ class _Confirmation:
     def _write_down(self, block: int, one: Started) -> None:
         """What this block has said of a contender's speed."""
         findings, contender, failure = self._measuring.findings, one.contender, one.run.failure
+        rounds = zip(contender.logs, contender.blocks, strict=True)
+        logs = [log for log, at in rounds if at == block and log is not None]
         findings.turns += one.turns
         findings.delayed_turns += one.delayed
         reason = None if failure is None else f"{failure.kind}: {failure}"
@@ -314,7 +325,9 @@ class _Confirmation:
                 round=block,
                 plan=contender.plan,
                 role=contender.role,
-                samples_per_second=throughput_of(one.counted, self._noise) if one.counted else None,
+                samples_per_second=throughput_of(logs or one.counted, self._noise)
+                if one.counted
+                else None,
                 reason=reason,
                 turns=len(one.counted),
                 taken=tuple(one.taken),

@@ -24,6 +24,7 @@ from typing import Literal
 
 from cputune.plan import Plan
 from cputune.result import Role, Throughput
+from cputune.tuner.lengths import SizedStep, doubt_of_mean, levelled
 from cputune.tuner.race import median
 
 DOUBT = 0.05
@@ -86,13 +87,17 @@ class Gain:
 
 
 def gain_side_by_side(
-    blocks: Sequence[Sequence[float]], noise: float, *, doubt: float = DOUBT
+    blocks: Sequence[Sequence[float]],
+    noise: float,
+    *,
+    doubt: float = DOUBT,
+    shared: float = 0.0,
 ) -> Gain | None:
     """The gain from differences of rounds, those of each block by themselves.
 
     In a block the same processes take all turns; so what one process of a plan differs by from
     the next is in all its rounds, and the interval has to cover it too. ``noise`` is that of a
-    step. None before two rounds.
+    step, ``shared`` the variance of what all blocks are off by. None before two rounds.
     """
     import numpy as np  # here: `compare` reads this module, and needs no numpy
 
@@ -108,7 +113,7 @@ def gain_side_by_side(
     alike = np.exp(-np.abs(when[:, None] - when[None, :]) / WANDER_SECONDS)
     likely, means, deviations = [], [], []
     for (process, usual), (wander, usually) in product(PROCESSES, WANDERS):
-        factor = np.linalg.cholesky(np.diag(own + process**2) + wander**2 * alike)
+        factor = np.linalg.cholesky(np.diag(own + process**2) + wander**2 * alike + shared)
         ones, values = np.linalg.solve(factor, np.stack([np.ones_like(own), centers], axis=1)).T
         weight = float(ones @ ones)
         mean = float(ones @ values) / weight
@@ -192,7 +197,10 @@ SLOWER = "slower than the other"
 class Contender:
     """A plan in the confirmation: its log seconds per sample, one per round or None.
 
-    ``blocks`` holds for each round the number of its block, whose rounds share their processes.
+    ``blocks`` holds for each round the number of its block, whose rounds share their processes;
+    ``steps`` those of each round that counts, and ``sizes`` what the first steps of a process had
+    to do: where batches are of unlike length, ``logs`` are those of their mean (``level_rounds``),
+    which is known to ``doubt_of_data`` (variance) where another plan takes other samples.
     ``warmup_steps`` of a process were seen to get faster. ``out``: why it is measured no more.
     """
 
@@ -200,6 +208,9 @@ class Contender:
     plan: Plan
     logs: list[float | None] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
+    steps: dict[int, list[SizedStep]] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=list)
+    doubt_of_data: float = 0.0
     out: str | None = None
     warmup_steps: int = 0
 
@@ -207,6 +218,28 @@ class Contender:
     def measured(self) -> list[float]:
         """The rounds that gave a number."""
         return [value for value in self.logs if value is not None]
+
+
+def level_rounds(contenders: Sequence[Contender]) -> None:
+    """Tell each round as of the mean batch: the same batches for all that take the same samples."""
+    taking = [one for one in contenders if one.steps]
+    alike = len({_order(one.plan) for one in taking}) < 2
+    common = min((len(one.sizes) for one in taking), default=0) if alike else None
+    for one in taking:
+        sizes = one.sizes[:common]
+        if len(set(sizes)) < 2:
+            continue
+        every = [step for steps in one.steps.values() for step in steps]
+        logs = iter(levelled(every, sizes))
+        for at, steps in one.steps.items():
+            value = median([next(logs) for _ in steps])
+            if one.logs[at] is not None:
+                one.logs[at] = value
+        one.doubt_of_data = doubt_of_mean(every, sizes)
+
+
+def _order(plan: Plan) -> object:
+    return plan.settings.get("order")
 
 
 def gain_of(
@@ -218,7 +251,9 @@ def gain_of(
         if slow is not None and fast is not None:
             blocks.setdefault(block, []).append(slow - fast)
     every = [blocks.get(block, []) for block in range(max(blocks, default=-1) + 1)]
-    return gain_side_by_side(every, noise, doubt=doubt)
+    other_data = _order(baseline.plan) != _order(other.plan)
+    shared = baseline.doubt_of_data + other.doubt_of_data if other_data else 0.0
+    return gain_side_by_side(every, noise, doubt=doubt, shared=shared)
 
 
 def doubt_each(rivals: Sequence[Contender]) -> float:

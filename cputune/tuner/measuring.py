@@ -120,7 +120,8 @@ class Findings:
     in the confirmation, ``unsettled`` those that still got faster or slower at its end.
     ``same_as_today`` counts the plans that are today's launch, as its ranks show.
     ``compile_seconds`` is the longest that torch.compile has taken. ``profile``: where the time
-    of the best plan goes.
+    of the best plan goes. ``flag``: how many times as fast the script's own flag against padding
+    makes it, at least and at most.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -145,6 +146,7 @@ class Findings:
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
     worth: tuple[Worth, ...] = ()
     profile: Profile | None = None
+    flag: tuple[float, float] | None = None
 
 
 def is_disturbed(findings: Findings) -> bool:
@@ -291,6 +293,9 @@ class Measuring:
                 break
             self.findings.contended_runs += 1
         measured = self.race.estimate(run.logs) if run.logs and not run.failure else None
+        if measured is not None:
+            contender.steps[len(contender.logs)] = run.counted[measured.warmup :]
+            contender.sizes = max(contender.sizes, run.sizes, key=len)
         reason = None if run.failure is None else f"{run.failure.kind}: {run.failure}"
         if measured is None and not isinstance(run.failure, Contended):
             contender.out = reason or NoMeasurement.kind

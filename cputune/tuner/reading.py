@@ -24,6 +24,7 @@ from cputune.steps import (
     TimeUp,
     TrialError,
 )
+from cputune.tuner.lengths import SizedStep, levelled
 from cputune.tuner.race import Verdict
 
 LEAST_SECONDS = 1e-9
@@ -40,7 +41,8 @@ LEAST_DELAYED = 3
 class Run:
     """What was read from one run of a plan.
 
-    ``logs`` are the steps that count, as log seconds per sample; ``step_seconds`` is
+    ``logs`` are the steps that count, as log seconds per sample, each as of a batch of the mean
+    size: ``counted`` holds them as they were. ``sizes`` are those of all steps; ``step_seconds`` is
     the time of all of them, whether they count or not, and ``trace`` holds each one's, and
     whether others delayed it. ``ended``: the job came to its
     own end. ``cut`` says when the time that was given was up: "after 2 steps".
@@ -50,6 +52,8 @@ class Run:
     """
 
     logs: list[float] = field(default_factory=list)
+    counted: list[SizedStep] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
     delayed: int = 0
     unusable: int = 0
@@ -143,6 +147,7 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     seconds, samples = float(step.seconds), step.samples
     index = run.steps
     run.steps += 1
+    run.sizes.append(step.size)
     if not (math.isfinite(seconds) and seconds >= LEAST_SECONDS and samples > 0):
         run.unusable += 1
         run.losses.append(step.loss)
@@ -168,7 +173,8 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     if delayed and not rules.believe_delayed:
         return
     run.compile_seconds = max(0.0, run.compiling_seconds - run.compiled * seconds)
-    run.logs.append(math.log((seconds + _spread(run, rules)) / samples))
+    run.counted.append((math.log((seconds + _spread(run, rules)) / samples), step.size))
+    run.logs = levelled(run.counted, run.sizes)
     run.verdict = rules.verdict(run.logs)
 
 

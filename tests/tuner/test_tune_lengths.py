@@ -1,0 +1,165 @@
+"""Steps of batches of unlike length: what they say of two plans, and how surely."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from statistics import fmean
+
+import pytest
+from tuner.fakes import PLANS, SMALL, FakeLivingRunner
+from tuner.test_tune_sidebyside import confirmed
+
+from cputune.steps import Step
+from cputune.tuner.confirmation import one_after_another
+from cputune.tuner.gains import Contender, Gain, gain_of, level_rounds
+from cputune.tuner.lengths import doubt_of_mean, levelled
+from cputune.tuner.measuring import Findings, Measuring, Timer
+from cputune.tuner.race import Race
+
+DICE = random.Random(3)
+SIZES = [8 * round(8 * min(16, max(2, 5 * math.exp(DICE.gauss(0, 0.5))))) for _ in range(999)]
+"""Of the first batches of a training: 128 to 1024 tokens, as lengths of sentences are spread."""
+
+PADDED = 1024
+
+
+def seconds(size: int) -> float:
+    """Of a step: the same for each, and more for each token."""
+    return 0.1 + 0.4 * size / PADDED
+
+
+def told(
+    size_of: Callable[[int, int], int], *, faster: float = 1.0, tells: bool = True
+) -> FakeLivingRunner:
+    """Plans whose step ``at`` has ``size_of(number, at)`` tokens; the second is so much faster."""
+    dice = random.Random(5)
+
+    def steps(number: int) -> Iterator[Step]:
+        for at in count():
+            size = size_of(number, at)
+            noise = math.exp(dice.gauss(0, 0.03))
+            taken = seconds(size) * noise / (faster if number else 1.0)
+            yield Step(seconds=taken, samples=8, size=size if tells else 0)
+
+    return FakeLivingRunner(steps)
+
+
+def gain(runner: FakeLivingRunner) -> tuple[Gain, int]:
+    """What is said of the second plan, and how many batches both have had."""
+    base, (rival,), _ = confirmed(runner)
+    found = gain_of(base, rival, 0.03)
+    assert found is not None
+    return found, min(len(base.sizes), len(rival.sizes))
+
+
+def ragged(number: int, at: int) -> int:
+    return SIZES[at]
+
+
+def cut(number: int, at: int) -> int:
+    return SIZES[at] if number else PADDED
+
+
+def test_the_interval_is_no_wider_than_of_batches_of_one_length() -> None:
+    level, _ = gain(told(lambda number, at: 512, faster=1.25))
+    unlike, _ = gain(told(ragged, faster=1.25))
+    raw, _ = gain(told(ragged, faster=1.25, tells=False))
+    assert unlike.half_width < 1.15 * level.half_width
+    assert raw.half_width > 1.5 * level.half_width, "else this would show nothing"
+    assert unlike.low < math.log(1.25) < unlike.high
+    assert math.exp(unlike.mean) == pytest.approx(1.25, rel=0.02)
+
+
+def test_what_padding_that_is_cut_brings_is_that_of_the_same_batches() -> None:
+    level, _ = gain(told(lambda number, at: 512, faster=1.25))
+    found, batches = gain(told(cut))
+    truth = seconds(PADDED) / fmean(map(seconds, SIZES[:batches]))
+    assert math.exp(found.mean) == pytest.approx(truth, rel=0.025)
+    assert found.half_width < 1.15 * level.half_width
+
+
+def test_so_it_is_where_no_two_live_at_once() -> None:
+    measuring = Measuring(
+        facts=SMALL.facts,
+        race=Race(),
+        findings=Findings(),
+        timer=Timer(clock=lambda: 0.0, most_seconds=None, started=0.0),
+        on_event=lambda event: None,
+    )
+    base, rival = (Contender(role="candidate", plan=plan) for plan in PLANS[:2])
+    one_after_another(measuring, told(cut), base, [rival])
+    found = gain_of(base, rival, 0.03)
+    truth = seconds(PADDED) / fmean(map(seconds, SIZES[: min(len(base.sizes), len(rival.sizes))]))
+    assert found is not None
+    assert math.exp(found.mean) == pytest.approx(truth, rel=0.05)
+
+
+def test_a_trial_is_level_and_as_fast_as_its_mean_batch() -> None:
+    steps = [(math.log(seconds(size) / 8), size) for size in SIZES[:12]]
+    logs = levelled(steps, SIZES[:12])
+    assert max(logs) - min(logs) < 0.1
+    assert math.exp(fmean(logs)) == pytest.approx(fmean(map(seconds, SIZES[:12])) / 8, rel=0.02)
+    raw = [log for log, _ in steps]
+    assert levelled([(log, 0) for log in raw], [0] * 12) == raw
+    assert levelled([(log, 512) for log in raw], [512] * 12) == raw
+    assert levelled([], []) == []
+
+
+def test_of_a_single_step_seconds_are_taken_to_rise_as_tokens_do() -> None:
+    (log,) = levelled([(0.0, 200)], [200, 100, 300, 200, 400])
+    assert math.exp(log) == pytest.approx(1.2)
+
+
+def test_a_slow_step_does_not_say_what_a_token_takes() -> None:
+    steps = [(math.log(seconds(size)), size) for size in SIZES[:20]]
+    steps[0] = (3.0, steps[0][1])
+    logs = levelled(steps, SIZES[:20])
+    assert max(logs[1:]) - min(logs[1:]) < 0.12
+    assert logs[0] > 2.5
+
+
+def contender(order: str | None, sizes: list[int]) -> Contender:
+    plan = replace(PLANS[0], settings={} if order is None else {"order": order})
+    one = Contender(role="candidate", plan=plan, sizes=sizes)
+    for at, size in enumerate(sizes[10:20]):
+        one.steps[at] = [(math.log(size / 1000), size)]
+        one.logs.append(one.steps[at][0][0])
+        one.blocks.append(0)
+    return one
+
+
+def test_other_samples_are_as_unsure_as_their_lengths_make_them() -> None:
+    short = [size // 2 for size in SIZES[100:140]]
+    same = contender(None, SIZES[:40]), contender(None, short)
+    other = contender(None, SIZES[:40]), contender("length", short)
+    for pair in (same, other):
+        level_rounds(pair)
+    sure, unsure = gain_of(*same, 0.03), gain_of(*other, 0.03)
+    assert sure is not None
+    assert unsure is not None
+    assert unsure.half_width > 1.5 * sure.half_width
+    truth = fmean(SIZES) / (fmean(SIZES) / 2)
+    assert unsure.low < math.log(truth) < unsure.high
+    assert unsure.mean == pytest.approx(math.log(fmean(SIZES[:40]) / fmean(short)), abs=0.01)
+
+
+def test_lengths_that_are_spread_evenly_leave_little_doubt() -> None:
+    tenths = [100 * (1 + at % 10) for at in range(60)]
+    steps = [(math.log(size), size) for size in tenths]
+    assert doubt_of_mean(steps, tenths) < 1e-9
+    assert doubt_of_mean(steps, SIZES[:60]) > 1e-3
+    assert doubt_of_mean(steps, [5] * 60) == 0.0
+
+
+def test_a_round_that_does_not_count_stays_so() -> None:
+    one = contender(None, SIZES[:40])
+    one.logs[3] = None
+    level_rounds([one])
+    assert one.logs[3] is None
+    assert max(log for log in one.logs if log is not None) == pytest.approx(
+        math.log(fmean(SIZES[:40]) / 1000)
+    )
