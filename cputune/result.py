@@ -240,7 +240,8 @@ class Result:
     ``worth`` is the way from the baseline to the best plan, one change at a time.
     ``places`` are the machine's cores, none where they are not known. ``findings`` are the
     doctor's when the study began; None where nobody asked it.
-    ``untried`` is what was left out of the search and would pay, what would bring the most first.
+    ``untried`` is what was left out of the search and would pay, what would bring the most first;
+    ``done`` is what pays and the best plan has.
     ``steps_planned``: of the user's run, over which all speeds spread the time to compile.
     ``price_per_hour`` is what one machine costs, in whatever currency.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
@@ -276,6 +277,7 @@ class Result:
     seconds: Amount | None = None
     left_out: tuple[LeftOut, ...] = ()
     untried: tuple[Untried, ...] = ()
+    done: tuple[Untried, ...] = ()
     confirmation: tuple[ConfirmRun, ...] = ()
     disturbed: bool = False
     worth: tuple[Worth, ...] = ()

@@ -1,20 +1,22 @@
-"""What was not tried and would pay, in the order of what it would bring.
+"""What pays, in the order of what it brings: what was not tried, and what is done already.
 
-The doctor's findings, the tuner and the report have it from here: what it brings, and whether one
-command does it or somebody has to decide. The factors are those that were read where the lever
+The doctor, the tuner and the report have it from here: what it brings, and whether it is done, one
+command does it, or somebody has to decide. The factors are those that were read where the lever
 lives, with their sources in ``cputune.knobs`` and ``docs/measuring.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from cputune.documents import Amount
 
 if TYPE_CHECKING:
     from cputune.knobs.record import LeftOut
+    from cputune.plan import Plan
+    from cputune.result import Worth
     from cputune.workload import Padding
 
 GAINS = {
@@ -25,7 +27,7 @@ GAINS = {
 """By the code of a finding how many times as fast its cure made training, at least and at most of
 what was read (docs/knobs.md); of others nobody knows a figure."""
 
-Takes = Literal["one command", "your decision"]
+Takes = Literal["done", "one command", "your decision"]
 
 
 def in_words(low: float, high: float, takes: Takes) -> str:
@@ -47,14 +49,14 @@ class FindingOfDoctor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untried:
-    """One thing that was left out, and what it would bring.
+    """One lever that pays, and what it brings, or would.
 
     Attributes:
         what: the lever, in words.
         low: how many times as fast it makes a step, at least where it was read.
         high: and at most.
-        takes: whether one command does it, or somebody has to decide.
-        do: the command, the option or the flag.
+        takes: whether it is done, one command does it, or somebody has to decide.
+        do: the command, the option or the flag; of what is done, where.
     """
 
     what: str
@@ -70,13 +72,17 @@ class Untried:
 
 
 _BRINGS = {
-    "precision": ("bf16, which this CPU multiplies in hardware", *GAINS["bf16-native"]),
-    "dropout": ("dropout masks of bytes", 1.10, 1.36),
-    "optimizer": ("a fused AdamW, where the script's is a loop", 1.10, 1.28),
+    "precision": ("bf16", "bf16, which this CPU multiplies in hardware", *GAINS["bf16-native"]),
+    "allocator": ("tcmalloc", "tcmalloc", *GAINS["allocator-default"]),
+    "dropout": ("bytes", "dropout masks of bytes", 1.10, 1.36),
+    "optimizer": ("adamw_torch_fused", "a fused AdamW, where the script's is a loop", 1.10, 1.28),
 }
-"""Of knobs that somebody left out: what they are, and the factors that were read of them."""
+"""Of knobs the value that pays, what it is, and the factors that were read of it."""
 
-_LEAST_SHARE = 0.1
+_MEASURED = {"padding": ("cut", "padding is cut off"), "order": ("length", "samples by length")}
+"""The same of knobs whose factor hangs on the data: none is known but what was measured."""
+
+LEAST_SHARE = 0.1
 """Of tokens that are padding: less is not worth a decision."""
 
 
@@ -84,13 +90,17 @@ def untried(
     left_out: Iterable[LeftOut],
     padding: Padding | None,
     findings: Iterable[FindingOfDoctor] = (),
+    flag: tuple[float, float] | None = None,
 ) -> tuple[Untried, ...]:
-    """Of what was left out, that which is known to pay; what would bring the most comes first."""
+    """Of what was left out, that which is known to pay; what would bring the most comes first.
+
+    ``flag``: how many times as fast the script's own flag against padding was seen to make it.
+    """
     found = [
         Untried(what=words, low=low, high=high, takes="your decision", do=f"tune {one.option}")
         for one in left_out
         if one.option is not None and one.what in _BRINGS
-        for words, low, high in (_BRINGS[one.what],)
+        for _, words, low, high in (_BRINGS[one.what],)
     ]
     missing = next((one for one in findings if one.code == "allocator-missing"), None)
     if missing is not None:
@@ -98,16 +108,41 @@ def untried(
         low, high = GAINS[missing.code]
         what = "tcmalloc is not installed"
         found.append(Untried(what=what, low=low, high=high, takes="one command", do=do))
-    if padding is not None and padding.share >= _LEAST_SHARE:
+    if padding is not None and padding.share >= LEAST_SHARE:
         of_padding = [one for one in left_out if one.what in ("padding", "order", "order=length")]
         left_so = next((one.option for one in of_padding if one.option), None)
         tried = padding.left == 1 and not of_padding  # batches of like length
         if left_so is not None or (padding.kept is not None and not tried):
-            found.append(_of_padding(padding, left_so))
+            found.append(_of_padding(padding, left_so, flag))
     return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
 
 
-def _of_padding(padding: Padding, option: str | None) -> Untried:
+def done(today: Plan, best: Plan, worth: Iterable[Worth] = ()) -> tuple[Untried, ...]:
+    """What pays and the best plan has, with what it brought where that was measured by itself."""
+    measured = {one.knob: one.speedup for one in worth}
+    levers = {name: (*lever, 1.0, 1.0) for name, lever in _MEASURED.items()} | _BRINGS
+    found = []
+    for name, (value, what, low, high) in levers.items():
+        if best.value(name) != value:
+            continue
+        where = "as typed" if today.value(name) == value else "in the best plan"
+        one = Untried(what=what, low=low, high=high, takes="done", do=where)
+        if name in measured:
+            gain = measured[name]
+            one = replace(one, low=gain.low, high=gain.high, do=f"{where}, measured here")
+        if name in measured or name in _BRINGS:
+            found.append(one)
+    return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
+
+
+def done_here(code: str, where: str) -> Untried:
+    """What the doctor sees done: the cure of a finding."""
+    name = "precision" if code == "bf16-native" else "allocator"
+    _, what, low, high = _BRINGS[name]
+    return Untried(what=what, low=low, high=high, takes="done", do=where)
+
+
+def _of_padding(padding: Padding, option: str | None, flag: tuple[float, float] | None) -> Untried:
     """What shorter batches would bring: a step takes at least as much less as it has tokens less.
 
     Where no column is padding in all samples of a batch, only samples of like length help.
@@ -115,13 +150,14 @@ def _of_padding(padding: Padding, option: str | None) -> Untried:
     share = f"{padding.share:.0%} of the tokens that you compute are padding"
     shorter = padding.left < 1
     factor = round(1 / max(padding.left if shorter else 1 - padding.share, 0.01), 2)
+    low, high = (factor, factor) if flag is None or option else flag
     if option is not None:
         do = f"tune {option}"
     elif padding.mend is not None:
-        do = f"start the script {padding.mend}"
+        do = f"start the script {padding.mend}" + (" (measured here)" if flag else "")
     elif shorter:
         do = "pad each batch to its own longest sample (DataCollatorWithPadding)"
     else:
         do = "batches of like length (train_sampling_strategy or group_by_length of a Trainer)"
     why = "" if padding.kept is None or option else f", and {padding.kept}"
-    return Untried(what=share + why, low=factor, high=factor, takes="your decision", do=do)
+    return Untried(what=share + why, low=low, high=high, takes="your decision", do=do)

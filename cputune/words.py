@@ -109,6 +109,8 @@ def verdict_of(result: Result, do: str) -> Verdict:
         means = "Today's launch is as fast as anything that was tried."
         if result.untried:
             means = f"{means[:-1]}; not tried: {'; '.join(one.what for one in result.untried)}."
+        if others := ", ".join(dict.fromkeys(one.what for one in result.left_out)):
+            means = f"{means[:-1]}; left out, with reasons in the report: {others}."
         if not result.confirmation and (few := _few(result)):
             return Verdict(means=few, do=NOTHING_TO_DO, sure="not at all: nothing was compared")
         if not speedup.narrow:

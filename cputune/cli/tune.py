@@ -368,6 +368,8 @@ def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json
         out.print(visible(line))
     for one in result.untried:
         out.print(visible(f"not tried, and would pay: {one.words}"))
+    for one in result.done:
+        out.print(visible(f"pays: {one.words}"))
     for note in result.notes:
         out.print(visible(f"note: {note}"))
     out.print(

@@ -36,7 +36,7 @@ from enum import Enum
 from typing import Literal, TypeVar
 
 from cputune.facts import HostFacts, Unknown
-from cputune.untried import GAINS, Takes, in_words
+from cputune.untried import GAINS, Takes, Untried, in_words
 
 _Found = TypeVar("_Found", bound="FoundOn")
 _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)
@@ -231,10 +231,12 @@ class FoundOn:
 class Diagnosis(FoundOn):
     """What the doctor has to say about one machine.
 
-    ``looked`` is what came of every check, where somebody asked for it; else it is None.
+    ``done`` is what pays and this machine's launches have already. ``looked`` is what came of every
+    check, where somebody asked for it; else it is None.
     """
 
     facts: HostFacts
+    done: tuple[Untried, ...] = ()
     looked: tuple[Looked, ...] | None = None
 
     def for_python(self, executable: str) -> Diagnosis:

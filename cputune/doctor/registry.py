@@ -11,7 +11,7 @@ nothing, does not call the machine fine.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -27,7 +27,10 @@ from cputune.doctor.checks import (
     versions,
 )
 from cputune.doctor.finding import Check, Looked
+from cputune.doctor.variables import preloaded, value
 from cputune.facts import HostFacts, Unknown
+from cputune.knobs.precision import native_precisions
+from cputune.untried import Untried, done_here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,15 @@ def all_checks() -> tuple[Check, ...]:
         *deep.CHECKS,
         *hosts.CHECKS,
     )
+
+
+def done(facts: HostFacts) -> Iterator[Untried]:
+    """What pays, and is set for every launch of this shell."""
+    if "bf16" in native_precisions(facts) and value(facts, "ACCELERATE_MIXED_PRECISION") == "bf16":
+        yield done_here("bf16-native", "ACCELERATE_MIXED_PRECISION is bf16")
+    for path in preloaded(facts):
+        if "libtcmalloc" in path and path not in facts.preload_missing:
+            yield done_here("allocator-default", f"LD_PRELOAD names {path}")
 
 
 _READ_WITH = {

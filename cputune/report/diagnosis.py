@@ -52,6 +52,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "schema": SCHEMA,
         "host": host_document(diagnosis.facts),
         "findings": [finding.to_json() for finding in diagnosis.findings],
+        "done": [asdict(one) for one in diagnosis.done],
         "summary": diagnosis.summary,
     }
     if diagnosis.looked is not None:
@@ -71,6 +72,8 @@ def print_text(
 
     print_verdict(verdict_of(diagnosis), console)
     print_findings(diagnosis.findings, console, stories=stories)
+    for one in diagnosis.done:
+        print_hanging(console, Text("done    ", "green"), Text(visible(one.words)))
     if diagnosis.looked is not None:
         _print_looked(diagnosis.looked, console, unfold=stories)
     if machine:
@@ -224,6 +227,7 @@ def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
     """The diagnosis for pasting into an issue; without ``machine`` its findings alone."""
     lines = ["## cputune doctor", "", *markdown_verdict(verdict_of(diagnosis))]
     lines += markdown_findings(diagnosis.findings)
+    lines += [f"Done: {markdown_text(one.words)}\n" for one in diagnosis.done]
     if diagnosis.looked is not None:
         lines += [f"### {HEADING}", ""]
         for sign, head, body in looked_rows(diagnosis.looked):

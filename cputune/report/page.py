@@ -159,7 +159,7 @@ def story(result: Result, file: str) -> dict[str, Any]:
         "times": _times(result),
         "profile_lines": profile_lines(result),
         "machine": _machine(result),
-        "would_pay": [one.words for one in result.untried],
+        "would_pay": [one.words for one in (*result.untried, *result.done)],
         "left_out": _left_out(result),
         "plans": list(_plans(result)),
         "left": max(0, len(result.trials) - MOST_ROWS),

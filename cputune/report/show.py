@@ -73,6 +73,7 @@ class Summary:
         study: (label, text) of how it was searched.
         versions: of the training stack and of cputune, by distribution name.
         untried: what was not tried and would pay, in words, what would bring the most first.
+        done: what pays and the best plan has, in words.
         notes: what a reader needs in order to trust it.
     """
 
@@ -86,6 +87,7 @@ class Summary:
     study: tuple[tuple[str, str], ...]
     versions: Mapping[str, str]
     untried: tuple[str, ...]
+    done: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
@@ -108,6 +110,7 @@ def summary_of(result: Result, file: str = "cputune.json") -> Summary:
         study=tuple(_study(result)),
         versions=dict(result.versions),
         untried=tuple(one.words for one in result.untried),
+        done=tuple(one.words for one in result.done),
         notes=result.notes,
     )
 
@@ -468,14 +471,21 @@ def markdown(shown: ResultToShow, *, every: bool = False) -> str:
     lines += ["### The plans", "", *markdown_table(plans(shown.result, most)), ""]
     if len(rows) > most:
         lines += [f"{len(rows) - most} slower ones are left out (`--all`).", ""]
-    if summary.untried:
-        lines += ["### Not tried, and would pay", ""]
-        lines += [*(f"- {markdown_text(line)}" for line in summary.untried), ""]
+    for heading, levers in _levers(summary):
+        lines += [f"### {heading}", "", *(f"- {markdown_text(line)}" for line in levers), ""]
     lines += ["### What it rests on", ""]
     lines += [*markdown_table(Rows(headings=("", ""), rows=basis(summary))), ""]
     lines += [f"- {f.severity}: {markdown_text(f.title)}" for f in shown.result.findings or ()]
     lines += [f"- {markdown_text(note)}" for note in shown.notes()]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _levers(summary: Summary) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What pays, under its heading: what was not tried, and what is done."""
+    if summary.untried:
+        yield "Not tried, and would pay", summary.untried
+    if summary.done:
+        yield "Done, and pays", summary.done
 
 
 def csv_of_trials(result: Result) -> str:
@@ -504,6 +514,7 @@ def document(shown: ResultToShow) -> dict[str, object]:
         "versions": dict(summary.versions),
         "findings": plain(shown.result.findings),
         "untried": plain(shown.result.untried),
+        "done": plain(shown.result.done),
         "notes": list(summary.notes),
         "trials": trial_rows(shown.result),
     }
@@ -531,9 +542,9 @@ def print_result(shown: ResultToShow, console: Console, *, every: bool = False) 
         console.print(Text(f"{hidden} slower ones; --all shows them", "dim"))
     for line in profile_lines(shown.result):
         console.print(Text(visible(line)))
-    if summary.untried:
-        _heading(console, "Not tried, and would pay")
-        for line in summary.untried:
+    for heading, levers in _levers(summary):
+        _heading(console, heading)
+        for line in levers:
             print_hanging(console, Text("- "), Text(visible(line)))
     _print_findings(shown.result, console)
     _heading(console, "What it rests on")

@@ -32,7 +32,7 @@ from cputune.steps import Contended
 from cputune.tuner.gains import SLOWER, Contender, Gain, doubt_each, gain_of, throughput_of
 from cputune.tuner.measuring import Findings, is_disturbed
 from cputune.tuner.space import SearchSpace
-from cputune.untried import untried
+from cputune.untried import done, untried
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ def conclude(
         sampler=SAMPLER,
         data=findings.data,
         left_out=left_out,
-        untried=untried(left_out, workload.padding, found),
+        untried=untried(left_out, workload.padding, found, findings.flag),
+        done=done(advice.baseline.plan, advice.best.plan, findings.worth),
         notes=(*findings.notes, *_study_notes(findings, space), *advice.notes),
         seconds=round(seconds, 3),
         confirmation=tuple(findings.confirm_runs),

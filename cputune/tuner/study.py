@@ -67,6 +67,7 @@ from cputune.tuner.measuring import (
     trial_of,
     was_disturbed,
 )
+from cputune.tuner.mended import worth_of_flag
 from cputune.tuner.profiling import profile_of, time_shares
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
@@ -301,7 +302,7 @@ class TuningStudy:
                     assert self._space is not None
                     belief = self._sampler.believe()
                     confirm_best(self._measuring, self._space, belief, runner, fresh)
-            result = self._with_profile(self._conclude())
+            result = self._with_flag(self._with_profile(self._conclude()))
             self._on_event(StudyEnded(result=result))
             return result
         except BaseException as error:
@@ -310,6 +311,18 @@ class TuningStudy:
             if not interrupted and not self._findings.trials:
                 self._storage.discard()
             raise
+
+    def _with_flag(self, result: Result) -> Result:
+        """The result, and what the script's own flag against padding would bring it."""
+        if self._sampler is None or result.disturbed or self._hosts is not None:
+            return result
+        self._findings.flag = worth_of_flag(
+            self._measuring, self._workload, result.best.plan, self._open_runner
+        )
+        if self._findings.flag is None:
+            return result
+        concluded = self._concluded()
+        return replace(result, untried=concluded.untried, seconds=concluded.seconds)
 
     def _with_profile(self, result: Result) -> Result:
         """The result, and where the time of its best plan goes, where that can be seen."""

@@ -40,7 +40,7 @@ def test_json_is_one_document_and_nothing_more(cputune: Run, busy: str) -> None:
     found = document(ended)
     assert ended.err == ""
     assert found["schema"] == "cputune.doctor/1"
-    assert list(found) == ["schema", "host", "findings", "summary"]
+    assert list(found) == ["schema", "host", "findings", "done", "summary"]
     assert found["summary"] == {"error": 0, "warning": 1, "advice": 1}
     assert found["findings"][0] | {"evidence": "", "remedy": "", "source": ""} == {
         "code": "machine-busy",

@@ -12,6 +12,7 @@ from rich.console import Console
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
+from cputune.knobs import LeftOut
 from cputune.report.tuning import (
     LEGEND,
     line_of,
@@ -157,11 +158,14 @@ def test_the_verdict(result: Result) -> None:
     )
     assert len(measured_lines(result)) == 3
     assert "its numbers have fewer bits" in measured_lines(result)[2], "bf16"
-    same = replace(result, best=result.baseline, untried=())
+    same = replace(result, best=result.baseline, untried=(), left_out=())
     assert verdict_of(same, "").means == "Today's launch is as fast as anything that was tried."
     missing = Untried(what="no tcmalloc", low=1.1, high=1.3, takes="one command", do="get it")
     untried = verdict_of(replace(same, untried=(missing,)), "").means
     assert untried.endswith("as anything that was tried; not tried: no tcmalloc.")
+    left_out = tuple(LeftOut(what=what, why="not here") for what in ("ipex", "openmp", "ipex"))
+    unnamed = verdict_of(replace(same, left_out=left_out), "").means
+    assert unnamed.endswith("tried; left out, with reasons in the report: ipex, openmp.")
     assert len(measured_lines(same)) == 1
 
 
