@@ -227,6 +227,7 @@ for model in json.loads(sys.argv[1]):
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_parameters_are_a_close_lower_bound_of_real_models() -> None:
     argv = [sys.executable, "-c", COUNT, json.dumps(MODELS)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=True)

@@ -141,6 +141,7 @@ assert (after.bf16, after.learning_rate, before.bf16) == (True, 0.5, False)
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_training_arguments_in_python_get_the_plan(tmp_path: Path) -> None:
     tuned().save(tmp_path / "r.json")
     subprocess.run([sys.executable, "-c", IN_PYTHON, tmp_path / "r.json"], check=True, cwd=tmp_path)

@@ -5,17 +5,20 @@ Those systems are imitated: by their name, and without the modules and calls tha
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from hosts.builder import machine
+from in_process import Ended
 
 RESULT = Path(__file__).parents[2] / "docs" / "terminal" / "result.json"
 IMITATED = """
-import asyncio, getpass, importlib.abc, logging, multiprocessing, os, pathlib, random, selectors
-import shutil, signal, socket, subprocess, sys, tempfile, types, urllib.request, uuid
+import asyncio, contextlib, getpass, importlib.abc, io, json, logging, multiprocessing, os
+import pathlib, random, selectors, shutil, signal, socket, subprocess, sys, tempfile, types
+import urllib.request, uuid
 import click, msgspec, psutil, rich.console, yaml
 
 GONE = {"win32": {"fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"}, "darwin": set()}
@@ -38,15 +41,28 @@ for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP") if system == 
     delattr(signal, name)
 sys.platform = system
 from cputune.start import main
-main()
+
+for words in json.loads(sys.argv.pop(1)):
+    sys.argv[1:] = words
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([int(code or 0), *(s.buffer.getvalue().decode() for s in (out, err))]))
 """
 
 
-def cputune(system: str, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", IMITATED, system, *words]
+def cputune(system: str, folder: Path, *commands: str) -> list[Ended]:
+    """How each of the commands ends, one after the other in one process of that system."""
+    words = json.dumps([command.split() for command in commands])
+    argv = [sys.executable, "-c", IMITATED, system, words]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, timeout=60)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    ended = [Ended(*json.loads(line)) for line in done.stdout.splitlines()]
+    assert len(ended) == len(commands), done.stderr
+    assert "Traceback" not in done.stderr + "".join(one.err for one in ended)
+    return ended
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
@@ -54,25 +70,30 @@ def test_recorded_machines_are_judged_and_their_launches_written(
     tmp_path: Path, system: str
 ) -> None:
     machine(tmp_path / "m", sockets=2, cores=4)
-    done = cputune(system, "doctor", "--root", "m", "--fail-on", "never", folder=tmp_path)
-    assert (done.returncode, done.stdout.count("How sure: read from the recording")) == (0, 1)
-    done = cputune(system, "emit", "--format", "slurm", "--root", "m", folder=tmp_path)
-    assert done.returncode == 0
+    judged, written, shown = cputune(
+        system,
+        tmp_path,
+        "doctor --root m --fail-on never",
+        "emit --format slurm --root m",
+        f"show {RESULT}",
+    )
+    assert (judged.code, judged.out.count("How sure: read from the recording")) == (0, 1)
+    assert written.code == 0
     assert (tmp_path / "launch" / "slurm.sh").is_file()
-    done = cputune(system, "show", str(RESULT), folder=tmp_path)
-    assert done.stdout.startswith("4.10 times as fast as today's launch")
+    assert shown.out.startswith("4.10 times as fast as today's launch")
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_what_needs_linux_is_refused_in_words(tmp_path: Path, system: str) -> None:
-    for command in ("tune", "run", "verify"):
-        done = cputune(system, command, folder=tmp_path)
-        assert (done.returncode, done.stdout) == (3, "")
-        assert f"error: {command} starts training processes" in done.stderr
-    done = cputune(system, "doctor", folder=tmp_path)
+    refused = ("tune", "run", "verify")
+    *starting, doctor, alone, helped = cputune(
+        system, tmp_path, *refused, "doctor", "", "tune --help"
+    )
+    for command, ended in zip(refused, starting, strict=True):
+        assert (ended.code, ended.out) == (3, "")
+        assert f"error: {command} starts training processes" in ended.err
     name = {"darwin": "macOS", "win32": "Windows"}[system]
-    assert f"error: this machine runs {name}, and only Linux is looked at" in done.stderr
-    assert "hint: --root DIR" in done.stderr
-    done = cputune(system, folder=tmp_path)
-    assert f"This machine cannot be looked at: this machine runs {name}" in done.stdout
-    assert cputune(system, "tune", "--help", folder=tmp_path).returncode == 0
+    assert f"error: this machine runs {name}, and only Linux is looked at" in doctor.err
+    assert "hint: --root DIR" in doctor.err
+    assert f"This machine cannot be looked at: this machine runs {name}" in alone.out
+    assert helped.code == 0

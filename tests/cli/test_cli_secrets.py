@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUv"
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
 TUNE = (sys.executable, "-m", "cputune", "tune", "--share-machine", "--budget", "2")
@@ -43,6 +45,7 @@ def test_a_token_reaches_the_ranks_and_no_file(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
+@pytest.mark.matrix
 def test_a_study_goes_on_without_its_stderr(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = " ".join((*TUNE, "--", "train.py", "--hub_token", TOKEN))

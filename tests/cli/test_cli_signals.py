@@ -21,10 +21,9 @@ TUNE = (sys.executable, "-m", "cputune", "tune", "--share-machine", "--budget", 
 ALL = [
     signal.SIGINT,
     signal.SIGTERM,
-    signal.SIGUSR1,
     *(
         pytest.param(number, marks=pytest.mark.matrix)
-        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)
+        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGXCPU)
     ),
 ]
 
@@ -65,7 +64,9 @@ def test_what_was_found_is_kept_and_nothing_is_left(tmp_path: Path, number: int)
     assert not list((tmp_path / "tmp").iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.matrix)]
+)
 def test_further_signals_change_nothing(tmp_path: Path, number: int) -> None:
     with start(tmp_path) as child:
         list(lines_until(child, "trial 0:"))

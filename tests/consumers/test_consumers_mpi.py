@@ -19,11 +19,15 @@ DIALECTS = {"mpich": "mpich", "openmpi5": "openmpi5", "openmpi4": "openmpi4", "i
 NAMED = [pytest.param(name, DIALECTS[name], id=name) for name in LAUNCHERS]
 FOUND = [pytest.param(name, None, id=f"{name}-found", marks=THOROUGH) for name in LAUNCHERS]
 THROUGH = [
-    *((name, "mpirun") for name in LAUNCHERS),
+    ("mpich", "mpirun"),
     ("mpich", "accelerate"),
-    *(pytest.param(name, "accelerate", marks=THOROUGH) for name in LAUNCHERS[1:]),
+    *(
+        pytest.param(name, format, marks=THOROUGH)
+        for name in LAUNCHERS[1:]
+        for format in ("mpirun", "accelerate")
+    ),
 ]
-"""Each MPI; accelerate starts it, too, and is tried with one of them where time is short."""
+"""Each MPI, and accelerate, which starts it, too; one of them where time is short."""
 ONCE = [
     ("mpich", "mpirun"),
     *(pytest.param(name, "mpirun", marks=THOROUGH) for name in LAUNCHERS[1:]),

@@ -68,7 +68,7 @@ def check(seen, plan):
 @pytest.mark.parametrize("format", ["mpirun", pytest.param("accelerate", marks=THOROUGH)])
 @pytest.mark.parametrize(
     "launcher_path",
-    ["mpich", "openmpi5", *(pytest.param(name, marks=THOROUGH) for name in ("openmpi4", "impi"))],
+    ["mpich", *(pytest.param(name, marks=THOROUGH) for name in ("openmpi5", "openmpi4", "impi"))],
     indirect=True,
 )
 def test_mpi_carries_the_plan_to_both_nodes(through_ssh, format, write, witness):

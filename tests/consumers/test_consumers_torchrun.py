@@ -14,6 +14,7 @@ from cputune.verifier import verify
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 
 
+@pytest.mark.thorough
 def test_ranks_see_the_plan_and_add_up(write, witness, environment):
     workload, read = witness
     plan = two_ranks()

@@ -107,14 +107,14 @@ variables = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(machines, variables)
 def test_a_second_script_has_nothing_to_set(machine: HostFacts, variables: dict[str, str]) -> None:
     after = sourced(with_variables(machine, variables))
     assert settings_of(fix_script(diagnose(after))) == {}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(machines, variables)
 def test_no_two_findings_set_a_variable_differently(
     machine: HostFacts, variables: dict[str, str]

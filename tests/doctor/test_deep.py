@@ -239,6 +239,7 @@ def test_every_deep_check_tells_its_story():
     assert all(check.story and check.source for check in deep.CHECKS)
 
 
+@pytest.mark.matrix
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.skipif(util.find_spec("torch") is None, reason="torch is not installed")

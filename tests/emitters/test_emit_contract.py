@@ -205,7 +205,7 @@ class TestHostileArguments:
         assert training_words(words)[: len(HOSTILE) + 1] == ["run_qa.py", *HOSTILE]
 
     @settings(
-        max_examples=40,
+        max_examples=15,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )

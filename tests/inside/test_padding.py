@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ def test_padding_is_cut_where_nothing_changes_and_nowhere_else() -> None:
             *(sys.executable, "-m", "pytest", "-q", "--noconftest", str(cases)),
             *("-p", "no:cacheprovider", "-p", "no:randomly", "-o", "filterwarnings="),
         ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # tiny models: threads would only wait
         capture_output=True,
         text=True,
         check=False,

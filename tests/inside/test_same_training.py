@@ -138,9 +138,7 @@ def loop(folder: Path, *, batch: int, ranks: int, **force: Any) -> Any:
     return run(folder, script, ranks=ranks, force=Force(**force) if force else None)
 
 
-def test_a_loop_over_accelerate_trains_the_same_on_more_and_on_fewer_ranks(
-    tmp_path: Path,
-) -> None:
+def test_a_loop_over_accelerate_trains_the_same_on_more_ranks(tmp_path: Path) -> None:
     """Its evaluation loader is prepared first, its model has parameters that no step uses, its
     learning rate is scaled by the ranks, and accelerate steps its schedule once for each of them.
     """
@@ -151,6 +149,9 @@ def test_a_loop_over_accelerate_trains_the_same_on_more_and_on_fewer_ranks(
     assert two["rates"] == typed["rates"]
     assert two["norms"] == pytest.approx(typed["norms"], rel=1e-4)
 
+
+@pytest.mark.matrix
+def test_a_loop_over_accelerate_trains_the_same_on_fewer_ranks(tmp_path: Path) -> None:
     whole = ("return self.used(x)", "return self.used(x) + 0 * self.unused(x)")
     used = LOOP.replace("%d", "4").replace(*whole)
     typed = run(tmp_path, used, ranks=2, force=None)

@@ -27,10 +27,22 @@ SMALL = {
 }
 """Sizes of a model that trains in no time, by the keys of every shipped recipe."""
 
-TRAIN_ALL = """
-import json, pathlib, sys
+IN_ONE_PROCESS = """
+import json, sys, types
 import train_recipe as script
-for name, recipe in json.loads(sys.argv[1]).items():
+from transformers import default_data_collator
+recipes, of_lengths = map(json.loads, sys.argv[1:])
+config = types.SimpleNamespace(vocab_size=100, num_labels=2, pad_token_id=1)
+data = script.SyntheticSamples(of_lengths, config, 400)
+used = [int(sample["attention_mask"].sum()) for sample in data]
+three = [next(sample for sample, n in zip(data, used) if n == length) for length in (3, 5, 8)]
+batch, cut = default_data_collator(three), script.to_the_longest(three)
+print(json.dumps([
+    min(used), max(used), sum(used) / len(used),
+    batch["input_ids"][0].tolist()[3:], batch["labels"][0].tolist()[3:],
+    list(batch["labels"].shape), [list(value.shape) for value in cut.values()],
+]))
+for name, recipe in recipes.items():
     sys.argv = ["train.py", json.dumps(recipe), "--output_dir", name, "--use_cpu", "--synthetic"]
     sys.argv += ["--max_steps", "2", "--report_to", "none", "--per_device_train_batch_size", "4"]
     sys.argv += ["--logging_steps", "1", "--save_strategy", "no", "--disable_tqdm", "true"]
@@ -64,55 +76,38 @@ def test_there_is_a_recipe_for_every_task() -> None:
     assert {load_recipe(name).task for name in recipe_names()} == set(get_args(Task))
 
 
-@pytest.mark.torch
-def test_every_shipped_recipe_trains(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What a process says that looks at samples, then trains every recipe; and its folder."""
     recipes = json.dumps({name: shrunken(name) for name in recipe_names()})
+    lengths = recipe("token-classification", lengths={"quantiles": [3, 5, 30], "source": "here"})
+    folder = tmp_path_factory.mktemp("trained")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", TRAIN_ALL, recipes],
+        [sys.executable, "-W", "ignore", "-c", IN_ONE_PROCESS, recipes, json.dumps(lengths)],
         env={**os.environ, "PYTHONPATH": str(recipe_script().parent), "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    for told in done.stdout.split("recipe ")[1:]:
+    return done.stdout, folder
+
+
+@pytest.mark.torch
+def test_every_shipped_recipe_trains(trained: tuple[str, Path]) -> None:
+    out, folder = trained
+    for told in out.split("recipe ")[1:]:
         name = told.split()[0]
         losses = [float(loss) for loss in re.findall(r"'loss': '?([\d.e+-]+|nan|inf)", told)]
         assert len(losses) == 2, name
         assert all(map(math.isfinite, losses)), name
-        assert list((tmp_path / name).glob("*model.safetensors")), name
-
-
-LENGTHS = """
-import json, sys, types
-import train_recipe as script
-from transformers import default_data_collator
-config = types.SimpleNamespace(vocab_size=100, num_labels=2, pad_token_id=1)
-data = script.SyntheticSamples(json.loads(sys.argv[1]), config, 400)
-used = [int(sample["attention_mask"].sum()) for sample in data]
-three = [next(sample for sample, n in zip(data, used) if n == length) for length in (3, 5, 8)]
-batch, cut = default_data_collator(three), script.to_the_longest(three)
-print(json.dumps([
-    min(used), max(used), sum(used) / len(used),
-    batch["input_ids"][0].tolist()[3:], batch["labels"][0].tolist()[3:],
-    list(batch["labels"].shape), [list(value.shape) for value in cut.values()],
-]))
-"""
+        assert list((folder / name).glob("*model.safetensors")), name
 
 
 @pytest.mark.torch
-def test_samples_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
-    told = recipe("token-classification", lengths={"quantiles": [3, 5, 30], "source": "here"})
-    done = subprocess.run(
-        [sys.executable, "-c", LENGTHS, json.dumps(told)],
-        env={**os.environ, "PYTHONPATH": str(recipe_script().parent), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    shortest, longest, mean, ids, labels, full, cut = json.loads(done.stdout)
+def test_samples_are_as_long_as_those_of_the_data(trained: tuple[str, Path]) -> None:
+    shortest, longest, mean, ids, labels, full, cut = json.loads(trained[0].partition("\n")[0])
     assert (shortest, longest) == (3, 16), "none is longer than the recipe's sequence"
     assert 6.5 < mean < 9.5
     assert ids == 13 * [1]

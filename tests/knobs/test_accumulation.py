@@ -94,6 +94,7 @@ def test_it_stands_in_the_words_of_the_plan_and_a_rank_shows_it() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_real_ranks_take_the_same_samples_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

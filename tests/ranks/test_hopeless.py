@@ -76,13 +76,8 @@ def tuned_in_vain(folder: Path, *words: str) -> NoValidTrialError:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(text, id=name, marks=() if name == "Fabric" else pytest.mark.matrix)
-        for name, text in LIGHTNING.items()
-    ],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("script", LIGHTNING.values(), ids=LIGHTNING)
 def test_lightning_that_starts_ranks_itself_is_told_before_it_does(
     folder: Path, script: str
 ) -> None:

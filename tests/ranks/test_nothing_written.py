@@ -231,7 +231,11 @@ def test_nor_by_what_writes_of_itself(folder: Path, script: str) -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("few.py", "few.py has 3 samples to train on, and a step takes 8"),
+        pytest.param(
+            "few.py",
+            "few.py has 3 samples to train on, and a step takes 8",
+            marks=pytest.mark.matrix,
+        ),
         ("one_step.py", "ended by itself after 1 step: too few to measure; let it train longer"),
     ],
 )

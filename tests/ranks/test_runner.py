@@ -277,6 +277,7 @@ def test_an_accelerate_script_is_measured_unmodified(script: Open, tmp_path: Pat
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_a_trainer_that_never_trains(script: Open) -> None:
     error = fault(script("no_training.py"))
     assert isinstance(error, NoMeasurement)

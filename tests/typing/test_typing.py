@@ -50,7 +50,9 @@ def lines_that_are_wrong(file: str) -> set[int]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("type checkers")  # two of mypy at once spoil each other's cache
-@pytest.mark.parametrize("refused_by", [refused_by_mypy, refused_by_pyright])
+@pytest.mark.parametrize(
+    "refused_by", [refused_by_mypy, pytest.param(refused_by_pyright, marks=pytest.mark.matrix)]
+)
 @pytest.mark.parametrize("file", ["uses.py", "mistakes.py"])
 def test_type_checkers_refuse_what_is_wrong_and_nothing_else(
     refused_by: typing.Callable[[str], set[int]], file: str
