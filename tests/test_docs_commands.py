@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from hosts.recordings import open_recording
+from in_process import ran
 
 import cputune.probing.load
 import cputune.ranks.runner
@@ -267,7 +268,7 @@ def run(line: str, kept: Path, read: Callable[[], tuple[str, str]]) -> str:
         path = f"{kept / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         argv = ["bash", "-euo", "pipefail", "-c", line]
         env = {**os.environ, "PATH": path, "PYTHON": sys.executable}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120)
+        done = ran(argv, env=env)
         code, out, err = done.returncode, done.stdout, done.stderr
     name = words[1] if words[0] == "cputune" and words[1:] else ""
     assert code in GOOD.get(name, (0,)), f"{line}\n{out[-2000:]}\n{err[-2000:]}"
@@ -364,7 +365,7 @@ def test_a_tutorial_trains_for_real(
             lines = [re.sub("--max-time 10m", "--max-time 150s --force", line) for line in lines]
             argv = [["bash", "-euc", line] for line in lines]
         for words in argv:
-            done = subprocess.run(words, cwd=tmp_path, env=mine, capture_output=True, text=True)
+            done = ran(words, cwd=tmp_path, env=mine)
             if done.returncode == 4:
                 pytest.skip(f"not measurable: others compute here: {done.stderr[-500:]}")
             good = next((GOOD[name] for name in GOOD if f"cputune {name}" in words[-1]), (0,))

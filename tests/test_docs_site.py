@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 HERE = Path(__file__).resolve().parent.parent
 
@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder),
     ]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(argv, cwd=HERE, env=env, capture_output=True, text=True, timeout=120)
+    done = ran(argv, cwd=HERE, env=env)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 from cputune.errors import CannotError, UsageError
 from cputune.facts import HostFacts
@@ -113,7 +114,7 @@ def test_the_live_host_sees_an_affinity_that_is_narrow() -> None:
         "print(json.dumps(cputune.probe().topology.allowed))"
     )
 
-    child = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    child = ran((sys.executable, "-c", code), check=True)
 
     assert json.loads(child.stdout) == [cpu]
 
@@ -125,7 +126,7 @@ def test_probing_imports_nothing_that_it_judges() -> None:
         " & set(sys.modules))"
     )
 
-    child = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
+    child = ran((sys.executable, "-c", code), check=True)
 
     assert child.stdout.split() == []
 
@@ -214,7 +215,7 @@ def test_a_machine_without_proc_is_named_by_the_processor_itself() -> None:
     hidden = 'mount -t tmpfs none /proc && exec "$@"'
     argv = ("unshare", "--mount", "sh", "-c", hidden, "sh", sys.executable, "-c", code)
 
-    child = subprocess.run(argv, capture_output=True, text=True)
+    child = ran(argv)
 
     if "unshare" in child.stderr or "mount" in child.stderr:
         pytest.skip(f"no mount namespace of our own: {child.stderr}")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 from cputune.host.interpreter import ELSEWHERE
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     ids=" ".join,
 )
 def test_nothing_of_it_is_run(folder: Path, words: tuple[str, ...]) -> None:
-    done = subprocess.run([CPUTUNE, *words], cwd=folder, capture_output=True, text=True)
+    done = ran([CPUTUNE, *words], cwd=folder)
     assert done.returncode in (0, 1), done.stderr
     assert not (folder / "ran").exists()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from clean_machine import CLEAN, changed
+from in_process import ran
 
 import cputune
 from cputune.doctor import diagnose
@@ -230,7 +230,7 @@ for model in json.loads(sys.argv[1]):
 @pytest.mark.matrix
 def test_parameters_are_a_close_lower_bound_of_real_models() -> None:
     argv = [sys.executable, "-c", COUNT, json.dumps(MODELS)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=True)
+    done = ran(argv, timeout=200, check=True)
     counts = [int(text) for text in re.findall(r"^count (\d+)$", done.stdout, re.MULTILINE)]
     for model, count in zip(MODELS, counts, strict=True):
         counted = parameters(model)
@@ -254,5 +254,5 @@ def test_a_real_training_needs_no_less(tmp_path: Path) -> None:
     flags = "--synthetic --max_train_samples 16 --max_steps 2 --use_cpu --bf16 --report_to none"
     argv = [sys.executable, "-c", code, str(recipe), "--output_dir", str(tmp_path / "out")]
     argv += [*flags.split(), "--per_device_train_batch_size", "8", "--save_strategy", "no"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
+    done = ran(argv, timeout=300, check=True)
     assert known(job) < 1024 * int(done.stdout.rpartition("peak ")[2])

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from in_process import ran
 from packaging.requirements import Requirement
 
 HERE = Path(__file__).resolve().parent.parent
@@ -28,7 +29,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def _build(target: Path, *what: str, of: Path = HERE) -> Path:
     """Build with the hatchling of this environment; the folder that holds what was built."""
     argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), *what]
-    done = subprocess.run([*argv, str(of)], capture_output=True, text=True)
+    done = ran([*argv, str(of)])
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 
@@ -117,7 +118,7 @@ def _runner(home: Path) -> Run:
         *words: str, cwd: Path, by: tuple[str, ...] = ("cputune",)
     ) -> subprocess.CompletedProcess[str]:
         argv = [str(home / "bin" / by[0]), *by[1:], *words]
-        return subprocess.run(argv, cwd=cwd, env=clean, capture_output=True, text=True)
+        return ran(argv, cwd=cwd, env=clean)
 
     return cputune
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from in_process import ran
 
 import cputune
 from cputune.carrier.command import carried, launch_command, trial_command
@@ -51,14 +51,11 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def run(words: list[str], directory: Path) -> None:
-    done = subprocess.run(
+    done = ran(
         words,
         cwd=directory,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
 

@@ -1,8 +1,8 @@
-import subprocess
 import sys
 from importlib import metadata, util
 
 import pytest
+from in_process import ran
 
 from cputune.carrier.command import training_flags
 from cputune.plan import Plan
@@ -167,5 +167,5 @@ def test_the_installed_transformers_reads_the_flags_back():
     flags = training_flags(script("--bf16"), plan(precision="fp32"), installed)
     # Importing the Trainer sets variables of its own, hence a child.
     argv = [sys.executable, "-c", READ_BACK, *flags]
-    child = subprocess.run(argv, capture_output=True, text=True, check=False)
+    child = ran(argv)
     assert child.stdout.strip() == "[true, false, 12]", child.stderr

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 CPUTUNE = Path(sys.executable).with_name("cputune")
 
@@ -17,9 +18,7 @@ def completed(shell: str, words: str, position: int) -> list[str]:
     variables = {"COMP_WORDS": words, "COMP_CWORD": str(position), "_CPUTUNE_COMPLETE": shell}
     if shell.startswith("fish"):
         variables["COMP_CWORD"] = words.split()[-1]
-    done = subprocess.run(
-        [CPUTUNE], env={**os.environ, **variables}, capture_output=True, text=True, check=True
-    )
+    done = ran([CPUTUNE], env={**os.environ, **variables}, check=True)
     return done.stdout.split()
 
 
@@ -32,9 +31,7 @@ def test_a_shell_is_told_the_commands_that_fit(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_can_be_sourced(shell: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [CPUTUNE, "completion", shell], capture_output=True, text=True, check=True
-    )
+    done = ran([CPUTUNE, "completion", shell], check=True)
     assert "_CPUTUNE_COMPLETE" in done.stdout
     program = shutil.which(shell)
     if program is None:

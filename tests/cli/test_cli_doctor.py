@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from hosts.builder import Cgroup, machine
-from in_process import Ended, Run
+from in_process import Ended, Run, ran
 
 from cputune.doctor.registry import all_checks
 
@@ -315,9 +314,7 @@ def test_the_live_machine_is_looked_at_without_torch() -> None:
         "heavy = {'torch', 'transformers', 'optuna', 'rich', 'numpy'} & set(sys.modules)\n"
         "sys.stderr.write(repr(sorted(heavy)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ran([sys.executable, "-c", script])
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"] == "cputune.doctor/1"
     assert done.stderr == "[]"

@@ -6,13 +6,12 @@ Those systems are imitated: by their name, and without the modules and calls tha
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from hosts.builder import machine
-from in_process import Ended
+from in_process import Ended, ran
 
 RESULT = Path(__file__).parents[2] / "docs" / "terminal" / "result.json"
 IMITATED = """
@@ -58,7 +57,7 @@ def cputune(system: str, folder: Path, *commands: str) -> list[Ended]:
     """How each of the commands ends, one after the other in one process of that system."""
     words = json.dumps([command.split() for command in commands])
     argv = [sys.executable, "-c", IMITATED, system, words]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=folder, timeout=60)
+    done = ran(argv, cwd=folder)
     ended = [Ended(*json.loads(line)) for line in done.stdout.splitlines()]
     assert len(ended) == len(commands), done.stderr
     assert "Traceback" not in done.stderr + "".join(one.err for one in ended)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import venv
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from in_process import ran
 
 from cputune.cli import cli, given
 from cputune.cli.given import choose_python
@@ -128,7 +128,7 @@ def test_what_is_no_python_is_refused(env: Path) -> None:
 def test_run_trains_with_it_and_cputune_need_not_be_there(env: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     argv = [sys.executable, "-m", "cputune", "run", "--python", str(env), "--", "train.py"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = ran(argv, cwd=tmp_path)
     assert done.stdout.split() == [str(env), "of", "the", "environment"], done.stderr
     assert f"note: {env}/bin/python trains (--python)" in done.stderr
 
@@ -137,6 +137,6 @@ def test_emitted_files_name_it(env: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     argv = [sys.executable, "-m", "cputune", "emit", "-f", "torchrun", "-o", "-", "--"]
     argv += [str(env / "bin" / "python"), "train.py"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = ran(argv, cwd=tmp_path)
     assert f"{env}/bin/python" in done.stdout, done.stderr
     assert os.path.realpath(sys.executable) not in done.stdout

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUv"
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
@@ -25,9 +26,7 @@ exec(open({str(LIGHT)!r}).read())
 
 def run(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    return subprocess.run(
-        words, cwd=cwd, env={**variables, **more}, capture_output=True, text=True, timeout=200
-    )
+    return ran(words, cwd=cwd, env={**variables, **more}, timeout=200)
 
 
 def test_a_token_reaches_the_ranks_and_no_file(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from in_process import ran
 
 from cputune.result import Result
 
@@ -163,9 +164,7 @@ def test_a_signal_that_python_drops_is_not_forgotten() -> None:
         "    stop_if_interrupted()\n"
         "    print('forgotten', flush=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = ran([sys.executable, "-c", code])
     assert done.stdout == "dropped\n"
     assert "Exception ignored" not in done.stderr
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 PROGRAM = f"{sys.executable} -m cputune"
 COMMANDS = ("--help", "doctor --fail-on never", "doctor --json --fail-on never", "recipes")
@@ -15,9 +15,7 @@ PRODUCTS = (*COMMANDS, "completion bash", "emit --format torchrun -o -", "tune -
 
 
 def shell(text: str, **variables: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        ["bash", "-c", text], capture_output=True, text=True, env={**os.environ, **variables}
-    )
+    done = ran(["bash", "-c", text], env={**os.environ, **variables})
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
     return done.returncode, done.stdout, done.stderr

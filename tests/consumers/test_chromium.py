@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import ran
 from report.result_cases import CASES, hostile, tuned
 
 from cputune.report.page import page
@@ -60,9 +61,7 @@ def seen(
     argv += [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
     argv += ["--window-size=1400,4000", "--dump-dom"]
     argv += ["--no-sandbox"] if os.geteuid() == 0 else []
-    done = subprocess.run(
-        [*argv, f"file://{folder / 'around.html'}"], capture_output=True, text=True, timeout=120
-    )
+    done = ran([*argv, f"file://{folder / 'around.html'}"])
     assert [line for line in done.stderr.splitlines() if ":CONSOLE" in line] == []
     told = re.search(r'<pre id="told">(.*?)</pre>', done.stdout, re.S)
     assert told, done.stderr[-2000:]

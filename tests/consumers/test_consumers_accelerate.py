@@ -1,10 +1,10 @@
 """Releases of accelerate read the YAML that was written for them, and launch with it."""
 
-import subprocess
 import sys
 
 import install
 import pytest
+from in_process import ran
 from launches import HOSTILE, two_ranks
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
@@ -22,12 +22,9 @@ def test_an_older_accelerate_starts_the_ranks(
     version = older_accelerate.name.removeprefix("accelerate-")
     directory = write("accelerate", plan, workload, versions={"accelerate": version}, mpi="mpich")
     assert "ipex_config" in (directory / "accelerate.yaml").read_text()
-    done = subprocess.run(
+    done = ran(
         [str(directory / "accelerate.sh")],
         env={**environment, "PATH": launcher_path, "PYTHONPATH": str(older_accelerate)},
-        capture_output=True,
-        text=True,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     seen = read()
@@ -43,6 +40,6 @@ def test_todays_accelerate_refuses_the_older_yaml(older_accelerate, write, tiny)
     path = write("accelerate", two_ranks(), tiny, versions={"accelerate": "1.12.0"})
     code = "from accelerate.commands.config.config_args import load_config_from_file as f; f('{}')"
     argv = [sys.executable, "-c", code.format(path / "accelerate.yaml")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    done = ran(argv)
     assert done.returncode != 0
     assert "ipex_config" in done.stderr

@@ -6,6 +6,7 @@ import time
 
 import psutil
 import pytest
+from in_process import ran
 from launches import HOSTILE, THOROUGH, two_ranks
 
 from cputune.verifier import verify
@@ -42,9 +43,7 @@ def test_ranks_see_the_plan_and_add_up(launcher_path, mpi, write, witness, envir
     plan = two_ranks()
     directory = write("mpirun", plan, workload, mpi=mpi)
     outer = {**environment, "PATH": launcher_path, "RANK": "7", "OMP_NUM_THREADS": "64"}
-    done = subprocess.run(
-        [str(directory / "mpirun.sh")], env=outer, capture_output=True, text=True, timeout=120
-    )
+    done = ran([str(directory / "mpirun.sh")], env=outer)
     assert done.returncode == 0, done.stderr
     seen = read()
     assert [rank["rank"] for rank in seen] == [0, 1]
@@ -78,13 +77,10 @@ def test_the_recipe_trains_as_planned(launcher_path, format, write, tiny, monkey
 def test_the_recipe_trains_to_its_end(launcher_path, format, write, tiny, tmp_path, environment):
     directory = write(format, two_ranks(), tiny)
     out = tmp_path / "a model"
-    done = subprocess.run(
+    done = ran(
         [str(directory / f"{format}.sh"), "--max_steps", "2", "--output_dir", str(out)],
         env={**environment, "PATH": launcher_path},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert (out / "model.safetensors").exists()
@@ -94,13 +90,7 @@ def test_the_recipe_trains_to_its_end(launcher_path, format, write, tiny, tmp_pa
 def test_a_script_for_another_mpi_says_so(launcher_path, write, tiny, environment):
     other = "openmpi5" if "mpich" in launcher_path.partition(":")[0] else "mpich"
     directory = write("mpirun", two_ranks(), tiny, mpi=other)
-    done = subprocess.run(
-        [str(directory / "mpirun.sh")],
-        env={**environment, "PATH": launcher_path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = ran([str(directory / "mpirun.sh")], env={**environment, "PATH": launcher_path})
     assert done.returncode == 3
     assert done.stderr.startswith("error: ")
     assert "hint: " in done.stderr

@@ -5,11 +5,11 @@ node is not there.
 """
 
 import socket
-import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from in_process import ran
 from launches import HOSTILE, THOROUGH, two_ranks
 
 from cputune.emitters import parse_hosts
@@ -76,9 +76,7 @@ def test_mpi_carries_the_plan_to_both_nodes(through_ssh, format, write, witness)
     plan = one_rank_per_node()
     directory = write(format, plan, workload, nodes=2, hosts=parse_hosts(HOSTS))
     outer, went = through_ssh
-    done = subprocess.run(
-        [str(directory / f"{format}.sh")], env=outer, capture_output=True, text=True, timeout=120
-    )
+    done = ran([str(directory / f"{format}.sh")], env=outer)
     assert done.returncode == 0, done.stderr
     check(read(), plan)
     assert all(host in went() for host in HOSTS.split(","))
@@ -94,9 +92,7 @@ def test_torchrun_is_started_on_each_node(write, witness, environment):
 
     def start(node):
         outer = {**environment, "NODE_RANK": str(node), "PORT": port}
-        return subprocess.run(
-            [str(directory / "torchrun.sh")], env=outer, capture_output=True, text=True, timeout=120
-        )
+        return ran([str(directory / "torchrun.sh")], env=outer)
 
     with ThreadPoolExecutor() as pool:
         both = list(pool.map(start, range(2)))
@@ -108,9 +104,7 @@ def test_torchrun_asks_for_the_rank_of_its_node(write, witness, environment):
     workload, _ = witness
     directory = write("torchrun", one_rank_per_node(), workload, nodes=2, hosts=parse_hosts(HOSTS))
     outer = {name: value for name, value in environment.items() if name != "NODE_RANK"}
-    done = subprocess.run(
-        [str(directory / "torchrun.sh")], env=outer, capture_output=True, text=True, timeout=60
-    )
+    done = ran([str(directory / "torchrun.sh")], env=outer)
     assert done.returncode == 3
     assert "NODE_RANK" in done.stderr
     assert "hint: " in done.stderr

@@ -1,11 +1,11 @@
 """torchrun runs the emitted script, and the command of the Kubernetes jobs as local pods."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 from launches import HOSTILE, THOROUGH, two_ranks
 
 from cputune.plan import Plan
@@ -19,12 +19,9 @@ def test_ranks_see_the_plan_and_add_up(write, witness, environment):
     workload, read = witness
     plan = two_ranks()
     directory = write("torchrun", plan, workload)
-    done = subprocess.run(
+    done = ran(
         [str(directory / "torchrun.sh")],
         env={**environment, "PET_NNODES": "5", "OMP_NUM_THREADS": "64"},
-        capture_output=True,
-        text=True,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     seen = read()
@@ -87,12 +84,7 @@ def test_the_command_line_says_the_same(write, tiny, tmp_path):
     directory = write("torchrun", single, tiny)
     report = tmp_path / "report.json"
     argv = ["--json", "--steps", "3", "--report", str(report), str(directory)]
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("cputune")), "verify", *argv],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = ran([str(Path(sys.executable).with_name("cputune")), "verify", *argv])
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert document == json.loads(report.read_text())

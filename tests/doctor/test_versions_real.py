@@ -6,12 +6,12 @@ the one the tests run in; its torch stays untouched.
 
 import json
 import shlex
-import subprocess
 import sys
 import sysconfig
 from importlib import metadata, util
 
 import pytest
+from in_process import ran
 
 IPEX = "2.8.0"
 
@@ -33,7 +33,7 @@ for finding in imports(probe(host), host):
 
 
 def run(*argv, timeout=240):
-    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False)
+    return ran(argv, timeout=timeout)
 
 
 def pip(python, *arguments):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from emit_machines import one_socket, script_workload, two_sockets_smt
+from in_process import ran
 
 from cputune.emitters import Cluster, EmittedFile, emit
 from cputune.errors import UsageError
@@ -132,13 +133,7 @@ def test_the_steps_call_docker_and_kubectl(kind: str, tmp_path: Path) -> None:
 def test_a_placeholder_is_refused_when_it_is_used(tmp_path: Path) -> None:
     for file in emit(one_socket().result, "pytorchjob"):
         (tmp_path / file.name).write_text(file.text, encoding="utf-8")
-    answer = subprocess.run(
-        ["bash", str(tmp_path / "pytorchjob.kubectl.sh"), "build"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    )
+    answer = ran(["bash", str(tmp_path / "pytorchjob.kubectl.sh"), "build"])
     assert answer.returncode == 3
     assert "error: the image is still a placeholder: <your-registry>/" in answer.stderr
     assert "hint: cputune emit --format pytorchjob --image" in answer.stderr

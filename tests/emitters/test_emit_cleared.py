@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 from emit_machines import one_socket
+from in_process import ran
 from test_emit_contract import SHELL_FORMATS, Launch, files_for
 
 from cputune.carrier.environment import CLEARED, base_environment, is_cleared
@@ -29,11 +29,9 @@ def outer() -> dict[str, str]:
 
 
 def test_the_head_of_a_script_leaves_what_a_trial_leaves() -> None:
-    seen = subprocess.run(
+    seen = ran(
         ["bash", "-euo", "pipefail", "-c", shell.clear() + "env -0"],
         env={"PATH": "/usr/bin:/bin", **outer()},
-        capture_output=True,
-        text=True,
         check=True,
     ).stdout.split("\0")
     variables = dict(pair.split("=", 1) for pair in seen if pair)

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from emit_machines import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from in_process import ran
 from scripts import shellcheck
 
 from cputune.cores import usable_cores
@@ -125,7 +125,7 @@ class Launch:
             (place / file.name).write_text(file.text, encoding="utf-8")
         (self.directory / "run_qa.py").touch()
         self.dump.unlink(missing_ok=True)
-        answer = subprocess.run(
+        answer = ran(
             ["bash", str(place / files[0].name), *arguments],
             cwd=self.directory,
             env={
@@ -137,10 +137,6 @@ class Launch:
                 "LAUNCH_DIR": str(place),
                 **(environment or {}),
             },
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
         )
         if answer.returncode:
             raise AssertionError(answer.stderr)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 from emit_machines import Case, one_socket, script_workload, two_sockets_smt
+from in_process import ran
 
 from cputune.emitters import PRINTED_FORMATS, Emission, emit
 from cputune.emitters.job import make_job
@@ -16,12 +16,9 @@ PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
 def evaluated(shell: str, text: str, **before: str) -> dict[str, str]:
-    answer = subprocess.run(
+    answer = ran(
         [shell, "-c", f'eval "$1"; exec {sys.executable} -c "{PRINT}"', shell, text],
         env={"OMP_NUM_THREADS": "99", "MKL_NUM_THREADS": "99", "LD_PRELOAD": "", **before},
-        capture_output=True,
-        text=True,
-        timeout=60,
         check=True,
     )
     found: dict[str, str] = json.loads(answer.stdout)

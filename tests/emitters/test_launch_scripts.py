@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from emit_machines import one_socket, script_workload
+from in_process import ran
 from test_emit_contract import SHELL_FORMATS, VERSION_TEXTS
 
 from cputune.emitters import emit
@@ -82,15 +83,7 @@ class Place:
         return self.launch / files[0].name
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            words,
-            cwd=self.root,
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        return ran(words, cwd=self.root, env={**self.environment, **environment})
 
     @property
     def started(self) -> list[str]:

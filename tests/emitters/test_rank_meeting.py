@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 import cputune.emitters
 from cputune.emitters import _meet
@@ -51,14 +52,7 @@ def ranks(
         argv = [sys.executable, str(beside), "--launcher", "torch"]
         argv += [word for one in cpus for word in ("--cpus", one)]
         argv += ["--meet", str(seconds), "--", "-c", "print('trains')"]
-        return subprocess.run(
-            argv,
-            env={"PATH": os.environ["PATH"], **numbers, **there},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return ran(argv, env={"PATH": os.environ["PATH"], **numbers, **there})
 
     with ThreadPoolExecutor() as pool:
         return list(pool.map(start, range(came or len(cpus))))
@@ -174,13 +168,9 @@ def test_hosts_look_and_meet_before_torchrun_starts(beside: Path) -> None:
 
     def look(node: int) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, str(beside), "--cpus", GOOD, "--cpus", f"{GOOD}/{BAD}"]
-        return subprocess.run(
+        return ran(
             [*argv, "--meet", "300", "--node", f"{node}/2", "--look"],
             env={"PATH": os.environ["PATH"], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
 
     with ThreadPoolExecutor() as pool:

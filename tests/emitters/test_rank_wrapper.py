@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from in_process import ran
 
 import cputune.emitters
 from cputune import placing
@@ -37,14 +38,7 @@ def start(
     *words: str, prefix: tuple[str, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     variables = {"PATH": os.environ["PATH"], **BESIDE, **environment}
-    return subprocess.run(
-        [*prefix, sys.executable, str(RANK), *words],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return ran([*prefix, sys.executable, str(RANK), *words], env=variables)
 
 
 def seen(*words: str, **environment: str) -> tuple[list[str], list[int], dict[str, str]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 import cputune
 from cputune.inside import carry_script
@@ -44,14 +44,10 @@ def place(tmp_path: Path) -> Path:
 
 
 def seen(place: Path, *words: str) -> object:
-    answer = subprocess.run(
+    answer = ran(
         [sys.executable, *words],
         cwd=place,
         env={"PYTHONPATH": str(Path(cputune.__file__).parent.parent)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)

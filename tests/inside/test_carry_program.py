@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 from cputune.inside import carry_script
 
@@ -40,14 +41,10 @@ print("trained")
 def carried(
     place: Path, plan: object, *words: str, python: tuple[str, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return ran(
         [sys.executable, *python, str(carry_script()), json.dumps(plan), *words],
         cwd=place,
         env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
 
 
@@ -109,14 +106,7 @@ def test_the_path_is_pythons_own(
 ) -> None:
     (tmp_path / "look.py").write_text("import sys\nprint(sys.path)")
     environment = {"PYTHONPATH": str(tmp_path)}
-    plain = subprocess.run(
-        [sys.executable, *python, *words],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    plain = ran([sys.executable, *python, *words], cwd=tmp_path, env=environment, check=True)
     done = carried(tmp_path, {}, *words, python=python, **environment)
     assert done.stdout == plain.stdout, done.stderr
 

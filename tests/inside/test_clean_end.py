@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 from cputune.inside import carry_script
 
@@ -39,11 +39,8 @@ def test_a_group_that_is_destroyed_is_not_freed(tmp_path: Path, end: str, status
         (folder / "__init__.py").touch()
     (package / "distributed_c10d.py").write_text(FAKE_DISTRIBUTED)
     (tmp_path / "train.py").write_text(SCRIPT + end)
-    done = subprocess.run(
+    done = ran(
         [sys.executable, str(carry_script()), "{}", str(tmp_path / "train.py")],
         env={name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (done.stdout, done.returncode) == ("trained\nbye\n", status), done.stderr

@@ -1,12 +1,12 @@
 """The batch of a rank: the global batch stays, whatever the number of ranks."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import ran
 
 from cputune.inside.carry import Force
 
@@ -64,7 +64,5 @@ print(loaded)
 
 
 def test_a_launch_that_carries_and_is_observed_has_two_watchers() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_WATCHERS], capture_output=True, text=True, check=False
-    )
+    done = ran([sys.executable, "-c", TWO_WATCHERS])
     assert done.stdout.strip() == "['now', 'first', 'second']", done.stderr

@@ -1,7 +1,8 @@
 """``cputune.inside`` stands apart: quick to import, and nothing of ours or theirs with it."""
 
-import subprocess
 import sys
+
+from in_process import ran
 
 from cputune.inside import recipe_script, root_directory, site_directory
 
@@ -15,9 +16,7 @@ def test_hooks_load_neither_torch_nor_the_rest_of_cputune() -> None:
         " and not m.startswith('cputune.inside')), 'torch' in sys.modules,"
         " 'numpy' in sys.modules)"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    out = ran([sys.executable, "-c", code], check=True).stdout
     own = ["cputune", *(f"cputune.ranks{name}" for name in LOADED)]
     assert out.strip() == f"{own} False False"
 
@@ -31,11 +30,9 @@ def test_the_places_it_tells_are_there() -> None:
 def test_a_sitecustomize_of_the_machine_is_loaded_after_ours(tmp_path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
     for socket in ("", str(tmp_path / "nobody")):
-        out = subprocess.run(
+        out = ran(
             [sys.executable, "-c", "import sys; print('cputune.inside.hooks' in sys.modules)"],
             env={"PYTHONPATH": f"{site_directory()}:{tmp_path}", "CPUTUNE_TRIAL_SOCKET": socket},
-            capture_output=True,
-            text=True,
             check=True,
         ).stdout.split()
         assert out == ["theirs", str(bool(socket))]

@@ -1,5 +1,6 @@
-import subprocess
 import sys
+
+from in_process import ran
 
 LOOK_THEN_IMPORT = """
 import importlib.util, sys
@@ -17,5 +18,5 @@ def test_a_look_whether_a_module_is_there_costs_no_hook(tmp_path):
     module = tmp_path / "intel_extension_for_pytorch.py"
     module.write_text("def optimize():\n    pass\n")
     argv = [sys.executable, "-c", LOOK_THEN_IMPORT, str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    done = ran(argv)
     assert done.stdout.strip() == "True", done.stderr

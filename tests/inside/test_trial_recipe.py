@@ -4,12 +4,12 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from in_process import ran
 
 from cputune.inside import recipe_script
 from cputune.workload import Task, load_recipe, recipe_names
@@ -82,13 +82,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     recipes = json.dumps({name: shrunken(name) for name in recipe_names()})
     lengths = recipe("token-classification", lengths={"quantiles": [3, 5, 30], "source": "here"})
     folder = tmp_path_factory.mktemp("trained")
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-W", "ignore", "-c", IN_ONE_PROCESS, recipes, json.dumps(lengths)],
         env={**os.environ, "PYTHONPATH": str(recipe_script().parent), "OMP_NUM_THREADS": "1"},
         cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, folder
@@ -121,13 +118,10 @@ def test_it_trains_without_cputune_and_says_what_on(tmp_path: Path) -> None:
     file = tmp_path / "recipe.json"
     file.write_text(json.dumps(recipe("question-answering", hub_id="nobody/none", dataset="squad")))
     flags = ("--max_train_samples", "8", "--use_cpu", "--max_steps", "2", "--report_to", "none")
-    done = subprocess.run(
+    done = ran(
         [sys.executable, str(recipe_script()), str(file), "--output_dir", "out", *flags],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "model: nobody/none cannot be had" in done.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import ran
 
 pytestmark = pytest.mark.ipex
 
@@ -43,11 +44,9 @@ def test_of_a_users_script_too(tmp_path: Path) -> None:
 
 def tuned(folder: Path, *words: str | Path) -> dict[str, Any]:
     """The result of six trials of one rank."""
-    ended = subprocess.run(
+    ended = ran(
         [*COMMAND, "tune", "--share-machine", "--budget", "6", "--fix", "ranks=1", *words],
         cwd=folder,
-        capture_output=True,
-        text=True,
     )
     assert ended.returncode == 0, ended.stderr
     document: dict[str, Any] = json.loads((folder / "cputune.json").read_text())

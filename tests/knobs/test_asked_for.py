@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from in_process import ran
 from machines import TODAY, machine
 
 import cputune
@@ -222,13 +222,7 @@ class TestTheWayIntoAScript:
             "print(sys.modules['cputune_in_torch'].MASKS.drawn)\n"
         )
         plan = json.dumps({"torch": {"dropout": "bytes"}})
-        done = subprocess.run(
-            [sys.executable, "carry.py", plan, "masks.py"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran([sys.executable, "carry.py", plan, "masks.py"], cwd=tmp_path)
         assert done.stdout == "1\n", done.stderr
         assert "others than torch's for the same seed" in done.stderr
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from in_process import ran
 from machines import machine
 
 import cputune
@@ -98,12 +98,8 @@ print(json.dumps([state.mapped_blocks(), state.huge_pages_bytes()]))
 def test_a_process_with_these_variables_maps_no_block_by_itself() -> None:
     def look(plan: Plan) -> list[int | None]:
         environment = {k: v for k, v in os.environ.items() if not is_cleared(k)}
-        done = subprocess.run(
-            [sys.executable, "-c", LOOK],
-            env={**environment, **plan.environment()},
-            capture_output=True,
-            text=True,
-            check=True,
+        done = ran(
+            [sys.executable, "-c", LOOK], env={**environment, **plan.environment()}, check=True
         )
         told: list[int | None] = json.loads(done.stdout)
         return told

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from in_process import ran
 from machines import machine
 
 import cputune
@@ -149,12 +149,6 @@ def test_an_emitted_launch_says_what_it_does_with_it(tmp_path: Path) -> None:
     for file in companions(job, command, ()):
         (tmp_path / file.name).write_text(file.text, encoding="utf-8")
     plan = str(command[1])
-    done = subprocess.run(
-        [sys.executable, "carry.py", plan, "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([sys.executable, "carry.py", plan, "train.py"], cwd=tmp_path)
     assert done.stdout.splitlines() == ["(2, 24)", "(2, 8)", "(2, 8)"], done.stderr
     assert "columns that are padding in every sample of a batch are cut off" in done.stderr

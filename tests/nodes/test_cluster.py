@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from in_process import ran
 from nodes import install
 from nodes.cluster import Cluster, cluster, two_hosts
 from nodes.namespaces import CPUSETS, Odd, until
@@ -57,7 +58,7 @@ def test_a_command_begins_where_it_is_told(hosts: Cluster, tmp_path: Path) -> No
 
 def test_ssh_goes_from_one_to_the_other_and_from_here(hosts: Cluster) -> None:
     assert hosts.run("alpha", ["ssh", "beta", "hostname"]).stdout.strip() == "beta"
-    told = subprocess.run([*hosts.ssh, "beta", "echo $TMPDIR"], capture_output=True, text=True)
+    told = ran([*hosts.ssh, "beta", "echo $TMPDIR"])
     assert told.stdout.strip() == str(hosts.folder / "beta" / "tmp"), told.stderr
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from consumers.launches import result_of, two_ranks
+from in_process import ran
 from nodes.cluster import Cluster, two_hosts
 from nodes.launches import tiny
 from nodes.namespaces import Odd
@@ -69,7 +69,7 @@ def test_emit_takes_hosts_and_interface_from_what_the_doctor_saw(
 ) -> None:
     def cputune(*words: str) -> str:
         argv = [sys.executable, "-m", "cputune", *words]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120).stdout
+        return ran(argv).stdout
 
     seen, result = tmp_path / "hosts.json", tmp_path / "cputune.json"
     seen.write_text(cputune("doctor", "--hosts", "alpha,beta", *ssh(hosts), "--json"))

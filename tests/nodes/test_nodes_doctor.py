@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import ran
 from nodes.cluster import Cluster, two_hosts
 from nodes.namespaces import Odd, until
 
@@ -22,7 +23,7 @@ def doctor(
 ) -> dict[str, Any]:
     words = " ".join(hosts.ssh) if ssh is None else ssh
     argv = [*DOCTOR, "--hosts", names, "--ssh", words, *more]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=200)
+    done = ran(argv, timeout=200)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert isinstance(document, dict)

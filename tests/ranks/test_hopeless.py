@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 import cputune
 from cputune.errors import NoValidTrialError
@@ -101,12 +101,8 @@ def test_a_typo_ends_the_study_with_its_last_lines(folder: Path) -> None:
 
 def test_the_command_line_shows_the_last_lines(folder: Path) -> None:
     (folder / "train.py").write_text("1 / 0\n")
-    answer = subprocess.run(
-        [sys.executable, "-m", "cputune", "tune", "--budget", "7", "--", "python", "train.py"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    answer = ran(
+        [sys.executable, "-m", "cputune", "tune", "--budget", "7", "--", "python", "train.py"]
     )
     assert answer.returncode == 4
     told = answer.stderr[answer.stderr.index("error: ") :]
@@ -127,23 +123,11 @@ def test_a_launch_that_asks_for_a_gpus_precision_is_offered_as_one_that_trains(
         "print('it trains')\n"
     )
     words = [sys.executable, "-m", "cputune", "tune", "--budget", "7"]
-    told = subprocess.run(
-        [*words, "--", "python", "train.py", "--bf16"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    ).stderr
+    told = ran([*words, "--", "python", "train.py", "--bf16"]).stderr
     offered = "hint: cputune tune --force --budget 7 -- python train.py --bf16 --use_cpu\n"
     assert told.endswith(offered)
     again = told[told.index("cputune tune") :].split()[1:]
-    mended = subprocess.run(
-        [sys.executable, "-m", "cputune", *again],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    ).stderr
+    mended = ran([sys.executable, "-m", "cputune", *again]).stderr
     assert "GPU" not in mended
     assert "no step of an optimizer was seen" in mended
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from in_process import ran
 from report.result_cases import (
     CASES,
     HOSTILE,
@@ -277,7 +278,7 @@ def test_without_jinja2_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "cputune", "report", *words]
-    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120)
+    return ran(argv, cwd=folder)
 
 
 def test_the_command_writes_one_file_and_replaces_none(tmp_path: Path) -> None:

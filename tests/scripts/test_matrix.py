@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from in_process import ran
 from script_cases import CASES, Case
 
 import cputune
@@ -93,7 +93,7 @@ def of_ranks(result: Result, ranks: int) -> Plan:
 
 
 def run(words: list[str]) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    done = ran(words, timeout=600)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 
 import cputune
 from cputune.knobs import OWNED
@@ -62,9 +62,7 @@ def test_a_plain_loop_is_tuned_launched_and_verified(
             failed = {check.name for check in checks if check.state == "failed"}
             assert failed <= {"throughput"}, "that alone is another one on a busy machine"
             assert not Path("plain_loop.pt").exists()
-            done = subprocess.run(
-                ["bash", files[0].name], capture_output=True, text=True, timeout=120, check=False
-            )
+            done = ran(["bash", files[0].name])
             assert done.returncode == 0, done.stderr[-3000:]
             assert "steps, accuracy" in done.stdout
             Path("plain_loop.pt").unlink()

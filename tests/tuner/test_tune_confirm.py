@@ -14,10 +14,8 @@ from cputune.result import Throughput
 from cputune.steps import Contended, Crashed, Step
 from cputune.tuner.confirmation import one_after_another
 from cputune.tuner.gains import (
-    LOOK_DOUBT,
     SLOWER,
     Contender,
-    doubt_each,
     gain_of,
     gain_side_by_side,
     throughput_of,
@@ -171,10 +169,6 @@ def test_a_gain_needs_two_rounds_that_both_have() -> None:
     gain = gain_of(base, rival, 0.05)
     assert gain is not None
     assert (gain.pairs, gain.mean) == (2, pytest.approx(0.25))
-
-
-def test_of_several_rivals_each_has_half_the_doubt() -> None:
-    assert [doubt_each(contenders(count)) for count in (1, 2)] == [LOOK_DOUBT, LOOK_DOUBT / 2]
 
 
 def half_width(speed: Throughput) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import ran
 from tuner.fakes import SMALL, FakeRunner, truthful
 
 import cputune
@@ -36,13 +36,7 @@ except cputune.CputuneError as error:
 
 def test_what_was_measured_is_kept_and_gone_on_with(tmp_path: Path) -> None:
     paths = [path for path in sys.path if path.endswith(("tests", "benchmarks"))]
-    done = subprocess.run(
-        [sys.executable, "-c", STUDY.format(paths=paths)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = ran([sys.executable, "-c", STUDY.format(paths=paths)], cwd=tmp_path)
     assert done.stdout.startswith("3 the study in s.db cannot be written")
     assert "--resume" in done.stdout
     assert "Traceback" not in done.stderr

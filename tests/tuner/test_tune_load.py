@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tuner.fakes import BY_NAME, SMALL
+from tuner.fakes import SMALL
 
 import cputune
-from cputune.plan import Plan
 from cputune.result import Result
-from cputune.tuner.model import MOST_POINTS, OWN, Belief, SpeedModel
+from cputune.tuner.model import Belief, SpeedModel
 from cputune.tuner.race import USUAL_NOISE, Noise, _lower_median
 from cputune.tuner.sampler import History, PlanSampler
 
@@ -44,40 +43,7 @@ def test_a_value_counts_among_others_without_their_being_sorted_anew(
     assert _lower_median(sorted(others), another) == statistics.median_low([*others, another])
 
 
-@pytest.fixture(scope="module")
-def plans() -> list[Plan]:
-    machine = BY_NAME["two-sockets-ipex-ccl"]
-    return list(cputune.search_space(machine.facts, machine.workload).plans())
-
-
-@pytest.fixture(scope="module")
-def model(plans: list[Plan]) -> SpeedModel:
-    return SpeedModel(BY_NAME["two-sockets-ipex-ccl"].facts, plans)
-
-
-def test_trials_of_one_plan_are_one_of_their_weight(model: SpeedModel) -> None:
-    twice = model.believe([3, 7, 3], [0.1, 0.5, 0.3], [0.02, 0.02, 0.02])
-    error = math.sqrt((0.02**2 + OWN**2) / 2 - OWN**2)
-    once = model.believe([3, 7], [0.2, 0.5], [error, 0.02])
-    assert np.allclose(twice.mean, once.mean)
-    assert np.allclose(twice.deviation, once.deviation)
-
-
-def test_of_very_many_plans_the_fastest_and_some_of_the_others_count(
-    model: SpeedModel, plans: list[Plan]
-) -> None:
-    tried = list(range(MOST_POINTS + 200))
-    logs = [math.sin(index) for index in tried]
-    with mock.patch.object(model, "_kernel", wraps=model._kernel) as kernel:
-        model.believe(tried, logs, [0.02] * len(tried))
-    rows = kernel.call_args_list[0].args[0]
-    assert len(rows) == len(set(rows)) == MOST_POINTS
-    ranked = sorted(tried, key=lambda index: logs[index])
-    assert set(ranked[: MOST_POINTS // 2]) < set(rows)
-    assert ranked[-1] in rows
-
-
-def test_what_a_history_says_is_worked_out_once(plans: list[Plan]) -> None:
+def test_what_a_history_says_is_worked_out_once() -> None:
     space = cputune.search_space(SMALL.facts, SMALL.workload)
     history = History()
     sampler = PlanSampler(space, history, seed=0)

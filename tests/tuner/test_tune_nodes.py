@@ -38,9 +38,6 @@ class TestSpace:
         counts = [tuple(node_counts(hosts)) for hosts in (1, 2, 3, 4, 6)]
         assert counts == [(1,), (1, 2), (1, 2, 3), (1, 2, 4), (1, 2, 4, 6)]
 
-    def test_a_machine_alone_has_one_node(self) -> None:
-        assert {plan.nodes for plan in build_space(EIGHT, JOB).plans()} == {1}
-
     def test_two_hosts_double_the_ranks_of_one_global_batch(self) -> None:
         space = over(EIGHT, EIGHT)
         assert {plan.nodes for plan in space.plans()} == {1, 2}
@@ -51,16 +48,6 @@ class TestSpace:
         plan = next(p for p in over(EIGHT, EIGHT).plans() if p.nodes == p.world_size == 2)
         assert plan.describe().startswith("2 nodes, 1 × ")
         assert plan.backend == "gloo"
-
-    def test_every_node_has_cpus_by_its_own_topology(self) -> None:
-        two_sockets = machine(sockets=2, cores_per_socket=4)
-        moved = replace(two_sockets.topology, allowed=tuple(range(4, 8)))
-        half = replace(two_sockets, topology=moved)
-        plans = [p for p in over(two_sockets, half).plans() if p.nodes == 2]
-        assert plans
-        for plan in plans:
-            assert all(cpu < 8 for cpus in plan.cpus_on(0) for cpu in cpus)
-            assert all(4 <= cpu < 8 for cpus in plan.cpus_on(1) for cpu in cpus)
 
     def test_a_host_with_too_few_cores_is_named(self) -> None:
         space = over(EIGHT, machine(cores_per_socket=2), fix={"threads": 8})

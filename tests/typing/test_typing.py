@@ -7,12 +7,12 @@ import json
 import pickle
 import re
 import shutil
-import subprocess
 import sys
 import typing
 from pathlib import Path
 
 import pytest
+from in_process import ran
 from machines import MACHINES
 
 import cputune
@@ -40,7 +40,7 @@ def refused_by_pyright(file: str) -> set[int]:
 
 
 def run(argv: list[str]) -> str:
-    return subprocess.run(argv, cwd=HERE, capture_output=True, text=True, timeout=280).stdout
+    return ran(argv, cwd=HERE, timeout=280).stdout
 
 
 def lines_that_are_wrong(file: str) -> set[int]:
@@ -123,7 +123,7 @@ for name in cputune.__all__:
 heavy = {"torch", "transformers", "accelerate", "optuna", "rich", "jinja2", "numpy"}
 print(sorted(heavy & set(sys.modules)))
 """
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    out = ran([sys.executable, "-c", program])
     assert (out.stdout, out.stderr) == ("[]\n", "")
 
 
@@ -140,6 +140,6 @@ from cputune.cli import cli
 cli.main(["--help"], prog_name="cputune", standalone_mode=False)
 print(sorted({"msgspec", "rich", "optuna", "psutil", "yaml", "torch"} & set(sys.modules)))
 """
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    out = ran([sys.executable, "-c", program])
     assert out.stdout.endswith("[]\n")
     assert out.stderr == ""

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from in_process import ran
 from planted import FAULTS, Environment, Fault
 
 TRAINED_SECONDS = 240
@@ -25,15 +26,12 @@ def shell(made: Environment, fault: Fault, *lines: str) -> subprocess.CompletedP
         f"export {k}={shlex.quote(v.replace('@', root))}" for k, v in fault.variables.items()
     ]
     script = "\n".join((*exports, fault.typed, *lines))
-    return subprocess.run(
+    return ran(
         ["bash", "-c", script],
         cwd=made.work,
         env=made.variables(),
-        capture_output=True,
-        text=True,
         errors="replace",
         timeout=TRAINED_SECONDS,
-        check=False,
     )
 
 
