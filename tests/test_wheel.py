@@ -22,6 +22,8 @@ import pytest
 from in_process import ran
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.xdist_group("the wheel")  # built and installed once
+
 HERE = Path(__file__).resolve().parent.parent
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -160,6 +160,7 @@ print(json.dumps([read.use_cpu, read.bf16, read.per_device_train_batch_size]))
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_the_installed_transformers_reads_the_flags_back():
     if not (util.find_spec("torch") and util.find_spec("transformers")):
         pytest.skip("torch and transformers are not installed")

@@ -82,6 +82,7 @@ def test_mpi_carries_the_plan_to_both_nodes(through_ssh, format, write, witness)
     assert all(host in went() for host in HOSTS.split(","))
 
 
+@pytest.mark.thorough
 def test_torchrun_is_started_on_each_node(write, witness, environment):
     workload, read = witness
     plan = one_rank_per_node()

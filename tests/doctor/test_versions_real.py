@@ -16,6 +16,7 @@ from in_process import ran
 IPEX = "2.8.0"
 
 pytestmark = [
+    pytest.mark.matrix,
     pytest.mark.slow,
     pytest.mark.skipif(util.find_spec("torch") is None, reason="torch is not installed"),
     pytest.mark.skipif(sys.version_info >= (3, 14), reason="IPEX has no wheel for this Python"),

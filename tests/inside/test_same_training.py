@@ -138,6 +138,7 @@ def loop(folder: Path, *, batch: int, ranks: int, **force: Any) -> Any:
     return run(folder, script, ranks=ranks, force=Force(**force) if force else None)
 
 
+@pytest.mark.matrix
 def test_a_loop_over_accelerate_trains_the_same_on_more_ranks(tmp_path: Path) -> None:
     """Its evaluation loader is prepared first, its model has parameters that no step uses, its
     learning rate is scaled by the ranks, and accelerate steps its schedule once for each of them.

@@ -48,6 +48,11 @@ for name, recipe in recipes.items():
     sys.argv += ["--logging_steps", "1", "--save_strategy", "no", "--disable_tqdm", "true"]
     print("recipe", name)
     script.main()
+flags = "--output_dir of-hub --max_train_samples 8 --use_cpu --max_steps 2 --report_to none"
+sys.argv = ["train.py", "recipe.json", *flags.split()]
+print("recipe of the hub")
+script.main()
+print("cputune" in sys.modules)
 """
 
 
@@ -82,9 +87,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     recipes = json.dumps({name: shrunken(name) for name in recipe_names()})
     lengths = recipe("token-classification", lengths={"quantiles": [3, 5, 30], "source": "here"})
     folder = tmp_path_factory.mktemp("trained")
+    of_hub = recipe("question-answering", hub_id="nobody/none", dataset="squad")
+    (folder / "recipe.json").write_text(json.dumps(of_hub))
+    offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = ran(
         [sys.executable, "-W", "ignore", "-c", IN_ONE_PROCESS, recipes, json.dumps(lengths)],
-        env={**os.environ, "PYTHONPATH": str(recipe_script().parent), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **offline, "PYTHONPATH": str(recipe_script().parent)},
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
@@ -94,7 +102,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 @pytest.mark.torch
 def test_every_shipped_recipe_trains(trained: tuple[str, Path]) -> None:
     out, folder = trained
-    for told in out.split("recipe ")[1:]:
+    for told in out.partition("recipe of the hub")[0].split("recipe ")[1:]:
         name = told.split()[0]
         losses = [float(loss) for loss in re.findall(r"'loss': '?([\d.e+-]+|nan|inf)", told)]
         assert len(losses) == 2, name
@@ -114,16 +122,10 @@ def test_samples_are_as_long_as_those_of_the_data(trained: tuple[str, Path]) -> 
 
 
 @pytest.mark.torch
-def test_it_trains_without_cputune_and_says_what_on(tmp_path: Path) -> None:
-    file = tmp_path / "recipe.json"
-    file.write_text(json.dumps(recipe("question-answering", hub_id="nobody/none", dataset="squad")))
-    flags = ("--max_train_samples", "8", "--use_cpu", "--max_steps", "2", "--report_to", "none")
-    done = ran(
-        [sys.executable, str(recipe_script()), str(file), "--output_dir", "out", *flags],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "model: nobody/none cannot be had" in done.stdout
-    assert "data: synthetic tokens, 8 samples" in done.stdout
-    assert (tmp_path / "out" / "model.safetensors").is_file()
+def test_it_trains_without_cputune_and_says_what_on(trained: tuple[str, Path]) -> None:
+    out, folder = trained
+    of_hub = out.partition("recipe of the hub\n")[2]
+    assert "model: nobody/none cannot be had" in of_hub
+    assert "data: synthetic tokens, 8 samples" in of_hub
+    assert of_hub.endswith("False\n")
+    assert (folder / "of-hub" / "model.safetensors").is_file()

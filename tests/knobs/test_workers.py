@@ -91,6 +91,7 @@ Trainer(model=model(), args=arguments, train_dataset=Slow(64)).train()
 
 
 @pytest.mark.torch
+@pytest.mark.matrix
 def test_a_script_with_slow_data_is_seen_to_wait_and_its_workers_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ MOST_BYTES = 24 << 20
 """Of memory, for what stays of forty trials and what the allocator keeps; a trial takes 50 kB."""
 
 
-@pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
+@pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.matrix)])
 def test_no_process_thread_descriptor_or_file_stays_of_a_trial(tmp_path: Path, fresh: bool) -> None:
     job = Workload.script(LIGHT)
     before = of_this_process(tmp_path)

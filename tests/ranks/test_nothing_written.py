@@ -196,9 +196,9 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
             marks=pytest.mark.matrix,
         ),
         pytest.param("accelerate_script.py --output_dir out --cpu", marks=pytest.mark.matrix),
-        pytest.param("saves.py", marks=pytest.mark.matrix),
+        "saves.py",
         pytest.param("by_hand.py", marks=pytest.mark.matrix),
-        "fits.py",
+        pytest.param("fits.py", marks=pytest.mark.matrix),
         pytest.param("overrides.py", marks=pytest.mark.matrix),
         pytest.param("streams.py", marks=pytest.mark.matrix),
     ],
@@ -212,9 +212,8 @@ def test_nothing_is_written_while_it_trains(folder: Path, words: str) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "script", ["tracks.py", pytest.param("from_disk.py", marks=pytest.mark.matrix)]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("script", ["tracks.py", "from_disk.py"])
 def test_nor_by_what_writes_of_itself(folder: Path, script: str) -> None:
     """Hydra's folder of a run, TensorBoard's, what datasets prepares beside the user's data."""
     for needed in ("hydra", "tensorboard") if script == "tracks.py" else ("datasets",):
