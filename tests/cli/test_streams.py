@@ -7,11 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from in_process import ran
+from in_process import Run, ran
 
 PROGRAM = f"{sys.executable} -m cputune"
-COMMANDS = ("--help", "doctor --fail-on never", "doctor --json --fail-on never", "recipes")
-PRODUCTS = (*COMMANDS, "completion bash", "emit --format torchrun -o -", "tune --dry-run")
+ALIKE = pytest.mark.matrix
+COMMANDS = (
+    *("doctor --fail-on never", "recipes"),
+    *(pytest.param(one, marks=ALIKE) for one in ("--help", "doctor --json --fail-on never")),
+)
+PRODUCTS = (
+    *("--help", "doctor --json --fail-on never", "emit --format torchrun -o -"),
+    *(pytest.param(one, marks=ALIKE) for one in ("recipes", "completion bash", "tune --dry-run")),
+)
 
 
 def shell(text: str, **variables: str) -> tuple[int, str, str]:
@@ -49,8 +56,11 @@ def test_a_lost_stderr_changes_nothing(to: str) -> None:
 
 
 @pytest.mark.parametrize("columns", ["0", "abc", "-5", "²", "1", "99999999999"])
-def test_the_width_of_the_terminal_is_one_that_can_be_read(columns: str) -> None:
-    code, out, err = shell(f"{PROGRAM} recipes", COLUMNS=columns)
+def test_the_width_of_the_terminal_is_one_that_can_be_read(
+    columns: str, cputune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    code, out, err = cputune("recipes")
     assert (code, err) == (0, "")
     assert out.startswith("recipe")
 
