@@ -17,9 +17,6 @@ from cputune.plan import Plan
 from cputune.stack import Versions, backend_flags, cpu_flag, takes
 from cputune.workload import Workload
 
-TRIAL_SAMPLES = 2048
-"""Examples of a recipe's real data set that trials tokenize: enough for 100 steps."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
@@ -136,7 +133,6 @@ def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
         str(recipe_script()),
         json.dumps(workload.recipe.to_json(), ensure_ascii=False),
         *("--output_dir", "out"),  # a trial writes nothing there: its hooks lead it elsewhere
-        *("--max_train_samples", str(TRIAL_SAMPLES)),
         *carried.flags,
     )
 

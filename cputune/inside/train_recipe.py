@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import random
 import sys
 import time
@@ -74,7 +75,8 @@ TARGETS = ("highlights", "summary", "positive")
 @dataclass
 class RecipeArguments:
     max_train_samples: int | None = field(
-        default=None, metadata={"help": "Use only so many examples of the data set."}
+        default=int(os.environ.get("CPUTUNE_TRIAL_SAMPLES", "0")) or None,  # as a trial is started
+        metadata={"help": "Use only so many examples of the data set."},
     )
     synthetic: bool = field(
         default=False, metadata={"help": "Random weights and tokens, without asking the hub."}

@@ -18,6 +18,7 @@ from cputune.host.interpreter import training_interpreter, training_python
 from cputune.inside import (
     CPUS_VARIABLE,
     FORCE_VARIABLE,
+    SAMPLES_VARIABLE,
     SCRATCH_VARIABLE,
     SOCKET_VARIABLE,
     TURNS_VARIABLE,
@@ -29,6 +30,9 @@ from cputune.ranks.messages import RankCommand
 from cputune.ranks.supervisor import bootstrap
 from cputune.stack import load
 from cputune.steps import Infeasible
+
+TRIAL_SAMPLES = 2048
+"""Examples of a recipe's real data set that trials tokenize: enough for 100 steps."""
 
 KERNELS_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 """torch/_inductor/runtime/cache_dir_utils.py; else it is a folder of the user in /tmp."""
@@ -53,6 +57,7 @@ def trial_variables(
         CPUS_VARIABLE: "",
         FORCE_VARIABLE: "" if force is None else force.to_json(),
         TURNS_VARIABLE: "1",
+        SAMPLES_VARIABLE: str(TRIAL_SAMPLES),
         KERNELS_VARIABLE: str(kernels or f"{scratch}/kernels"),
     }
 

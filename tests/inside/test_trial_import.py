@@ -1,6 +1,7 @@
 """``cputune.inside`` stands apart: quick to import, and nothing of ours or theirs with it."""
 
 import sys
+from pathlib import Path
 
 from in_process import ran
 
@@ -36,3 +37,12 @@ def test_a_sitecustomize_of_the_machine_is_loaded_after_ours(tmp_path) -> None: 
             check=True,
         ).stdout.split()
         assert out == ["theirs", str(bool(socket))]
+
+
+def test_where_the_machine_has_no_sitecustomize_nothing_is_said(tmp_path: Path) -> None:
+    ended = ran(
+        [sys.executable, "-S", "-c", "import sitecustomize"],  # what `site` does, without its own
+        env={"PYTHONPATH": str(site_directory()), "CPUTUNE_TRIAL_SOCKET": str(tmp_path / "no")},
+        check=True,
+    )
+    assert (ended.stdout, ended.stderr) == ("", "")

@@ -17,6 +17,7 @@ if os.environ.get("CPUTUNE_TRIAL_SOCKET"):
     from cputune.inside.hooks import install, tell_what_is_raised
 
     tell_what_is_raised(install())
-del sys.modules[__name__]
+_ours = sys.modules.pop(__name__)
 with contextlib.suppress(ImportError):
     importlib.import_module("sitecustomize")
+sys.modules.setdefault(__name__, _ours)  # who imports one looks for it here
