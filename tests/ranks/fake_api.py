@@ -25,7 +25,9 @@ users: [{{name: fake, user: {{}}}}]
 class FakeApi:
     """TrainJobs, their pods and logs; ``refuse`` is said to whoever creates one.
 
-    ``pending`` is why no pod is started: they wait for that. ``seen`` are the bodies.
+    ``pending`` is why no pod is started: they wait for that. ``seen`` are the bodies, ``calls``
+    group, resource and verb of every request. ``rules`` are those of a Role: what they do not allow
+    is forbidden; None allows all.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,7 +35,8 @@ class FakeApi:
         self.refuse: str | None = None
         self.pending: str | None = None
         self.seen: list[dict[str, Any]] = []
-        self.verbs: set[tuple[str, str]] = set()
+        self.calls: set[tuple[str, str, str]] = set()
+        self.rules: list[dict[str, Any]] | None = None
         self._pods: dict[str, list[subprocess.Popen[bytes]]] = {}
         handler = type("Handler", (_Handler,), {"api": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -52,6 +55,14 @@ class FakeApi:
             self.delete(name)
         self._server.shutdown()
         self._server.server_close()
+
+    def allows(self, group: str, resource: str, verb: str) -> bool:
+        """Note a request; whether the rules let it through, as RBAC adds them up."""
+        self.calls.add((group, resource, verb))
+        return self.rules is None or any(
+            group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"]
+            for rule in self.rules
+        )
 
     def create(self, document: dict[str, Any]) -> None:
         self.seen.append(document)
@@ -104,9 +115,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
+    def _asked(self, verb: str) -> tuple[str, str] | None:
+        """Resource and name of a request that is allowed; None where it was answered with 403.
+
+        ``/api/v1/namespaces/NS/pods/NAME/log``, ``/apis/GROUP/VERSION/namespaces/NS/trainjobs``.
+        """
+        words = self.path.partition("?")[0].strip("/").split("/")
+        group = words[1] if words[0] == "apis" else ""
+        kind, name, *below = (*words[words.index("namespaces") + 2 :], "")
+        resource = "/".join([kind, *filter(None, below)])
+        if verb == "get" and not name:
+            verb = "list"
+        if self.api.allows(group, resource, verb):
+            return resource, name
+        self._send({"message": f"cannot {verb} resource {resource!r}", "code": 403}, 403)
+        return None
+
     def do_POST(self) -> None:
-        self.api.verbs.add(("create", "trainjobs"))
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self._asked("create") is None:
+            return
         if self.api.refuse is not None:
             self._send({"message": self.api.refuse, "code": 403}, 403)
             return
@@ -114,27 +142,28 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(body, 201)
 
     def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        last = path.rsplit("/", 1)[-1]
-        if last == "log":
-            self.api.verbs.add(("get", "pods/log"))
-            self._send((self.api.folder / f"{path.split('/')[-2]}.log").read_text())
-        elif last == "pods":
-            self.api.verbs.add(("list", "pods"))
-            self._send({"kind": "PodList", "items": self.api.pods(query.split("%3D")[-1])})
-        elif last in self.api.names:
-            self.api.verbs.add(("get", "trainjobs"))
-            self._send(self.api.job(last))
+        asked = self._asked("get")
+        if asked is None:
+            return
+        resource, name = asked
+        if resource == "pods/log":
+            self._send((self.api.folder / f"{name}.log").read_text())
+        elif resource == "pods":
+            of = self.path.partition("?")[2].split("%3D")[-1]
+            self._send({"kind": "PodList", "items": self.api.pods(of)})
+        elif name in self.api.names:
+            self._send(self.api.job(name))
         else:
             self._send({"message": "not found", "code": 404}, 404)
 
     def do_DELETE(self) -> None:
-        self.api.verbs.add(("delete", "trainjobs"))
-        name = self.path.partition("?")[0].rsplit("/", 1)[-1]
-        if name not in self.api.names:
+        asked = self._asked("delete")
+        if asked is None:
+            return
+        if asked[1] not in self.api.names:
             self._send({"message": "not found", "code": 404}, 404)
             return
-        self.api.delete(name)
+        self.api.delete(asked[1])
         self._send({"status": "Success"})
 
     def log_message(self, format: str, *args: object) -> None:

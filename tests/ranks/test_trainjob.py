@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
+from consumers.launches import result_of, two_ranks
+from in_process import Run
 from ranks.fake_api import FakeApi
 
 import cputune
-from cputune.emitters import tunejob
+from cputune import emit
 from cputune.emitters.format import EmittedFile
 from cputune.errors import CannotError
 from cputune.facts import HostFacts
@@ -26,11 +28,13 @@ from cputune.plan import Plan
 from cputune.ranks import engines, trainjob
 from cputune.ranks.runner import OneByOne, ProcessRunner
 from cputune.remote.named import Node
+from cputune.result import COMPLETED, Result
 from cputune.steps import LivingRunner
 from cputune.workload import Workload
 
 pytest.importorskip("kubernetes")
 
+WORKSPACE = Path("/workspace")
 CPUS = sorted(os.sched_getaffinity(0))
 TWO = Plan(nodes=2, processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
 CLUSTER = Cluster(image="r.example.com/bert:1", namespace="team")
@@ -91,6 +95,25 @@ def test_a_trial_is_the_emitted_trainjob_but_for_its_name_and_who_hears_it(
     assert more["CPUTUNE_TRIAL_SCRATCH"] == "/tmp/cputune/s"
 
 
+@pytest.fixture(scope="module")
+def emitted() -> dict[str, Any]:
+    """What the emitted tunejob of two nodes is made of, by kind."""
+    of = result_of(two_ranks(), Workload.from_recipe("bert-mini"))
+    (file,) = cputune.emit(of, "tunejob", nodes=2, cluster=CLUSTER)
+    return {item["kind"]: item for item in yaml.safe_load(file.text)["items"]}
+
+
+def allowed(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """Group, resource and verb of all that a Role allows."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
 class Charge:
     """The process in charge of a trial's TrainJob."""
 
@@ -119,16 +142,29 @@ class Charge:
         return str(told)
 
 
-def test_how_its_pods_end_is_how_it_ends_and_it_is_gone(
-    api: FakeApi, facts: HostFacts, tmp_path: Path
+def test_how_its_pods_end_is_how_it_ends_and_no_right_of_the_role_is_left_over(
+    api: FakeApi, facts: HostFacts, tmp_path: Path, emitted: dict[str, Any]
 ) -> None:
+    api.rules = emitted["Role"]["rules"]
     assert Charge(("true",), facts, tmp_path).ended()[0] == 0
     status, said = Charge(("sh", "-c", "echo on $PET_NODE_RANK; exit 3"), facts, tmp_path).ended()
     assert status == 1
     assert "on 0" in said
     assert "on 1" in said
     assert not api.names
-    assert {(verb, what) for _, what, verbs in tunejob.MAY for verb in verbs} == api.verbs
+    assert api.calls == allowed(emitted["Role"])
+
+
+@pytest.mark.parametrize("verb", ["create", "get"])
+def test_what_the_role_does_not_allow_is_said_and_nothing_stays(
+    verb: str, api: FakeApi, facts: HostFacts, tmp_path: Path, emitted: dict[str, Any]
+) -> None:
+    rules = emitted["Role"]["rules"]
+    api.rules = [{**rule, "verbs": [v for v in rule["verbs"] if v != verb]} for rule in rules]
+    status, said = Charge(("true",), facts, tmp_path).ended()
+    assert status != 0
+    assert f"cannot {verb} resource" in said
+    assert not api.names
 
 
 def test_it_is_deleted_with_who_is_in_charge_and_says_what_it_waits_for(
@@ -187,4 +223,45 @@ def test_two_pods_train_as_one_job(
             assert len(list(islice(steps, 3))) == 3
         told: Any = runner.observed()
         assert [one["world_size"] for one in told] == [2, 2]
+    assert not api.names
+
+
+@pytest.mark.torch
+@pytest.mark.matrix
+@pytest.mark.timeout(900)
+def test_a_tunejob_tunes_from_its_start_to_its_result_with_the_rights_of_its_role(
+    api: FakeApi,
+    emitted: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cputune: Run,
+) -> None:
+    """The command of its pod, here; the pods of its TrainJobs are processes (FakeApi)."""
+    api.rules = emitted["Role"]["rules"]
+    job = Workload.from_recipe("bert-mini")
+    for one in emit(result_of(two_ranks(), job), "trainjob", nodes=2, cluster=CLUSTER):
+        (tmp_path / one.name).write_text(one.text)  # what `build` puts into the image
+    real = Path.exists
+    monkeypatch.setattr(
+        Path,
+        "exists",
+        lambda path: real(tmp_path / path.name if path.parent == WORKSPACE else path),
+    )
+    monkeypatch.setenv("POD_NAME", "bert-mini-tune-abc")
+    monkeypatch.setenv("POD_UID", "1-2-3")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "data").mkdir()
+    pod = emitted["Job"]["spec"]["template"]["spec"]["containers"][0]
+    assert pod["command"] == ["cputune", "tune"]
+    words = [word.replace("/data/", f"{tmp_path}/data/") for word in pod["args"]]
+    fixed = ("--fix", "nodes=2", "--fix", "ranks=1", "--budget", "2", "--share-machine")
+    ended = cputune("tune", *words, *fixed, "--max-time", "4m")
+    assert ended.code == 0, ended.err
+    result = Result.load(tmp_path / "data" / "cputune.json")
+    measured = [one for one in result.trials if one.plan.nodes == 2 and one.state == COMPLETED]
+    assert measured, [trial.reason for trial in result.trials]
+    assert {rank["world_size"] for one in measured for rank in one.observed} == {2}
+    assert {one["metadata"]["ownerReferences"][0]["uid"] for one in api.seen} == {"1-2-3"}
+    assert {one["metadata"]["namespace"] for one in api.seen} == {"team"}
+    assert api.calls <= allowed(emitted["Role"])
     assert not api.names
