@@ -104,7 +104,10 @@ class Engine(Protocol):
         """The commands of this machine by which a launch begins. Raises HostLost."""
 
     def watch(self, launch: Launch) -> str | None:
-        """What it waits for before its ranks run, in the engine's own words; None: nothing."""
+        """What it waits for before its ranks run, in the engine's own words; None: nothing.
+
+        Raises HostLost where a host is gone of which nobody else would tell.
+        """
 
     def end(self, launch: Launch) -> None:
         """Remove what it has put elsewhere, once the commands have ended."""
@@ -197,7 +200,8 @@ class SlurmStep:
         return [_started_here(launch, told)]
 
     def watch(self, launch: Launch) -> str | None:
-        """A step that shares its nodes waits for nobody."""
+        """A step that shares its nodes waits for nobody; a node that is gone is told late."""
+        return _look_for(self.reach, launch)
 
     def end(self, launch: Launch) -> None:
         """Remove what was put on other nodes."""
@@ -221,7 +225,8 @@ class ByMpirun:
         return [_started_here(launch, {}, through=handing_on(launch))]
 
     def watch(self, launch: Launch) -> str | None:
-        """It waits for nobody."""
+        """It waits for nobody, and says nothing of a host that is gone."""
+        return _look_for(self.reach, launch)
 
     def end(self, launch: Launch) -> None:
         """Remove what was put on other hosts."""
@@ -379,9 +384,17 @@ def _place(reach: Reach, launch: Launch) -> None:
         "files": all_files(launch),
         "programs": [f"{LAUNCH}/{one.name}" for one in launch.files if one.executable],
     }
-    others = _others(launch)
-    script = script_text("place.py")
-    for answer in ask_each(others, reach, script, lambda _: asked, PLACE_SECONDS):
+    _ask_others(reach, launch, script_text("place.py"), asked)
+
+
+def _look_for(reach: Reach, launch: Launch) -> str | None:
+    """Raise HostLost where another host gives no answer: its ranks will not come up."""
+    _ask_others(reach, launch, "print('{}')", {})
+    return None
+
+
+def _ask_others(reach: Reach, launch: Launch, script: str, asked: Mapping[str, object]) -> None:
+    for answer in ask_each(_others(launch), reach, script, lambda _: asked, PLACE_SECONDS):
         if answer.unreachable is not None:
             raise HostLost(answer.node.name, answer.unreachable.reason)
 

@@ -77,7 +77,8 @@ class Job:
         profiles: where the time of each rank went, where that was asked for.
         on_end: called once all of it has ended.
         say_why: what its engine knows of how its processes ended; None: nothing.
-        waits_for: what its engine waits for before its ranks run, in its words; None: nothing.
+        waits_for: what its engine waits for before its ranks run, in its words; None: nothing. It
+            raises HostLost where a host is gone.
     """
 
     def __init__(
@@ -217,8 +218,15 @@ class Job:
         """
         idle = IdleWatch(self._cpu_seconds, patience.idle)
         waited_since = time.monotonic()
+        looked, told = waited_since, ""
         checked = False
         while True:
+            silent = self._hosts and len(self._speaking) < self._world and not self.states
+            if silent and time.monotonic() - looked >= LOOK_EVERY_SECONDS:
+                now = self.waits_for() or ""  # of a rank that has called, the connection tells
+                if now not in ("", told):
+                    self._on_note(f"it waits for {now}")
+                looked, told = time.monotonic(), now
             self._allow_what_is_wanted()
             left = waited_since + self._longest(patience) - time.monotonic()
             if left <= 0:

@@ -1,4 +1,4 @@
-"""``cputune tune`` by srun and by every mpirun: trials that are launches, and a killed tuner."""
+"""``cputune tune`` by each engine: trials that are launches, a lost host, a killed tuner."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from consumers.install import installed, prefix
@@ -21,16 +22,26 @@ from nodes.slurm_nodes import slurm
 pytestmark = [pytest.mark.nodes, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LIGHT = str(Path(__file__).parent.parent / "faults" / "light.py")
-ENGINES = ("srun", "mpich", "openmpi4", "impi")
+MPIS = ("mpich", "openmpi4", "impi")
+ENGINES = ("ssh", "srun", "salloc", *MPIS)
+SCRIPT = f"""
+import os, runpy, sys, time
+ranks = int(os.environ.get("WORLD_SIZE", "1"))
+if ranks > 1:
+    time.sleep(float(sys.argv[1]))
+sys.argv[1:] = [str(0.1 / ranks)]
+runpy.run_path({LIGHT!r})
+"""
+"""Two hosts are twice as fast as one, and their ranks call so many seconds after they began."""
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if name == "srun":
+    if name in ("srun", "salloc"):
         if install.why_no_slurm() is not None:
             pytest.skip(str(install.why_no_slurm()))
-    elif not installed(name):
+    elif name != "ssh" and not installed(name):
         pytest.skip(f"python tests/consumers/install.py {name}")
     return name
 
@@ -39,58 +50,92 @@ def engine(request: pytest.FixtureRequest) -> str:
 def hosts(engine: str) -> Iterator[Cluster]:
     """Two hosts of one test's own that this engine can reach."""
     odd = Odd()
-    if engine != "srun":
+    if engine in MPIS:
         odd = Odd(environment={"PATH": f"{prefix(engine)}/bin:{os.environ['PATH']}"})
     with ExitStack() as stack:
         made = stack.enter_context(two_hosts(alpha=odd, beta=odd))
-        if engine == "srun":
+        if engine in ("srun", "salloc"):
             stack.enter_context(slurm(made))
         yield made
 
 
-def tune(engine: str, hosts: Cluster, folder: Path, *words: str) -> subprocess.Popen[str]:
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    place = tmp_path / "two.py"
+    place.write_text(SCRIPT)
+    return place
+
+
+def tune(
+    engine: str, hosts: Cluster, script: Path, *words: str, late: float = 0.0
+) -> subprocess.Popen[str]:
     """A tuner on the first host."""
     argv = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "6m"]
+    ways = {
+        "ssh": ["--hosts", "alpha,beta", "--through", "ssh"],
+        "srun": [],
+        "salloc": ["--salloc", "-N2 --exclusive --no-kill"],
+    }
+    argv += ways.get(engine, ["--hosts", "alpha,beta", "--through", "mpirun"])
     if engine == "srun":
-        argv = ["salloc", "-N2", "--exclusive", "--quiet", *argv]
-    else:
-        argv += ["--hosts", "alpha,beta", "--through", "mpirun"]
+        argv = ["salloc", "-N2", "--exclusive", "--no-kill", "--quiet", *argv]
     apart = {"TMPDIR": "/dev/shm"}  # no host sees what another one has there
-    return hosts.start("alpha", [*argv, *words, "--", LIGHT, "0.05"], cwd=folder, env=apart)
+    words = (*words, "--", str(script), str(late))
+    return hosts.start("alpha", [*argv, *words], cwd=script.parent, env=apart)
 
 
-def ranks(hosts: Cluster, host: str) -> list[str]:
-    return [one for one in hosts.left(host) if LIGHT in one and "cputune tune" not in one]
+def ranks(hosts: Cluster, host: str, script: Path) -> list[str]:
+    return [one for one in hosts.left(host) if str(script) in one and "cputune tune" not in one]
 
 
-def trains(hosts: Cluster) -> bool:
-    return bool(ranks(hosts, "alpha") and ranks(hosts, "beta"))
-
-
-def ended(tuner: subprocess.Popen[str], folder: Path) -> dict[str, list[dict[str, object]]]:
+def ended(tuner: subprocess.Popen[str], script: Path) -> dict[str, Any]:
     out, err = tuner.communicate(timeout=500)
     assert tuner.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
-    found: dict[str, list[dict[str, object]]] = json.loads((folder / "cputune.json").read_text())
+    found: dict[str, Any] = json.loads(script.with_name("cputune.json").read_text())
     return found
 
 
-def test_a_trial_of_two_hosts_is_a_launch_of_the_engine(
-    engine: str, hosts: Cluster, tmp_path: Path
+def test_a_trial_is_a_launch_of_the_engine_and_the_best_is_confirmed(
+    engine: str, hosts: Cluster, script: Path
 ) -> None:
     words = ("--budget", "2", "--fix", "nodes=2", "--fix", "ranks=1")
-    result = ended(tune(engine, hosts, tmp_path, *words), tmp_path)
-    sizes = [{rank["world_size"] for rank in t["observed"]} for t in result["trials"]]  # type: ignore[index,attr-defined]
+    result = ended(tune(engine, hosts, script, *words), script)
+    sizes = [{rank["world_size"] for rank in trial["observed"]} for trial in result["trials"]]
     assert {2} in sizes, [trial["reason"] for trial in result["trials"]]
+    assert {run["plan"]["nodes"] for run in result["confirmation"]} == {1, 2}
+    assert result["best"]["plan"]["nodes"] == 2
     until(lambda: not hosts.left("alpha") and not hosts.left("beta"))
+    for name in hosts.names:
+        assert hosts.run(name, ["ls", "/dev/shm"]).stdout == ""
 
 
-def test_nothing_stays_of_a_tuner_that_is_killed(
-    engine: str, hosts: Cluster, tmp_path: Path
+@pytest.mark.parametrize("when", ["before they call", "while they train"])
+def test_a_host_that_is_cut_off_is_named_and_the_study_goes_on(
+    when: str, engine: str, hosts: Cluster, script: Path
 ) -> None:
-    tuner = tune(engine, hosts, tmp_path, "--budget", "9", "--fix", "nodes=2")
-    until(lambda: trains(hosts), 200)
+    words = ("--budget", "3", "--knobs", "nodes,threads", "--fix", "ranks=1")
+    late = 300 if when == "before they call" else 0
+    tuner = tune(engine, hosts, script, *words, late=late)
+    until(lambda: ranks(hosts, "beta", script), 200)
+    hosts.cut("beta")
+    result = ended(tuner, script)
+    lost = [trial for trial in result["trials"] if trial["kind"] == "host lost"]
+    assert [trial["reason"].partition(":")[0] for trial in lost] == ["beta was lost"]
+    later = result["trials"][lost[0]["number"] + 1 :]
+    assert {trial["plan"]["nodes"] for trial in later} == {1}
+    assert any("the study went on with alpha" in note for note in result["notes"])
+    until(lambda: not ranks(hosts, "alpha", script), 60)
+    if not late:  # a rank that has not called yet learns of it when it does
+        until(lambda: not ranks(hosts, "beta", script), 60)
+
+
+def test_nothing_stays_of_a_tuner_that_is_killed(engine: str, hosts: Cluster, script: Path) -> None:
+    tuner = tune(engine, hosts, script, "--budget", "9", "--fix", "nodes=2")
+    until(lambda: ranks(hosts, "alpha", script) and ranks(hosts, "beta", script), 200)
     for process in hosts.hosts["alpha"].processes():
         if process.cmdline()[1:4] == ["-m", "cputune", "tune"]:
             process.send_signal(signal.SIGKILL)
     tuner.communicate()
-    until(lambda: not ranks(hosts, "alpha") and not ranks(hosts, "beta"), 60)
+    until(lambda: not ranks(hosts, "alpha", script) and not ranks(hosts, "beta", script), 60)
+    if engine == "salloc":
+        until(lambda: hosts.run("alpha", ["squeue", "--noheader"]).stdout == "", 60)

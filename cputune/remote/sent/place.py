@@ -6,6 +6,7 @@ the folder is removed. A folder that is there, on a disk that hosts share, stays
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +22,10 @@ def main() -> None:
     if asked["files"] is None:
         if os.path.exists(os.path.join(folder, OURS)):
             shutil.rmtree(folder, ignore_errors=True)
+            while os.path.basename(os.path.dirname(folder)).startswith("cputune-"):
+                folder = os.path.dirname(folder)
+                with contextlib.suppress(OSError):  # another launch is in it
+                    os.rmdir(folder)
     elif not os.path.isdir(folder):
         for name, text in {**asked["files"], OURS: ""}.items():
             path = os.path.join(folder, name)
