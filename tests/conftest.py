@@ -6,9 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from in_process import Ended, Run
+
+if TYPE_CHECKING:
+    from cputune.result import Result
 
 _INTERRUPTING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -43,6 +47,16 @@ def _environment_unchanged() -> Iterator[None]:
     assert now == before, "a test changed the environment"
     assert os.sched_getaffinity(0) == affinity, "a test changed the affinity"
     assert os.getcwd() == directory, "a test changed the working directory"
+
+
+@pytest.fixture(scope="session")
+def result() -> Result:
+    """Of a study of all plans of a small machine that makes steps without noise."""
+    from tuner.fakes import SMALL, FakeRunner, truthful
+
+    import cputune
+
+    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
 
 
 @pytest.fixture

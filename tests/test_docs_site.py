@@ -10,21 +10,16 @@ from pathlib import Path
 import pytest
 from in_process import ran
 
+pytestmark = pytest.mark.xdist_group("the site")  # built once
+
 HERE = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    argv = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",  # and not --quiet, which takes away the warnings that strict counts
-        "--site-dir",
-        str(folder),
-    ]
+    # Not --quiet, which takes away the warnings that --strict counts.
+    argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = ran(argv, cwd=HERE, env=env)
     assert done.returncode == 0, done.stderr

@@ -8,18 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tuner.fakes import SMALL, FakeRunner, truthful
 
-import cputune
 from cputune.errors import MissingPackageError
 from cputune.result import COLUMNS, Result, trial_rows
 
 PAGE = (Path(__file__).parent.parent / "docs" / "library.md").read_text()
-
-
-@pytest.fixture(scope="module")
-def result() -> Result:
-    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
 
 
 def test_a_row_for_each_trial_with_every_column(result: Result) -> None:

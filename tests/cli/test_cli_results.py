@@ -12,18 +12,13 @@ from pathlib import Path
 import click
 import pytest
 from in_process import Run
-from tuner.fakes import SMALL, FakeRunner, truthful
+from tuner.fakes import SMALL
 
 import cputune as library
 from cputune.cli import cli
 from cputune.history import keep
 from cputune.result import Result
 from cputune.workload import Workload
-
-
-@pytest.fixture(scope="module")
-def result() -> Result:
-    return library.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tuner.fakes import SMALL, FakeRunner, truthful
 
-import cputune
 from cputune.report.compare import (
     NO_DIFFERENCE,
     Compared,
@@ -29,11 +27,6 @@ from cputune.report.compare import (
 )
 from cputune.result import Measured, Result, Throughput
 from cputune.workload import Workload
-
-
-@pytest.fixture(scope="module")
-def result() -> Result:
-    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
 
 
 def at(result: Result, median: float, share: float = 0.02) -> Result:

@@ -10,20 +10,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tuner.fakes import SMALL, FakeRunner, truthful
+from tuner.fakes import SMALL
 
-import cputune
 from cputune.portrait import Found, NodeCores
 from cputune.report.show import ResultToShow, csv_of_trials, document, markdown, print_result
 from cputune.result import COLUMNS, Result
 from cputune.workload import Workload
 
 EVIL = "<script>alert(1)</script>\x1b[2J\n=cmd|' /C calc'!A0\u202e[red]|`*_"
-
-
-@pytest.fixture(scope="module")
-def result() -> Result:
-    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
 
 
 def in_terminal(shown: ResultToShow, width: int = 100, **options: Any) -> str:

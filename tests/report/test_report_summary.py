@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-from tuner.fakes import SMALL, FakeRunner, truthful
-
-import cputune
 from cputune.report.show import changes_of, duration, places, summary_of
 from cputune.result import Measured, Result, Speedup, Throughput, Worth
-
-
-@pytest.fixture(scope="module")
-def result() -> Result:
-    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
-
 
 RATE = Throughput(median=10.0, low=9.5, high=10.5)
 

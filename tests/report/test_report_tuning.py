@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from tuner.fakes import SMALL, FakeRunner, truthful
+from tuner.fakes import SMALL
 
 import cputune
 from cputune.knobs import LeftOut
@@ -41,11 +41,6 @@ from cputune.words import saved, verdict_of
 PLAN_HEADING = "plan (ranks × threads each)"
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 PLAN = next(SPACE.plans())
-
-
-@pytest.fixture(scope="module")
-def result() -> Result:
-    return cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful()))
 
 
 def shown(renderable: object) -> str:
