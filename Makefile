@@ -48,7 +48,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 T ?=
 test: $(VENV)/.dev  ## install and run the whole suite, or a part of it (T=tests/knobs)
-	$(PYTEST) --numprocesses=$(if $(T),0,$(WORKERS)) --dist=loadgroup $(T)
+	$(PYTEST) --numprocesses=$(if $(T),0,$(WORKERS)) --dist=loadgroup --durations=15 $(T)
 
 test-fast: $(VENV)/.dev  ## the part of the suite that starts no training process
 	$(PYTEST) --numprocesses=$(WORKERS) -m "not torch and not consumer and not slow" $(T)
