@@ -203,16 +203,16 @@ class TestFailures:
             (GeneratorExit(), "crashed", "GeneratorExit"),
         ],
     )
-    @pytest.mark.parametrize("after", [0, 1, 4])
+    @pytest.mark.parametrize("after", [0, 1])
     def test_of_a_plan_are_told_and_the_study_goes_on(
         self, error: BaseException, kind: str, words: str, after: int
     ) -> None:
         result = tune(SMALL, FakeRunner(failing(error, after=after, when="bf16")))
         failed = [t for t in result.trials if t.state == FAILED]
-        assert failed or after == 4
+        assert failed
         assert all(t.kind == kind and words in str(t.reason) for t in failed)
         assert all(t.plan.precision == "bf16" for t in failed)
-        assert result.best.plan.precision == "fp32" or after == 4
+        assert result.best.plan.precision == "fp32"
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
     def test_times_that_are_none_are_not_believed(self, seconds: float) -> None:
@@ -435,7 +435,9 @@ class TestInterrupt:
 
         return script
 
-    @pytest.mark.parametrize("after", [1, 8, 15, 20])
+    @pytest.mark.parametrize(
+        "after", [1, 15, *(pytest.param(n, marks=pytest.mark.matrix) for n in (8, 20))]
+    )
     def test_at_any_step_leaves_a_study_to_go_on_with(self, after: int, tmp_path: Path) -> None:
         study = tmp_path / "study.db"
         with pytest.raises(Interrupted) as caught:
