@@ -66,7 +66,8 @@ MODELS = {
     "image-classification": AutoModelForImageClassification,
 }
 IGNORED = -100  # the label that the loss passes over
-FILLERS = (("attention_mask", 0), ("labels", IGNORED))  # of what is no token of a sample
+FILLERS = (("attention_mask", 0), ("pair_attention_mask", 0), ("labels", IGNORED))
+"""What stands in the place of a token where a sample has none."""
 MASKED_SHARE = 0.15  # as in BERT's pre-training
 TEXTS = ("text", "sentence", "content", "article", "document", "dialogue", "anchor")
 TARGETS = ("highlights", "summary", "positive")
@@ -170,7 +171,8 @@ def random_tokens(
             "pair_attention_mask": torch.ones_like(ids),
         }
     tail = torch.arange(length) >= used
-    for name, filler in (*FILLERS, ("input_ids", getattr(config, "pad_token_id", None) or 0)):
+    empty = getattr(config, "pad_token_id", None) or 0
+    for name, filler in (*FILLERS, ("input_ids", empty), ("pair_input_ids", empty)):
         if name in sample and sample[name].shape == tail.shape:
             sample[name] = sample[name].masked_fill(tail, filler)
     return sample
@@ -191,7 +193,8 @@ def to_the_longest(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Te
     """A batch without the columns that are padding in all of its samples."""
     batch = default_data_collator(samples)
     length = batch["attention_mask"].shape[1]
-    longest = int(batch["attention_mask"].sum(1).max())
+    masks = [batch[name] for name in ("attention_mask", "pair_attention_mask") if name in batch]
+    longest = max(int(mask.sum(1).max()) for mask in masks)
     return {
         name: value[:, :longest] if value.ndim > 1 and value.shape[1] == length else value
         for name, value in batch.items()
