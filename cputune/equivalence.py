@@ -150,8 +150,13 @@ def _in_samples(when: str | float, batch: int) -> str:
     return f"every {int(when * batch)} samples" if when >= 1 else f"every {when:.3g} of all steps"
 
 
-def equivalent(typed: Training, plan: Training, *, other_data: bool = False) -> Equivalence:
+def equivalent(
+    typed: Training, plan: Training, *, other_data: bool = False, exact: bool = False
+) -> Equivalence:
     """Hold the training of a plan against that of the launch as typed.
+
+    ``exact``: the plan promises the same numbers or the same mathematics, so it has to show its
+    gradient where the launch as typed does, and may draw nothing that it does not.
 
     ``other_data``: the plan's may be of another number of samples, as a recipe's launch is of
     others than its trials; then their optimizers alone are compared.
@@ -162,11 +167,9 @@ def equivalent(typed: Training, plan: Training, *, other_data: bool = False) -> 
         return Equivalence(
             differs=differs, summary="same optimizer; its trials took another number of samples"
         )
-    differs = tuple(
-        sentence
-        for looked in (_of_rates, _of_samples, _of_first_step, _of_optimizer, _of_the_end)
-        for sentence in looked(typed, plan)
-    )
+    looks = [_of_rates, _of_samples, _of_first_step, _of_optimizer, _of_the_end]
+    looks += [_of_what_is_promised] if exact else []
+    differs = tuple(sentence for looked in looks for sentence in looked(typed, plan))
     if differs:
         return Equivalence(differs=differs)
     agreed = ["learning rate"] if steps else []
@@ -183,6 +186,13 @@ def equivalent(typed: Training, plan: Training, *, other_data: bool = False) -> 
     words += [f"same {same}{within}"] if same else []
     words += [f"gradients are of other draws: {why}"] if why and apart is not None else []
     return Equivalence(summary=", ".join(words))
+
+
+def _of_what_is_promised(typed: Training, plan: Training) -> Iterator[str]:
+    if plan.drawn and not typed.drawn:
+        yield "its first step draws random numbers, as typed it draws none"
+    if plan.gradient is None and typed.gradient is not None:
+        yield "its ranks show no gradient of the first step, as typed they do"
 
 
 def _of_rates(typed: Training, plan: Training) -> Iterator[str]:

@@ -17,7 +17,7 @@ from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.errors import ResultError
 from cputune.facts import HostFacts
 from cputune.host import read_document, write_atomically
-from cputune.knobs import KNOBS, Keeps, LeftOut
+from cputune.knobs import KNOBS, Keeps, LeftOut, kept_by_change
 from cputune.plan import Plan
 from cputune.portrait import Found, NodeCores
 from cputune.steps import FailureKind
@@ -181,12 +181,14 @@ class Turn:
     ``place`` counts the turns of all plans in a round in the order that they were taken, from 0.
     ``step_seconds`` are all its steps, the first after the pause too, and the warm-up of a
     script that came to its end and began again; ``delayed`` are the positions, from 0, of those
-    that other processes delayed.
+    that other processes delayed. ``joules`` are those of processors and memory meanwhile; None
+    where they cannot be read.
     """
 
     place: Count
     step_seconds: tuple[Amount, ...]
     delayed: tuple[Count, ...] = ()
+    joules: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +232,37 @@ class Profile:
     dtype: str | None = None
 
 
+STEP_TO_EVALUATION = 3.0
+"""Operations of a training step over those of its forward pass, which an evaluation is (Kaplan et
+al. 2020, "Scaling laws for neural language models", 2.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToEnd:
+    """Seconds of a whole training, by today's launch and by the best plan.
+
+    ``evaluation`` is estimated, ``checkpoints`` by a part of one that was written; of the best plan
+    both. None: not known, and not in the sums.
+    """
+
+    today: Amount
+    best: Amount
+    evaluation: Amount | None
+    checkpoints: Amount | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """Joules a sample of processors and memory, by today's launch and by the best plan.
+
+    ``ratio`` is the median over the turns that they took side by side.
+    """
+
+    today: Amount
+    best: Amount
+    ratio: Amount
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """What a study has found.
@@ -244,6 +277,7 @@ class Result:
     ``done`` is what pays and the best plan has.
     ``steps_planned``: of the user's run, over which all speeds spread the time to compile.
     ``price_per_hour`` is what one machine costs, in whatever currency.
+    ``energy_unknown``: why no turn of the confirmation has its joules; None where they have.
     ``hosts`` are the machines that the study ran on, in the order in which plans count their
     nodes, as they were named; none where it was this machine alone.
     ``kernel`` is the release of Linux that it ran on, ``microcode`` the processor's revision.
@@ -272,6 +306,7 @@ class Result:
     budget: Count | None = None
     steps_planned: Count | None = None
     price_per_hour: Amount | None = None
+    energy_unknown: Note | None = None
     seed: int | None = None
     sampler: str | None = None
     seconds: Amount | None = None
@@ -314,7 +349,63 @@ class Result:
         """The document, its schema first."""
         document: dict[str, Any] = {"schema": f"{SCHEMA_NAME}/{SCHEMA_VERSION}", **plain(self)}
         document["speedup"]["significant"] = self.speedup.significant
+        document |= {
+            "keeps": kept_by_change(self.baseline.plan, self.best.plan),
+            "time_to_end": plain(self.time_to_end()),
+            "energy": plain(self.energy),
+        }
         return document
+
+    def time_to_end(
+        self, before: Measured | None = None, ratio: float | None = None
+    ) -> TimeToEnd | None:
+        """What the whole training takes; None where it has not shown how long it is.
+
+        Over today's launch, or over another plan ``before``, with the ``ratio`` of speeds. Columns
+        that are cut and samples of like length make steps faster alone, not evaluations.
+        """
+        same = self.best.plan == self.baseline.plan
+        job, ratio = self.workload, ratio or (1.0 if same else self.speedup.ratio)
+        speed = (before or self.baseline).samples_per_second.median
+        if job.samples_to_end is None or not speed:
+            return None
+        steps, evaluation = job.samples_to_end / speed, None
+        if job.evaluated_samples is not None:
+            evaluation = job.evaluated_samples / speed / STEP_TO_EVALUATION
+        shorter = {self.best.plan.setting("padding"), self.best.plan.setting("order")}
+        faster = 1.0 if shorter & {"cut", "length"} else ratio
+        after = None if evaluation is None else evaluation / faster
+        saving = job.checkpoint_seconds
+        return TimeToEnd(
+            today=steps + (evaluation or 0.0) + (saving or 0.0),
+            best=steps / ratio + (after or 0.0) + (saving or 0.0),
+            evaluation=after,
+            checkpoints=saving,
+        )
+
+    @property
+    def energy(self) -> Energy | None:
+        """What a sample takes, of the turns that have their joules; None where there are none."""
+        today, best = (self._joules_a_sample(one.plan) for one in (self.baseline, self.best))
+        pairs = [best[turn] / today[turn] for turn in best.keys() & today.keys() if today[turn]]
+        if not pairs or self.best.plan == self.baseline.plan:
+            return None
+        from statistics import median  # which takes decimal and fractions along
+
+        each = (median(one.values()) for one in (today, best))
+        return Energy(today=next(each), best=next(each), ratio=median(pairs))
+
+    def _joules_a_sample(self, plan: Plan) -> dict[tuple[int, int], float]:
+        """Of a plan in the confirmation, by block and by turn in it; not where others computed."""
+        job = self.workload
+        batch = job.global_batch_size or (job.batch_per_rank or 1) * plan.world_size
+        return {
+            (run.round, number): turn.joules / batch / len(turn.step_seconds)
+            for run in self.confirmation
+            if run.plan == plan
+            for number, turn in enumerate(run.taken)
+            if turn.joules is not None and turn.step_seconds and not turn.delayed
+        }
 
     def __repr__(self) -> str:
         today, best = (figure(s.samples_per_second.median) for s in (self.baseline, self.best))
@@ -385,6 +476,8 @@ class Result:
         if isinstance(values.get("speedup"), Mapping):
             speedup = values["speedup"]
             values["speedup"] = {k: v for k, v in speedup.items() if k != "significant"}
+        for derived in ("keeps", "time_to_end", "energy"):
+            values.pop(derived, None)
         try:
             result = record_of(cls, values)
             _refuse_what_no_study_has(result)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cputune.errors import UsageError
-from cputune.result import COMPLETED, Measured, Result
+from cputune.result import COMPLETED, Energy, Result, TimeToEnd
+from cputune.text import figure
 
 TERMS = {
     "plan": "One way to run the same training: how many ranks, how many threads each, on which "
@@ -125,27 +126,44 @@ def verdict_of(result: Result, do: str) -> Verdict:
 def saved(result: Result) -> str:
     """What the gain means to who trains: the time of the whole training, and what it costs.
 
-    It counts steps alone, at the speeds that were measured; evaluation and saving come on top.
+    It counts steps at the speeds that were measured, and says what of evaluation and checkpoints is
+    counted with them.
     """
     ratio, price = result.speedup.ratio, result.price_per_hour
-    words, seconds = training_time(result, result.baseline, ratio)
-    if result.workload.samples_to_end is not None and result.seconds is not None:
+    whole = result.time_to_end()
+    words = training_time(result, whole, ratio)
+    if whole is not None and result.seconds is not None:
         words += f"; the search took {duration(result.seconds)}"
     if price is not None:
-        cost = seconds / 3600 * price * max(1, len(result.hosts))
-        words += f"; {cost / ratio:.2f} instead of {cost:.2f} at {price:g} an hour"
+        today, best = (whole.today, whole.best) if whole else (3600.0, 3600.0 / ratio)
+        cost = price / 3600 * max(1, len(result.hosts))
+        words += f"; {cost * best:.2f} instead of {cost * today:.2f} at {price:g} an hour"
+    if (used := result.energy) is not None:
+        words += f"; {used.ratio:.2f} times the energy ({energy_words(used)})"
     return words
 
 
-def training_time(result: Result, before: Measured, ratio: float) -> tuple[str, float]:
-    """What a ratio over ``before`` makes of the time of the training, and its seconds before."""
-    job = result.workload
-    if job.samples_to_end is None:
-        return f"an hour of training takes {60 / ratio:.0f} min", 3600.0
-    seconds = job.samples_to_end / before.samples_per_second.median
-    whole = "your training" if job.epochs is None else f"your {job.epochs:g} epochs"
-    whole = "your epoch" if job.epochs == 1 else whole
-    return f"{whole}: {duration(seconds / ratio)} instead of {duration(seconds)}", seconds
+def energy_words(used: Energy) -> str:
+    """``1.2 instead of 2.5 J a sample``."""
+    return f"{figure(used.best)} instead of {figure(used.today)} J a sample"
+
+
+def training_time(result: Result, whole: TimeToEnd | None, ratio: float) -> str:
+    """What a ratio makes of the time of the training, and what is counted in it."""
+    if whole is None:
+        return f"an hour of training takes {60 / ratio:.0f} min"
+    epochs = result.workload.epochs
+    job = "your training" if epochs is None else f"your {epochs:g} epochs"
+    job = "your epoch" if epochs == 1 else job
+    words = f"{job}: {duration(whole.best)} instead of {duration(whole.today)}"
+    beside = (
+        ("evaluation", "estimated", whole.evaluation),
+        ("checkpoints", "by a part that was written", whole.checkpoints),
+    )
+    counted = [f"{what} {duration(took)} ({how})" for what, how, took in beside if took]
+    missing = [what for what, _, took in beside if took is None]
+    words += f", with {' and '.join(counted)}" if counted else ""
+    return words + (f", without {' and '.join(missing)}" if missing else "")
 
 
 def duration(seconds: float) -> str:

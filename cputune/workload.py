@@ -173,6 +173,10 @@ class Workload:
             looked.
         samples_to_end: that the script trains on to its end; None while it has not shown it.
         epochs: how often it goes through its data, where that is how it counts.
+        evaluated_samples: of all its evaluations until then; None while it has not shown them,
+            and where they write text.
+        checkpoint_seconds: what all its checkpoints take until then, by a part of one that was
+            written; None while that is not known.
         global_batch_size: samples per optimizer step over all ranks; None while the
             script has not shown it yet.
         batch_per_rank: the guides' way instead: every rank takes this many samples,
@@ -200,6 +204,8 @@ class Workload:
     )
     samples_to_end: Annotated[int, Meta(ge=1)] | None = None
     epochs: Annotated[float, Meta(gt=0)] | None = None
+    evaluated_samples: Annotated[int, Meta(ge=0)] | None = None
+    checkpoint_seconds: Annotated[float, Meta(ge=0)] | None = None
     global_batch_size: Samples | None = None
     batch_per_rank: Samples | None = None
     training: Training | None = None
@@ -339,10 +345,12 @@ class Workload:
         optimizer: str | None = None,
         mapped_blocks: int | None = None,
         padding: Padding | None = None,
-        samples_to_end: int | None = None,
-        epochs: float | None = None,
+        to_end: Mapping[str, Any] | None = None,
     ) -> Workload:
-        """The same job, with what its first trial has shown filled in."""
+        """The same job, with what its first trial has shown filled in.
+
+        ``to_end`` are fields of this record that say how long it trains, and what else it does.
+        """
         return replace(
             self,
             framework=self.framework or framework,
@@ -353,9 +361,8 @@ class Workload:
             optimizer=self.optimizer or optimizer,
             mapped_blocks=mapped_blocks if self.mapped_blocks is None else self.mapped_blocks,
             padding=self.padding or padding,
-            samples_to_end=self.samples_to_end or samples_to_end,
-            epochs=self.epochs or epochs,
             global_batch_size=self.global_batch_size or global_batch_size,
+            **(to_end if to_end and self.samples_to_end is None else {}),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -87,6 +87,22 @@ def test_draws_of_their_own_agree_roughly_and_a_doubled_gradient_does_not(
     assert why in verdict.differs[0]
 
 
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"drawn": True, "gradient": 0.3}, "its first step draws random numbers"),
+        ({"gradient": None}, "its ranks show no gradient of the first step"),
+    ],
+)
+def test_who_promises_the_mathematics_has_to_show_it(other: dict[str, Any], said: str) -> None:
+    assert equivalent(TYPED, replace(TWO, **other)).same
+    verdict = equivalent(TYPED, replace(TWO, **other), exact=True)
+    assert verdict.differs[-1].startswith(said)
+    drawing = replace(TYPED, drawn=True)
+    assert equivalent(drawing, replace(drawing, ranks=2, gradient=0.3), exact=True).same
+    assert equivalent(TYPED, TWO, exact=True).same
+
+
 def test_a_recipe_of_other_data_than_its_trials_have_is_held_against_its_optimizer_alone() -> None:
     more = replace(TWO, data=10_000, samples=("x",), steps=9, gradient=3.0)
     assert equivalent(TYPED, more, other_data=True).same

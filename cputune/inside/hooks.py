@@ -80,6 +80,7 @@ def install() -> Meter:
     meter = Meter(Speaker())
     force = os.environ.get(FORCE_VARIABLE)
     scratch = os.environ.get(SCRATCH_VARIABLE) or None
+    meter.scratch = scratch
     os.environ.update(SILENT)
     if scratch is not None:
         os.environ.update({name: os.path.join(scratch, part) for name, part in ELSEWHERE.items()})

@@ -188,6 +188,11 @@ def _see_batch(accelerator: Accelerator, loop: _PreparedLoop, meter: Meter) -> N
     if steps is not None:
         first["steps"] = steps
     first["cadence"] = meter.cadence
+    others = {at: getattr(one, "dataset", None) for at, (_, one) in enumerate(loop.prepared)}
+    del others[places[0]]
+    if others:  # such loops evaluate after each pass where no argument says otherwise
+        meter.cadence = {"evaluation": "epoch", **meter.cadence}
+    meter.see_beside(steps, epochs, samples_of(others))
 
 
 def _patch_optimizer(module: ModuleType, loop: _PreparedLoop) -> None:

@@ -14,6 +14,7 @@ hypervisor took away (``steal``), of which threads see nothing.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -22,7 +23,7 @@ from typing import Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, padding, state
 from cputune.inside.first_steps import FirstSteps
-from cputune.inside.messages import Framework, RankState, Speaker
+from cputune.inside.messages import RANK_NAMES, Framework, RankState, Speaker, number_from
 from cputune.inside.where_time_goes import StepProfiler
 
 
@@ -32,7 +33,7 @@ class Meter:
     Attributes:
         facts: what the hooks learn of the script for the state of this rank.
         cadence: when its arguments let it evaluate and save, as a word or in steps.
-        parses_arguments: whether HfArgumentParser is at work just now.
+        scratch: a folder of the trial's own, for a part of a checkpoint.
         waited: seconds of this step in which the script waited for a batch.
         compiled: seconds of this step in which torch.compile compiled.
         items_counted: whether a loss of this step was divided by the items of all its batches.
@@ -47,6 +48,7 @@ class Meter:
         self.facts: RankState = {}
         self.flags: set[str] = set()
         self.cadence: dict[str, str | float] = {}
+        self.scratch: str | None = None
         self.steps = 0
         self.backwards = 0
         self.waited = 0.0
@@ -128,6 +130,7 @@ class Meter:
         if self.steps == 1:
             if optimizer is not None:
                 self.facts["optimizer"] = state.optimizer(optimizer)
+                self._see_checkpoint(optimizer)
             padded, tokens, left = self._tokens
             if tokens:
                 self.facts["padding_share"] = round(padded / tokens, 4)
@@ -174,6 +177,27 @@ class Meter:
         if self._delay is not None:
             self._delay.lap()
         self._mark = time.perf_counter()
+
+    def see_beside(
+        self, steps: int | None, epochs: float | None, samples: int | None, more: int = 0
+    ) -> None:
+        """What the training does beside its steps, to its end, by its ``cadence``.
+
+        Each evaluation takes so many samples, and there are so many ``more`` of them at its end.
+        """
+        evaluations = times(self.cadence.get("evaluation", "no"), steps, epochs)
+        if evaluations is not None and samples is not None:
+            self.facts["evaluated_samples"] = (evaluations + more) * samples
+        checkpoints = times(self.cadence.get("saving", "no"), steps, epochs)
+        if checkpoints is not None:
+            self.facts["checkpoints"] = checkpoints
+
+    def _see_checkpoint(self, optimizer: object) -> None:
+        if self.scratch is None or not self.facts.get("checkpoints") or number_from(RANK_NAMES):
+            return
+        seconds = state.checkpoint_seconds(optimizer, self.scratch)
+        if seconds is not None:
+            self.facts["checkpoint_seconds"] = round(seconds, 4)
 
     def see_loader(self, loader: object) -> None:
         """The loader that is trained on: its data set, and the batch where it says it."""
@@ -262,6 +286,16 @@ def samples_of(data: Any) -> int | None:
         return len(data)
     except (TypeError, NotImplementedError):
         return None
+
+
+def times(when: str | float, steps: int | None, epochs: float | None) -> int | None:
+    """How often that is which comes every so many steps, share of all, or epoch; None: unknown."""
+    if isinstance(when, str):
+        known = {"no": 0, "epoch": None if epochs is None else math.ceil(epochs)}
+        return known.get(when)
+    if when < 1:
+        return math.floor(1 / when)
+    return None if steps is None else math.floor(steps / when)
 
 
 def _number(loss: Any) -> float | None:

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
@@ -76,7 +77,7 @@ def read() -> RankState:
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "allocator": next((name for name in _ALLOCATORS if name in found), "default"),
         "openmp": next((name for name in _OPENMP if name in found), None),
-        "preload": [p for p in re.split(r"[:\s]+", preloaded) if p],
+        "preload": [_file_of(name, mapped) for name in re.split(r"[:\s]+", preloaded) if name],
         "mapped": [path for path in mapped if any(p.search(path) for _, p in _LIBRARIES)],
         "versions": {
             name: str(getattr(sys.modules[name], "__version__", "unknown"))
@@ -201,6 +202,44 @@ def optimizer(stepped: object) -> dict[str, object]:
         "fused": any(group.get("fused") for group in groups),
         "foreach": any(group.get("foreach") for group in groups),
     }
+
+
+MOST_WRITTEN = 16 << 20
+"""Bytes of a checkpoint that are written to see how long it takes."""
+
+
+def checkpoint_seconds(optimizer: object, folder: str) -> float | None:
+    """What the weights that train and the optimizer's state take to be written as a checkpoint.
+
+    A part of them is written, and the rest taken to be as slow; None where that cannot be.
+    """
+    torch = sys.modules["torch"]
+    path = os.path.join(folder, f"checkpoint-{os.getpid()}")
+    part, left = [], MOST_WRITTEN
+    try:
+        groups, state = getattr(optimizer, "param_groups", ()), getattr(optimizer, "state", {})
+        tensors = [one.detach() for group in groups for one in group["params"]]
+        kept = (value for of_one in state.values() for value in of_one.values())
+        tensors += [value for value in kept if torch.is_tensor(value)]
+        for one in tensors:
+            part.append(one.reshape(-1)[: left // one.element_size()].clone())
+            left -= part[-1].nbytes
+        began = time.perf_counter()
+        with open(path, "wb") as file:
+            torch.save(part, file)
+        seconds = time.perf_counter() - began
+        return float(seconds * sum(one.nbytes for one in tensors) / max(1, MOST_WRITTEN - left))
+    except Exception:  # a full disk, an optimizer of another make: no reason to end a trial
+        return None
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _file_of(name: str, mapped: list[str]) -> str:
+    """The file of a library that is preloaded by its name alone, which the linker has looked up."""
+    found = (path for path in mapped if "/" not in name and f"/{name}" in path)
+    return next(found, name)
 
 
 def mapped_libraries() -> list[str]:

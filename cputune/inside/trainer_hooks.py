@@ -42,6 +42,7 @@ def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> N
         if not hasattr(self, "_cputune_asked"):
             self._cputune_asked = (self.max_steps, self.num_train_epochs)
             self._cputune_cadence = _cadence(self)
+            self._cputune_evaluates = bool(self.do_eval)
             # Every parser that makes flags of these arguments (HfArgumentParser, TRL's own)
             # knows all their names.
             self._cputune_parsed = meter.flags >= {f.name for f in fields(self) if f.init}
@@ -121,7 +122,8 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
             if steps <= 0:
                 facts["epochs"] = epochs
         meter.first.facts["steps"] = _asked_steps(self, ENDLESS)
-        meter.first.facts["cadence"] = getattr(arguments, "_cputune_cadence", {})
+        meter.cadence = meter.first.facts["cadence"] = getattr(arguments, "_cputune_cadence", {})
+        _see_beside(self, meter)
         meter.begin("trainer")
         original(self, None, *args, **kwargs)
         meter.end()
@@ -135,6 +137,24 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
 
     cls.evaluate = lambda self, *args, **kwargs: _NoMetrics()
     _silence(cls, *_SILENT_METHODS)
+
+
+def _see_beside(trainer: Trainer, meter: Meter) -> None:
+    """Its evaluations, of which one more ends a script that was given --do_eval, and checkpoints.
+
+    An evaluation that writes text takes as long as the texts are, which nobody has seen.
+    """
+    arguments, samples = trainer.args, samples_of(trainer.eval_dataset)
+    steps, epochs = _asked_steps(trainer, 0), meter.facts.get("epochs")
+    there = meter.facts["dataset_samples"]
+    if epochs is None and there:
+        epochs = steps * _samples_per_step(arguments) / there
+    if trainer.eval_dataset is None:
+        samples = 0
+    elif getattr(arguments, "predict_with_generate", False):
+        samples = None
+    more = int(getattr(arguments, "_cputune_evaluates", False))
+    meter.see_beside(steps or None, epochs, samples, more)
 
 
 def _callback_class(base: type, meter: Meter) -> type:
@@ -169,8 +189,11 @@ def _asked_steps(trainer: Trainer, endless: int) -> int:
         samples = len(trainer.train_dataset)
     except TypeError:
         return endless
-    per_step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return max(1, math.ceil(float(samples / per_step * epochs)))
+    return max(1, math.ceil(float(samples / _samples_per_step(args) * epochs)))
+
+
+def _samples_per_step(args: TrainingArguments) -> int:
+    return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
 
 def _drop_early_stopping(trainer: Trainer) -> None:

@@ -85,7 +85,9 @@ __all__ = [
     "State",
     "as_seen",
     "keeps",
+    "keeps_mathematics",
     "kept_between",
+    "kept_by_change",
     "knob_named",
     "least_kept",
     "plan_arguments",
@@ -144,11 +146,22 @@ def keeps(knob: Knob, keep: Keeps | None) -> bool:
     return keep is None or least_kept((knob.keeps, keep)) == keep
 
 
+def kept_by_change(today: Plan, best: Plan) -> dict[str, Keeps]:
+    """What of the training each change from one plan to another leaves the same, by its knob."""
+    changed = [RANKS] if today.world_size != best.world_size else []
+    changed += [THREADS] if today.threads_per_process != best.threads_per_process else []
+    changed += [k for k in KNOBS if k.put and today.value(k.name) != best.value(k.name)]
+    return {knob.name: knob.keeps for knob in changed}
+
+
 def kept_between(today: Plan, best: Plan) -> Keeps:
     """What of the training stays the same from one plan to another."""
-    ranks = today.world_size != best.world_size
-    values = (k for k in KNOBS if k.put is not None and today.value(k.name) != best.value(k.name))
-    return least_kept((RANKS.keeps if ranks else "numbers", *(knob.keeps for knob in values)))
+    return least_kept(kept_by_change(today, best).values())
+
+
+def keeps_mathematics(today: Plan, best: Plan) -> bool:
+    """Whether nothing is drawn otherwise and no number has fewer bits: that can be checked."""
+    return least_kept((kept_between(today, best), "mathematics")) == "mathematics"
 
 
 def varied(names: Iterable[str] | None, keep: Keeps | None = None) -> frozenset[str]:

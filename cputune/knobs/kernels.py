@@ -262,7 +262,7 @@ COMPILE = Knob(
     summary="whether torch.compile makes kernels of the model before its first step",
     today=False,
     parse=yes_or_no("compile"),
-    keeps="mathematics",
+    keeps="distribution",  # what is compiled draws dropout masks of its own
     choices=_compile,
     put=_put_compile,
     argument=TrainerArgument(name=TORCH_COMPILE, value=lambda plan: compiled(plan) or ...),

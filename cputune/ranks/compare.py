@@ -97,7 +97,14 @@ def runs_alike(plan: Plan, told: Sequence[Mapping[str, object]]) -> bool:
     hidden = (knob for knob in KNOBS if not knob.shown and knob.put is not None)
     if any(plan.value(knob.name) != knob.today for knob in hidden):
         return False
-    states = [{**one, "affinity": cpulist.parse(str(one.get("affinity") or ""))} for one in told]
+    states = [
+        {
+            "mapped": one.get("preload"),  # what is preloaded is mapped
+            **one,
+            "affinity": cpulist.parse(str(one.get("affinity") or "")),
+        }
+        for one in told
+    ]
     rows = compare(plan, [(rank, cast("RankState", one)) for rank, one in enumerate(states)])
     return all(row.seen == row.expected for row in rows)
 
@@ -141,7 +148,6 @@ def as_shown(
     Where it ends tells a script of the user's alone: recipes train on a part of their data.
     """
     first, own = states[0], plan.as_found or plan.world_size == 1
-    to_end = plan.as_found and workload.recipe is None
     seen = workload.observed(
         framework=first.get("framework"),
         global_batch_size=global_batch(states) if workload.batch_per_rank is None else None,
@@ -150,8 +156,7 @@ def as_shown(
         optimizer=optimizer_of(first) if plan.as_found else None,
         mapped_blocks=first.get("mapped_blocks") if plan.as_found else None,
         padding=padding_of(first) if plan.as_found else None,
-        samples_to_end=samples_to_end(states) if to_end else None,
-        epochs=first.get("epochs") if to_end else None,
+        to_end=_to_its_end(states) if plan.as_found and workload.recipe is None else None,
     )
     if not plan.as_found:
         return seen
@@ -159,6 +164,19 @@ def as_shown(
         share = round(min(1.0, median(waits[1:])), 4)
         seen = replace(seen, loading_share=share)
     return replace(seen, training=training or seen.training)
+
+
+def _to_its_end(states: Sequence[RankState]) -> dict[str, int | float | None]:
+    """How long a script trains, and what it does beside its steps until then."""
+    first = states[0]
+    count, each = first.get("checkpoints"), first.get("checkpoint_seconds")
+    known = count == 0 or (count is not None and each is not None)
+    return {
+        "samples_to_end": samples_to_end(states),
+        "epochs": first.get("epochs"),
+        "evaluated_samples": first.get("evaluated_samples"),
+        "checkpoint_seconds": round((count or 0) * (each or 0.0), 3) if known else None,
+    }
 
 
 def samples_to_end(states: Sequence[RankState]) -> int | None:
@@ -214,10 +232,18 @@ _KEPT = frozenset(shown.key for knob in KNOBS for shown in knob.shown) - {
 and variables, and what says who the rank is and what it trains."""
 
 
+_READ = frozenset(
+    shown.what for knob in KNOBS for shown in knob.shown if shown.key == "environment"
+)
+"""Variables by which alone a rank shows a knob."""
+
+
 def for_people(state: RankState) -> dict[str, object]:
     """A rank's state as it stands in a result: plain values, CPUs as a list's text."""
     record: dict[str, object] = {name: value for name, value in state.items() if name in _KEPT}
     record["affinity"] = cpulist.render(state["affinity"])
+    read = {name: value for name, value in state.get("environment", {}).items() if name in _READ}
+    record |= {"environment": read} if read else {}
     record.update(state.get("versions", {}))
     return record
 

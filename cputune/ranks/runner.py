@@ -25,6 +25,8 @@ from cputune.host.interpreter import training_python
 from cputune.inside.carry import Force
 from cputune.inside.first_steps import LOOKED_AT
 from cputune.inside.messages import RankState
+from cputune.knobs import as_seen, keeps_mathematics
+from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.ranks import commands, compare, engines
 from cputune.ranks.compare import fed_with, for_people, global_batch
@@ -151,6 +153,12 @@ class ProcessRunner:
         for plan, job in self._shown:
             workload = compare.as_shown(workload, plan, job.observed, job.training(), job.waits)
         return workload
+
+    @property
+    def today(self) -> Plan:
+        """The launch as typed, as its ranks were seen to run where it has run here."""
+        ran = (as_seen(plan, job.observed) for plan, job in self._shown if plan.as_found)
+        return next(ran, baseline_plan(self.facts, ranks=self.workload.launch_ranks))
 
     def observed(self) -> tuple[Mapping[str, Any], ...]:
         """What each rank of the last trial saw; empty before its first step."""
@@ -528,7 +536,10 @@ class LivingPlan:
         """Raise Infeasible where the plan trains something else than today's launch."""
         workload, seen = self._runner.workload, job.training()
         typed = workload.training
-        if seen and typed and not self._plan.as_found and workload.keeps(typed):
-            verdict = equivalent(typed, seen)
+        if typed and not self._plan.as_found and workload.keeps(typed):
+            if seen is None:
+                raise Infeasible("its ranks do not tell what they train, as typed they do")
+            exact = keeps_mathematics(self._runner.today, self._plan)
+            verdict = equivalent(typed, seen, exact=exact)
             if not verdict.same:
                 raise Infeasible("it does not train the same: " + "; ".join(verdict.differs))

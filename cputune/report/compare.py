@@ -244,7 +244,8 @@ def verdict(first: str, reference: Result, compared: Sequence[Compared]) -> Verd
     if best.verdict == NO_DIFFERENCE:
         means = f"The best plans of {one.name} and {first} are as fast: {NO_DIFFERENCE}."
         return Verdict(means=means, do=NOTHING_TO_DO, sure=sure)
-    time, _ = training_time(one.result, reference.best, best.ratio)
+    whole = one.result.time_to_end(reference.best, best.ratio)
+    time = training_time(one.result, whole, best.ratio)
     do = launch_commands(one.name, one.result.best.plan.nodes)[0]
     if best.verdict == "slower":
         there = f"nothing: {first} is of another machine"

@@ -233,6 +233,8 @@ def _study(result: Result) -> Iterator[tuple[str, str]]:
     if search:
         yield "search", search
     yield "side by side", _confirmed(result)
+    if result.energy_unknown is not None:
+        yield "energy", f"not known: {result.energy_unknown}"
 
 
 def _confirmed(result: Result) -> str:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cputune.errors import MissingPackageError
-from cputune.knobs import KEPT, TODAY, kept_between
+from cputune.knobs import KEPT, TODAY, kept_by_change, least_kept
 from cputune.plan import Plan
 from cputune.report.writing import Rows, rich_table
-from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial, Worth
 from cputune.text import figure, visible
-from cputune.tuner.changes import changes
+from cputune.tuner.changes import LAYOUT, changes
 from cputune.tuner.confirmation import (
     LEAST_ROUNDS,
     MOST_RIVALS,
@@ -213,12 +213,19 @@ def measured_lines(result: Result) -> tuple[str, ...]:
         lines.append(
             f"best   {_interval(result.best.samples_per_second)}  {_plan(result.best.plan)}"
         )
-        kept = kept_between(result.baseline.plan, result.best.plan)
+        each = kept_by_change(result.baseline.plan, result.best.plan)
+        kept = least_kept(each.values())
         fewer_bits = "samples and learning rates of today's launch; its numbers have fewer bits"
-        same = f"{KEPT[kept]} as today's launch"
-        lines.append(f"keeps  {fewer_bits if kept == 'nothing' else same}")
+        words = fewer_bits if kept == "nothing" else f"{KEPT[kept]} as today's launch"
+        told = {name for one in _told(result) for name in one.knob.split(", ")}
+        told |= {"ranks", "threads"} if LAYOUT in told else set()
+        more = [f"{name} {KEPT[keeps]}" for name, keeps in each.items() if name not in told]
+        lines.append(f"keeps  {words}" + (f" ({'; '.join(more)})" if more else ""))
     worth = worth_line(result)
-    return tuple(lines) if worth is None else (*lines, worth)
+    lines += [] if worth is None else [worth]
+    if result.energy_unknown is not None and result.best.plan != result.baseline.plan:
+        lines.append(f"energy not known: {result.energy_unknown}")
+    return tuple(lines)
 
 
 def worth_line(result: Result) -> str | None:
@@ -226,10 +233,14 @@ def worth_line(result: Result) -> str | None:
     parts = [
         f"{change.knob} {change.value} {factor(change.speedup)}"
         f"{'' if change.keeps is None else ', ' + KEPT[change.keeps]}"
-        for change in result.worth
-        if change.speedup.narrow
+        for change in _told(result)
     ]
-    return f"worth  {'; '.join(parts)}" if parts and not result.disturbed else None
+    return f"worth  {'; '.join(parts)}" if parts else None
+
+
+def _told(result: Result) -> tuple[Worth, ...]:
+    """The changes whose worth is known well enough to be said."""
+    return tuple(one for one in result.worth if one.speedup.narrow and not result.disturbed)
 
 
 def _interval(rate: Throughput) -> str:

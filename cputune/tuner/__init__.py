@@ -133,6 +133,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         refuse_impossible(job)
 
     from cputune.host.locks import measuring_lock, study_lock
+    from cputune.probing.energy import EnergyCounters
     from cputune.tuner.events import logged
     from cputune.tuner.storage import StudyOptions
     from cputune.tuner.study import TuningStudy, wait_until_quiet
@@ -188,6 +189,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             shared=asked.share_machine,
             hosts=hosts,
             limited=runner is None,
+            energy=EnergyCounters(LiveHost()) if runner is None and hosts is None else None,
         )
         return study_.run()
 

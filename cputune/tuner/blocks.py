@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
@@ -254,7 +254,11 @@ def take_turns(
             first, quiet, voided, since = len(everybody[0].logs), 0, voided + 1, done
         turned = turned[::-1] if done % 2 else order.sample(started, len(started))
         before = seconds_of(started)
-        taken = {id(one.contender): _turn(one, next(places)) for one in turned if one.is_in}
+        taken = {
+            id(one.contender): _turn(one, next(places), measuring.joules)
+            for one in turned
+            if one.is_in
+        }
         measuring.timer.step_seconds += seconds_of(started) - before
         quiet += taken.get(id(started[0].contender)) is not None
         for contender in everybody:
@@ -283,9 +287,11 @@ def settling(started: Sequence[Started], first: int) -> list[Plan]:
     return moving
 
 
-def _turn(one: Started, place: int) -> float | None:
-    """A turn of one contender, its steps written down."""
-    begun = len(one.run.trace)
+def _turn(one: Started, place: int, joules: Callable[[], float | None]) -> float | None:
+    """A turn of one contender, its steps and what they used written down."""
+    begun, before = len(one.run.trace), joules()
     log = one.turn()
-    one.taken.append(turn_of(place, one.run.trace[begun:]))
+    after = joules()
+    used = None if before is None or after is None else round(after - before, 3)
+    one.taken.append(replace(turn_of(place, one.run.trace[begun:]), joules=used))
     return log

@@ -221,7 +221,8 @@ class Measuring:
     ``reference`` are the losses of the baseline, by step. ``shared``: the machine is known not
     to be quiet, so what a busy machine gives is taken in the confirmation too. ``steps_planned``
     are those of the user's run; None: so many that the time to compile does not matter.
-    ``start_seconds`` went by before the first step of the last run.
+    ``start_seconds`` went by before the first step of the last run. ``joules`` reads what the
+    machine has used so far; None where nobody can.
     """
 
     facts: HostFacts
@@ -233,6 +234,7 @@ class Measuring:
     shared: bool = False
     steps_planned: int | None = None
     start_seconds: float = 0.0
+    joules: Callable[[], float | None] = lambda: None
     alive: Alive = field(init=False)
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ from cputune.facts import HostFacts
 from cputune.knobs import as_seen
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
+from cputune.probing.energy import EnergyCounters
 from cputune.ranks.compare import runs_alike
 from cputune.result import (
     COMPLETED,
@@ -238,10 +239,12 @@ class TuningStudy:
         shared: bool = False,
         hosts: RankHosts | None = None,
         limited: bool = False,
+        energy: EnergyCounters | None = None,
     ) -> None:
         """``hosts`` are those that plans run on, ``facts`` the first one's; None: this machine.
 
-        ``limited``: a study that was given no time takes the usual one.
+        ``limited``: a study that was given no time takes the usual one. ``energy``: of the machine
+        that plans run on; None where nobody counts it.
         """
         self._workload = workload
         self._facts = facts
@@ -269,6 +272,9 @@ class TuningStudy:
             shared=shared,
             steps_planned=options.steps_planned,
         )
+        self._energy = energy
+        if energy is not None and energy.unknown is None:
+            self._measuring.joules = energy.joules
         self._hopeless = False
         self._space: SearchSpace | None = None
         self._sampler: PlanSampler | None = None
@@ -575,6 +581,7 @@ class TuningStudy:
             options=self._options,
             noise=self._race.noise.deviation,
             seconds=self._timer.used_seconds,
+            energy_unknown=None if self._energy is None else self._energy.unknown,
             hosts=self._named,
             interface=None if self._hosts is None else next(iter(self._hosts.interfaces), None),
         )

@@ -11,7 +11,7 @@ from machines import machine
 from cputune.carrier.environment import is_cleared
 from cputune.errors import UsageError
 from cputune.inside.messages import RankState
-from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Knob, knob_named
+from cputune.knobs import KNOBS, NAMES, TODAY, Ask, Knob, keeps_mathematics, knob_named
 from cputune.knobs.record import KEPT
 from cputune.layout import guide_plan
 from cputune.plan import Plan
@@ -86,6 +86,15 @@ class TestEveryKnob:
 
     def test_says_what_it_keeps_of_the_training(self, knob: Knob) -> None:
         assert knob.keeps in KEPT
+
+    def test_is_held_to_the_mathematics_where_it_says_so(self, knob: Knob) -> None:
+        assert keeps_mathematics(PLAN, PLAN)
+        if knob.put is None or knob.choices is None:
+            return
+        plans = (knob.put(PLAN, value, FACTS) for value in knob.choices(FACTS, Ask()).values)
+        promised = knob.keeps in ("numbers", "mathematics")
+        others = [plan for plan in plans if plan not in (None, PLAN)]
+        assert {keeps_mathematics(PLAN, plan) for plan in others if plan} <= {promised}
 
 
 def test_a_knob_that_no_rank_shows_says_why() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import MACHINES, Machine, SimulatedRunner
+from machines import AMX, MACHINES, Machine, SimulatedRunner, machine
 from tuner.fakes import BY_NAME, SMALL, FakeRunner, Script, failing, steady, truthful
 
 import cputune
@@ -20,7 +20,9 @@ from cputune.errors import (
     NoValidTrialError,
     UsageError,
 )
+from cputune.inside.messages import RankState
 from cputune.plan import Plan
+from cputune.ranks.compare import for_people
 from cputune.result import COMPLETED, FAILED, PRUNED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
 from cputune.tuner import sampler
@@ -161,6 +163,56 @@ class TestTodaysLaunch:
         assert same not in runner.started
         assert len(result.trials) == len(plans)
         assert any("today's launch itself" in note for note in result.notes)
+
+    @pytest.mark.parametrize(
+        ("words", "typed"),
+        [
+            ("1 × 2 threads, fp32", "python train.py"),
+            ("1 × 2 threads, bf16", "python train.py --bf16"),
+            ("1 × 1 threads, fp32", "OMP_NUM_THREADS=1 taskset -c 0 python train.py"),
+            ("2 × 1 threads, bf16, gloo", "torchrun --nproc-per-node 2 train.py --bf16"),
+            ("1 × 2 threads, fp32, tcmalloc", "LD_PRELOAD=libtcmalloc.so.4 python train.py"),
+            (
+                "1 × 2 threads, bf16, libiomp5",
+                "KMP_BLOCKTIME=1 LD_PRELOAD=libiomp5.so python train.py --bf16",
+            ),
+        ],
+    )
+    def test_what_is_typed_otherwise_and_runs_as_a_plan_is_that_plan(
+        self, words: str, typed: str
+    ) -> None:
+        facts = machine(cores_per_socket=2, isa=AMX, libraries=("tcmalloc", "libiomp5"))
+        knobs = ["ranks", "threads", "precision", "allocator", "openmp"]
+        plans = list(cputune.search_space(facts, SMALL.workload, knobs=knobs).plans())
+        (same,) = (plan for plan in plans if plan.describe() == words)
+
+        class FakeShowing(FakeRunner):
+            def observed(self) -> tuple[dict[str, Any], ...]:
+                if not self.started[-1].as_found:
+                    return ({},)
+                return tuple(for_people(shown_by(same, rank)) for rank in range(same.world_size))
+
+        runner = FakeShowing(lambda plan, before: steady(1.0))
+        cputune.tune(SMALL.workload, facts=facts, runner=runner, budget=len(plans), knobs=knobs)
+        assert same not in runner.started, typed
+        assert len(set(runner.started)) > 2
+
+
+def shown_by(plan: Plan, rank: int) -> RankState:
+    """What a rank tells that runs as this plan says, whatever was typed."""
+    return {
+        "world_size": plan.world_size,
+        "backend": plan.backend if plan.world_size > 1 else None,
+        "threads": plan.threads_per_process,
+        "affinity": list(plan.cpus[rank]),
+        "dtype": {"fp32": "float32", "bf16": "bfloat16"}[plan.precision],
+        "allocator": plan.allocator,
+        "openmp": "libgomp" if plan.openmp == "default" else plan.openmp,
+        "ipex": False,
+        "preload": list(plan.preload),
+        "mapped": list(plan.preload),
+        "environment": plan.environment(),
+    }
 
 
 class TestNoGain:
