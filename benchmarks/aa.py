@@ -5,13 +5,14 @@
     python benchmarks/aa.py --real --studies 5    # this machine: it has to be quiet
     python benchmarks/aa.py --real --studies 20 --questions A/A
     python benchmarks/aa.py --studies 400 --first-seed 50000   # others than the rule was chosen on
+    python benchmarks/aa.py --questions 1.07 --max-time 180      # in the time that a user gives
     python benchmarks/aa.py --forked --studies 5  # forked beside fresh processes of one plan
 
 A/A are plans that are the same: a gain that is called there is false. For each question: how
-often the 95 % interval held the truth, how often a gain was called, half of the interval's
-width, and the seconds from the first start to the answer (the median, and the 95th percentile), and
-of the steps of all turns. ``among 4`` is the best of four rivals that are all like the baseline, or
-as much faster.
+often the 95 % interval held the truth, how often a gain was called, how often it was said that a
+plan still gets faster or slower, half of the interval's width, and the seconds from the first start
+to the answer (the median, and the 95th percentile), and of the steps of all turns. ``among 4`` is
+the best of four rivals that are all like the baseline, or as much faster.
 
 With ``--real`` the plan is today's launch of the recipe; a known ratio is planted by telling
 each step of the rival as so much shorter than it was.
@@ -38,7 +39,7 @@ from cputune.ranks.runner import ProcessRunner
 from cputune.steps import Living, LivingRunner, Step
 from cputune.tuner.alive import Alive, LivingTrial
 from cputune.tuner.confirmation import side_by_side
-from cputune.tuner.gains import Contender, doubt_each, gain_of
+from cputune.tuner.gains import Contender, fastest_of
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
@@ -74,11 +75,18 @@ WORLDS: dict[str, dict[str, Any]] = {
         "run_noise": 0.01,
         "rival_warmup": tuple(1 + 0.4 * math.exp(-at / 20) for at in range(50)),
     },
+    "warm-up of 50 in today's launch": {
+        "noise": 0.04,
+        "delays": 0.0,
+        "run_noise": 0.01,
+        "todays_warmup": tuple(1 + 0.4 * math.exp(-at / 20) for at in range(50)),
+    },
 }
 """White noise of 4 % alone; with a wander of 10 % over 15 s; with one step in twenty three times
 as long and the kernel silent; with processes of one plan that differ by so much; with a ratio of
 two plans that wanders by 3 % over a minute; that drifts by 2 % in each; with a tenth of the steps
-twice as long; and with first steps that are slower, in all plans or in the rivals alone."""
+twice as long; and with first steps that are slower, in all plans, in the rivals alone, or in
+today's launch alone."""
 
 QUESTIONS = (
     ("A/A", 1, 1.0),
@@ -100,6 +108,7 @@ class Answer:
     truth: float
     seconds: float
     in_turns: float
+    settles: bool
 
     @property
     def holds(self) -> bool:
@@ -116,7 +125,7 @@ class Planted:
     """A runner of which the steps of the rivals are told as ``ratio`` times shorter.
 
     What else befalls them alone: the ratio wanders, or drifts in a minute, by so much (log), and
-    their first steps are longer. ``seconds`` is the clock of it all.
+    their first steps are longer, or those of today's launch. ``seconds`` is the clock of it all.
     """
 
     def __init__(
@@ -129,6 +138,7 @@ class Planted:
         ratio_wander: float = 0.0,
         drift: float = 0.0,
         rival_warmup: Sequence[float] = (),
+        todays_warmup: Sequence[float] = (),
     ) -> None:
         self._runner = runner
         self._baseline = baseline
@@ -136,7 +146,7 @@ class Planted:
         self._rng = random.Random(seed)
         self._wander, self._drift = ratio_wander, drift
         self._where, self._when = self._rng.gauss(0, 1), 0.0
-        self.warmup = rival_warmup
+        self.warmups = (todays_warmup, rival_warmup)
         self.seconds = 0.0
 
     def steps(self, plan: Plan) -> Iterator[Step]:
@@ -171,8 +181,8 @@ class Told:
             seconds = step.seconds
             if self._rival:
                 seconds /= self._planted.ratio()
-                warmup = self._planted.warmup
-                seconds *= warmup[self._taken] if self._taken < len(warmup) else 1.0
+            warmup = self._planted.warmups[self._rival]
+            seconds *= warmup[self._taken] if self._taken < len(warmup) else 1.0
             self._taken += 1
             self._planted.seconds += seconds
             told.append(replace(step, seconds=seconds))
@@ -210,7 +220,8 @@ class OfTrials(Alive):
     def take(self, plan: Plan) -> LivingTrial | None:
         """Those of this very plan."""
         living = self._processes.pop(id(plan), None)
-        return living and LivingTrial(living=living, run=Run(), center=0.0, held_bytes=0)
+        run = Run(steps=TRIAL_STEPS)
+        return living and LivingTrial(living=living, run=run, center=0.0, held_bytes=0)
 
 
 def ask(
@@ -220,13 +231,17 @@ def ask(
     rivals: int,
     truth: float,
     clock: Callable[[], float] = time.monotonic,
+    most_seconds: float | None = None,
 ) -> Answer | None:
-    """One confirmation of a plan against as many copies of it, whose trials are behind them."""
+    """One confirmation of a plan against as many copies of it, whose trials are behind them.
+
+    It has ``most_seconds``, or what it takes where nobody gives it a time.
+    """
     measuring = Measuring(
         facts=facts,
         race=Race(),
         findings=Findings(),
-        timer=Timer(clock=clock, most_seconds=None, started=clock()),
+        timer=Timer(clock=clock, most_seconds=most_seconds, started=clock()),
         on_event=lambda event: None,
     )
     baseline = Contender(role="baseline", plan=plan)
@@ -234,15 +249,10 @@ def ask(
     measuring.alive = OfTrials(runner, [one.plan for one in (baseline, *others)])
     began = clock()
     side_by_side(measuring, runner, baseline, others)
-    doubt, noise = doubt_each(others), measuring.race.noise.deviation
-    gains = [
-        gain
-        for rival in others
-        if rival.out is None and (gain := gain_of(baseline, rival, noise, doubt=doubt)) is not None
-    ]
-    if not gains:
+    found = fastest_of(baseline, others, measuring.race.noise.deviation)
+    if found is None:
         return None
-    best = max(gains, key=lambda gain: gain.mean)
+    _, best = found
     return Answer(
         ratio=math.exp(best.mean),
         low=math.exp(best.low),
@@ -252,22 +262,25 @@ def ask(
         in_turns=sum(
             sum(turn.step_seconds) for run in measuring.findings.confirm_runs for turn in run.taken
         ),
+        settles=bool(measuring.findings.unsettled),
     )
 
 
-RIVALS_ALONE = ("ratio_wander", "drift", "rival_warmup")
+PLANTED = ("ratio_wander", "drift", "rival_warmup", "todays_warmup")
 FACTS = machine(cores_per_socket=2)
 PLAN = Plan(processes_per_node=1, threads_per_process=2, cpus=((0, 1),))
 
 
-def simulated(world: str, rivals: int, ratio: float, seed: int) -> Answer | None:
+def simulated(
+    world: str, rivals: int, ratio: float, seed: int, most_seconds: float | None
+) -> Answer | None:
     """A confirmation on a machine that does not exist."""
     workload = Workload.from_recipe(DEFAULT_RECIPE)
     what = dict(WORLDS[world])
-    own = {name: what.pop(name) for name in RIVALS_ALONE if name in what}
+    own = {name: what.pop(name) for name in PLANTED if name in what}
     runner = SimulatedRunner(true=lambda plan: STEP_SECONDS, workload=workload, seed=seed, **what)
     planted = Planted(runner, PLAN, ratio, seed=seed, **own)
-    return ask(planted, FACTS, PLAN, rivals, ratio, lambda: planted.seconds)
+    return ask(planted, FACTS, PLAN, rivals, ratio, lambda: planted.seconds, most_seconds)
 
 
 def told(answers: Iterable[Answer | None]) -> list[Answer]:
@@ -292,6 +305,7 @@ def row(name: str, answers: Sequence[Answer | None]) -> None:
     print(
         f"  {name:<16}{100 * statistics.fmean(a.holds for a in given):>9.1f}%"
         f"{100 * statistics.fmean(a.low > 1 for a in given):>9.1f}%"
+        f"{100 * statistics.fmean(a.settles for a in given):>9.1f}%"
         f"{100 * statistics.median(a.half_width for a in given):>9.1f}%"
         f"{statistics.median(a.seconds for a in given):>9.0f}"
         f"{sorted(a.seconds for a in given)[int(0.95 * len(given))]:>9.0f}"
@@ -302,12 +316,15 @@ def row(name: str, answers: Sequence[Answer | None]) -> None:
 
 def heading(text: str) -> None:
     """The head of a table."""
-    print(f"\n{text}\n  {'question':<16}{'holds':>10}{'gain':>10}{'+-':>10}", end="")
+    print(f"\n{text}\n  {'question':<16}{'holds':>10}{'gain':>10}{'changes':>10}{'+-':>10}", end="")
     print(f"{'seconds':>9}{'95th pct':>9}{'in turns':>10}")
 
 
 def on_simulated_machines(
-    worlds: Sequence[str], seeds: Sequence[int], questions: Container[str]
+    worlds: Sequence[str],
+    seeds: Sequence[int],
+    questions: Container[str],
+    most_seconds: float | None,
 ) -> None:
     """The table of every world."""
     for world in worlds:
@@ -315,7 +332,7 @@ def on_simulated_machines(
         for name, rivals, ratio in QUESTIONS:
             if name not in questions:
                 continue
-            row(name, [simulated(world, rivals, ratio, seed) for seed in seeds])
+            row(name, [simulated(world, rivals, ratio, seed, most_seconds) for seed in seeds])
 
 
 def on_this_machine(studies: int, questions: Container[str], forked: bool) -> None:
@@ -365,6 +382,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first-seed", type=int, default=0, help="of the simulated machines")
     parser.add_argument("--worlds", nargs="*", default=list(WORLDS), choices=list(WORLDS))
     parser.add_argument("--questions", nargs="*", default=tuple(names), choices=names)
+    parser.add_argument("--max-time", type=float, help="seconds that each simulated one is given")
     parser.add_argument("--real", action="store_true", help="measure on this machine")
     parser.add_argument("--forked", action="store_true", help="forked beside fresh processes")
     options = parser.parse_args(argv)
@@ -373,7 +391,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         first = options.first_seed
         seeds = range(first, first + (options.studies or 400))
-        on_simulated_machines(options.worlds, seeds, options.questions)
+        on_simulated_machines(options.worlds, seeds, options.questions, options.max_time)
     return 0
 
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
-from cputune.plan import Plan
 from cputune.result import Turn
 from cputune.steps import Living, LivingRunner, NoMeasurement, TimeUp, TrialError
 from cputune.tuner.alive import LivingTrial
-from cputune.tuner.gains import Contender, has_trend, level_rounds
+from cputune.tuner.gains import Contender, level_rounds
 from cputune.tuner.lengths import SizedStep
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.race import Race, median
@@ -74,6 +73,7 @@ class Started:
     taken: list[Turn] = field(default_factory=list)
     _living: Living = field(init=False)
     _warmup: int = field(init=False)
+    _steps_before: int = 0
     _step_seconds: float = TWICE_SECONDS
     _turns_of_this_life: int = 0
 
@@ -82,7 +82,7 @@ class Started:
             self._living = self.begin()
             return
         self._living, read = self.kept.living, self.kept.run
-        self._turns_of_this_life = 1
+        self._turns_of_this_life, self._steps_before = 1, read.steps
         self.run = Run(
             losses=list(read.losses),
             sizes=list(read.sizes),
@@ -95,6 +95,11 @@ class Started:
         """Its processes."""
         return self._living
 
+    @property
+    def age(self) -> int:
+        """Steps that its processes have taken."""
+        return self._steps_before + self.run.steps
+
     def close(self) -> None:
         """End its processes."""
         self._living.close()
@@ -106,7 +111,7 @@ class Started:
 
     def warm_up(self, race: Race) -> None:
         """Its first steps, until they are level. Raises TooShort."""
-        usual = max(race.warmup + 2, self.contender.warmup_steps)
+        usual = race.warmup + 2
         self._read(AWAKE_STEPS if self.kept else usual)
         while self.is_in and self.run.steps < MOST_WARMUP:
             if self.run.logs and race.estimate(self.run.logs).level:
@@ -162,7 +167,7 @@ class Started:
             raise TooShort(str(end)) from end
         self._living.close()
         self._living = self.begin()
-        self._turns_of_this_life = 0
+        self._turns_of_this_life, self._steps_before = 0, -self.run.steps
         self.run.compiled, self.run.compiling_seconds = 0, 0.0  # it compiles anew
         self.run.sizes.clear()
         self._read(self._warmup)
@@ -182,10 +187,6 @@ def seconds_of(started: Sequence[Started]) -> float:
     """What all their steps have taken so far."""
     return sum(one.run.step_seconds for one in started)
 
-
-MOST_VOIDED, MORE_ROUNDS = 4, 2
-"""So often the rounds of a block are begun anew, where a plan has not come to its speed in them,
-and each time with so many more: what is left of a warm-up is harder to see."""
 
 MOST_ROUNDS = 50
 """Rounds in all, counted with those in which other processes delayed a step."""
@@ -235,23 +236,19 @@ def take_turns(
     for one in started:
         one.warm_up(measuring.race)
     measuring.timer.step_seconds += seconds_of(started)
-    order, begun, quiet, voided = random.Random(block), seconds_of(started), 0, 0
-    first, since = len(everybody[0].logs), 0
+    order, begun, quiet, since = random.Random(block), seconds_of(started), 0, 0
     turned, places = list(started), count()
     for done in range(MOST_ROUNDS):
         given_up = done - since >= GIVEN_UP and 3 * quiet < done - since
-        if given_up:
+        if given_up and not measuring.shared:
             return
-        if is_enough(quiet - MORE_ROUNDS * voided, seconds_of(started) - begun):
-            moving = settling(started, first)
-            if not moving or voided == MOST_VOIDED:
-                measuring.findings.unsettled.extend(moving)
-                return
-            for contender in everybody:
-                contender.logs[first:] = [None] * (len(contender.logs) - first)
+        if given_up:  # what a machine gives that is known to be busy is all there is
+            measuring.findings.never_quiet = True
             for one in started:
-                one.contender.warmup_steps = one.run.steps
-            first, quiet, voided, since = len(everybody[0].logs), 0, voided + 1, done
+                one.rules = measuring.rules(one.contender.plan)
+            since = done
+        if is_enough(quiet, seconds_of(started) - begun):
+            return
         turned = turned[::-1] if done % 2 else order.sample(started, len(started))
         before = seconds_of(started)
         taken = {
@@ -260,38 +257,26 @@ def take_turns(
             if one.is_in
         }
         measuring.timer.step_seconds += seconds_of(started) - before
-        quiet += taken.get(id(started[0].contender)) is not None
+        quiet += taken.get(id(started[0].contender), (None,))[0] is not None
         for contender in everybody:
-            contender.logs.append(taken.get(id(contender)))
-            contender.blocks.append(block)
+            contender.add(block, *taken.get(id(contender), ()))
         level_rounds(everybody)
         if done % 2:
             after_two()
 
 
-def settling(started: Sequence[Started], first: int) -> list[Plan]:
-    """The plans that have not come to their speed in the rounds from ``first`` on.
+def _turn(
+    one: Started, place: int, joules: Callable[[], float | None]
+) -> tuple[float | None, int, float]:
+    """A turn of one contender, its steps and what they used written down.
 
-    Those of which the later half of all steps of a process got faster, and who gets faster or
-    slower beside the first one: a machine that changes does that to all alike.
+    Its log, its age, and the share of its time that others kept it waiting.
     """
-    base = started[0].contender.logs[first:]
-    moving = []
-    for one in filter(lambda one: one.is_in, started):
-        pairs = zip(one.contender.logs[first:], base, strict=True)
-        beside = [own - other for own, other in pairs if own is not None and other is not None]
-        late = one.run.logs[-max(MOST_WARMUP, len(one.run.logs) // 2) :]
-        warming = late[-1] < late[0] and has_trend(late)
-        if warming or has_trend(beside):
-            moving.append(one.contender.plan)
-    return moving
-
-
-def _turn(one: Started, place: int, joules: Callable[[], float | None]) -> float | None:
-    """A turn of one contender, its steps and what they used written down."""
-    begun, before = len(one.run.trace), joules()
+    begun, run, before = len(one.run.trace), one.run, joules()
+    seconds, waited = -run.step_seconds, -run.waited_seconds
     log = one.turn()
     after = joules()
     used = None if before is None or after is None else round(after - before, 3)
-    one.taken.append(replace(turn_of(place, one.run.trace[begun:]), joules=used))
-    return log
+    one.taken.append(replace(turn_of(place, run.trace[begun:]), joules=used))
+    seconds, waited = seconds + run.step_seconds, waited + run.waited_seconds
+    return log, one.age, waited / seconds if seconds else 0.0

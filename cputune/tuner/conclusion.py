@@ -29,7 +29,14 @@ from cputune.result import (
     host_fingerprint,
 )
 from cputune.steps import Contended
-from cputune.tuner.gains import SLOWER, Contender, Gain, doubt_each, gain_of, throughput_of
+from cputune.tuner.gains import (
+    SLOWER,
+    Contender,
+    Gain,
+    fastest_of,
+    throughput_of,
+    waited_alike,
+)
 from cputune.tuner.measuring import Findings, is_disturbed
 from cputune.tuner.space import SearchSpace
 from cputune.untried import done, untried
@@ -158,23 +165,36 @@ def _recommend(findings: Findings, valid: list[Trial], noise: float) -> _Recomme
         base = Measured(
             plan=baseline.plan, samples_per_second=throughput_of(baseline.measured, noise)
         )
-        gains = _gains(baseline, findings.rivals, noise)
-        if gains:
-            return _confirmed(base, max(gains, key=lambda pair: pair[1].mean), noise)
+        best = fastest_of(baseline, findings.rivals, noise)
+        if best is not None:
+            advice = _confirmed(base, best, noise)
+            if not is_disturbed(findings):
+                return advice
+            return replace(advice, notes=(_beside_others(baseline, *best), *advice.notes))
     return _unconfirmed(findings, valid)
 
 
-def _gains(
-    baseline: Contender, rivals: Sequence[Contender], noise: float
-) -> list[tuple[Contender, Gain]]:
-    """The rivals that were measured beside the baseline, with their gains."""
-    doubt = doubt_each(rivals)
-    return [
-        (rival, gain)
-        for rival in rivals
-        if rival.out is None
-        if (gain := gain_of(baseline, rival, noise, doubt=doubt)) is not None
-    ]
+def _beside_others(baseline: Contender, rival: Contender, gain: Gain) -> str:
+    """What was seen on a machine that was busy all the time, and whether that bounds the gain.
+
+    Others that keep two plans waiting alike make their steps longer alike, by the same share or by
+    the same time: neither makes the faster one look better than it is.
+    """
+    low, high = math.exp(gain.low), math.exp(gain.high)
+    seen = (
+        f"Beside what else computed here {rival.plan.describe()} ran {math.exp(gain.mean):.2f} "
+        f"times as fast as {baseline.plan.describe()} (95 % interval {low:.2f} to {high:.2f}, "
+        f"{gain.pairs} pairs)"
+    )
+    waited = waited_alike(baseline, rival)
+    if waited is None:
+        return f"{seen}; that is no bound, for too few rounds tell whether both suffer alike."
+    slow, fast, alike = waited
+    shares = f"{100 * fast:.0f} and {100 * slow:.0f} % of their time"
+    if not alike:
+        return f"{seen}; that is no bound, for others kept the two waiting differently ({shares})."
+    bound = f"at least {low:.2f} times as fast" if low > 1 else "not known to be faster at all"
+    return f"{seen}. Others kept both waiting alike ({shares}): on a quiet machine it is {bound}."
 
 
 def _confirmed(base: Measured, best: tuple[Contender, Gain], noise: float) -> _Recommendation:

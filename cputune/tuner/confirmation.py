@@ -14,7 +14,8 @@ run one after the other.
 
 There is one stopping rule. After each round it is asked whether the interval, which holds however
 often it is looked at, gives an answer: faster by more than ``DELTA``, or practically not. Where the
-time is up, or the blocks are spent, before, there is none.
+time is up, or the blocks are spent, before, there is none. A user who gives a time has it used;
+else one who is likely to get no other answer gets that one soon.
 
 At the end of this file: how long all that takes, foretold from what the trials have shown.
 """
@@ -54,6 +55,7 @@ from cputune.tuner.gains import (
     Contender,
     Gain,
     doubt_each,
+    fastest_of,
     gain_of,
     level_rounds,
     throughput_of,
@@ -69,17 +71,24 @@ LEAST_ROUNDS, LEAST_LATER = 6, 3
 MOST_LATER = 5
 """Of each other block: then new processes say more than more rounds of these."""
 
-LEAST_BLOCKS, MOST_BLOCKS = 2, 8
+LEAST_BLOCKS, MOST_BLOCKS = 2, 24
 MOST_ALONE = 5
 """Blocks of processes that run one after the other: each starts all of them."""
 
 MOST_STEPS_ALONE = 12
 """Of a run in such a block, the steps of its warm-up among them."""
 
-MOST_SECONDS = 50.0
-"""Of the confirmation: then the answer is that it is not known. It has its least blocks."""
+MOST_SECONDS, PROMISING_SECONDS = 50.0, 110.0
+"""Of the confirmation, where no time was given: then the answer is that it is not known. It has its
+least blocks, and the second number where a gain is in sight."""
 
-TELL_APART_SECONDS, LEAST_SECONDS = 20.0, 6.0
+UNTIL_PROFILE = 0.95
+"""The share of a time that was given: then it is seen where the time of the best plan goes."""
+
+OLD_STEPS = 32
+"""That processes of one block at least take where there is time: a warm-up of many steps shows."""
+
+TELL_APART_SECONDS, LEAST_SECONDS = 20.0, 9.0
 """Of steps in the first block, where several rivals are left; and of each plan at least, for a
 warm-up of many steps to be seen."""
 
@@ -157,8 +166,7 @@ class _Confirmation:
                     runner, block, contender, self._verdict
                 )
             for contender in everybody:
-                contender.logs.append(logs.get(contender.plan))
-                contender.blocks.append(block)
+                contender.add(block, logs.get(contender.plan))
             level_rounds(everybody)
             self._let_the_slower_sit_out()
             leads = self._leader()
@@ -184,27 +192,24 @@ class _Confirmation:
         if self.is_over or leads is None:
             return
         leader, gain = leads
-        found = way(leader.plan) if gain.mean > max(DELTA, gain.half_width / 2) else ()
-        self._between = tuple(
-            Contender(
-                role="candidate",
-                plan=change.plan,
-                logs=[None] * len(self._baseline.logs),  # they had no part in the first block
-                blocks=list(self._baseline.blocks),
-            )
-            for change in found[:-1]
-        )
+        found = way(leader.plan) if gain.mean > max(DELTA, gain.half_width / 3) else ()
+        self._between = tuple(Contender(role="candidate", plan=on.plan) for on in found[:-1])
+        for one in self._between:
+            for _ in self._baseline.logs:
+                one.add(0)  # they had no part in the first block
         for block in range(1, MOST_BLOCKS):
             if self.is_over or self._is_answered(leader, block):
                 break
             between = self._between if block == 1 else ()
-            whose = fresh if block == 1 else runner
+            whose = fresh if block % 2 else runner
             self._block(whose, block, (self._baseline, leader, *between), leader)
             if leader.out is None:  # the choice is made; what follows is no new one
                 for rival in self._rivals:
                     if rival is not leader and rival.out is None:
                         rival.out = SLOWER
         whole = self._gain(leader)
+        if whole is not None and whole.settles:
+            self._measuring.findings.unsettled.append(leader.plan)
         if found and leader.out is None and whole is not None:
             row = (self._baseline, *self._between, leader)
             each = worths(found, row, self._noise)
@@ -225,8 +230,14 @@ class _Confirmation:
         gain = None if leader.out is not None else self._gain(leader)
         if gain is None:
             return True
+        if blocks < LEAST_BLOCKS or gain.answer == "faster":
+            return blocks >= LEAST_BLOCKS
         spent = self._measuring.timer.used_seconds - self._begun
-        return blocks >= LEAST_BLOCKS and (gain.answer != "undecided" or spent > MOST_SECONDS)
+        if gain.answer == "undecided" and self._measuring.timer.given:
+            return self._measuring.timer.up(UNTIL_PROFILE)
+        no_from_young = gain.answer == "same" and max(leader.ages) < OLD_STEPS
+        promising = gain.settles or no_from_young or gain.mean > gain.half_width / 2
+        return spent > (PROMISING_SECONDS if promising else MOST_SECONDS)
 
     @property
     def is_over(self) -> bool:
@@ -256,7 +267,12 @@ class _Confirmation:
                 known = left < 2 and seconds > LEAST_SECONDS * len(racing)
                 return quiet >= LEAST_ROUNDS and (known or seconds > TELL_APART_SECONDS)
             least, most = (LEAST_LATER, MOST_LATER) if alone else (LEAST_ROUNDS, LEAST_ROUNDS)
-            return quiet >= most or (quiet >= least and self._is_answered(leader, block + 1))
+            if quiet >= least and self._is_answered(leader, block + 1):
+                return True
+            gain = self._gain(leader)
+            settles = gain is not None and gain.settles
+            old = block == 1 or max(leader.ages) >= OLD_STEPS
+            return quiet >= most and old and not settles
 
         last_first = block % 2 == 1
         with all_started(self._measuring, runner, racing, last_first=last_first) as started:
@@ -285,12 +301,7 @@ class _Confirmation:
 
     def _leader(self) -> tuple[Contender, Gain] | None:
         """The rival that is fastest so far; None where none was measured beside the baseline."""
-        gains = [
-            (rival, gain)
-            for rival in self._rivals
-            if rival.out is None and (gain := self._gain(rival)) is not None
-        ]
-        return max(gains, key=lambda pair: pair[1].mean, default=None)
+        return fastest_of(self._baseline, self._rivals, self._noise)
 
     def _gain(self, rival: Contender) -> Gain | None:
         return gain_of(self._baseline, rival, self._noise, doubt=doubt_each(self._rivals))

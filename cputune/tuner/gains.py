@@ -11,6 +11,10 @@ both may be, each weighed by how likely it makes these blocks (the marginal like
 and Williams 2006, 5.8) and by how often it is met: Student's t where all blocks are alike sure,
 with what is usual for few blocks. Looks come as often as rounds do; the doubt of an interval is
 what ``benchmarks/aa.py`` needs for it to hold however often it is looked at.
+
+A plan that still gets faster or slower beside the other may be told by rounds of one block, and by
+blocks whose processes have taken more steps or fewer. So that is among what may be, too: a
+difference that dies away with the steps of a process. The gain is what is left of it in the end.
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from statistics import NormalDist, fmean
+from itertools import product, repeat
+from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
 from cputune.plan import Plan
@@ -30,7 +34,7 @@ from cputune.tuner.race import median
 DOUBT = 0.05
 """How often the truth may lie outside an interval."""
 
-LOOK_DOUBT = 0.02
+LOOK_DOUBT = 0.025
 """The same of one that is looked at after each round: so it holds the truth as often."""
 
 RUN_NOISE = 0.02
@@ -42,8 +46,9 @@ DELTA = 0.02
 BLOCK_SECONDS, WANDER_SECONDS = 20.0, 60.0
 """From one block to the next, about; and after so long a ratio has forgotten where it was."""
 
-PROCESSES = ((0.0, 0.05), (0.008, 0.13), (0.016, 0.2), (0.03, 0.22), (0.05, 0.2), (0.08, 0.2))
-"""By what two plans may differ from process to process (log), and how often that is met.
+PROCESSES = ((0.0, 0.17), (0.008, 0.26), (0.016, 0.2), (0.03, 0.14), (0.05, 0.09), (0.08, 0.14))
+"""By what two plans may differ from process to process (log), and how often that is met: Cauchy's
+distribution, its scale 1.5 %, as is usual for a deviation of few groups (Gelman 2006).
 
 Read: 1.8 % between two processes of a plan each that took turns (25 of them, one 5 % off), and 8 %
 between blocks of one confirmation."""
@@ -51,11 +56,29 @@ between blocks of one confirmation."""
 WANDERS = ((0.0, 0.3), (0.015, 0.2), (0.03, 0.36), (0.06, 0.14))
 """The same of what a ratio wanders by."""
 
-TREND = 2.2
-"""Deviations of the pairs that rise beside those that fall, above which they are no chance."""
+SETTLING = ((0.0, 1.0, 0.9), (0.3, 7.0, 0.04), (0.3, 20.0, 0.06))
+"""The same of what a ratio is off by (log) when processes start, and after how many steps a third
+of that is left."""
+
+_MAY_BE = tuple(
+    (process, wander, size, steps, usual * usually * often)
+    for (process, usual), (wander, usually), (size, steps, often) in product(
+        PROCESSES, WANDERS, SETTLING
+    )
+)
+
+PIECE_ROUNDS = 4
+"""Rounds of a block that give one centre at least: the later ones are of older processes."""
 
 FAR = 0.3
-"""So far from the middle of all rounds (log) no difference of processes is."""
+"""So far from the middle of all rounds (log) no difference of processes is: a step was delayed."""
+
+NEGLIGIBLE = 1e-6
+"""Weight of what may be in the mean over all of it, below which it is left out."""
+
+ALIKE, LEAST_TOLD = 0.1, 4
+"""Shares of the time that others kept two plans waiting are alike within this, and in how many
+rounds they have to be known."""
 
 _PRIOR_WEIGHT = 2.0
 _NOISE_WEIGHT = 4.0
@@ -66,12 +89,16 @@ Answer = Literal["faster", "same", "undecided"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """log(speed-up) of one plan over another: centre and 95 % interval, from so many rounds."""
+    """log(speed-up) of one plan over another: centre and 95 % interval, from so many rounds.
+
+    ``to_come`` is what it is expected to change by (log) with further steps of the processes.
+    """
 
     mean: float
     low: float
     high: float
     pairs: int
+    to_come: float = 0.0
 
     @property
     def half_width(self) -> float:
@@ -85,11 +112,17 @@ class Gain:
             return "faster"
         return "same" if self.high < DELTA else "undecided"
 
+    @property
+    def settles(self) -> bool:
+        """Whether it still gets faster or slower beside the other."""
+        return abs(self.to_come) > DELTA
+
 
 def gain_side_by_side(
     blocks: Sequence[Sequence[float]],
     noise: float,
     *,
+    ages: Sequence[Sequence[float]] | None = None,
     doubt: float = DOUBT,
     shared: float = 0.0,
 ) -> Gain | None:
@@ -97,72 +130,59 @@ def gain_side_by_side(
 
     In a block the same processes take all turns; so what one process of a plan differs by from
     the next is in all its rounds, and the interval has to cover it too. ``noise`` is that of a
-    step, ``shared`` the variance of what all blocks are off by. None before two rounds.
+    step, ``shared`` the variance of what all blocks are off by. ``ages`` are the steps that
+    processes had taken at each round; None: so many that nothing settles any more. None before two
+    rounds.
     """
     import numpy as np  # here: `compare` reads this module, and needs no numpy
 
-    filled = [(at, block) for at, block in enumerate(blocks) if block]
-    count = sum(len(block) for _, block in filled)
-    if count < 2:
+    every = [value for block in blocks for value in block]
+    if len(every) < 2:
         return None
-    scatter = _scatter([block for _, block in filled], noise)
-    filled = [(at, _near(block, blocks, scatter)) for at, block in filled]
-    centers = np.array([center_of(block) for _, block in filled])
-    own = np.array([scatter**2 / len(block) for _, block in filled])
-    when = BLOCK_SECONDS * np.array([at for at, _ in filled], dtype=np.float64)
-    alike = np.exp(-np.abs(when[:, None] - when[None, :]) / WANDER_SECONDS)
-    likely, means, deviations = [], [], []
-    for (process, usual), (wander, usually) in product(PROCESSES, WANDERS):
-        factor = np.linalg.cholesky(np.diag(own + process**2) + wander**2 * alike + shared)
-        ones, values = np.linalg.solve(factor, np.stack([np.ones_like(own), centers], axis=1)).T
-        weight = float(ones @ ones)
-        mean = float(ones @ values) / weight
-        rest = values - mean * ones
-        determinant = float(np.log(np.diag(factor)).sum())
-        likely.append(
-            math.log(usual * usually) - determinant - (math.log(weight) + float(rest @ rest)) / 2
-        )
-        means.append(mean)
-        deviations.append(weight**-0.5)
-    weights = [math.exp(value - max(likely)) for value in likely]
-    mixture = tuple(zip([w / sum(weights) for w in weights], means, deviations, strict=True))
+    scatter = _scatter([block for block in blocks if block], noise)
+    middle, far = median(every), max(6 * scatter, FAR)
+    pieces = []
+    for at, block in enumerate(blocks):
+        rounds = list(zip(block, ages[at] if ages else repeat(math.inf), strict=False))
+        near = [one for one in rounds if abs(one[0] - middle) <= far] or rounds
+        count = max(min(1, len(near)), len(near) // PIECE_ROUNDS)
+        for first in range(count):
+            part = near[first * len(near) // count : (first + 1) * len(near) // count]
+            values, steps = zip(*part, strict=True)
+            pieces.append((at, center_of(values), fmean(steps), scatter**2 / len(values)))
+    block_of, centers, age, own = np.array(pieces).T
+    apart = np.abs(block_of[:, None] - block_of)
+    alike = np.exp(-BLOCK_SECONDS * apart / WANDER_SECONDS)
+    # One row for each combination of what may be: (combinations, pieces, pieces).
+    process, wander, size, dies, usual = (column[:, None, None] for column in np.array(_MAY_BE).T)
+    left = size * np.exp(-age / dies)
+    covariance = process**2 * (apart == 0) + wander**2 * alike + np.diag(own) + shared
+    factor = np.linalg.cholesky(covariance + left * np.swapaxes(left, 1, 2))
+    known = np.broadcast_to(np.stack([np.ones_like(own), centers]), (len(left), 2, len(own)))
+    told = np.linalg.solve(factor, np.concatenate([known, left], axis=1).swapaxes(1, 2))
+    ones, values, late = np.moveaxis(told, 2, 0)
+    precision = (ones**2).sum(axis=1)
+    means = (ones * values).sum(axis=1) / precision
+    rest = values - means[:, None] * ones
+    to_come = -(late * rest).sum(axis=1) * left[:, 0, age.argmax()]
+    determinant = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+    likely = np.log(usual[:, 0, 0]) - determinant - (np.log(precision) + (rest**2).sum(axis=1)) / 2
+    weights = np.exp(likely - likely.max())
+    weights /= weights.sum()
+    columns = (weights.tolist(), means.tolist(), (precision**-0.5).tolist())
+    mixture = [one for one in zip(*columns, strict=True) if one[0] > NEGLIGIBLE]
     return Gain(
-        mean=sum(weight * mean for weight, mean, _ in mixture),
+        mean=float(weights @ means),
         low=_below(mixture, doubt / 2),
         high=_below(mixture, 1 - doubt / 2),
-        pairs=count,
+        pairs=len(every),
+        to_come=float(weights @ to_come),
     )
-
-
-def has_trend(values: Sequence[float]) -> bool:
-    """Whether values rise or fall from the first to the last, by more than chance and 2 %.
-
-    By the ranks of all pairs (Mann 1945, Kendall 1975), so that one value far off says little.
-    """
-    count, half = len(values), len(values) // 2
-    if count < 6:
-        return False
-    rises = sum((b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :])
-    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    apart = abs(median(values[:half]) - median(values[-half:]))
-    return abs(rises) - 1 > TREND * deviation and apart > DELTA
 
 
 def center_of(values: Sequence[float]) -> float:
     """The Hodges-Lehmann centre: the median of the means of all pairs."""
     return median([(a + b) / 2 for i, a in enumerate(values) for b in values[i:]])
-
-
-def _near(
-    block: Sequence[float], blocks: Sequence[Sequence[float]], scatter: float
-) -> Sequence[float]:
-    """The rounds of a block without those so far off that a step of theirs was delayed.
-
-    Of three rounds one would else move the centre, whatever is asked of it.
-    """
-    middle = median([value for one in blocks for value in one])
-    far = max(6 * scatter, FAR)
-    return [value for value in block if abs(value - middle) <= far] or block
 
 
 def _scatter(blocks: Sequence[Sequence[float]], noise: float) -> float:
@@ -183,7 +203,7 @@ def _below(mixture: Sequence[tuple[float, float, float]], share: float) -> float
     """Below which value so much of a mixture of normal distributions lies, by bisection."""
     low = min(mean - 9 * deviation for _, mean, deviation in mixture)
     high = max(mean + 9 * deviation for _, mean, deviation in mixture)
-    for _ in range(50):
+    for _ in range(30):
         middle = (low + high) / 2
         under = sum(w * (1 + math.erf((middle - m) / (d * math.sqrt(2)))) for w, m, d in mixture)
         low, high = (middle, high) if under < 2 * share else (low, middle)
@@ -197,22 +217,38 @@ SLOWER = "slower than the other"
 class Contender:
     """A plan in the confirmation: its log seconds per sample, one per round or None.
 
-    ``blocks`` holds for each round the number of its block, whose rounds share their processes;
-    ``steps`` those of each round that counts, and ``sizes`` what the first steps of a process had
-    to do: where batches are of unlike length, ``logs`` are those of their mean (``level_rounds``),
-    which is known to ``doubt_of_data`` (variance) where another plan takes other samples.
-    ``warmup_steps`` of a process were seen to get faster. ``out``: why it is measured no more.
+    ``blocks`` holds for each round the number of its block, whose rounds share their processes,
+    and ``ages`` how many steps these had taken; infinitely many where each round has others.
+    ``waited`` is the share of its turn that others kept it waiting, None where that is not known.
+    ``steps`` are those of each round that counts, and ``sizes`` what the first steps of a process
+    had to do: where batches are of unlike length, ``logs`` are those of their mean
+    (``level_rounds``), which is known to ``doubt_of_data`` (variance) where another plan takes
+    other samples. ``out``: why it is measured no more.
     """
 
     role: Role
     plan: Plan
     logs: list[float | None] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
+    ages: list[float] = field(default_factory=list)
+    waited: list[float | None] = field(default_factory=list)
     steps: dict[int, list[SizedStep]] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
     doubt_of_data: float = 0.0
     out: str | None = None
-    warmup_steps: int = 0
+
+    def add(
+        self,
+        block: int,
+        log: float | None = None,
+        age: float = math.inf,
+        waited: float | None = None,
+    ) -> None:
+        """Write down a round."""
+        self.blocks.append(block)
+        self.logs.append(log)
+        self.ages.append(age)
+        self.waited.append(waited)
 
     @property
     def measured(self) -> list[float]:
@@ -246,14 +282,49 @@ def gain_of(
     baseline: Contender, other: Contender, noise: float, *, doubt: float = DOUBT
 ) -> Gain | None:
     """The paired gain of a plan over the baseline; None before two rounds have both."""
-    blocks: dict[int, list[float]] = {}
-    for block, slow, fast in zip(baseline.blocks, baseline.logs, other.logs, strict=False):
+    count = max(baseline.blocks, default=-1) + 1
+    blocks: list[list[float]] = [[] for _ in range(count)]
+    ages: list[list[float]] = [[] for _ in range(count)]
+    rounds = (baseline.blocks, baseline.logs, other.logs, other.ages or repeat(math.inf))
+    for block, slow, fast, age in zip(*rounds, strict=False):
         if slow is not None and fast is not None:
-            blocks.setdefault(block, []).append(slow - fast)
-    every = [blocks.get(block, []) for block in range(max(blocks, default=-1) + 1)]
+            blocks[block].append(slow - fast)
+            ages[block].append(age)
     other_data = _order(baseline.plan) != _order(other.plan)
     shared = baseline.doubt_of_data + other.doubt_of_data if other_data else 0.0
-    return gain_side_by_side(every, noise, doubt=doubt, shared=shared)
+    return gain_side_by_side(blocks, noise, ages=ages, doubt=doubt, shared=shared)
+
+
+def fastest_of(
+    baseline: Contender, rivals: Sequence[Contender], noise: float
+) -> tuple[Contender, Gain] | None:
+    """The rival with the largest gain, and that; None where none was measured beside the baseline.
+
+    Each has the doubt of one that is named as the best of all.
+    """
+    doubt = doubt_each(rivals)
+    gains = [
+        (rival, gain)
+        for rival in rivals
+        if rival.out is None and (gain := gain_of(baseline, rival, noise, doubt=doubt)) is not None
+    ]
+    return max(gains, key=lambda pair: pair[1].mean, default=None)
+
+
+def waited_alike(baseline: Contender, other: Contender) -> tuple[float, float, bool] | None:
+    """The shares of their time that others kept two plans waiting, and whether these are alike.
+
+    They are where the 95 % interval of the differences of their rounds lies within ``ALIKE`` (a
+    test of equivalence, Schuirmann 1987). None where too few rounds tell it.
+    """
+    told = zip(baseline.waited, other.waited, strict=False)
+    pairs = [(slow, fast) for slow, fast in told if slow is not None and fast is not None]
+    if len(pairs) < LEAST_TOLD:
+        return None
+    apart = [slow - fast for slow, fast in pairs]
+    half = _students_quantile(len(pairs) - 1) * stdev(apart) / math.sqrt(len(pairs))
+    slow, fast = (fmean(column) for column in zip(*pairs, strict=True))
+    return slow, fast, abs(slow - fast) + half < ALIKE
 
 
 def doubt_each(rivals: Sequence[Contender]) -> float:

@@ -189,13 +189,19 @@ class Timer:
     """How much of the time that was given is used: by the clock, or by the steps' own time.
 
     ``started`` is when the command began, by the clock. Steps of a runner that simulates take
-    no time of the clock.
+    no time of the clock. ``usual``: it is the time that a study takes which was given none.
     """
 
     clock: Callable[[], float]
     most_seconds: float | None
     started: float
     step_seconds: float = 0.0
+    usual: bool = False
+
+    @property
+    def given(self) -> bool:
+        """Whether somebody has said how long it may take."""
+        return self.most_seconds is not None and not self.usual
 
     @property
     def used_seconds(self) -> float:

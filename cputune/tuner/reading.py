@@ -43,9 +43,9 @@ class Run:
 
     ``logs`` are the steps that count, as log seconds per sample, each as of a batch of the mean
     size: ``counted`` holds them as they were. ``sizes`` are those of all steps; ``step_seconds`` is
-    the time of all of them, whether they count or not, and ``trace`` holds each one's, and
-    whether others delayed it. ``ended``: the job came to its
-    own end. ``cut`` says when the time that was given was up: "after 2 steps".
+    the time of all of them, whether they count or not, ``waited_seconds`` that in which others
+    kept it waiting, and ``trace`` holds each one's, and whether others delayed it. ``ended``: the
+    job came to its own end. ``cut`` says when the time that was given was up: "after 2 steps".
     ``compiling_seconds`` are those of ``compiled`` steps, in which torch.compile was at work, and
     ``compile_seconds`` what it has added to them, as far as it is known. ``living`` are its
     processes, where they were left alive.
@@ -59,6 +59,7 @@ class Run:
     unusable: int = 0
     steps: int = 0
     step_seconds: float = 0.0
+    waited_seconds: float = 0.0
     trace: list[tuple[float, bool]] = field(default_factory=list)
     compiled: int = 0
     compiling_seconds: float = 0.0
@@ -157,6 +158,7 @@ def take(run: Run, step: Step, rules: Rules) -> None:
             )
         return
     run.step_seconds += seconds
+    run.waited_seconds += step.delayed_seconds
     run.samples = samples
     run.losses.append(step.loss)
     diverged = divergence(run.losses, rules.reference)

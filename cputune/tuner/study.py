@@ -459,6 +459,7 @@ class TuningStudy:
         start = self._measuring.start_seconds if not resumed else None
         if self._limited:
             self._timer.most_seconds = max(USUAL_SECONDS, USUAL_RUNS * self._timer.used_seconds)
+            self._timer.usual = True
         most = self._timer.most_seconds
         self._on_event(
             StudyStarted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from tuner.fakes import SMALL, FakeKeepingRunner
 
 import cputune
 from cputune.plan import Plan
+from cputune.ranks.job import Gather
 from cputune.result import Result
 from cputune.steps import Step
 
@@ -67,6 +69,25 @@ def test_the_gain_is_that_of_the_plans(way: Way, scale: float, steps: int | None
     assert result.speedup.low <= true * 1.02
     assert result.speedup.high >= true / 1.02
     assert result.speedup.significant
+
+
+def test_ranks_of_unequal_speed_are_as_fast_as_the_slowest() -> None:
+    def script(plan: Plan, before: int) -> Iterator[Step]:
+        rng, ranks = random.Random(before), Gather(2)
+        own = SMALL.seconds(plan)
+        for number in itertools.count(1):
+            for rank, share in enumerate((1.0, 0.6 if number % 2 else 0.9)):
+                seconds = own * share * math.exp(rng.gauss(0, 0.03))
+                told = ranks.add(rank, number, Step(seconds=seconds, samples=4))
+                if told is not None:
+                    yield told
+
+    result = tuned(FakeKeepingRunner(script))
+    true = SMALL.seconds(result.baseline.plan) / SMALL.seconds(result.best.plan)
+    assert result.speedup.low <= true <= result.speedup.high
+    assert result.best.samples_per_second.median == pytest.approx(
+        8 / SMALL.seconds(result.best.plan), rel=0.05
+    )
 
 
 def test_of_plans_that_slow_down_for_ever_it_is_said() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
+from tuner.fakes import PLANS
 
 from cputune.tuner.gains import (
     DELTA,
+    Contender,
     Gain,
     _students_quantile,
     center_of,
     gain_side_by_side,
-    has_trend,
+    waited_alike,
 )
 
 NOISE = 0.05
@@ -70,14 +73,6 @@ def test_there_are_three_answers(low: float, high: float, answer: str) -> None:
     assert Gain(mean=0.0, low=low, high=high, pairs=9).answer == answer
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_trend_is_seen_in_the_ranks(sign: int) -> None:
-    assert has_trend([sign * 0.02 * at for at in range(8)])
-    assert not has_trend([sign * 0.002 * at for at in range(8)]), "less than 2 %"
-    assert not has_trend([sign * 0.02 * at for at in range(5)]), "too few"
-    assert not has_trend([0.1, 0.0, 0.1, 0.0, 0.1, 0.0, 0.1, 0.0])
-
-
 @pytest.mark.parametrize(
     ("freedom", "quantile", "within"),
     [(3, 3.182, 8e-3), (4, 2.776, 3e-3), (5, 2.571, 2e-3), (6, 2.447, 1e-3), (10, 2.228, 2e-4)],
@@ -130,3 +125,45 @@ def test_blocks_that_disagree_make_it_wider() -> None:
     assert alike is not None
     assert apart is not None
     assert apart.half_width > 1.3 * alike.half_width
+
+
+def settles(rng: random.Random, off: float) -> Gain | None:
+    """The gain of 0.1, by ``off`` (log) at the first step of the processes of three blocks."""
+    ages = [list(range(8, 20)), list(range(3, 8)), list(range(3, 50))]
+    rounds = [[0.1 - off * math.exp(-a / 20) + rng.gauss(0, 0.05) for a in b] for b in ages]
+    return gain_side_by_side(rounds, NOISE, ages=ages)
+
+
+def test_what_still_changes_with_the_steps_of_a_process_is_not_taken_for_the_gain() -> None:
+    rng = random.Random(4)
+    gains = [settles(rng, 0.33) for _ in range(100)]
+    held = sum(gain is not None and gain.low <= 0.1 <= gain.high for gain in gains)
+    assert held >= 93
+    ages = [[20.0] * 9, [5.0] * 5, [5.0] * 5]
+    young = gain_side_by_side([[-0.1] * 9, [-0.3] * 5, [-0.3] * 5], NOISE, ages=ages)
+    assert young is not None
+    assert young.settles
+    assert young.high > 0, "it may be no loss at all"
+
+
+def test_what_is_level_is_seldom_said_to_change() -> None:
+    rng = random.Random(5)
+    gains = [settles(rng, 0.0) for _ in range(200)]
+    assert sum(gain is not None and gain.settles for gain in gains) <= 6
+
+
+def waiting(*shares: float | None) -> Contender:
+    made = Contender(role="candidate", plan=PLANS[0])
+    for share in shares:
+        made.add(0, 0.0, 9, share)
+    return made
+
+
+def test_two_plans_wait_alike_where_their_shares_surely_differ_by_little() -> None:
+    calm = waiting(0.5, 0.5, 0.5, 0.5, None)
+    assert waited_alike(calm, waiting(0.52, 0.48, 0.5, 0.5, 0.9)) == (0.5, 0.5, True)
+    assert waited_alike(calm, waiting(0.3, 0.3, 0.3, 0.3)) == (0.5, pytest.approx(0.3), False)
+    scattered = waited_alike(calm, waiting(0.9, 0.1, 0.9, 0.1))
+    assert scattered is not None
+    assert not scattered[2], "nobody can tell"
+    assert waited_alike(calm, waiting(0.5, 0.5, 0.5)) is None

@@ -1,8 +1,11 @@
-"""Answers that were once wrong: a fallen plan, a crash laid on neighbours, memory that runs out."""
+"""Answers that were once wrong: a fallen plan, a crash laid on neighbours, memory that runs out,
+a busy machine of which nothing was said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import random
+from collections.abc import Callable, Iterator
 
 import pytest
 from machines import Model, machine, simulated
@@ -111,3 +114,53 @@ def test_a_disturbed_study_that_is_interrupted_leaves_what_it_has_and_why() -> N
     assert result.disturbed
     assert any("interrupted" in note for note in result.notes)
     assert any("Nothing of it can be relied on: other processes" in n for n in result.notes)
+
+
+class Busy(FakeLivingRunner):
+    """Others keep each plan waiting for its share of the time, from the first turn or trial on."""
+
+    def __init__(self, share: Callable[[Plan], float], *, in_trials: bool) -> None:
+        self.share, self.in_trials = share, in_trials
+        super().__init__(lambda number: iter(()))
+
+    def steps(self, plan: Plan) -> Iterator[Step]:
+        return self.beside(plan, self.share(plan) if self.in_trials else 0.0)
+
+    def living(self, plan: Plan) -> Dying:  # type: ignore[override]
+        return Dying(self.beside(plan, self.share(plan)), dies=False)
+
+    def beside(self, plan: Plan, share: float) -> Iterator[Step]:
+        rng = random.Random(plan.describe())
+        while True:
+            now = share * rng.uniform(0.9, 1.1)
+            seconds = SMALL.seconds(plan) / (1 - now) * math.exp(rng.gauss(0, 0.03))
+            yield Step(seconds=seconds, samples=8, delayed_seconds=now * seconds)
+
+
+def shared(runner: Busy) -> tuple[Result, str]:
+    """What is found on a machine that is known to be shared, and what is said of it."""
+    result = cputune.tune(
+        SMALL.workload,
+        facts=SMALL.facts,
+        runner=runner,
+        budget=4,
+        share_machine=True,
+        max_time_seconds=240,
+    )
+    assert result.disturbed
+    (said,) = [note for note in result.notes if note.startswith("Beside what else computed here")]
+    return result, said
+
+
+@pytest.mark.parametrize("in_trials", [True, False])
+def test_a_busy_machine_bounds_the_gain_where_both_plans_suffer_alike(in_trials: bool) -> None:
+    result, said = shared(Busy(lambda plan: 0.5, in_trials=in_trials))
+    least = float(said.partition("on a quiet machine it is at least ")[2].split()[0])
+    fastest = min(SMALL.seconds(trial.plan) for trial in result.trials)
+    assert 1.0 < least <= TODAY / fastest
+    assert "95 % interval" in said
+
+
+def test_it_bounds_nothing_where_they_suffer_differently() -> None:
+    _, said = shared(Busy(lambda plan: 0.6 if plan.as_found else 0.2, in_trials=True))
+    assert "that is no bound, for others kept the two waiting differently (20 and" in said
