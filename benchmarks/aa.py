@@ -60,6 +60,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "processes 1 %": {"noise": 0.04, "delays": 0.0, "wander": 0.05, "run_noise": 0.01},
     "processes 3 %": {"noise": 0.04, "delays": 0.0, "wander": 0.05, "run_noise": 0.03},
     "processes 5 %": {"noise": 0.04, "delays": 0.0, "wander": 0.05, "run_noise": 0.05},
+    "unlike lengths": {"noise": 0.04, "delays": 0.0, "run_noise": 0.01, "spread": 0.5},
     "ratio wanders": {"noise": 0.04, "delays": 0.0, "run_noise": 0.005, "ratio_wander": 0.03},
     "ratio drifts": {"noise": 0.04, "delays": 0.0, "run_noise": 0.01, "drift": 0.02},
     "heavy tails": {"noise": 0.04, "delays": 0.1, "delay": 2.0, "marked": False, "run_noise": 0.01},
@@ -83,7 +84,8 @@ WORLDS: dict[str, dict[str, Any]] = {
     },
 }
 """White noise of 4 % alone; with a wander of 10 % over 15 s; with one step in twenty three times
-as long and the kernel silent; with processes of one plan that differ by so much; with a ratio of
+as long and the kernel silent; with processes of one plan that differ by so much; with batches of
+which one has half or twice the tokens of the next; with a ratio of
 two plans that wanders by 3 % over a minute; that drifts by 2 % in each; with a tenth of the steps
 twice as long; and with first steps that are slower, in all plans, in the rivals alone, or in
 today's launch alone."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -63,7 +64,7 @@ LEVERS: tuple[tuple[str, int, dict[str, object], tuple[str, ...]], ...] = (
     ("attention: eager", 1, {"model": {"attn_implementation": "eager"}}, ()),
     ("clipping: none, the most that a fused one could bring", 1, {}, ("--max_grad_norm", "0")),
     ("memory: interleaved", 1, {"words": ["numactl", "--interleave=all"]}, ()),
-    ("memory: HBM first", 1, {"words": ["numactl", "--preferred-many=hbm"]}, ()),
+    ("memory: HBM first", 1, {"words": ["numactl", "--preferred-many=HBM"]}, ()),
     ("interop: one thread", 1, {"interop": 1}, ()),
     ("channels: last", 1, {"channels_last": True}, ()),
 )
@@ -125,10 +126,35 @@ def pairs(facts: HostFacts, job: Workload, only: set[str]) -> Iterator[tuple[str
             yield f"{name}={value}", without, changed
 
 
+def hbm_nodes(facts: HostFacts) -> str:
+    """The memory nodes that are HBM, as numactl names them."""
+    nodes = facts.topology.numa_nodes
+    return ",".join(str(node.id) for node in nodes if node.kind == "hbm")
+
+
+def why_not(name: str, facts: HostFacts, job: Workload) -> str | None:
+    """Why a lever says nothing here; None where it is read."""
+    if name.startswith("memory") and shutil.which("numactl") is None:
+        return "numactl is not installed"
+    if name.startswith("memory") and len(facts.topology.numa_nodes) < 2:
+        return "there is one memory node"
+    if "HBM" in name and not hbm_nodes(facts):
+        return "no memory node is HBM"
+    if name.startswith("channels") and job.recipe and job.recipe.task != "image-classification":
+        return "the recipe trains on no images (--recipe vit-base-beans)"
+    return None
+
+
 def levers(facts: HostFacts, job: Workload, only: set[str]) -> Iterator[tuple[str, int, Workload]]:
     """The launches that are compared for levers: what it is called, its ranks, the launch."""
     assert job.recipe is not None
-    asked = [one for one in LEVERS if one[0].partition(":")[0] in only]
+    asked = []
+    for lever in (one for one in LEVERS if one[0].partition(":")[0] in only):
+        why = why_not(lever[0], facts, job)
+        if why is None:
+            asked.append(lever)
+        else:
+            print(f"{lever[0]}: {why}", file=sys.stderr)
     plain: tuple[tuple[str, int, dict[str, object], tuple[str, ...]], ...]
     plain = tuple((f"{n} ranks", n, {}, ()) for n in sorted({ranks for _, ranks, *_ in asked}))
     Path("patched.py").write_text(PATCHED, encoding="utf-8")
@@ -143,7 +169,8 @@ def levers(facts: HostFacts, job: Workload, only: set[str]) -> Iterator[tuple[st
         variables = {"ACCELERATE_USE_CPU": "true", "LEVER": json.dumps(other)}
         variables |= other.get("variables", {})  # type: ignore[operator]
         words = ["env", *(f"{name}={value}" for name, value in variables.items())]
-        words += other.get("words", [])  # type: ignore[arg-type]
+        more: list[str] = other.get("words", [])  # type: ignore[assignment]
+        words += [word.replace("HBM", hbm_nodes(facts)) for word in more]
         words += ["python"] if ranks == 1 else ["torchrun", "--nproc-per-node", str(ranks)]
         words += ["patched.py", "train.py", file, "--output_dir", "out", "--use_cpu"]
         launch = Workload(

@@ -218,7 +218,9 @@ class SimulatedRunner:
     """Steps of a model with noise: ``noise`` per step, ``delays`` of them ``delay`` times longer.
 
     ``marked`` delays carry ``delayed_seconds`` as a real runner's would. ``warmup``
-    multiplies the first steps; ``run_noise`` is the same for all steps of a run. The
+    multiplies the first steps; ``run_noise`` is the same for all steps of a run. Batches are of
+    unlike length by ``spread`` (of the log), the same ones for every plan, and a fifth of the
+    time of a step is the same for each. The
     machine as a whole gets slower and faster by ``wander`` (standard deviation of the log),
     and has forgotten where it was after ``wander_seconds`` or two.
     ``spent_seconds`` counts every step that was read, and is the clock.
@@ -235,6 +237,7 @@ class SimulatedRunner:
     wander: float = 0.0
     wander_seconds: float = 15.0
     warmup: tuple[float, ...] = ()
+    spread: float = 0.0
     spent_seconds: float = 0.0
     spent_steps: int = 0
     runs: int = 0
@@ -253,6 +256,12 @@ class SimulatedRunner:
         index = 0
         while True:
             seconds = true * math.exp(rng.gauss(0, self.noise))
+            size = 1000
+            if self.spread:
+                size = round(
+                    size * math.exp(random.Random(f"{self.seed} {index}").gauss(0, self.spread))
+                )
+                seconds *= 0.2 + 0.8 * size / 1000
             if self.wander:
                 seconds *= self._wandered(rng)
             if index < len(self.warmup):
@@ -268,6 +277,7 @@ class SimulatedRunner:
                 samples=samples,
                 loss=5.0 - 0.01 * index,
                 delayed_seconds=delayed,
+                size=size,
             )
             index += 1
 

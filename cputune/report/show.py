@@ -72,8 +72,6 @@ class Summary:
         work: (label, text) of what was trained.
         study: (label, text) of how it was searched.
         versions: of the training stack and of cputune, by distribution name.
-        untried: what was not tried and would pay, in words, what would bring the most first.
-        done: what pays and the best plan has, in words.
         notes: what a reader needs in order to trust it.
     """
 
@@ -86,8 +84,6 @@ class Summary:
     work: tuple[tuple[str, str], ...]
     study: tuple[tuple[str, str], ...]
     versions: Mapping[str, str]
-    untried: tuple[str, ...]
-    done: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
@@ -109,8 +105,6 @@ def summary_of(result: Result, file: str = "cputune.json") -> Summary:
         work=tuple(_work(result.workload, result.data)),
         study=tuple(_study(result)),
         versions=dict(result.versions),
-        untried=tuple(one.words for one in result.untried),
-        done=tuple(one.words for one in result.done),
         notes=result.notes,
     )
 
@@ -473,7 +467,7 @@ def markdown(shown: ResultToShow, *, every: bool = False) -> str:
     lines += ["### The plans", "", *markdown_table(plans(shown.result, most)), ""]
     if len(rows) > most:
         lines += [f"{len(rows) - most} slower ones are left out (`--all`).", ""]
-    for heading, levers in _levers(summary):
+    for heading, levers in _levers(shown.result):
         lines += [f"### {heading}", "", *(f"- {markdown_text(line)}" for line in levers), ""]
     lines += ["### What it rests on", ""]
     lines += [*markdown_table(Rows(headings=("", ""), rows=basis(summary))), ""]
@@ -482,12 +476,12 @@ def markdown(shown: ResultToShow, *, every: bool = False) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _levers(summary: Summary) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What pays, under its heading: what was not tried, and what is done."""
-    if summary.untried:
-        yield "Not tried, and would pay", summary.untried
-    if summary.done:
-        yield "Done, and pays", summary.done
+def _levers(result: Result) -> Iterator[tuple[str, list[str]]]:
+    """What pays, in words under its heading: what was not tried, and what is done."""
+    headings = {"Not tried, and would pay": result.untried, "Done, and pays": result.done}
+    yield from (
+        (heading, [one.words for one in those]) for heading, those in headings.items() if those
+    )
 
 
 def csv_of_trials(result: Result) -> str:
@@ -544,7 +538,7 @@ def print_result(shown: ResultToShow, console: Console, *, every: bool = False) 
         console.print(Text(f"{hidden} slower ones; --all shows them", "dim"))
     for line in profile_lines(shown.result):
         console.print(Text(visible(line)))
-    for heading, levers in _levers(summary):
+    for heading, levers in _levers(shown.result):
         _heading(console, heading)
         for line in levers:
             print_hanging(console, Text("- "), Text(visible(line)))
