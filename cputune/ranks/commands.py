@@ -1,4 +1,4 @@
-"""The commands that start the ranks of a plan, as messages for a supervisor."""
+"""The commands that start the ranks of a plan here, as messages for a supervisor."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from cputune.inside import (
 )
 from cputune.inside.carry import Force
 from cputune.plan import Plan
+from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.messages import RankCommand
 from cputune.ranks.supervisor import bootstrap
 from cputune.stack import load
@@ -60,6 +62,40 @@ def trial_variables(
         SAMPLES_VARIABLE: str(TRIAL_SAMPLES),
         KERNELS_VARIABLE: str(kernels or f"{scratch}/kernels"),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here(Engine):
+    """The engine of this machine: a process for each rank, or a launcher that starts them.
+
+    ``argv`` of a launch is then the command of a rank; of a fork the script and its arguments.
+    ``fork``: the ranks are forks of the supervisor. ``typed``: ``argv`` is a launcher's, as the
+    user has typed it. ``holder`` keeps the port free by which the ranks meet.
+    """
+
+    facts: HostFacts
+    fork: bool = False
+    typed: bool = False
+    holder: socket.socket = field(default_factory=lambda: held_port())
+
+    def start(self, launch: Launch) -> list[RankCommand]:
+        """As every verb: see ``Engine``. Raises Infeasible where oneCCL's mpirun is not there."""
+        plan, given = launch.plan, (launch.argv, launch.environment, launch.variables)
+        if self.typed:
+            return typed_launch(*given)
+        port = int(self.holder.getsockname()[1])
+        if needs_mpirun(plan):
+            return mpi_ranks(plan, *given, self.facts, port=port)
+        return local_ranks(plan, *given, fork=self.fork, port=port)
+
+    def end(self, launch: Launch) -> None:
+        """Nobody meets there any more."""
+        self.holder.close()
+
+
+def needs_mpirun(plan: Plan) -> bool:
+    """Whether a launcher has to start the ranks: oneCCL finds them by MPI."""
+    return plan.backend == "ccl" and plan.world_size > 1
 
 
 def local_ranks(

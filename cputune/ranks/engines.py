@@ -1,4 +1,4 @@
-"""What starts a launch over hosts: the engine that the cluster has.
+"""What starts a launch: this machine, or over hosts the engine that the cluster has.
 
 A trial is the launch that ``emit`` would write for its plan: the same files, started as an operator
 starts them. Only variables come on top: where the ranks report (address, token, interface), and
@@ -7,6 +7,7 @@ whose turn it is. The commands of this machine by which a launch begins run belo
 ======= ============ ==================================================================
 way     format       how it is started
 ======= ============ ==================================================================
+none    none         here: a process for each rank, or oneCCL's mpirun (``ranks/commands.py``)
 ssh     torchrun.sh  on every host, held there by ``remote/sent/hold.py``: that ends all
                      of it when its standard input ends or the line home is cut
 srun    slurm.sh     here, inside our allocation: its srun is a step of it
@@ -29,14 +30,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from cputune.emitters import render
 from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CputuneError, UsageError
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
-from cputune.inside import root_directory
+from cputune.inside import SOCKET_VARIABLE, root_directory
 from cputune.inside.messages import TCP
 from cputune.options import Cluster
 from cputune.plan import Plan
@@ -74,46 +74,51 @@ class Launch:
 
     Attributes:
         plan: what is launched.
-        nodes: the hosts, in the order of the plan's nodes.
+        nodes: the hosts, in the order of the plan's nodes; none: this machine.
         files: as emitted; the first is started. None of them where ``argv`` is.
         argv: what is run as found, in the place of an emitted file.
-        variables: those that make its ranks report.
+        variables: those that make its ranks report (of hosts at ``tcp:TOKEN:PORT:HOST``).
         environment: ours.
-        home: the address of the post (``tcp:TOKEN:PORT:HOST``).
         folder: of this launch, here; the same path on every host where ranks find it by that.
+        scratch: a folder that is empty for ranks of this machine as they start; None of others.
     """
 
     plan: Plan
-    nodes: tuple[Node, ...]
+    nodes: tuple[Node, ...] = ()
     files: tuple[EmittedFile, ...] = ()
     argv: tuple[str, ...] = ()
     variables: Mapping[str, str]
     environment: Mapping[str, str]
-    home: str
-    folder: Path
+    folder: Path = Path()
+    scratch: str | None = None
 
 
-class Engine(Protocol):
-    """Starts a launch over hosts, watches it, ends it, and says why it ended."""
+class Engine:
+    """Starts a launch, watches it, ends it, and says why it ended.
 
-    @property
-    def format(self) -> str:
-        """What is emitted for it, and started."""
+    ``format`` is what is emitted for it, and started; none on this machine, where the ranks of a
+    plan are started directly (``cputune.ranks.commands``).
+    """
+
+    format: str = ""
 
     def start(self, launch: Launch) -> list[RankCommand]:
-        """The commands of this machine by which a launch begins. Raises HostLost."""
+        """The commands of this machine by which a launch begins. Raises Infeasible, HostLost."""
+        raise NotImplementedError
 
     def watch(self, launch: Launch) -> str | None:
         """What it waits for before its ranks run, in the engine's own words; None: nothing.
 
         Raises HostLost where a host is gone of which nobody else would tell.
         """
+        return None
 
     def end(self, launch: Launch) -> None:
         """Remove what it has put elsewhere, once the commands have ended."""
 
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """What the engine knows of how the commands ended; None: nothing of its own."""
+        return None
 
 
 def engine_of(reach: Reach, plan: Plan) -> Engine:
@@ -131,7 +136,7 @@ def engine_of(reach: Reach, plan: Plan) -> Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Held(Engine):
     """One command for each host, which holds the launch there (``remote/sent/hold.py``)."""
 
     reach: Reach
@@ -139,7 +144,7 @@ class Held:
 
     def start(self, launch: Launch) -> list[RankCommand]:
         """As every verb: see ``Engine``."""
-        token, port, address = launch.home[len(TCP) :].split(":", 2)
+        token, port, address = launch.variables[SOCKET_VARIABLE][len(TCP) :].split(":", 2)
         ours = {n: v for n, v in launch.environment.items() if n not in OWN_VARIABLES}
         told = reporting(launch.variables, HERE, ours.get("PYTHONPATH"))
         meeting = str(random.randrange(*PORTS))
@@ -167,12 +172,6 @@ class Held:
             )
         return commands
 
-    def watch(self, launch: Launch) -> str | None:
-        """It waits for nobody."""
-
-    def end(self, launch: Launch) -> None:
-        """Who holds it leaves nothing."""
-
     def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
         """A host is lost where what leads to it is: its own end is told above 128."""
         for one in exits:
@@ -186,10 +185,36 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmStep:
+class _FromHere(Engine):
+    """A script that is started here alone, and reaches the other hosts by itself."""
+
+    reach: Reach
+
+    def watch(self, launch: Launch) -> str | None:
+        """It waits for nobody; of a host that is gone it tells late, or never."""
+        return _look_for(self.reach, launch)
+
+    def end(self, launch: Launch) -> None:
+        """Remove what was put on other hosts."""
+        _take_away(self.reach, launch)
+
+    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
+        """The host that one command for all names as it ends: a way or a node has failed."""
+        for one in exits:
+            if one["status"] == 0:
+                continue
+            for node in launch.nodes:
+                lines = [line for line in one["tail"].splitlines() if node.name in line]
+                if LOST.search("\n".join(lines)):
+                    said = self.reach.explain(node, one["status"], lines[-1])[0]
+                    return HostLost(node.name, said)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmStep(_FromHere):
     """A step of the Slurm allocation that we are in: the script's own srun."""
 
-    reach: Srun
     format: str = "slurm"
 
     def start(self, launch: Launch) -> list[RankCommand]:
@@ -199,54 +224,17 @@ class SlurmStep:
         _place(self.reach, launch)
         return [_started_here(launch, told)]
 
-    def watch(self, launch: Launch) -> str | None:
-        """A step that shares its nodes waits for nobody; a node that is gone is told late."""
-        return _look_for(self.reach, launch)
-
-    def end(self, launch: Launch) -> None:
-        """Remove what was put on other nodes."""
-        _take_away(self.reach, launch)
-
-    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
-        """The node that Slurm names as it ends a step."""
-        return _named_as_lost(self.reach, launch, exits)
-
 
 @dataclass(frozen=True, slots=True)
-class ByMpirun:
+class ByMpirun(_FromHere):
     """The script's mpirun, here; its daemons go through an ssh that hands our variables on."""
 
-    reach: Mpirun
     format: str = "mpirun"
 
     def start(self, launch: Launch) -> list[RankCommand]:
         """As every verb: see ``Engine``."""
         _place(self.reach, launch)
         return [_started_here(launch, {}, through=handing_on(launch))]
-
-    def watch(self, launch: Launch) -> str | None:
-        """It waits for nobody, and says nothing of a host that is gone."""
-        return _look_for(self.reach, launch)
-
-    def end(self, launch: Launch) -> None:
-        """Remove what was put on other hosts."""
-        _take_away(self.reach, launch)
-
-    def why(self, launch: Launch, exits: Sequence[Exit]) -> TrialError | None:
-        """The host that its daemons name."""
-        return _named_as_lost(self.reach, launch, exits)
-
-
-def _named_as_lost(reach: Reach, launch: Launch, exits: Sequence[Exit]) -> HostLost | None:
-    """The host that one command for all names where it says that a way or a node has failed."""
-    for one in exits:
-        if one["status"] == 0:
-            continue
-        for node in launch.nodes:
-            lines = [line for line in one["tail"].splitlines() if node.name in line]
-            if LOST.search("\n".join(lines)):
-                return HostLost(node.name, reach.explain(node, one["status"], lines[-1])[0])
-    return None
 
 
 LOST = re.compile(

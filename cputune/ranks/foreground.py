@@ -26,6 +26,7 @@ from cputune.host.children import below, end
 from cputune.host.interpreter import training_python
 from cputune.plan import Plan
 from cputune.ranks import commands
+from cputune.ranks.engines import Launch
 from cputune.ranks.messages import RankCommand
 from cputune.ranks.supervisor_main import PR_SET_PDEATHSIG
 from cputune.workload import Workload
@@ -59,18 +60,14 @@ def run(workload: Workload, plan: Plan, facts: HostFacts, *, rank_script: Path) 
         become(commands.as_activated(workload.filled(workload.launch, os.environ), base))
     words = workload.filled(launch_command(workload, way), os.environ)
     command = [training_python(), *words]
-    with commands.held_port() as holder:
-        port = holder.getsockname()[1]
-        if plan.backend == "ccl" and plan.world_size > 1:
+    engine = commands.Here(facts=facts)
+    with engine.holder:
+        if commands.needs_mpirun(plan):
             shares = "/".join(render(cpus) for cpus in plan.cpus)
-            rank = [str(rank_script), "--launcher", "mpi", "--cpus", shares, "--", *words]
-            return supervise(
-                commands.mpi_ranks(
-                    plan, [training_python(), *rank], base, way.variables, facts, port=port
-                )
-            )
-        ranks = commands.local_ranks(plan, command, base, way.variables, port=port)
-        if len(ranks) == 1:
+            command[1:1] = [str(rank_script), "--launcher", "mpi", "--cpus", shares, "--"]
+        launch = Launch(plan=plan, argv=tuple(command), variables=way.variables, environment=base)
+        ranks = engine.start(launch)
+        if plan.world_size == 1:
             become(ranks[0])
         return supervise(ranks)
 

@@ -21,6 +21,7 @@ from cputune.inside.messages import (
     Trained,
 )
 from cputune.ranks.compare import global_batch
+from cputune.ranks.engines import Engine, Launch
 from cputune.ranks.failure import early_end, failure
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import Exit, RankCommand
@@ -46,6 +47,9 @@ TRACEBACK_SECONDS = 10.0
 
 MOST_WORDS = 2000
 """Characters of what a script says as it fails."""
+
+LOOK_SECONDS = 1.0
+"""So often a launch over hosts looks whether it has time left: the search may be ended."""
 
 LONG_STEP_SECONDS = 3.0
 AHEAD_SECONDS, MOST_AHEAD = 0.05, 64
@@ -75,10 +79,6 @@ class Job:
         trained: what each rank told of its first steps.
         waits: the share of each step of each rank that it waited for its data.
         profiles: where the time of each rank went, where that was asked for.
-        on_end: called once all of it has ended.
-        say_why: what its engine knows of how its processes ended; None: nothing.
-        waits_for: what its engine waits for before its ranks run, in its words; None: nothing. It
-            raises HostLost where a host is gone.
     """
 
     def __init__(
@@ -100,9 +100,7 @@ class Job:
         self._grace_seconds = grace_seconds
         self._on_note = on_note
         self.clean: Callable[[str], str] = lambda text: without_secrets(text, os.environ)
-        self.on_end: Callable[[], None] = lambda: None
-        self.say_why: Callable[[Sequence[Exit]], TrialError | None] = lambda exits: None
-        self.waits_for: Callable[[], str | None] = lambda: None
+        self._engine: tuple[Engine, Launch] | None = None
         self._gather = Gather(ranks)
         self._started = 0
         self._ended = False
@@ -127,6 +125,11 @@ class Job:
         self.trained: dict[int, list[Trained]] = {}
         self._speaking: dict[int, int] = {}
         """The process of each rank that is heard now."""
+
+    def launch(self, engine: Engine, launch: Launch) -> None:
+        """Start it by its engine, which is then asked what it waits for and why it has ended."""
+        self._engine = engine, launch
+        self.start(engine.start(launch), scratch=launch.scratch)
 
     def start(
         self,
@@ -223,7 +226,7 @@ class Job:
         while True:
             silent = self._hosts and len(self._speaking) < self._world and not self.states
             if silent and time.monotonic() - looked >= LOOK_EVERY_SECONDS:
-                now = self.waits_for() or ""  # of a rank that has called, the connection tells
+                now = self._waits_for() or ""  # of a rank that has called, the connection tells
                 if now not in ("", told):
                     self._on_note(f"it waits for {now}")
                 looked, told = time.monotonic(), now
@@ -233,9 +236,9 @@ class Job:
                 raise self._timed_out(f"no first step in {patience.startup:.0f} s", patience)
             time_left = seconds_left() + self._slowest
             if time_left <= 0:
-                waits = None if self.states else self.waits_for()
+                waits = self._waits_for()
                 raise TimeUp(f"while it waited for {waits}" if waits else BEFORE_ITS_FIRST_STEP)
-            left = min(left, time_left)
+            left = min(left, time_left, LOOK_SECONDS if self._hosts else math.inf)
             if self._gather.count == 0:
                 if idle.hangs:
                     raise self._timed_out(
@@ -307,7 +310,8 @@ class Job:
         tails = self._supervisor.end(self._grace_seconds)
         tails = {number: self._cleaned(tail) for number, tail in tails.items()}
         self._post.drop_ranks()
-        self.on_end()
+        if self._engine is not None:
+            self._engine[0].end(self._engine[1])
         return tails
 
     def _take(self, heard: Sequence[tuple[object, object]]) -> list[Step]:
@@ -390,8 +394,15 @@ class Job:
             return patience.step
         return max(SMALLEST_STEP_TIMEOUT, SLOWER_THAN_BEFORE * self._slowest)
 
+    def _waits_for(self) -> str | None:
+        """What the engine waits for before the ranks run, in its words."""
+        if self.states or self._engine is None:
+            return None
+        engine, launch = self._engine
+        return engine.watch(launch)
+
     def _timed_out(self, reason: str, patience: Patience) -> TimedOut:
-        if not self.states and (waits := self.waits_for()):
+        if waits := self._waits_for():
             reason += f": it waits for {waits}"
         tails = self.end()
         silent = sorted(set(range(self._world)) - set(self.states))
@@ -402,9 +413,11 @@ class Job:
         return TimedOut(reason, details=next((t for t in tails.values() if t.strip()), None))
 
     def _over(self, script: str) -> TrialError:
-        known = self.say_why(self.exits)
-        if known is not None:
-            return known
+        if self._engine is not None:
+            engine, launch = self._engine
+            known = engine.why(launch, self.exits)
+            if known is not None:
+                return known
         failed = self.errors or any(exit_["status"] != 0 for exit_ in self.exits)
         if self.ends and not failed:
             seen = sorted({name for end in self.ends for name in end["seen"]})

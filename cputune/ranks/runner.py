@@ -1,7 +1,6 @@
 """The real runner: a plan becomes training processes, on this machine or over hosts.
 
-On this machine its ranks are started directly; over hosts a trial is the emitted launch, started by
-the engine that leads there (``engines``).
+An engine starts it (``engines``): here the ranks directly, over hosts the emitted launch.
 
 The parent never imports torch. Ranks are forks of a process that has imported the
 training stack once (``cputune.ranks.supervisor_main``), or plain new processes where that
@@ -135,6 +134,20 @@ class ProcessRunner:
         living = LivingPlan(self, plan)
         living.begin()
         return living
+
+    def on(self, node: str, say: Callable[[str], None]) -> ProcessRunner:
+        """Plans of one node on this host, whatever runs on the others (``SpreadingRunner``)."""
+        assert self.hosts is not None, "it has several hosts"
+        there = self.hosts.only(node)
+        return ProcessRunner(
+            self.workload,
+            there.hosts[0].facts,
+            hosts=there,
+            fresh=self.fresh,
+            patience=self.patience,
+            on_note=say,
+            offline=self.hub_offline(),
+        )
 
     def profile(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
         """Where some steps of a plan spend their time: what each rank tells of it.
@@ -403,22 +416,35 @@ class LivingPlan:
             self._supervisor = None
 
     def _start(self) -> Job:
-        hosts = self._runner.hosts
-        if hosts is None or (self._plan.as_found and hosts.in_pods):
-            job = self._start_here()
-        else:
-            job = self._launch(hosts)
+        runner, hosts = self._runner, self._runner.hosts
+        self._end_job()
+        in_this_pod = hosts is not None and hosts.in_pods and self._plan.as_found
+        engine, launch = self._over(hosts) if hosts and not in_this_pod else self._here()
+        assert self._supervisor is not None, "it starts the commands"
+        job = self._job = Job(
+            self._supervisor,
+            self._post,
+            ranks=self._plan.world_size,
+            grace_seconds=0.0 if self._supervisor.fork else GRACE_SECONDS,
+            in_turns=True,
+            hosts=[node.name for node in launch.nodes],
+            on_note=runner.on_note,
+        )
+        job.turn(self._turn)
+        job.clean = lambda text: runner.workload.hide(text, os.environ)
+        job.launch(engine, launch)
         if self._runs_on:
             job.run_on()
         return job
 
-    def _start_here(self) -> Job:
+    def _here(self) -> tuple[engines.Engine, engines.Launch]:
+        """The plan's processes on this machine. Raises Infeasible."""
         runner, plan = self._runner, self._plan
         if plan.nodes > 1:
             raise Infeasible("trials run on this machine alone, the plan is for several nodes")
         if plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
-        with_mpi = plan.backend == "ccl" and plan.world_size > 1
+        with_mpi = commands.needs_mpirun(plan)
         if with_mpi and not runner.allow_mpi:
             raise Infeasible("oneCCL needs an MPI launcher, and none may be used")
         workload = runner.workload
@@ -428,33 +454,23 @@ class LivingPlan:
         typed = workload.filled(workload.launch, os.environ) if plan.as_found else []
         plain = runner.fresh or with_mpi or bool(typed)
         modules = () if plain else modules_of(plan, workload, runner.source)
-        job = self._job_below(base, modules)
-        held = commands.held_port()
-        job.on_end, port = held.close, int(held.getsockname()[1])
+        fork = self._begin_supervisor(base, modules).fork
         scratch = str(self._work.path / "scratch")
-        kernels = str(runner.work.path / "kernels")
-        variables = {
-            **way.variables,
-            **self._reporting(scratch, kernels, way.force or self._question()),
-        }
+        told = self._reporting(
+            scratch, str(runner.work.path / "kernels"), way.force or self._question()
+        )
         command = workload.filled(trial_command(workload, way), os.environ)
-        fork = self._forks
-        if not fork:
-            command = commands.python_command(command)
-        if typed:
-            ranks = commands.typed_launch(typed, base, variables)
-        elif with_mpi:
-            ranks = commands.mpi_ranks(plan, command, base, variables, runner.facts, port=port)
-        else:
-            ranks = commands.local_ranks(plan, command, base, variables, fork=fork, port=port)
-        job.start(ranks, scratch=scratch)
-        return job
+        launch = engines.Launch(
+            plan=plan,
+            argv=tuple(typed or (command if fork else commands.python_command(command))),
+            variables={**way.variables, **told},
+            environment=base,
+            folder=self._work.path,
+            scratch=scratch,
+        )
+        return commands.Here(facts=runner.facts, fork=fork, typed=bool(typed)), launch
 
-    @property
-    def _forks(self) -> bool:
-        return self._supervisor is not None and self._supervisor.fork
-
-    def _launch(self, hosts: RankHosts) -> Job:
+    def _over(self, hosts: RankHosts) -> tuple[engines.Engine, engines.Launch]:
         """The emitted launch of the plan on its hosts, started by their engine.
 
         Raises Infeasible where it cannot be written down or there are too few hosts, HostLost.
@@ -486,37 +502,17 @@ class LivingPlan:
             argv=tuple(argv),
             variables={**offline, **told},
             environment=commands.as_activated((), os.environ)["env"] if argv else os.environ,
-            home=self._post.address,
             folder=self._work.path / "launch",
         )
-        job = self._job_below(dict(os.environ), (), hosts=[node.name for node in nodes])
-        engine = engines.engine_of(hosts.reach, plan)
-        job.on_end = lambda: engine.end(launch)
-        job.say_why = lambda exits: engine.why(launch, exits)
-        job.waits_for = lambda: engine.watch(launch)
-        job.start(engine.start(launch))
-        return job
+        self._begin_supervisor(dict(os.environ), ())
+        return engines.engine_of(hosts.reach, plan), launch
 
-    def _job_below(
-        self, base: Mapping[str, str], modules: Sequence[str], hosts: Sequence[str] = ()
-    ) -> Job:
+    def _begin_supervisor(self, base: Mapping[str, str], modules: Sequence[str]) -> Supervisor:
         runner = self._runner
-        self._end_job()
-        supervisor = self._supervisor = runner.supervisors.ready(
+        self._supervisor = runner.supervisors.ready(
             base, modules, self._post, runner.seconds_left()
         )
-        job = self._job = Job(
-            supervisor,
-            self._post,
-            ranks=self._plan.world_size,
-            grace_seconds=0.0 if supervisor.fork else GRACE_SECONDS,
-            in_turns=True,
-            hosts=hosts,
-            on_note=runner.on_note,
-        )
-        job.turn(self._turn)
-        job.clean = lambda text: runner.workload.hide(text, os.environ)
-        return job
+        return self._supervisor
 
     def _question(self) -> Force | None:
         """Today's launch, once: whether its padding may be cut."""

@@ -26,7 +26,7 @@ from cputune.errors import CannotError
 from cputune.facts import HostFacts
 from cputune.inside import root_directory
 from cputune.options import Cluster
-from cputune.ranks.engines import HERE, SITE, Launch
+from cputune.ranks.engines import HERE, SITE, Engine, Launch
 from cputune.ranks.hosts import RankHost, RankHosts
 from cputune.ranks.messages import Exit, RankCommand
 from cputune.ranks.supervisor import bootstrap
@@ -73,7 +73,7 @@ def pods(nodes: int, cluster: Cluster, facts: HostFacts) -> RankHosts:
 
 
 @dataclass(frozen=True, slots=True)
-class ByTrainJob:
+class ByTrainJob(Engine):
     """A TrainJob of Kubeflow Trainer 2 for each trial."""
 
     reach: Pods

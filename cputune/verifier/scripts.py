@@ -400,7 +400,6 @@ def on_every_host(
             argv=("bash", str(path)),
             variables={**reporting, SCRATCH_VARIABLE: f"{HERE}/scratch"},
             environment=environment,
-            home=reporting[SOCKET_VARIABLE],
             folder=path.parent,
         )
         return Held(Ssh(words=tuple(ssh))).start(launch)

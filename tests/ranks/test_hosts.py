@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +27,7 @@ from cputune.inside import carry_script
 from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.ranks import engines, hosts
+from cputune.ranks.commands import KERNELS_VARIABLE
 from cputune.ranks.hosts import RankHost, RankHosts, interfaces_between, open_hosts
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
@@ -32,7 +36,7 @@ from cputune.remote.ask import script_text, sent_lines
 from cputune.remote.named import Node
 from cputune.remote.probed import Probed, probe_each
 from cputune.remote.reach import Mpirun, Reach, Srun
-from cputune.steps import HostLost, Infeasible
+from cputune.steps import HostLost, Infeasible, TimeUp, TrialError
 from cputune.workload import Workload
 
 LIGHT = Path(__file__).parent.parent / "faults" / "light.py"
@@ -111,6 +115,20 @@ def test_side_by_side_the_ranks_of_hosts_wait_for_their_turn(runner: ProcessRunn
     assert not training()
 
 
+@pytest.mark.torch
+def test_a_plan_runs_on_each_host_beside_the_other_until_it_is_told_to_end(
+    runner: ProcessRunner,
+) -> None:
+    with runner.on(NAMES[1], print) as other, closing(runner.steps(FIRST_ALONE)) as here:
+        with closing(other.steps(FIRST_ALONE)) as there:
+            assert next(here).samples == next(there).samples == 8
+            assert len(training()) == 2
+            other.keep_to(lambda: -1e9)
+            with pytest.raises(TimeUp):
+                list(islice(there, 100_000))
+        assert len(training()) == 1
+
+
 def test_a_plan_for_more_hosts_than_there_are_is_infeasible(runner: ProcessRunner) -> None:
     three = Plan(nodes=3, processes_per_node=1, threads_per_process=1, cpus=((CPUS[0],),))
     with pytest.raises(Infeasible, match="for 3 nodes, and there are 2"):
@@ -118,26 +136,31 @@ def test_a_plan_for_more_hosts_than_there_are_is_infeasible(runner: ProcessRunne
 
 
 @pytest.mark.parametrize(
-    ("reach", "format"),
+    "engine",
     [
-        (FakeReach(), "torchrun"),
-        (Srun(), "slurm"),
-        (Mpirun(dialect="mpich"), "mpirun"),
-        (Mpirun(dialect="openmpi4"), "mpirun"),
+        engines.Held(FakeReach()),
+        engines.SlurmStep(Srun()),
+        engines.ByMpirun(Mpirun(dialect="mpich")),
+        engines.ByMpirun(Mpirun(dialect="openmpi4")),
+        engines.ByMpirun(Mpirun(dialect="mpich"), "accelerate"),
+        engines.ByMpirun(Mpirun(dialect="openmpi4"), "accelerate"),
     ],
+    ids=lambda engine: f"{engine.format}, {getattr(engine.reach, 'dialect', 'none')}",
 )
 def test_a_trial_is_the_emitted_launch_with_variables_that_report(
-    reach: Any, format: str, facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Any, facts: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "_place", lambda reach, launch: None)
     job = RECIPE.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
     nodes = tuple(Node(name=name) for name in ("alpha", "beta"))
-    files = engines.render_for(reach, TWO, job, facts, nodes, "eth0")
-    mpi = reach.dialect if format == "mpirun" else None
+    format, reach, through = engine.format, engine.reach, isinstance(engine, engines.ByMpirun)
+    mpi = reach.dialect if through else None
     asked = Emission(
         facts=facts, hosts=nodes, python=sys.executable, cluster=Cluster(interface="eth0"), mpi=mpi
     )
-    assert files == cputune.emitters.render(TWO, job, format, asked)
+    files = cputune.emitters.render(TWO, job, format, asked)
+    if engine == engines.engine_of(reach, TWO):
+        assert files == engines.render_for(reach, TWO, job, facts, nodes, "eth0")
     report = {"CPUTUNE_TRIAL_SOCKET": "tcp:TOKEN:4711:10.0.0.9", "CPUTUNE_TRIAL_TURNS": "1"}
     environment = {"PATH": "/usr/bin", "HF_HOME": "/data", "HOME": "/home/me"}
     launch = engines.Launch(
@@ -146,11 +169,10 @@ def test_a_trial_is_the_emitted_launch_with_variables_that_report(
         files=files,
         variables=report,
         environment=environment,
-        home=report["CPUTUNE_TRIAL_SOCKET"],
         folder=tmp_path / "launch-1",
     )
     held = format == "torchrun"
-    for number, command in enumerate(engines.engine_of(reach, TWO).start(launch)):
+    for number, command in enumerate(engine.start(launch)):
         if held:
             script, question = engines_question(command["input"])
             assert "tempfile.mkdtemp" in script
@@ -170,12 +192,65 @@ def test_a_trial_is_the_emitted_launch_with_variables_that_report(
             if format == "slurm":
                 own = {"LAUNCH_DIR": f"{folder}/launch", "LAUNCH_NODES": "alpha,beta"}
             kept = dict(environment)
-            if format == "mpirun":
+            if through:
                 kept["PATH"] = f"{folder}/bin:/usr/bin"  # an ssh that hands variables on
         assert argv == ["bash", f"{folder}/launch/{files[0].name}"]
         assert written == {file.name: file.text for file in files}
         site = {"PYTHONPATH": f"{folder}/lib/cputune/inside/site"}
         assert told == {**kept, **report, **site, **own}
+
+
+WITNESS = """import json, os, sys
+place = f"{sys.argv[1]}/{os.environ.get('RANK', '0')}.json"
+given = open("/proc/self/environ").read().split(chr(0))[:-1]
+json.dump([sys.argv, dict(one.split("=", 1) for one in given)], open(place, "w"))
+"""
+
+OF_LAUNCHERS = re.compile(
+    "TORCHELASTIC_.*|(GROUP|ROLE)_.*|NCCL_.*|TORCH_NCCL_.*|MASTER_PORT|SHLVL|_|PWD|OLDPWD|COLUMNS|LINES"
+)
+"""What torchrun and a shell set by themselves, and a port, which is another one each time."""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_rank_of_this_machine_has_what_the_emitted_launch_gives_it(
+    ranks: int, facts: HostFacts, tmp_path: Path
+) -> None:
+    cpus = ((CPUS[0],), (CPUS[-1],))[:ranks]
+    plan = Plan(processes_per_node=ranks, threads_per_process=1, cpus=cpus)
+    script = tmp_path / "train.py"
+    script.write_text(WITNESS)
+
+    def job(folder: Path) -> Workload:
+        folder.mkdir()
+        given = Workload.script([str(script), str(folder), "a b", "$HOME"])
+        return given.observed(framework="trainer", global_batch_size=8, parses_arguments=False)
+
+    tried, launched = tmp_path / "tried", tmp_path / "launched"
+    with (
+        ProcessRunner(job(tried), facts, fresh=True, offline=False) as runner,
+        pytest.raises(TrialError),
+        closing(runner.steps(plan)) as steps,
+    ):
+        next(steps)
+    asked = Emission(facts=facts, python=sys.executable)
+    for file in cputune.emitters.render(plan, job(launched), "torchrun", asked):
+        (tmp_path / file.name).write_text(file.text)
+    subprocess.run(["bash", str(tmp_path / "torchrun.sh")], check=True, timeout=120)
+    for rank in range(ranks):
+        argv, told = json.loads((tried / f"{rank}.json").read_text())
+        words, given = json.loads((launched / f"{rank}.json").read_text())
+        assert [word.replace(str(tried), str(launched)) for word in argv] == words
+        if ranks == 1:
+            del given["MASTER_ADDR"]  # it meets nobody
+        ours = {n for n in told if n.startswith("CPUTUNE_TRIAL_")} | {KERNELS_VARIABLE}
+        assert ours
+        both = (
+            {n: v for n, v in each.items() if n not in ours and not OF_LAUNCHERS.fullmatch(n)}
+            for each in (told, given)
+        )
+        assert next(both) == next(both)
 
 
 def test_what_is_sent_to_a_host_fits_into_a_pipe(facts: HostFacts, tmp_path: Path) -> None:
@@ -185,7 +260,7 @@ def test_what_is_sent_to_a_host_fits_into_a_pipe(facts: HostFacts, tmp_path: Pat
     job = RECIPE.observed(framework="trainer", global_batch_size=8, parses_arguments=True)
     files += engines.render_for(Mpirun(dialect="mpich"), TWO, job, facts, nodes, "eth0")
     launch = engines.Launch(
-        plan=TWO, nodes=nodes, files=tuple(files), variables={}, environment={}, home="",
+        plan=TWO, nodes=nodes, files=tuple(files), variables={}, environment={},
         folder=tmp_path,
     )  # fmt: skip
     asked = {"folder": "x", "files": engines.all_files(launch), "programs": []}

@@ -19,7 +19,7 @@ from ranks.fake_api import FakeApi
 
 import cputune
 from cputune import emit
-from cputune.emitters.format import EmittedFile
+from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CannotError
 from cputune.facts import HostFacts
 from cputune.inside import SOCKET_VARIABLE
@@ -70,7 +70,6 @@ def launch(folder: Path, words: tuple[str, ...], facts: HostFacts) -> engines.La
         files=(EmittedFile(name="trainjob.yaml", text=yaml.safe_dump(document)),),
         variables=REPORTS,
         environment=dict(os.environ),
-        home=REPORTS[SOCKET_VARIABLE],
         folder=folder / "cputune-x_1" / "launch-1",
     )
 
@@ -112,6 +111,25 @@ def allowed(role: dict[str, Any]) -> set[tuple[str, str, str]]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+def test_the_pods_of_a_pytorchjob_are_those_of_a_trial(facts: HostFacts) -> None:
+    """No engine creates PyTorchJobs: what its pods run is what those of a trial's TrainJob do."""
+    job = Workload.script(["train.py", "a b", "$HOME"]).observed(
+        framework="trainer", global_batch_size=8, parses_arguments=False
+    )
+    (tried, *_) = engines.render_for(REACH, TWO, job, facts, (), None)
+    (emitted, *_) = cputune.emitters.render(
+        TWO, job, "pytorchjob", Emission(facts=facts, cluster=CLUSTER)
+    )
+    trainer = yaml.safe_load(tried.text)["spec"]["trainer"]
+    replicas = yaml.safe_load(emitted.text)["spec"]["pytorchReplicaSpecs"]
+    assert sum(one["replicas"] for one in replicas.values()) == trainer["numNodes"]
+    for one in replicas.values():
+        (container,) = one["template"]["spec"]["containers"]
+        for what in ("command", "args", "env", "image"):
+            assert container[what] == trainer[what]
+        assert container["resources"] == trainer["resourcesPerNode"]
 
 
 class Charge:
