@@ -148,7 +148,8 @@ class Trial:
         step_seconds: seconds of all its steps, warm-up included.
         compile_seconds: what torch.compile has taken of them, before the steps that count.
         origin: who proposed the plan.
-        elsewhere: whether another machine has measured it, as older results may say; now false.
+        elsewhere: it ran on another node than the plans of several do, or another machine; its
+            speeds are scaled by that of today's launch there and here.
         observed: what the ranks saw: one mapping per rank.
     """
 

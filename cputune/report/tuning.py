@@ -121,7 +121,8 @@ def disturbed_line(event: Disturbed) -> str:
 
 def trial_line(trial: Trial) -> str:
     """``trial 3: 17.1 samples/s  1 × 2 threads, bf16``."""
-    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}"
+    where = " (elsewhere)" if trial.elsewhere else ""
+    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
 
 
 def outcome(trial: Trial) -> str:
@@ -339,7 +340,7 @@ class Standing:
             self._learn(event.trial, now)
         elif isinstance(event, TrialRepeated):
             self.detail, self.delayed = f"once more: {event.reason}", True
-        elif isinstance(event, StepTaken):
+        elif isinstance(event, StepTaken) and event.number in (None, self.number):
             self.detail = f"step {event.index + 1}, {figure(event.seconds)} s"
             self.delayed = event.delayed
         elif isinstance(event, Said):
@@ -361,10 +362,10 @@ class Standing:
         self.heading, self.doing, self.detail, self.delayed = heading, doing, "", False
 
     def _learn(self, trial: Trial, now: float) -> None:
-        self.done = trial.number + 1
+        self.done += 1
         if trial.number:
             self.searched += 1
-        if trial.number:
+        if trial.number and not trial.elsewhere:
             started = now - self.trial_since - trial.step_seconds
             self.longest_start = max(self.longest_start, started)
         if trial.state != COMPLETED or trial.samples_per_second is None:

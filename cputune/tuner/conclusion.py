@@ -138,7 +138,7 @@ def conclude(
         baseline=advice.baseline,
         best=advice.best,
         speedup=advice.speedup,
-        trials=tuple(findings.trials),
+        trials=tuple(sorted(findings.trials, key=lambda trial: trial.number)),
         seed=options.seed,
         created=options.created,
         budget=options.budget,

@@ -246,8 +246,26 @@ class Measuring:
     def __post_init__(self) -> None:
         self.alive = Alive(self.facts)
 
-    def quiet_run(self, runner: Runner, plan: Plan, number: int) -> tuple[Run, float]:
-        """A run that no other process delayed, if one can be had; and the seconds of all tries."""
+    def beside(self, race: Race, on_event: OnEvent) -> Measuring:
+        """For a trial that runs beside others: what it finds is its own until it has ended."""
+        found = self.findings
+        return replace(
+            self,
+            race=race,
+            findings=Findings(
+                never_quiet=found.never_quiet,
+                saw_quiet=found.saw_quiet,
+                compile_seconds=found.compile_seconds,
+            ),
+            timer=replace(self.timer),
+            on_event=on_event,
+        )
+
+    def quiet_run(self, runner: Runner, plan: Plan, number: int | None) -> tuple[Run, float]:
+        """A run that no other process delayed, if one can be had; and the seconds of all tries.
+
+        ``number`` is the trial's; None of a run that is none.
+        """
         spent = 0.0
         attempts = 1 if self.findings.never_quiet else ATTEMPTS
         for attempt in range(attempts):
@@ -265,7 +283,7 @@ class Measuring:
             self.findings.contended_runs += 1
             if self.timer.up(share_of(number), spent):
                 return run, spent
-            if attempt + 1 < attempts:
+            if attempt + 1 < attempts and number is not None:
                 self.on_event(
                     TrialRepeated(number=number, attempt=attempt + 1, reason=str(run.failure))
                 )

@@ -38,9 +38,10 @@ SURELY_DIES = 0.001
 class History:
     """What was tried, for the model: plans with their log time per sample, and failures.
 
-    ``seconds`` are those of the steps of all trials, and ``when`` is the middle of each in them.
-    ``too_large`` are those of ``failed`` that ran out of memory, ``rank_bytes`` is the most that a
-    rank was seen to hold.
+    ``tried`` are those of trials that have begun. ``seconds`` are those of the steps of all trials,
+    and ``when`` is the middle of each in them; of trials on other nodes, which wander by
+    themselves, there is none. ``too_large`` are those of ``failed`` that ran out of memory,
+    ``rank_bytes`` is the most that a rank was seen to hold.
     """
 
     tried: set[Plan] = field(default_factory=set)
@@ -91,7 +92,8 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         past = self._history
         if self._known != len(past.plans):
             rows = [self._index[plan] for plan in past.plans]
-            self._learnt = self._model.believe(rows, past.logs, past.errors, past.when or None)
+            when = past.when if len(past.when) == len(past.plans) else None
+            self._learnt = self._model.believe(rows, past.logs, past.errors, when)
             self._known = len(past.plans)
         return self._learnt
 
@@ -114,10 +116,6 @@ class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
         if asked != self._asked:
             self._asked, self._next = asked, self.propose(len(past.tried))
         return self._next
-
-    def left(self) -> bool:
-        """Whether there is a plan that is worth a trial."""
-        return self.next_plan() is not None
 
     def _untried(self) -> list[Plan]:
         """The plans that nobody has tried, but for those that would run out of memory."""

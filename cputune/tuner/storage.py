@@ -76,6 +76,11 @@ class _Steps:
     losses: tuple[Finite | None, ...] = ()
 
 
+def key_of(plan: Plan) -> Plan | None:
+    """By what a running trial is known: of today's launch ranks show the plan only in the end."""
+    return None if plan.as_found else plan
+
+
 def attributes(trial: Trial, run: Run) -> Mapping[str, object]:
     """The user attributes of a trial that has ended: some for people, then our own records."""
     losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
@@ -174,7 +179,7 @@ def no_study(path: Path | None, why: str) -> CannotError:
 
 
 class StudyStorage:
-    """Trials on record, and the one that runs: in memory, or in a file of this tuner alone."""
+    """Trials on record, and those that run: in memory, or in a file of this tuner alone."""
 
     def __init__(self, path: Path | None, *, resume: bool, private: bool = False) -> None:
         """Open the study; with a path in SQLite, for this user alone where it is ``private``.
@@ -197,7 +202,7 @@ class StudyStorage:
                 path.chmod(0o600)
             self._study = _create(path and opened.enter_context(_storage(path)))
             self._open = opened.pop_all()
-        self._running: OptunaTrial | None = None
+        self._running: dict[Plan | None, OptunaTrial] = {}
 
     def close(self) -> None:
         """Close the file; what stands in it stays."""
@@ -237,27 +242,27 @@ class StudyStorage:
     def begin_baseline(self) -> None:
         """Start the trial of today's launch, which has no knobs."""
         with self._writing():
-            self._running = self._study.ask()
+            self._running[None] = self._study.ask()
 
     def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
         """Start the next trial: a given plan of the space, or what the sampler proposes."""
         with self._writing():
             if plan is not None and not self._study.get_trials(False, (TrialState.WAITING,)):
                 self._study.enqueue_trial(dict(space.values[plan]))
-            self._running = self._study.ask(distributions(space))
-        if plan is not None:
-            return plan
-        chosen = self._running.params
-        return next(p for p, values in space.values.items() if dict(values) == chosen)
+            running = self._study.ask(distributions(space))
+        if plan is None:
+            chosen = running.params
+            plan = next(p for p, values in space.values.items() if dict(values) == chosen)
+        self._running[plan] = running
+        return plan
 
     def end(self, trial: Trial, run: Run) -> None:
-        """Write the running trial down: its steps, its value, or why it has none.
+        """Write a running trial down: its steps, its value, or why it has none.
 
         Once, when the steps are in: a write per step would take time of the cores that
         are being measured.
         """
-        running = self._running
-        assert running is not None, "no trial was begun"
+        running = self._running[key_of(trial.plan)]
         state, value = outcome(trial, run)
         with self._writing():
             for index, seconds in intermediate(run).items():
@@ -268,7 +273,7 @@ class StudyStorage:
                 self._study.tell(running, value)
             else:
                 self._study.tell(running, state=state)
-        self._running = None
+        del self._running[key_of(trial.plan)]
 
     def discard(self) -> None:
         """Remove the file of a study that was made here and never had a trial."""
@@ -277,12 +282,11 @@ class StudyStorage:
                 self.close()
                 self._path.unlink(missing_ok=True)
 
-    def abandon(self) -> None:
-        """The running trial was interrupted: it counts as failed and is not on record."""
-        if self._running is not None:
+    def abandon(self, plan: Plan | None = None) -> None:
+        """The trial of this plan was interrupted, or all were: failed, and not on record."""
+        for key in tuple(self._running) if plan is None else (key_of(plan),):
             with suppress(Exception):
-                self._study.tell(self._running, state=TrialState.FAIL)
-            self._running = None
+                self._study.tell(self._running.pop(key), state=TrialState.FAIL)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -50,12 +50,12 @@ def test_every_plan_is_proposed_once_and_then_there_are_none() -> None:
     past = history((TODAY, 0.0))
     sampler = PlanSampler(SPACE, past, seed=0)
     for number in range(len(PLANS)):
-        assert sampler.left()
+        assert sampler.next_plan() is not None
         plan = sampler.propose(number)
         assert plan is not None
         assert plan not in past.tried
         past.tried.add(plan)
-    assert not sampler.left()
+    assert sampler.next_plan() is None
     assert sampler.propose(len(PLANS)) is None
 
 
