@@ -73,7 +73,9 @@ test-vm: $(VENV)/.dev  ## a guest of two sockets in qemu: the doctor and launche
 test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, Slurm over both (root)
 	$(BIN)/python tests/nodes/install.py
 	$(BIN)/python tests/consumers/install.py mpich openmpi4 openmpi5 impi
-	$(BIN)/python -m pytest -m nodes tests/nodes
+	$(BIN)/python -m pytest -m "nodes or matrix" tests/nodes tests/ranks/test_trainjob.py \
+	  --junitxml=build/nodes.xml; ended=$$?; $(BIN)/python docs/engines_page.py build/nodes.xml; \
+	  exit $$ended
 
 test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tuned, launched, verified (half an hour)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group notebook

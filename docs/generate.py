@@ -8,6 +8,7 @@ from pathlib import Path
 
 from checks_page import checks_page
 from drawings import DRAWINGS
+from engines_page import clusters_page
 from knobs_page import knobs_page
 from known_threads import page as threads_page
 from manual import man_page
@@ -64,6 +65,7 @@ FOLDER_NOTES = {("tune", "recipe"): " (the name of a shipped one)"}
 
 PAGES: dict[str, Callable[[], str]] = {
     "checks.md": checks_page,
+    "clusters.md": clusters_page,
     "configuration.md": configuration_page,
     "cli.md": cli_page,
     "cputune.1": man_page,

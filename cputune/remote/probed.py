@@ -217,17 +217,13 @@ def _judged(answer: Answer, told: Mapping[str, Any]) -> Probed:
         around=surroundings(host.processes(), str(before), str(after), facts.load),
         python=str(told["executable"]),
         machine=f"{boot} {network}" if boot and network else None,
-        content={path: _text(one) for path, one in told["content"].items()},
+        content={path: one and str(one) for path, one in told["content"].items()},
         clock_offset_seconds=(
             float(told["began"]) + float(told["ended"]) - answer.began - answer.ended
         )
         / 2,
         clock_uncertainty_seconds=max(0.0, (answer.seconds - theirs) / 2),
     )
-
-
-def _text(told: object) -> str | None:
-    return None if told is None else str(told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,18 @@ class Cluster:
         with contextlib.suppress(AssertionError):
             self._in_network(host, "tc", "qdisc", "del", "dev", "eth0", "root")
 
+    def second_network(self) -> None:
+        """Another cable of each host to the switch: eth1, in a network of its own."""
+        for place, (name, host) in enumerate(self.hosts.items(), 1):
+            self._join(f"{name}-eth1", "eth1", host.pid)
+            self._in_network(name, "ip", "address", "add", f"192.0.2.{place}/24", "dev", "eth1")
+            self._in_network(name, "ip", "link", "set", "eth1", "up")
+
+    def jumbo_frames(self, host: str) -> None:
+        """Its eth0 sends frames of 9000 bytes, which the switch drops: that has an MTU of 1500."""
+        # Segments would be cut behind the switch only, where nothing is dropped any more.
+        self._in_network(host, "ip", "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1")
+
     def block(self, host: str, port: int) -> None:
         """A firewall there: whoever comes from another host to this port hears nothing."""
         rule = ("-i", "eth0", "-p", "tcp", "--dport", str(port), "-j", "DROP")

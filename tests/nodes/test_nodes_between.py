@@ -15,6 +15,7 @@ from nodes.launches import tiny
 from nodes.namespaces import Odd
 
 from cputune.doctor.hosts import HostsDiagnosis, look_at_hosts
+from cputune.ranks.hosts import open_hosts
 from cputune.remote.named import parse_hosts
 from cputune.remote.reach import find_reach
 
@@ -30,8 +31,12 @@ def network_findings(hosts: Cluster, *, deep: bool = False) -> dict[str, str]:
     """Evidence by code, of the codes that tell of names, interfaces and ports."""
     reach = find_reach("ssh", ssh=shlex.join(hosts.ssh))
     found: HostsDiagnosis = look_at_hosts(parse_hosts("alpha,beta"), reach, seconds=60, deep=deep)
-    mine = ("hosts-name", "hosts-gloo", "hosts-lib", "hosts-int", "hosts-ma", "hosts-po", "hosts-a")
-    return {f.code: f.evidence for f in found.findings if f.code.startswith(mine)}
+    mine = ("name", "gloo", "lib", "int", "ma", "po", "a", "la")
+    return {
+        f.code: f.evidence
+        for f in found.findings
+        if f.code.startswith(tuple(f"hosts-{one}" for one in mine))
+    }
 
 
 def test_two_hosts_in_order_reach_each_other(hosts: Cluster) -> None:
@@ -56,6 +61,25 @@ def test_a_firewall_on_the_ports_of_ranks_is_named_with_one_of_them(hosts: Clust
     said = found["hosts-ports-blocked"]
     assert said.startswith(f"{hosts.addresses['beta']}:")
     assert said.endswith(" of beta is not reached from alpha: no answer")
+
+
+def test_frames_that_a_switch_drops_are_found_and_what_works_is_named(tmp_path: Path) -> None:
+    with two_hosts() as hosts:
+        hosts.second_network()
+        for name in hosts.names:
+            hosts.jumbo_frames(name)
+        found = network_findings(hosts)
+        said = found.pop("hosts-large-messages")
+        # MASTER_ADDR is a name, and names lead to eth0.
+        master = "alpha:29500 is not reached from beta: 64 KiB do not get through"
+        assert found == {"hosts-master-port": master}
+        assert said.startswith(
+            "eth0: 64 KiB do not get from beta to alpha, alpha to beta (MTU 9000"
+        )
+        assert said.endswith("; eth1 carries them")
+        way = find_reach("ssh", ssh=shlex.join(hosts.ssh))
+        with open_hosts(parse_hosts("alpha,beta"), way, tiny(tmp_path)) as there:
+            assert there.interfaces == ("eth1",)
 
 
 def test_debian_s_own_name_is_found_on_the_host_that_has_it() -> None:

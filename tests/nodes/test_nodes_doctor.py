@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from in_process import ran
 from nodes.cluster import Cluster, two_hosts
 from nodes.namespaces import Odd, until
 
+from cputune.doctor.hosts import network
+
 pytestmark = pytest.mark.nodes
+
+SLOW_SECONDS = 30
+"""What a busy machine may need beside a limit."""
 
 DOCTOR = (sys.executable, "-m", "cputune", "doctor", "--json", "--fail-on", "never")
 
@@ -100,6 +108,48 @@ def test_a_host_that_is_cut_off_is_a_finding(hosts: Cluster) -> None:
     assert [host["reached"] for host in seen["hosts"]] == [True, False]
     assert set(evidence(seen)) == {"hosts-unreachable"}
     assert evidence(doctor(hosts)) == {}
+
+
+def test_a_host_that_greets_and_says_nothing_takes_no_longer_than_its_limit(
+    hosts: Cluster, tmp_path: Path
+) -> None:
+    """15 seconds of 12: the rest is a Python that begins, here and on the other host."""
+    ssh = tmp_path / "ssh"
+    greets = 'case "$*" in *" beta "*) echo Welcome to beta; exec sleep 600;; esac'
+    ssh.write_text(f'#!/bin/sh\n{greets}\nexec {" ".join(hosts.ssh)} "$@"\n')
+    ssh.chmod(0o755)
+    began = time.monotonic()
+    seen = doctor(hosts, "--host-timeout", "12", ssh=str(ssh))
+    took = time.monotonic() - began
+    assert evidence(seen) == {"hosts-unreachable": "beta: it gave no answer in 12 s"}
+    assert [host["seconds"] < 15 for host in seen["hosts"]] == [True, True]
+    assert took < 12 + SLOW_SECONDS
+    nothing_stays(hosts)
+
+
+def test_a_cable_that_is_pulled_while_ranks_add_up_is_waited_for_once() -> None:
+    """Both of them wait for each other; the time of one is over, and not that of each."""
+    with two_hosts() as hosts:
+        argv = [*DOCTOR, "--hosts", "alpha,beta", "--ssh", " ".join(hosts.ssh), "--deep"]
+        looking = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        until(lambda: _has_torch(hosts, "beta"), 120)
+        hosts.cut("beta")
+        began = time.monotonic()
+        out, _ = looking.communicate(timeout=300)
+        took = time.monotonic() - began
+        found = [one for one in json.loads(out)["findings"] if one["code"].startswith("hosts-all")]
+        assert [one["code"] for one in found] == ["hosts-all-reduce-fails"]
+        assert "all_reduce on beta: the connection was cut" in found[0]["evidence"]
+        assert took < network.ALL_REDUCE_SECONDS + SLOW_SECONDS
+        until(lambda: not hosts.left("alpha") and not hosts.left("beta"), 150)
+
+
+def _has_torch(hosts: Cluster, name: str) -> bool:
+    for process in hosts.hosts[name].processes():
+        with contextlib.suppress(psutil.Error):
+            if any("libtorch_cpu" in mapped.path for mapped in process.memory_maps()):
+                return True
+    return False
 
 
 def _with_key(hosts: Cluster, key: Path, folder: Path) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from consumers import install as launchers
 from nodes.cluster import Cluster, two_hosts
+from nodes.launches import tiny
 from nodes.namespaces import Odd
 
 import cputune
@@ -47,7 +48,7 @@ def tune(hosts: Cluster, folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def result_of(tuner: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
-    out, err = tuner.communicate(timeout=500)
+    out, err = tuner.communicate(timeout=800)
     assert tuner.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
     return json.loads((folder / "cputune.json").read_text())
 
@@ -67,8 +68,9 @@ def ranks(hosts: Cluster, host: str) -> list[str]:
 def tuned(hosts: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The result of a recipe that was tuned over both hosts, with two ranks on each."""
     folder = tmp_path_factory.mktemp("tuned")
-    fixed = ("--fix", "ranks=2", "--fix", "nodes=2", "--max-time", "5m")
-    result_of(tune(hosts, folder, "--budget", "3", *fixed), folder)
+    tiny(folder)
+    recipe = ("--recipe", str(folder / "tiny.toml"), "--budget", "3", "--max-time", "10m")
+    result_of(tune(hosts, folder, *recipe, "--fix", "ranks=2", "--fix", "nodes=2"), folder)
     return folder / "cputune.json"
 
 
@@ -76,7 +78,7 @@ def world_size(trial: dict[str, Any]) -> int:
     return max((rank["world_size"] for rank in trial["observed"]), default=0)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_recipe_trains_with_world_size_four(hosts: Cluster, tuned: Path) -> None:
     result = json.loads(tuned.read_text())
     assert result["hosts"] == ["alpha", "beta"]
@@ -85,7 +87,7 @@ def test_a_recipe_trains_with_world_size_four(hosts: Cluster, tuned: Path) -> No
     assert not hosts.left("beta")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mpi", ["mpich", "openmpi5", "impi"])
 def test_what_was_tuned_trains_as_it_is_emitted(mpi: str, tuned: Path, tmp_path: Path) -> None:
     result = cputune.Result.load(tuned)
@@ -124,13 +126,37 @@ def test_a_host_that_is_cut_off_is_named_and_the_study_goes_on(
     until(lambda: not pair.left("beta"))
 
 
+@pytest.mark.timeout(900)
+def test_what_torch_compiles_for_a_trial_goes_with_it(hosts: Cluster, tmp_path: Path) -> None:
+    tiny(tmp_path)
+    fixed = ("--fix", "nodes=2", "--fix", "ranks=1", "--fix", "compile=yes", "--budget", "2")
+    recipe = ("--recipe", str(tmp_path / "tiny.toml"), "--max-time", "10m")
+    result = result_of(tune(hosts, tmp_path, *recipe, *fixed), tmp_path)
+    compiled = [one for one in result["trials"] if one["plan"]["nodes"] == 2]
+    assert any(rank["compiled"] for one in compiled for rank in one["observed"]), compiled
+    for name in hosts.names:
+        assert list((hosts.folder / name / "tmp").iterdir()) == []
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_host_with_a_long_path_for_temporary_files_takes_part(tmp_path: Path) -> None:
+    """Longer than the path of a Unix socket may be (unix(7))."""
+    long = tmp_path / ("x" * 60) / ("y" * 60)
+    long.mkdir(parents=True)
+    fixed = ("--budget", "2", "--fix", "nodes=2", "--fix", "ranks=1")
+    with two_hosts(beta=Odd(environment={"TMPDIR": str(long)})) as named:
+        result = result_of(tune(named, tmp_path, *fixed, "--", str(LIGHT), "0.05"), tmp_path)
+    assert 2 in map(world_size, result["trials"]), [t["reason"] for t in result["trials"]]
+    assert list(long.iterdir()) == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM", "SIGINT"])
 def test_nothing_is_left_anywhere_of_a_tuner_that_was_ended(
-    number: signal.Signals, hosts: Cluster, tmp_path: Path
+    number: str, hosts: Cluster, tmp_path: Path
 ) -> None:
     tuner = tune(hosts, tmp_path, "--budget", "9", "--", str(LIGHT), "0.05")
     until(lambda: ranks(hosts, "alpha") and ranks(hosts, "beta"))
-    tuner.send_signal(number)
+    tuner.send_signal(signal.Signals[number])
     tuner.communicate()
     until(lambda: not hosts.left("alpha") and not hosts.left("beta"))

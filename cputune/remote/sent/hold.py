@@ -25,6 +25,9 @@ from typing import Any
 PR_SET_CHILD_SUBREAPER = 36
 CONNECT_SECONDS = 20.0
 SILENT_SECONDS = 20
+LONGEST_PLACE = 48
+"""Of a Unix socket's path (108 bytes: unix(7)) the rest is ours and multiprocessing's."""
+
 GONE_SECONDS = 20.0
 """A process that the kernel holds (a disk that does not answer) outlives SIGKILL so long."""
 
@@ -102,7 +105,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     child = subprocess.Popen(
         words,
-        env=dict(os.environ, **told),
+        env=dict(os.environ, **told, TMPDIR=folder),  # torchrun never removes its torchelastic_*
         cwd=asked["cwd"],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
@@ -127,7 +130,9 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    folder = tempfile.mkdtemp(prefix="cputune-launch-")
+    place = tempfile.gettempdir()
+    place = place if len(place) <= LONGEST_PLACE else "/tmp"
+    folder = tempfile.mkdtemp(prefix="cputune-launch-", dir=place)
     status = 3
     try:
         status = hold(json.loads(sys.argv[1]), folder)

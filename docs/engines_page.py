@@ -1,0 +1,179 @@
+"""The table of ``docs/clusters.md``: what each engine was seen to do, by the test that ran it.
+
+    pytest -m "nodes or matrix" tests/nodes tests/ranks/test_trainjob.py --junitxml=FILE
+    python docs/engines_page.py FILE...     # keep how they ended, then `make doc`
+
+``docs/engines.json`` is what is kept: how each test ended, and on which day. ``make test-nodes``
+does both. ``tests/test_docs_engines.py`` fails for a test that has another name by now, or failed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).parent
+RECORD = HERE / "engines.json"
+HEADING = "## What was run\n"
+COLUMNS = (
+    "doctor", "tune", "confirmation", "lost host", "killed tuner", "emitted launch", "verify",
+)  # fmt: skip
+
+_REACH, _TUNE = "tests/nodes/test_nodes_reach.py", "tests/nodes/test_tune_engines.py"
+_LAUNCH, _VERIFY = "tests/nodes/test_emitted_launches.py", "tests/nodes/test_verified_launches.py"
+_HOSTS = "tests/nodes/test_tune_hosts.py"
+_PODS = "tests/ranks/test_trainjob.py"
+_TUNED = f"{_TUNE}::test_a_trial_is_a_launch_of_the_engine_and_the_best_is_confirmed"
+_LOST = f"{_TUNE}::test_a_host_that_is_cut_off_is_named_and_the_study_goes_on"
+_KILLED = f"{_TUNE}::test_nothing_stays_of_a_tuner_that_is_killed"
+_WHEN = ("before they call", "while they train")
+
+NOT = ("not run",)
+
+Cell = tuple[str, ...] | str
+"""Tests; or, as one text, why there is none."""
+
+
+def _tuned(engine: str) -> tuple[Cell, ...]:
+    """What every engine that can be had is tried with."""
+    lost = tuple(f"{_LOST}[{engine}-{when}]" for when in _WHEN)
+    return (f"{_TUNED}[{engine}]",), (f"{_TUNED}[{engine}]",), lost, (f"{_KILLED}[{engine}]",)
+
+
+def _mpi(engine: str) -> tuple[Cell, ...]:
+    """An MPI whose mpirun starts trials."""
+    return (
+        (f"{_REACH}::test_hosts_are_reached_by_an_mpirun[{engine}]",),
+        *_tuned(engine),
+        (f"{_LAUNCH}::test_mpi_trains_a_recipe_to_its_end[{engine}-mpirun]",),
+        (f"{_VERIFY}::test_what_mpi_starts[{engine}-mpirun]",),
+    )
+
+
+_NO_INPUT = "its mpirun hands no input on: ssh starts trials"
+_SBATCH = (
+    "tests/nodes/test_slurm_nodes.py::test_the_batch_script_trains_to_its_end",
+    "tests/nodes/test_slurm_nodes.py::test_a_tune_means_its_allocation_and_its_plan_runs_as_a_job",
+)
+_SUBMITTED = (f"{_VERIFY}::test_a_batch_job_of_two_nodes_where_that_is_asked_for",)
+
+ROWS: dict[str, tuple[Cell, ...]] = {
+    "ssh, `torchrun.sh`": (
+        ("tests/nodes/test_nodes_doctor.py::test_hosts_that_are_alike_have_no_difference",),
+        *_tuned("ssh")[:2],
+        (
+            f"{_LOST}[ssh-before they call]",
+            f"{_HOSTS}::test_a_host_that_is_cut_off_is_named_and_the_study_goes_on",
+        ),
+        (f"{_HOSTS}::test_nothing_is_left_anywhere_of_a_tuner_that_was_ended[SIGKILL]",),
+        (f"{_LAUNCH}::test_torchrun_trains_a_recipe_to_its_end",),
+        (f"{_VERIFY}::test_what_torchrun_starts",),
+    ),
+    "srun in an allocation, `slurm.sh`": (
+        (f"{_REACH}::test_an_allocation_needs_no_names",),
+        *_tuned("srun"),
+        _SBATCH,
+        _SUBMITTED,
+    ),
+    "`--salloc` on a login node": (
+        (f"{_REACH}::test_a_login_node_asks_for_the_hosts",),
+        *_tuned("salloc"),
+        "as in an allocation",
+        "as in an allocation",
+    ),
+    "MPICH, `mpirun.sh`": _mpi("mpich"),
+    "Open MPI 4, `mpirun.sh`": _mpi("openmpi4"),
+    "Intel MPI, `mpirun.sh`": _mpi("impi"),
+    "Open MPI 5, `mpirun.sh`": (
+        *([_NO_INPUT] * 5),
+        (f"{_LAUNCH}::test_mpi_trains_a_recipe_to_its_end[openmpi5-mpirun]",),
+        (f"{_VERIFY}::test_what_mpi_starts[openmpi5-mpirun]",),
+    ),
+    "TrainJobs, against a stub of the API": (
+        "a pod sees itself: the doctor of one machine",
+        (
+            f"{_PODS}::test_a_tunejob_tunes_from_its_start_to_its_result_with_the_rights_of_its_role",
+        ),
+        (
+            f"{_PODS}::test_a_tunejob_tunes_from_its_start_to_its_result_with_the_rights_of_its_role",
+        ),
+        "there is no cluster here to lose a node of",
+        (f"{_PODS}::test_it_is_deleted_with_who_is_in_charge_and_says_what_it_waits_for",),
+        (f"{_PODS}::test_two_pods_train_as_one_job",),
+        "`make test-consumers` runs its pods' commands, on one machine",
+    ),
+}
+
+_HEAD = """
+Each number is a test of `make test-nodes`, and the word how it ended when it was last run: on
+hosts that are network namespaces of one machine, with an sshd each, and a Slurm of two nodes over
+them. Made by `make doc` from those results. [Trials side by side](nodes.md#tune-over-several-hosts)
+on two hosts ran by ssh.
+"""
+
+
+def clusters_page() -> str:
+    """The page as it is, with the table made anew."""
+    page = (HERE / "clusters.md").read_text(encoding="utf-8")
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    return page.partition(HEADING)[0] + HEADING + table(record)
+
+
+def table(ended: Mapping[str, Sequence[str]]) -> str:
+    """The table, then what was not tried and why, then the tests by their numbers."""
+    numbers: dict[str, int] = {}
+    reasons: dict[str, list[str]] = {}
+    lines = [
+        f"| engine | {' | '.join(COLUMNS)} |",
+        "|" + "---|" * (len(COLUMNS) + 1),
+    ]
+    for engine, cells in ROWS.items():
+        told = []
+        for column, cell in zip(COLUMNS, cells, strict=True):
+            if isinstance(cell, str):
+                told.append("not tried")
+                reasons.setdefault(f"{engine}: {cell}", []).append(column)
+                continue
+            of = {test: numbers.setdefault(test, len(numbers) + 1) for test in cell}
+            told.append(", ".join(f"{ended.get(test, NOT)[0]} ({n})" for test, n in of.items()))
+        lines.append(f"| {engine} | {' | '.join(told)} |")
+    parts = [_HEAD, "\n".join(lines), "\nNot tried, and why:\n"]
+    parts += [f"- {reason} ({', '.join(columns)})" for reason, columns in reasons.items()]
+    parts += ["\nThe tests:\n"]
+    parts += [f"{n}. `{t}`{', '.join(['', *ended.get(t, NOT)[1:]])}" for t, n in numbers.items()]
+    return "\n".join(parts) + "\n"
+
+
+def tests() -> set[str]:
+    """All that the table names."""
+    cells = [cell for row in ROWS.values() for cell in row if not isinstance(cell, str)]
+    return {test for cell in cells for test in cell}
+
+
+def results(report: Path) -> dict[str, str]:
+    """How each test of a JUnit report of pytest ended, by its id."""
+    found = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        path = case.attrib["classname"].replace(".", "/") + ".py"
+        kinds = {child.tag for child in case} - {"properties", "system-out", "system-err"}
+        word = "failed" if kinds & {"failure", "error"} else "skipped" if kinds else "passed"
+        found[f"{path}::{case.attrib['name']}"] = word
+    return found
+
+
+def main(reports: list[str]) -> None:
+    """Keep how the tests of the table ended, those of earlier reports too where they have none."""
+    ended = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    for report in reports:
+        today = time.strftime("%Y-%m-%d")
+        ended.update({test: [word, today] for test, word in results(Path(report)).items()})
+    kept = [f" {json.dumps(t)}: {json.dumps(ended[t])}" for t in sorted(tests() & ended.keys())]
+    RECORD.write_text("{\n" + ",\n".join(kept) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
