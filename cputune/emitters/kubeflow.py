@@ -166,7 +166,7 @@ PYTORCHJOB = Format(
     fits="Kubernetes, with the Kubeflow training operator",
     start="`launch/pytorchjob.kubectl.sh submit`",
     known_by=r"""^kind:\s*["']?PyTorchJob\b""",
-    consumers=("kubernetes", "pods"),
+    consumers=("kubernetes",),
 )
 MPIJOB = Format(
     name="mpijob",

@@ -130,5 +130,5 @@ TRAINJOB = Format(
     fits="Kubernetes, with Kubeflow Trainer 2",
     start="`launch/trainjob.kubectl.sh submit`",
     known_by=r"""^kind:\s*["']?TrainJob\b""",
-    consumers=("kubernetes", "pods"),
+    consumers=("kubernetes",),
 )

@@ -29,7 +29,6 @@ from cputune.host.locks import measuring_lock
 from cputune.probing import probe
 from cputune.verifier.artefact import consumers_of, expectation, find
 from cputune.verifier.kubernetes import KubernetesConsumer
-from cputune.verifier.pods import PodConsumer
 from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
@@ -63,7 +62,6 @@ CONSUMERS: Mapping[str, Consumer] = {
     # Readers before runners: a script that bash cannot read is not run.
     "bash": ShellConsumer(),
     "kubernetes": KubernetesConsumer(),
-    "pods": PodConsumer(),
     "launcher": LaunchConsumer(),
     "sbatch": SlurmConsumer(),
 }

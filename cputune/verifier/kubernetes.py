@@ -31,6 +31,8 @@ from cputune.verifier.records import (
 )
 
 INSTALL = "pip install 'cputune[verify]'"
+NOT_STARTED = "its pods were not started: that needs the image, and a cluster"
+AS_A_SCRIPT = "verify the same plan as a script: cputune emit --format torchrun"
 Manifest: TypeAlias = Mapping[str, Any]
 
 
@@ -49,6 +51,8 @@ class KubernetesConsumer:
         checks: list[Outcome] = []
         for document in documents:
             checks += _checks_of(document, expected.plan)
+            if document.get("kind") in OPERATORS:
+                checks.append(not_checked("launch", NOT_STARTED, AS_A_SCRIPT))
         return ConsumerAnswer(checks=tuple(checks))
 
 

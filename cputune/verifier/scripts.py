@@ -217,7 +217,6 @@ def measured(
     *,
     affinity: Affinity | None = None,
     interpreter: str | None = None,
-    timed: bool = True,
 ) -> ConsumerAnswer:
     """Start a launch, and judge what its ranks saw and how fast they were.
 
@@ -227,7 +226,7 @@ def measured(
     try:
         seen = start()
         checks = outcomes(seen, expected, plan, consumer, affinity, interpreter)
-        if not seen.enough or not timed:
+        if not seen.enough:
             return ConsumerAnswer(checks=checks)
         tuned = expected.samples_per_second
         ratio = None if tuned is None else throughput(seen.steps, tuned)

@@ -1,15 +1,24 @@
-"""torchrun runs the emitted script, and the command of the Kubernetes jobs as local pods."""
+"""torchrun runs the emitted script, and the command of the Kubernetes jobs in a pod's place."""
 
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from in_process import ran
 from launches import HOSTILE, THOROUGH, two_ranks
+from local_pods import pods_of
 
+from cputune.host import Command
 from cputune.plan import Plan
+from cputune.ranks.launched import observe
 from cputune.verifier import verify
+from cputune.verifier.artefact import expectation, find
+from cputune.verifier.checks import outcomes
+from cputune.verifier.records import Expected
 
 pytestmark = [pytest.mark.consumer, pytest.mark.torch, pytest.mark.slow]
 
@@ -62,18 +71,31 @@ def test_an_interpreter_that_is_gone_does_not_pass(write, tiny, monkeypatch):
 
 @THOROUGH
 @pytest.mark.parametrize("format", ["pytorchjob", "trainjob"])
-def test_two_pods_of_one_rank_train_as_planned(format, write, tiny):
-    plan = two_ranks()
-    single = Plan(processes_per_node=1, threads_per_process=1, precision="bf16", cpus=plan.cpus[:1])
-    directory = write(format, single, tiny, nodes=2)
-    (verdict,) = verify([directory / f"{format}.yaml"], steps=4)
-    assert verdict.state == "passed", verdict
-    found = {check.name: check for check in verdict.checks}
-    assert found["SDK models"].summary == "came back equal"
-    assert found["launch"].summary.startswith("2 ranks")
-    assert sorted(row.seen for row in found["affinity"].evidence) == sorted(
-        str(cpus[0]) for cpus in plan.cpus
+def test_two_pods_of_one_rank_train_as_planned(format, write, tiny, environment, tmp_path):
+    single = Plan(
+        processes_per_node=1, threads_per_process=1, precision="bf16", cpus=two_ranks().cpus[:1]
     )
+    file = write(format, single, tiny, nodes=2) / f"{format}.yaml"
+    (verdict,) = verify([file])
+    states = {check.name: check.state for check in verdict.checks}
+    assert states.pop("launch") == "not checked"
+    assert set(states.values()) == {"passed"}, verdict
+    job = yaml.safe_load(file.read_text())
+    allowed = sorted(os.sched_getaffinity(0))
+    environment = {"PYTHON": sys.executable, **environment}
+    pods = pods_of(job, file, allowed, tmp_path / "volumes", environment)
+    (found,) = find([file])
+    expected = expectation(found, None, Expected(steps=4))
+    seen = observe(
+        [Command(argv=pod.argv, environment=pod.environment) for pod in pods],
+        ranks=2,
+        steps=4,
+        timeout_seconds=200,
+        show=expected.environment or (),
+    )
+    checks = outcomes(seen, replace(expected, hosts=()), expected.plan, "pods", lambda *_: ())
+    assert {check.state for check in checks} == {"passed"}, checks
+    assert checks[0].summary.startswith("2 ranks")
 
 
 @pytest.mark.thorough

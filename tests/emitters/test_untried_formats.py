@@ -18,6 +18,7 @@ import jsonschema
 import pytest
 import yaml
 from emit_machines import one_socket, script_workload, two_sockets_smt
+from local_pods import expand
 from scripts import shellcheck
 from test_emit_contract import FAKE, HOSTILE, Launch
 
@@ -25,7 +26,6 @@ from cputune import cpulist
 from cputune.emitters import UNTRIED_FORMATS, Cluster, EmittedFile, emit
 from cputune.errors import UsageError
 from cputune.verifier.artefact import consumers_of, format_of
-from cputune.verifier.pods import expand
 from cputune.workload import Workload
 
 COMPOSE_SPEC = Path(check_jsonschema.__file__).parent / "builtin_schemas/vendor/compose-spec.json"

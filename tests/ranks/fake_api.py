@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from cputune.verifier.pods import pods_of
+from local_pods import pods_of
 
 CONFIG = """apiVersion: v1
 kind: Config

@@ -1,167 +1,20 @@
-"""The container's command of a Kubernetes job, run here as N "pods".
+"""Stands for the kubelet and the operator: the container's command of a job as processes here.
 
-Each pod is a group of processes with the container's environment and the variables that
-the operator sets, and with CPUs of its own where this machine has enough of them, as the
-static CPU manager would give it. Paths of the image are led to the files beside the document,
-paths of its volumes into a directory that is given.
+Each pod is a process group with the container's environment and the variables that the operator
+sets. Paths of the image are led to the files beside the document, paths of its volumes into a
+directory that is given.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from cputune import cpulist
-from cputune.host import Command, Host, read_document
-from cputune.host.interpreter import training_python
-from cputune.placing import pod_shares, seen_cores
-from cputune.plan import Plan
-from cputune.ranks.launched import Rank, observe
-from cputune.ranks.work_folder import WorkFolder
-from cputune.verifier.checks import cpus_of, placed
+from cputune.host import read_document
 from cputune.verifier.kubernetes import Manifest, at, job_pods, ranks_asked
-from cputune.verifier.records import (
-    Artefact,
-    ConsumerAnswer,
-    Evidence,
-    Expected,
-    Outcome,
-    not_checked,
-    not_installed,
-)
-from cputune.verifier.scripts import (
-    INSTALL_TORCH,
-    measured,
-    no_plan,
-    not_run,
-    versions,
-)
-
-MOST_THREADS_PER_CPU = 4
-PIN = (
-    "import os, sys; os.sched_setaffinity(0, map(int, sys.argv[1].split(','))); "
-    "os.execvp(sys.argv[2], sys.argv[2:])"
-)
-
-
-class PodConsumer:
-    """The programs inside the image, as far as they are installed here."""
-
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
-        """Run every job of the file, and compare what its ranks saw with the plan."""
-        jobs = [
-            document
-            for document in yaml.safe_load_all(artefact.text)
-            if at(document, "kind") in ("PyTorchJob", "TrainJob")
-        ]
-        if not jobs:
-            return ConsumerAnswer()
-        consumer = "local pods"
-        if not expected.run:
-            return ConsumerAnswer(checks=(not_run(),))
-        if expected.plan is None:
-            return ConsumerAnswer(checks=(no_plan(consumer),))
-        with WorkFolder() as work:
-            here = replace(expected, hosts=())  # all pods are on this machine
-            return _run(jobs[0], artefact.path, here, expected.plan, work.path, host)
-
-
-def _run(
-    job: Manifest, path: Path, expected: Expected, plan: Plan, volumes: Path, host: Host
-) -> ConsumerAnswer:
-    # The image's own interpreter cannot be had here: ours stands for it, and is named.
-    environment = {"PYTHON": training_python(), **host.environment()}
-    packages = versions(environment["PYTHON"], environment, host)
-    if "torch" not in packages:
-        return ConsumerAnswer(checks=(not_installed("launch", "torch", INSTALL_TORCH),))
-    allowed = host.affinity() or (0,)
-    pods = pods_of(job, path, allowed, volumes, environment)
-    consumer = f"{len(pods)} local pod{'s' if len(pods) > 1 else ''}, torch {packages['torch']}"
-    consumer += f" of {environment['PYTHON']}, not of the image"
-    problem = _cannot_run(pods, plan, allowed, consumer)
-    if problem is not None:
-        return ConsumerAnswer(checks=(problem,))
-    commands = [Command(argv=_argv(pod), environment=pod.environment) for pod in pods]
-    return measured(
-        lambda: observe(
-            commands,
-            ranks=plan.world_size,
-            steps=expected.steps,
-            timeout_seconds=expected.timeout_seconds,
-            show=expected.environment or (),
-        ),
-        expected,
-        plan,
-        consumer,
-        affinity=lambda p, ranks: pod_affinity(p, ranks, pods),
-        timed=len(pods) == 1,  # several nodes on one machine say nothing of speed
-    )
-
-
-def pod_affinity(plan: Plan, ranks: Sequence[Rank], pods: Sequence[Pod]) -> tuple[Evidence, ...]:
-    """Every rank on the CPUs of its pod that the plan's cut gives it (``pod_shares``).
-
-    Where pods share CPUs, nothing may be bound.
-    """
-    own = len({pod.cpus for pod in pods}) == len(pods)
-    each = plan.processes_per_node
-    rows = []
-    for rank in ranks:
-        pod = pods[min(rank.number // each, len(pods) - 1)]
-        seen, shares = cpus_of(rank), None
-        if own:
-            cores = seen_cores(pod.cpus)
-            shares = pod_shares(cores, each, plan.threads_per_process, plan.ccl_workers)
-        good = set(seen) <= set(pod.cpus) and len(seen) >= plan.threads_per_process
-        wanted = f"{plan.threads_per_process} of {cpulist.render(pod.cpus)}"
-        if shares is not None:
-            share = shares[rank.number % each][0]
-            good, wanted = set(seen) == set(share), cpulist.render(share)
-        rows.append(placed(rank, good=good, wanted=wanted))
-    return tuple(rows)
-
-
-def _argv(pod: Pod) -> tuple[str, ...]:
-    return (sys.executable, "-c", PIN, ",".join(map(str, pod.cpus)), *pod.argv)
-
-
-def _cannot_run(
-    pods: Sequence[Pod], plan: Plan, allowed: Sequence[int], consumer: str
-) -> Outcome | None:
-    """Why the command of the image cannot be tried on this machine."""
-    threads = plan.world_size * plan.threads_per_process
-    preloads = re.split(r"[:\s]+", pods[0].environment.get("LD_PRELOAD", ""))
-    missing = "".join([one for one in preloads if "/" in one and not Path(one).exists()][:1])
-    scripts = [word for word in pods[0].argv if word.endswith(".py")]
-    script = next((word for word in scripts if not Path(word).exists()), None)
-    for hindered, why, remedy in (
-        (not pods[0].argv, "the container has no command of its own", None),
-        (
-            missing,
-            f"the image preloads {missing}, which is not on this machine",
-            "install it here, or verify where the image runs",
-        ),
-        (
-            script is not None,
-            f"the image's {script} is neither beside the document nor here",
-            "run this from the directory that holds the script",
-        ),
-        (
-            threads > MOST_THREADS_PER_CPU * len(allowed),
-            f"{threads} threads of {len(pods)} pods are too many for {len(allowed)} CPUs",
-            "verify the same plan with fewer nodes: cputune emit --nodes 1",
-        ),
-    ):
-        if hindered:
-            return not_checked("launch", why, remedy, consumer)
-    return None
-
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "HF_HOME", "HF_HUB_OFFLINE")
 """What a pod's processes keep of our environment; a container would have its own of them."""

@@ -1,11 +1,8 @@
-from pathlib import Path
+"""Whoever stands for the kubelet in tests does as it does."""
 
 import pytest
-from test_verify_rules import pytorchjob, trainjob
-
-from cputune.plan import Plan
-from cputune.ranks.launched import Rank
-from cputune.verifier.pods import LedHere, expand, operator_variables, pod_affinity, pods_of, share
+from local_pods import LedHere, expand, operator_variables, pods_of, share
+from verifier.test_verify_rules import pytorchjob, trainjob
 
 
 @pytest.mark.parametrize(
@@ -80,26 +77,3 @@ def test_a_script_of_ones_own_and_its_companions_are_led_here(tmp_path):
     here = LedHere({}, {}, tmp_path / "job.yaml", tmp_path / "volumes")
     assert here("/workspace/rank.py") == str(tmp_path / "rank.py")
     assert here("/workspace/project/rank.py") == str(tmp_path / "rank.py")
-
-
-def affinity(*ranks, cpus=((0, 1), (2, 3)), per_node=1):
-    plan = Plan(
-        nodes=len(cpus),
-        processes_per_node=per_node,
-        threads_per_process=1,
-        cpus=tuple((n,) for n in range(per_node)),
-    )
-    job = pytorchjob()
-    pods = pods_of(job, Path("job.yaml"), (0, 1, 2, 3), Path("volumes"), {"PYTHON": "python"})
-    seen = [Rank(number=n, state={"affinity": list(a)}) for n, a in enumerate(ranks)]
-    rows = pod_affinity(plan, seen, pods[: len(cpus)])
-    return [row.seen == row.expected for row in rows]
-
-
-def test_a_rank_stays_in_its_pod(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert affinity((0,), (2,)) == [True, True]
-    assert affinity((0,), (1,)) == [True, False]
-    assert affinity((0,), (1,), cpus=((0, 1),), per_node=2) == [True, True]
-    assert affinity((0, 1), (0, 1), cpus=((0, 1),), per_node=2) == [False, False]
-    monkeypatch.undo()
