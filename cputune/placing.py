@@ -172,7 +172,6 @@ def seen_cores(allowed: Iterable[int], system: str = "/sys") -> list[SeenCore]:
         first = min(free)
         topology = f"{system}/devices/system/cpu/cpu{first}/topology"
         together = _list(f"{topology}/core_cpus_list") or _list(f"{topology}/thread_siblings_list")
-        together = together or _mask(f"{topology}/thread_siblings")  # all that Linux 2.6 has
         mine = (set(together) & free) | {first}
         socket = sockets.setdefault(_text(f"{topology}/physical_package_id"), len(sockets))
         at = f"{system}/devices/system/cpu/cpu{first}/cache/index3"
@@ -201,16 +200,6 @@ def _text(path: str) -> str:
             return file.read().strip()
     except (OSError, ValueError):
         return ""
-
-
-def _mask(path: str) -> list[int]:
-    """The CPUs of a kernel bitmap; none where it cannot be read."""
-    digits = _text(path).replace(",", "")
-    try:
-        bits = bin(int(digits, 16))
-    except ValueError:
-        return []
-    return [cpu for cpu, bit in enumerate(reversed(bits[2:])) if bit == "1"]
 
 
 def _list(path: str) -> list[int]:

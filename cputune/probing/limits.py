@@ -149,7 +149,7 @@ def _cpuset(look: Look, group: Group | None) -> tuple[int, ...] | None:
     """The CPUs of the nearest cgroup that has any; the effective ones where they are told."""
     if group is None:
         return None
-    names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
+    names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
     for directory in group.directories:
         for name in names:
             cpus = look.cpu_list(f"{directory}/{name}")
@@ -320,19 +320,13 @@ def _own_paths(look: Look) -> dict[str, str]:
 
 
 def _mounts(look: Look) -> tuple[Mount, ...]:
-    """Mounted hierarchies, from mountinfo, from the mount table, or from the usual places."""
+    """Mounted hierarchies, from mountinfo or from the usual places."""
     found = []
     for line in (look.text("/proc/self/mountinfo") or "").splitlines():
         before, dash, after = line.partition(" - ")
         left, right = before.split(), after.split()
         if dash and len(left) >= 5 and len(right) >= 3:
             found.append(_mount(right[0], right[2], root=left[3], point=left[4]))
-    if not any(found):
-        table = look.text("/proc/self/mounts") or look.text("/proc/mounts") or ""
-        for line in table.splitlines():
-            parts = line.split()
-            if len(parts) >= 4:
-                found.append(_mount(parts[2], parts[3], root="/", point=parts[1]))
     known = tuple(mount for mount in found if mount is not None)
     return known or _usual_mounts(look)
 
@@ -342,8 +336,6 @@ def _mount(kind: str, options: str, *, root: str, point: str) -> Mount | None:
         version, controllers = 2, frozenset[str]()
     elif kind == "cgroup":
         version, controllers = 1, frozenset(options.split(","))
-    elif kind == "cpuset":  # the file system of Linux 2.6 that cgroups grew from
-        version, controllers = 1, frozenset({"cpuset"})
     else:
         return None
     point = posixpath.normpath(posixpath.join("/", _unescape(point)))
@@ -361,15 +353,11 @@ def _usual_mounts(look: Look) -> tuple[Mount, ...]:
     for point in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
         if look.exists(f"{point}/cgroup.controllers"):
             found.append(Mount(version=2, controllers=frozenset(), root="/", point=point))
-    for top in ("/sys/fs/cgroup", "/cgroup", "/dev/cgroup"):
-        for name in look.names(top):
-            controllers = frozenset(name.split(",")) & _CONTROLLERS
-            if controllers:
-                point = f"{top}/{name}"
-                found.append(Mount(version=1, controllers=controllers, root="/", point=point))
-    if look.exists("/dev/cpuset/cpus"):
-        names = frozenset({"cpuset"})
-        found.append(Mount(version=1, controllers=names, root="/", point="/dev/cpuset"))
+    for name in look.names("/sys/fs/cgroup"):
+        controllers = frozenset(name.split(",")) & _CONTROLLERS
+        if controllers:
+            point = f"/sys/fs/cgroup/{name}"
+            found.append(Mount(version=1, controllers=controllers, root="/", point=point))
     return tuple(found)
 
 

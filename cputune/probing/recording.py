@@ -41,7 +41,7 @@ CPU_INFO_KEYS = (
     "arch_string_raw",
     "flags",
 )
-_CGROUP_TOPS = ("/sys/fs/cgroup", "/cgroup", "/dev/cgroup", "/dev/cpuset")
+_CGROUPS = "/sys/fs/cgroup/"
 _TREES = ("/proc/", "/sys/")
 _NUMBERED = re.compile(r"(cpu|node|policy|memory_tier|dax_region|dax)\d+(\.\d+)?")
 
@@ -114,11 +114,10 @@ def recording(
 
 def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
     """Where a path of the machine lies in the recording: cgroups without their ids."""
-    for top in _CGROUP_TOPS:
-        if path.startswith(f"{top}/"):
-            parts = path.removeprefix(f"{top}/").split("/")
-            names = [*map(scrub.group, parts[:-1]), parts[-1]] if file else map(scrub.group, parts)
-            return "/".join((top, *names))
+    if path.startswith(_CGROUPS):
+        parts = path.removeprefix(_CGROUPS).split("/")
+        names = [*map(scrub.group, parts[:-1]), parts[-1]] if file else map(scrub.group, parts)
+        return _CGROUPS + "/".join(names)
     if path.startswith(f"{LINKS}/"):
         name, _, rest = path.removeprefix(f"{LINKS}/").partition("/")
         return f"{LINKS}/{scrub.interface(name)}/{rest}"
@@ -168,8 +167,6 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
         return "".join(f"{head}:{scrub.group_path(group)}\n" for head, _, group in lines)
     if path == "/proc/self/mountinfo":
         return "".join(_mount_line(line, scrub) for line in text.splitlines())
-    if path in ("/proc/self/mounts", "/proc/mounts"):
-        return "".join(line + "\n" for line in text.splitlines() if "cgroup" in line.split()[2:3])
     return scrub.text(text)
 
 
@@ -180,7 +177,7 @@ def _mount_line(line: str, scrub: Scrubber) -> str:
     if len(left) < 6 or len(right) < 3:
         return ""
     kind, options = right[0], right[2]
-    if kind in ("cgroup", "cgroup2", "cpuset"):
+    if kind in ("cgroup", "cgroup2"):
         left[3] = scrub.group_path(left[3])
         left[4] = _place(left[4], scrub, file=False)
     elif left[4] == "/":

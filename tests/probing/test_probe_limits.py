@@ -131,19 +131,6 @@ def test_mount_points_elsewhere_with_spaces(tmp_path: Path) -> None:
     assert probe(machine(tmp_path, files=files)).limits.cpu_quota == 1.5
 
 
-def test_the_cpuset_file_system_of_linux_2_6(tmp_path: Path) -> None:
-    files = {
-        "proc/mounts": "none /dev/cpuset cpuset rw 0 0\n",
-        "proc/self/cgroup": "1:cpuset:/batch\n",
-        "dev/cpuset/cpus": "0-7\n",
-        "dev/cpuset/batch/cpus": "4-5\n",
-    }
-
-    facts = probe(machine(tmp_path, cores=8, kernel="old", files=files))
-
-    assert facts.topology.allowed == (4, 5)
-
-
 MOUNTED = "31 25 0:27 / /mnt/cg rw - cgroup2 none rw\n"
 OWN = {"proc/self/cgroup": "0::/own\n", "mnt/cg/own/cpu.max": "150000 100000\n"}
 OWN_1 = {
@@ -176,13 +163,9 @@ def test_a_mount_without_options_is_one() -> None:
     assert quota(OWN, {"proc/self/mountinfo": MOUNTED.replace(" rw -", " -")}) == 1.5
 
 
-@pytest.mark.parametrize("table", ["proc/self/mounts", "proc/mounts"])
-def test_a_kernel_without_mountinfo_has_a_table_of_mounts(table: str) -> None:
-    assert quota(OWN_1, {table: "none /mnt/cpu cgroup\nnone /mnt/cpu cgroup rw,cpu\n"}) == 1.5
-
-
 def test_without_any_table_the_usual_places_are_looked_at(tmp_path: Path) -> None:
-    cpuset = {"dev/cpuset/cpus": "0-7\n", "dev/cpuset/batch/cpus": "4-5\n"}
+    top = "sys/fs/cgroup/cpuset"
+    cpuset = {f"{top}/cpuset.cpus": "0-7\n", f"{top}/batch/cpuset.cpus": "4-5\n"}
     files = {"proc/self/cgroup": "1:cpuset:/batch\n", **cpuset}
     assert probe(machine(tmp_path, cores=8, files=files)).limits.cpuset == (4, 5)
 
