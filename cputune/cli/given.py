@@ -211,34 +211,21 @@ MOST_HOSTS_BYTES = 256 << 20
 _HOW_TO_SEE = "cputune doctor --hosts node1,node2 --json > hosts.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenNetwork:
-    """Of a host in such a document: its network; what else there is of it is passed over."""
-
-    network: Network
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedNetwork:
-    """A host in such a document; one that was not reached has nothing."""
-
-    name: str
-    host: SeenNetwork | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostsDocument:
-    """What the doctor saw of several hosts, as far as ``emit`` reads it."""
-
-    schema: Literal["cputune.hosts/1"]
-    hosts: tuple[NamedNetwork, ...]
+_SEEN: Any = msgspec.defstruct("_Seen", [("network", Network)])
+_NAMED: Any = msgspec.defstruct("_Named", [("name", str), ("host", _SEEN | None)])
+_HOSTS_DOCUMENT: Any = msgspec.defstruct(
+    "_Hosts", [("schema", Literal["cputune.hosts/1"]), ("hosts", tuple[_NAMED, ...])]
+)
+"""What the doctor saw of several hosts, as far as ``emit`` reads it; a host that was not reached
+has no ``host``.
+"""
 
 
 def networks_seen(path: Path) -> dict[str, Network]:
     """The networks of the hosts that were reached, by name, in their order. Raises UsageError."""
     try:
         text = read_document(path, most_bytes=MOST_HOSTS_BYTES)
-        document = msgspec.json.decode(text, type=HostsDocument)
+        document = msgspec.json.decode(text, type=_HOSTS_DOCUMENT)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=_HOW_TO_SEE) from error
     except ValueError as error:

@@ -476,29 +476,6 @@ def _document(path: Path, *, named: bool = False) -> dict[str, object] | None:
     return ours
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionRow:
-    """One option: its value where nothing is typed. ``place`` is a file or a variable."""
-
-    command: str
-    key: str
-    value: object
-    source: str
-    place: str | None
-    variable: str
-
-    def to_json(self) -> dict[str, object]:
-        """The row in the ``cputune.config/1`` document."""
-        return {
-            "command": self.command or None,
-            "option": self.key,
-            "value": list(self.value) if isinstance(self.value, tuple) else self.value,
-            "from": self.source,
-            "place": self.place,
-            "variable": self.variable,
-        }
-
-
 @click.command(name="config", cls=ConfiguredCommand)
 @click.argument("command_name", required=False, metavar="[COMMAND]")
 @json_option
@@ -526,15 +503,18 @@ def config(ctx: click.Context, command_name: str | None, as_json: bool) -> None:
             {
                 "schema": "cputune.config/1",
                 "files": [{"path": file.path, "trusted": file.trusted} for file in root.obj.files],
-                "options": [row.to_json() for row in rows],
+                "options": rows,
             }
         )
     else:
         _print(root.obj, rows)
 
 
-def _rows(root: click.Context, name: str) -> Iterator[OptionRow]:
-    """The options of a command as click would fill them in."""
+def _rows(root: click.Context, name: str) -> Iterator[dict[str, Any]]:
+    """The options of a command as click would fill them in, for the ``cputune.config/1`` document.
+
+    ``place`` is the file or the variable that says so.
+    """
     assert isinstance(root.command, click.Group)
     command = root.command.get_command(root, name) if name else root.command
     assert command is not None
@@ -545,9 +525,14 @@ def _rows(root: click.Context, name: str) -> Iterator[OptionRow]:
         value, source = _value(option, context)
         variable = variable_of(name, key)
         place = {"file": root.obj.place_of(name, key), "variable": variable}.get(source)
-        yield OptionRow(
-            command=name, key=key, value=value, source=source, place=place, variable=variable
-        )
+        yield {
+            "command": name or None,
+            "option": key,
+            "value": value,
+            "from": source,
+            "place": place,
+            "variable": variable,
+        }
 
 
 def _value(option: Setting, context: click.Context) -> tuple[object, str]:
@@ -563,18 +548,23 @@ def _value(option: Setting, context: click.Context) -> tuple[object, str]:
             f"{variable}: {error.format_message()}", hint=f"unset {variable}"
         ) from error
     if isinstance(value, (Path, tuple, list)):
-        value = str(value) if isinstance(value, Path) else tuple(map(str, value))
-    # What click has in place of a default that is not there differs from version to version.
-    nothing = () if option.multiple else None
-    return value if isinstance(value, (str, int, float, tuple)) else nothing, told
+        value = str(value) if isinstance(value, Path) else list(map(str, value))
+    # click's stand-in for a missing default differs between its versions.
+    nothing: list[str] | None = [] if option.multiple else None
+    return value if isinstance(value, (str, int, float, list)) else nothing, told
 
 
-def _print(settings: SettingsFiles, rows: list[OptionRow]) -> None:
+def _print(settings: SettingsFiles, rows: list[dict[str, Any]]) -> None:
     from cputune.report.writing import Rows, rich_table
 
     out = console()
     cells = (
-        (row.command or "cputune", row.key, _shown(row.value), row.place or row.source)
+        (
+            row["command"] or "cputune",
+            row["option"],
+            _shown(row["value"]),
+            row["place"] or row["from"],
+        )
         for row in rows
     )
     table = Rows(headings=("command", "option", "value", "from"), rows=tuple(cells))
@@ -590,7 +580,7 @@ def _shown(value: object) -> str:
     """A value as TOML writes it; – where there is none."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, tuple):
+    if isinstance(value, list):
         return ", ".join(map(str, value)) or "–"
     return "–" if value is None else str(value)
 

@@ -125,27 +125,29 @@ def of_pbs(job: LaunchJob) -> list[str]:
     return lines
 
 
-LSF = Format(
-    name="lsf",
-    write=_emitter("lsf", "#BSUB", of_lsf, "LS_SUBCWD", OF_LSF),
-    main="lsf.sh",
-    beside="nothing",
-    fits="LSF, and an MPI",
-    start="`bsub < launch/lsf.sh`",
-    known_by=r"^#BSUB\s",
-    consumers=("bash",),
-    script=True,
-    untried="read by bash, its directives by a parser of ours; no LSF was here to start it",
-)
-PBS = Format(
-    name="pbs",
-    write=_emitter("pbs", "#PBS", of_pbs, "PBS_O_WORKDIR", OF_PBS),
-    main="pbs.sh",
-    beside="nothing",
-    fits="PBS, and an MPI",
-    start="`qsub launch/pbs.sh`",
-    known_by=r"^#PBS\s",
-    consumers=("bash",),
-    script=True,
-    untried="read by bash, its directives by a parser of ours; no PBS was here to start it",
-)
+def _format(
+    name: str,
+    sign: str,
+    directives: Callable[[LaunchJob], list[str]],
+    folder: str,
+    names: str,
+    start: str,
+) -> Format:
+    system = name.upper()
+    return Format(
+        name=name,
+        write=_emitter(name, sign, directives, folder, names),
+        main=f"{name}.sh",
+        beside="nothing",
+        fits=f"{system}, and an MPI",
+        start=f"`{start} launch/{name}.sh`",
+        known_by=rf"^{sign}\s",
+        consumers=("bash",),
+        script=True,
+        untried="read by bash, its directives by a parser of ours; "
+        f"no {system} was here to start it",
+    )
+
+
+LSF = _format("lsf", "#BSUB", of_lsf, "LS_SUBCWD", OF_LSF, "bsub <")
+PBS = _format("pbs", "#PBS", of_pbs, "PBS_O_WORKDIR", OF_PBS, "qsub")

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from cputune import placing
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters import shell, words
-from cputune.emitters.format import EmittedFile, LaunchJob
+from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.words import DockerWord, PackageName, ShellWord, comment
 from cputune.errors import UsageError
@@ -50,6 +52,23 @@ def files(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
         *kustomization(job, format),
         shell.script(f"{format}.kubectl.sh", steps(job, format)),
         place,
+    )
+
+
+def job_format(
+    kind: str, write: Callable[[LaunchJob], tuple[EmittedFile, ...]], fits: str, **more: Any
+) -> Format:
+    """The record of a format that is one Kubernetes document, with the files of ``files``."""
+    name = kind.lower()
+    return Format(
+        name=name,
+        write=write,
+        main=f"{name}.yaml",
+        beside=f"`{name}.kubectl.sh`, `Dockerfile`, `pvc.yaml`",
+        fits=f"Kubernetes, with {fits}",
+        start=f"`launch/{name}.kubectl.sh submit`",
+        known_by=rf"""^kind:\s*["']?{kind}\b""",
+        **more,
     )
 
 

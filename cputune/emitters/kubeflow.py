@@ -18,7 +18,7 @@ from typing import Any
 from cputune.emitters import container, header, words
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters.command import RANK_SCRIPT
-from cputune.emitters.format import EmittedFile, Format, LaunchJob
+from cputune.emitters.format import EmittedFile, LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.mpirun import refuse_colon
 from cputune.errors import UsageError
@@ -158,23 +158,15 @@ def _replica(job: LaunchJob, count: int, program: dict[str, Any]) -> dict[str, A
     return {"replicas": count, "restartPolicy": "Never", "template": k8s.pod(job, "mpi", program)}
 
 
-PYTORCHJOB = Format(
-    name="pytorchjob",
-    write=emit_pytorchjob,
-    main="pytorchjob.yaml",
-    beside="`pytorchjob.kubectl.sh`, `Dockerfile`, `pvc.yaml`",
-    fits="Kubernetes, with the Kubeflow training operator",
-    start="`launch/pytorchjob.kubectl.sh submit`",
-    known_by=r"""^kind:\s*["']?PyTorchJob\b""",
+PYTORCHJOB = container.job_format(
+    "PyTorchJob",
+    emit_pytorchjob,
+    "the Kubeflow training operator",
     consumers=("kubernetes",),
 )
-MPIJOB = Format(
-    name="mpijob",
-    write=emit_mpijob,
-    main="mpijob.yaml",
-    beside="`mpijob.kubectl.sh`, `Dockerfile`, `pvc.yaml`",
-    fits="Kubernetes, with the MPI Operator",
-    start="`launch/mpijob.kubectl.sh submit`",
-    known_by=r"""^kind:\s*["']?MPIJob\b""",
+MPIJOB = container.job_format(
+    "MPIJob",
+    emit_mpijob,
+    "the MPI Operator",
     untried="its pods are held against the Pod schema, it was once against the CRD; no cluster",
 )

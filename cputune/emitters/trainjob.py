@@ -13,7 +13,7 @@ from typing import Any
 
 from cputune.emitters import container, header, words
 from cputune.emitters import kubernetes as k8s
-from cputune.emitters.format import EmittedFile, Format, LaunchJob
+from cputune.emitters.format import EmittedFile, LaunchJob
 from cputune.emitters.job import job_name
 from cputune.errors import UsageError
 
@@ -122,13 +122,6 @@ def _pod_patch(job: LaunchJob) -> dict[str, Any]:
     return {"metadata": k8s.pod_metadata(job), "spec": spec}
 
 
-TRAINJOB = Format(
-    name="trainjob",
-    write=emit_trainjob,
-    main="trainjob.yaml",
-    beside="`trainjob.kubectl.sh`, `Dockerfile`, `pvc.yaml`",
-    fits="Kubernetes, with Kubeflow Trainer 2",
-    start="`launch/trainjob.kubectl.sh submit`",
-    known_by=r"""^kind:\s*["']?TrainJob\b""",
-    consumers=("kubernetes",),
+TRAINJOB = container.job_format(
+    "TrainJob", emit_trainjob, "Kubeflow Trainer 2", consumers=("kubernetes",)
 )
