@@ -20,23 +20,4 @@ from cputune.host.base import (
 from cputune.host.files import read_document, read_file, write_atomically, write_tree
 from cputune.host.interpreter import console_script, module_file
 from cputune.host.live import LiveHost
-from cputune.host.recorded import RecordedHost
-
-__all__ = [
-    "Command",
-    "Completed",
-    "Distribution",
-    "Host",
-    "LiveHost",
-    "Place",
-    "Process",
-    "RecordedHost",
-    "Stray",
-    "Surroundings",
-    "console_script",
-    "module_file",
-    "read_document",
-    "read_file",
-    "write_atomically",
-    "write_tree",
-]
+from cputune.host.recorded import RecordedHost as RecordedHost  # public

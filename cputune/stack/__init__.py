@@ -24,26 +24,3 @@ from cputune.stack.uses import (
     why_no_masks,
     why_too_few_ccl_workers,
 )
-
-__all__ = [
-    "LEAST_CCL_WORKERS",
-    "IpexUse",
-    "Stack",
-    "Versions",
-    "backend_flags",
-    "ccl_use",
-    "cpu_flag",
-    "default_optimizer",
-    "ipex_off",
-    "ipex_use",
-    "load",
-    "oneccl_module",
-    "optimizers",
-    "takes",
-    "versions_of",
-    "why_no_bf16",
-    "why_no_bf16_products",
-    "why_no_compile",
-    "why_no_masks",
-    "why_too_few_ccl_workers",
-]
