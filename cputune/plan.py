@@ -73,7 +73,7 @@ class Plan:
     preload: tuple[str, ...] = ()
     cpus: CpuLists
     ccl_cpus: CpuLists = ()
-    # Of a thousand nodes they are a million numbers; plans differ in what is hashed already.
+    # Not hashed: a thousand nodes have a million of these numbers, and the rest tells plans apart.
     node_cpus: tuple[CpuLists, ...] = field(default=(), hash=False)
     node_ccl_cpus: tuple[CpuLists, ...] = field(default=(), hash=False)
     as_found: bool = False

@@ -212,7 +212,7 @@ def main(stopping: Collection[int] = ()) -> NoReturn:
     with interrupted_by(stopping):
         try:
             code = _run()
-        except KeyboardInterrupt:  # before a command began, or while an error was told
+        except KeyboardInterrupt:  # before a command began, or while an error was printed
             code = report_error(Interrupted("interrupted"))
     sys.exit(code)
 

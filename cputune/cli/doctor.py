@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
 _LIVE_ONLY = {
-    # what looks at something else than this machine as it is: options that do not go with it
+    # an option that judges something else than this machine as it is: the options it excludes
     "root": ("deep", "python", "hosts", "salloc"),
     "record": ("hosts", "salloc"),
     "stack": ("deep", "everything", "python", "hosts", "salloc"),

@@ -147,7 +147,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     facts = facts_of(options["root"])
     result = tuned(options["result"], facts, other_machine=options["other_machine"])
     networks = {} if options["seen"] is None else networks_seen(options["seen"])
-    # Where no hosts are named, those that the doctor has reached.
+    # Without named hosts: those that the doctor reached.
     hosts = _hosts(options["hostfile"], options["hosts"]) or tuple(Node(name=n) for n in networks)
     batch = options["batch_per_rank"], options["global_batch_size"]
     versions = {n: options[f"{n}_version"] for n in ("accelerate", "transformers")}

@@ -349,7 +349,7 @@ def tuned(path: Path | None, facts: HostFacts, *, other_machine: bool) -> Result
     from cputune.result import Result
 
     if path is None:
-        # What lies here was measured on this machine, and not on a recorded one.
+        # cputune.json of this folder was measured here, not on the recorded machine.
         if facts.recorded or not DEFAULT_RESULT.exists():
             say(
                 "nothing was measured: this is the guides' default plan for this machine "
@@ -402,7 +402,7 @@ def launched(
         for note in read_typed(script).notes:
             say(note)
         workload = Workload.script(script)
-        if os.path.exists(workload.argv[0]):  # what is launched may lie on another machine
+        if os.path.exists(workload.argv[0]):  # the script may be on another machine
             require_trainable(workload.argv)
         if known is not None and known.program == workload.program:
             if batch_per_rank is None and global_batch_size is None:

@@ -149,7 +149,7 @@ def _hear_log(level: int) -> None:
     if level <= 0:
         return
     handler = logging.Handler()
-    # What a study tells of itself is progress already.
+    # The progress lines show the events of a study already.
     handler.addFilter(lambda record: record.name != "cputune.events")
     handler.emit = lambda record: tell(  # type: ignore[method-assign]
         f"{record.name}: {record.getMessage()}"
@@ -193,7 +193,7 @@ def print_traceback(error: BaseException) -> None:
 
     for part in traceback.format_exception(error):
         for line in part.rstrip("\n").split("\n"):
-            tell("  " + line)  # indented: no line of it passes for one of ours
+            tell("  " + line)  # indented: no quoted line looks like a message of ours
 
 
 def report_error(error: CputuneError) -> int:

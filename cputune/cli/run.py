@@ -239,7 +239,7 @@ def _replace(path: Path, after: str | None, first: str | None, *, undo: bool) ->
             write_atomically(path, after, force=True, mode=mode)
         remembered.unlink()
         return
-    with contextlib.suppress(UsageError):  # applied twice: what was there first is what counts
+    with contextlib.suppress(UsageError):  # applied twice: --undo goes back to the first text
         first = _before(path, first)
     path.parent.mkdir(parents=True, exist_ok=True)
     words = json.dumps({"before": first, "after": after}, indent=2)

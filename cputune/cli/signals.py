@@ -73,7 +73,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
     try:
         os.write(2, b"\nerror: interrupted twice: ended at once\n")
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)  # whatever other threads say of closed files
+        os.dup2(nowhere, 2)  # other threads may complain of closed files
     finally:
         from cputune.host.children import leave
 

@@ -188,13 +188,12 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         if not lines:
             _show(result, destination, facts, as_json=typed["as_json"] or destination is None)
     except (Interrupted, KeyboardInterrupt, NotMeasurableError) as error:
-        found = getattr(error, "result", None) or result  # the latter while all is put away
+        found = getattr(error, "result", None) or result  # Ctrl-C while a whole result was saved
         if found is not None and destination is not None:
             found.save(destination, force=True)
             tell(f"what was found so far is in {destination}; its notes say why it is provisional")
-        if (
-            found is not result and found is not None and not typed["no_history"]
-        ):  # else it was kept
+        in_history = found is result
+        if found is not None and not in_history and not typed["no_history"]:
             remember(found, destination)
         if isinstance(error, NotMeasurableError):
             raise

@@ -221,7 +221,7 @@ class _Page:
             if _GONE not in line or not _EMPTY.fullmatch(line.replace(_GONE, "")):
                 lines.append(line.replace(_GONE, ""))
             elif lines and lines[-1].endswith("\\") and not line.rstrip().endswith("\\"):
-                lines[-1] = lines[-1][:-1].rstrip()  # it was continued by what is gone
+                lines[-1] = lines[-1][:-1].rstrip()  # its continuation is gone
             lines += self._added.get(number, ())
         return "\n".join(lines)
 

@@ -139,7 +139,7 @@ def _kind_that_notes(kind: type) -> type:
 
     def read(record: object, name: str) -> object:
         if not name.startswith("_"):
-            with suppress(AttributeError):  # a copy that was made of it notes nothing
+            with suppress(AttributeError):  # a copy of the facts notes no reads
                 prefix, noted = object.__getattribute__(record, "_noted")
                 noted.add(prefix + name)
         return object.__getattribute__(record, name)

@@ -159,7 +159,7 @@ def configuration(job: LaunchJob) -> dict[str, Any]:
     if several:
         hydra = dialects_of(job)[0] in ("intelmpi", "mpich")
         config["mpirun_config"] = {}
-        # Where its host file, a path below the current directory, does not beat the flag's.
+        # Not where the file's host file (a path below the current directory) beats the flag's.
         if load().accelerate.does("hostfile-flag-wins", version):
             config["mpirun_config"]["mpirun_hostfile"] = HYDRA_HOSTS if hydra else OPENMPI_HOSTS
         if load().accelerate.does("reads-mpirun-ccl", version):

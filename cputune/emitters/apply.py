@@ -62,7 +62,7 @@ def with_plan(result: Result, given: Arguments) -> Arguments:
             f"these are no TrainingArguments: {type(given).__name__}",
             hint="result.apply(TrainingArguments(...))",
         )
-    # The backend is agreed when ranks are started, before these arguments are made.
+    # The backend is set when the ranks start, before these arguments exist.
     wanted = {k: v for k, v in arguments(result).items() if k in known and k != "ddp_backend"}
     return replace(given, **wanted)
 
@@ -119,7 +119,7 @@ def _compose(result: Result, before: str, path: Path, service: str | None) -> st
     kept = own.get("environment") or {}
     if isinstance(kept, list):
         kept = dict(str(word).partition("=")[::2] for word in kept)
-    # PyYAML writes str alone, and no kind of it.
+    # PyYAML represents str, and no subclass of it.
     plain = {str(name): str(value) for name, value in variables(result).items()}
     own["environment"] = {**_mapping(kept, path), **plain}
     cpus = frozenset(cpu for rank in result.best.plan.cpus for cpu in rank)

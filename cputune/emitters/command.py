@@ -185,7 +185,7 @@ def promised_words(workload: Workload, command: tuple[Word, ...]) -> list[str | 
     """
     texts = {file.name: file.text for file in companions(workload, command, ())}
     if Beside(CARRY_SCRIPT) in command:
-        command = command[2:]  # carry.py takes itself and its first word away
+        command = command[2:]  # carry.py removes itself and its first argument
     if workload.recipe is None:
         command = command[len(workload.program) :]
     said: list[str | None] = [] if workload.recipe is not None else [None]
@@ -331,7 +331,7 @@ def judged(job: LaunchJob, files: tuple[EmittedFile, ...]) -> tuple[EmittedFile,
                 parser=parser_of(job.workload, job.host),
             )
         except UsageError:
-            continue  # it holds nothing that launches
+            continue  # the file starts nothing
         for finding in found:
             if finding.code == one_process.code and file is not files[0]:
                 continue  # accelerate before 1.5 reads its host file from the launch line alone

@@ -105,7 +105,7 @@ def directives(job: LaunchJob) -> list[str]:
         f"time={_matching(_TIME, cluster.time_limit or '24:00:00', 'time limit')}",
         "output=%x-%j.out",
     ]
-    if job.plan.node_cpus:  # the CPUs are those of these very hosts
+    if job.plan.node_cpus:  # each host has CPUs of its own in the plan
         lines.append("nodelist=" + ",".join(node.name for node in job.nodes))
     if cluster.partition is not None:
         lines.append(f"partition={_matching(_NAME, cluster.partition, 'partition')}")

@@ -95,7 +95,7 @@ class ShellWord(str):
         """Raises UsageError for what no argument of a process can be."""
         text = Argument(text)
         if "," in text and "'" not in text:
-            return super().__new__(cls, f"'{text}'")  # readers of arrays ask for it (SC2054)
+            return super().__new__(cls, f"'{text}'")  # shellcheck wants it in arrays (SC2054)
         return super().__new__(cls, shlex.quote(text))
 
 

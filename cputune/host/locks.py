@@ -189,7 +189,7 @@ def _among_users(tell: Callable[[str], None], last: float) -> socket.socket | No
                 visitor.settimeout(max(0.001, last - time.monotonic()))
                 visitor.recv(1)  # until the owner has closed, or died
             except OSError:
-                # it listens not yet, or no more, or lets nobody in
+                # it does not listen yet or any more, or refuses us
                 time.sleep(max(0.0, min(_AGAIN_SECONDS, last - time.monotonic())))
 
 

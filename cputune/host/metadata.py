@@ -111,7 +111,7 @@ class Disk:
 
 def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Distribution:
     """One distribution; of several in one place the one that was installed last."""
-    if name.startswith("~"):  # of the folder and its metadata the latter has the version
+    if name.startswith("~"):  # the metadata's name has the version
         left, _, version = os.path.splitext(max(entries))[0].partition("-")
         return Distribution(name=left, version=version or None, location=path)
     if len(entries) > 1:

@@ -168,7 +168,7 @@ class RecordedHost(Host):
             return False
 
     def is_readable_file(self, path: str) -> bool:
-        # The recording notes as existing what was a file that could be read.
+        # A recording lists a file as existing only where it could be read.
         return self.exists(path)
 
     def knows(self, path: str) -> bool:

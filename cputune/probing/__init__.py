@@ -52,7 +52,7 @@ def probe(host: Host | None = None) -> HostFacts:
             hint="--root DIR takes a machine that `cputune doctor --record DIR` has recorded",
         )
     look = Look(LiveHost() if host is None else host)
-    # First what the machine does without us; the processes are watched until we are done.
+    # The load is read before our own work counts; processes are watched from here to the end.
     load = read_load(look)
     look.host.processes()
     info = read_cpuinfo(look)

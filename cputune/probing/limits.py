@@ -176,7 +176,7 @@ def _memory(look: Look, group: Group | None) -> int | None:
             if look.text(path) is None:
                 continue
             limit = look.number(path)
-            # It knows of ancestors that are not mounted here.
+            # hierarchical_memory_limit counts ancestors that are not mounted here.
             above = re.search(
                 r"^hierarchical_memory_limit (\d{1,20})$",
                 look.text(f"{directory}/memory.stat") or "",

@@ -185,7 +185,7 @@ def verdict_of(diagnosis: Diagnosis | HostsDiagnosis) -> Verdict:
     do = "cputune tune"
     if not isinstance(diagnosis, Diagnosis):
         do += f" --hosts {','.join(one.name for one in diagnosis.hosts)}"
-    if first is not None and gravest is not Severity.ADVICE:  # what advice is worth, tune measures
+    if first is not None and gravest is not Severity.ADVICE:  # tune measures what advice brings
         lines = (first.command or "").splitlines()
         do = lines[0] if len(lines) == 1 else f"cputune doctor --explain {first.code}"
     if not isinstance(diagnosis, Diagnosis):

@@ -293,7 +293,7 @@ def _topology(topology: Topology) -> dict[str, JSON]:
 
 def _numa_node(node: NumaNode) -> dict[str, JSON]:
     shown = _record(node)
-    if not node.memory_bytes:  # of what kind is the memory that it has not?
+    if not node.memory_bytes:  # without memory there is no kind of memory
         del shown["kind"]
     return shown
 

@@ -130,7 +130,7 @@ def _doctors(artefact: Artefact, facts: HostFacts, host: Host) -> tuple[Outcome,
     try:
         found = check_file(artefact.text, artefact.path.name, facts, host, here=False)
     except UsageError:
-        return ()  # it holds nothing that launches
+        return ()  # the file starts nothing
     errors = [one for one in found if one.severity is Severity.ERROR]
     evidence = [Evidence(what=one.code, seen=one.evidence) for one in errors]
     several = f"{len(errors)} errors" if len(errors) > 1 else None

@@ -97,7 +97,7 @@ def round_trip(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             back = through(document)
-    except Exception as error:  # the models raise whatever they like
+    except Exception as error:  # the models raise errors of any kind
         said = [line.strip() for line in str(error).splitlines() if line.strip()]
         said = said or [type(error).__name__]
         refusals = [Evidence(what="refusal", seen=line) for line in said[:10]]

@@ -329,10 +329,10 @@ def no_plan(consumer: str) -> Outcome:
     return not_checked("launch", why, "give it with --result cputune.json", consumer)
 
 
-# On several hosts. mpirun and accelerate start their far ranks themselves, through ssh: an ``ssh``
-# of ours stands first on PATH then; it hands on the variables by which a rank reports, which Open
-# MPI carries to no other host unasked, and takes the words that the user reaches hosts by. torchrun
-# is started by us on each host, and ended there whatever becomes of us.
+# Several hosts. mpirun and accelerate start the ranks of other hosts themselves, through ssh. So a
+# program ``ssh`` of ours stands first on PATH: it passes on the variables by which a rank reports
+# (Open MPI passes none unasked), and calls the user's own ssh command. torchrun is started by us on
+# each host, and ended there however we end.
 
 
 def cannot_run(

@@ -123,7 +123,7 @@ def master_port(facts: HostFacts) -> Iterator[Finding]:
     """
     text, port = value(facts, "MASTER_PORT"), number(facts, "MASTER_PORT")
     wrong = text is not None and (port is None or not 0 < port < 65536)
-    if wrong and not left_over(facts):  # which unsets it with the rest
+    if wrong and not left_over(facts):  # that finding unsets it with the rest
         yield master_port.finding(f"MASTER_PORT={text!r}", command="export MASTER_PORT=29500")
 
 
@@ -497,7 +497,7 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
     Source: uxlfoundation/oneCCL#168
     """
     versions = versions_of(facts)
-    # What does not fit, or is not used, oneccl-torch-mismatch and oneccl-unused say.
+    # oneccl-torch-mismatch and oneccl-unused tell of bindings that do not fit or are not used.
     if oneccl_torch(load(), versions) or ccl_refusals(versions) or not mpi_launchers(facts):
         return
     known = versions.oneccl is not None and versions.torch is not None

@@ -159,7 +159,7 @@ def package_hollow(facts: HostFacts) -> Iterator[Finding]:
         if stray.how.startswith(_HOLLOW):
             name = re.sub(r"^__editable__[._]+|^_+|[-_]\d.*|_finder|\.(pth|py)$", "", stray.name)
             package = facts.package(name)
-            own = re.match(r"says (\S+),", stray.how)  # what runs stays: the metadata is mended
+            own = re.match(r"says (\S+),", stray.how)  # the code stays, its metadata is mended
             wanted = own[1] if own else package.version if package else None
             version = f"=={wanted}" if wanted else ""
             distribution = package.name if package else name

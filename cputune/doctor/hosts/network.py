@@ -493,7 +493,7 @@ def ask_ports(
     are of hosts that did not answer.
     """
     first = hosts[0].name
-    # No two of one host are the same, nor that of the first one.
+    # Each port is used once, and none is the port on which ranks meet.
     free = iter(random.sample([p for p in range(*EPHEMERAL) if p != master_port], 4096))
     places = {
         (name, interface): (address, next(free))
@@ -540,7 +540,7 @@ def judge_ports(reached: Reached, mtu: Mapping[str, Mapping[str, int]] = {}) -> 
     for (name, interface), (address, port) in reached.places.items():
         failing = reached.failing(name, interface)
         if not failing or str(port) in closed.get(name, {}):
-            continue  # where nobody could listen, nobody could come
+            continue  # nobody reaches a host that could not listen
         stuck = [asker for asker, why in failing.items() if why.startswith(STUCK)]
         small.setdefault(interface, []).extend(f"{asker} to {name}" for asker in stuck)
         others = {asker: why for asker, why in failing.items() if asker not in stuck}
