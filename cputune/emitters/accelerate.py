@@ -7,8 +7,6 @@ part of the artefact. Keys per version: accelerate/commands/config/config_args.p
 
 from __future__ import annotations
 
-from typing import Any
-
 from cputune.carrier.interface import launcher_variables
 from cputune.emitters import shell, words
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
@@ -23,6 +21,7 @@ from cputune.emitters.mpirun import (
     pin_domain,
     refuse_colon,
 )
+from cputune.emitters.words import Manifest
 from cputune.errors import UsageError
 from cputune.stack import Versions, load
 
@@ -132,13 +131,13 @@ def precision(job: LaunchJob) -> str:
     return "no" if job.plan.precision == "fp32" else job.plan.precision
 
 
-def configuration(job: LaunchJob) -> dict[str, Any]:
+def configuration(job: LaunchJob) -> Manifest:
     """The YAML of this accelerate release. Any key that it does not know is a ValueError."""
     plan = job.plan
     version = Versions.from_names(job.versions).accelerate
     known = _known_keys(job)
     several = plan.world_size > 1
-    config: dict[str, Any] = {
+    config: Manifest = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_CPU" if several else words.YamlScalar("NO"),
         "enable_cpu_affinity": False,

@@ -7,14 +7,12 @@ specification has ``cpuset``, and nothing for memory nodes.
 
 from __future__ import annotations
 
-from typing import Any
-
 from cputune.emitters import container, header, shell, words
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters.command import RANK_SCRIPT
 from cputune.emitters.format import EmittedFile, Format, LaunchJob, Secret, Word
 from cputune.emitters.job import job_name
-from cputune.emitters.words import Argument, CpuList, ShellWord, VariableName
+from cputune.emitters.words import Argument, CpuList, Manifest, ShellWord, VariableName
 from cputune.errors import UsageError
 
 BUILD = """
@@ -64,7 +62,7 @@ def emit_compose(job: LaunchJob) -> tuple[EmittedFile, ...]:
     # Relative to this file, and the Dockerfile to the context: the files lie in launch/.
     context, place = (".", "") if job.workload.recipe is not None else ("..", "launch/")
     hub = {name: f"${{{VariableName(name)}:-}}" for name in (*job.workload.secrets, k8s.HUB_TOKEN)}
-    service: dict[str, Any] = {
+    service: Manifest = {
         "image": words.YamlScalar(_image(job)),
         "build": {
             "context": words.YamlScalar(context),

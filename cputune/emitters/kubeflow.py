@@ -13,7 +13,6 @@ rank.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from cputune.emitters import container, header, words
 from cputune.emitters import kubernetes as k8s
@@ -21,6 +20,7 @@ from cputune.emitters.command import RANK_SCRIPT
 from cputune.emitters.format import EmittedFile, LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.mpirun import refuse_colon
+from cputune.emitters.words import Manifest
 from cputune.errors import UsageError
 
 
@@ -41,7 +41,7 @@ def emit_mpijob(job: LaunchJob) -> tuple[EmittedFile, ...]:
 
 
 def _emitted(
-    job: LaunchJob, format: str, title: str, document: Callable[[LaunchJob], dict[str, Any]]
+    job: LaunchJob, format: str, title: str, document: Callable[[LaunchJob], Manifest]
 ) -> tuple[EmittedFile, ...]:
     notes = k8s.notes(job)
     text = header.full(job, format, title, notes) + words.dump(document(job))
@@ -49,7 +49,7 @@ def _emitted(
     return (main, *container.files(job, format))
 
 
-def _torch(job: LaunchJob) -> dict[str, Any]:
+def _torch(job: LaunchJob) -> Manifest:
     """The PyTorchJob as data."""
     plan = job.plan
     replicas = {"Master": 1}
@@ -75,17 +75,17 @@ def _torch(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def _gang(job: LaunchJob) -> dict[str, Any]:
+def _gang(job: LaunchJob) -> Manifest:
     """All pods or none, for Volcano and the scheduler plugins."""
     if not job.cluster.gang:
         return {}
-    policy: dict[str, Any] = {"minAvailable": job.plan.nodes}
+    policy: Manifest = {"minAvailable": job.plan.nodes}
     if job.cluster.priority_class is not None:
         policy["priorityClass"] = words.YamlScalar(job.cluster.priority_class)
     return {"schedulingPolicy": policy}
 
 
-def _pod(job: LaunchJob) -> dict[str, Any]:
+def _pod(job: LaunchJob) -> Manifest:
     program = {
         "command": k8s.command(job),
         "args": k8s.arguments(job),
@@ -104,10 +104,10 @@ exec mpirun -n {world} --map-by ppr:{ranks}:node --bind-to none {passed} \\
 """
 
 
-def _mpi(job: LaunchJob) -> dict[str, Any]:
+def _mpi(job: LaunchJob) -> Manifest:
     """The MPIJob as data."""
     plan = job.plan
-    policy: dict[str, Any] = {
+    policy: Manifest = {
         "cleanPodPolicy": "Running",
         "backoffLimit": 0,
         "ttlSecondsAfterFinished": k8s.ttl_seconds(job),
@@ -153,7 +153,7 @@ def _mpi(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def _replica(job: LaunchJob, count: int, program: dict[str, Any]) -> dict[str, Any]:
+def _replica(job: LaunchJob, count: int, program: Manifest) -> Manifest:
     program = {**program, "env": k8s.environment(job)}
     return {"replicas": count, "restartPolicy": "Never", "template": k8s.pod(job, "mpi", program)}
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import PurePosixPath
-from typing import Any
 
 from cputune.emitters import shell
 from cputune.emitters.command import RANK_SCRIPT, READ, flag_of
 from cputune.emitters.format import Beside, LaunchJob, Output, Secret, Word
 from cputune.emitters.job import job_name
-from cputune.emitters.words import Argument, Variables, YamlScalar, typed
+from cputune.emitters.words import Argument, Manifest, Variables, YamlScalar, typed
 from cputune.errors import UsageError
 from cputune.options import Mounted, SecretKey
 from cputune.stack import Versions, oneccl_module
@@ -50,7 +49,7 @@ def user_id(job: LaunchJob) -> int:
     return given or USER
 
 
-def of_pod(job: LaunchJob) -> dict[str, Any]:
+def of_pod(job: LaunchJob) -> Manifest:
     """Not root; the volume belongs to the group of the user."""
     user = user_id(job)
     return {
@@ -63,9 +62,9 @@ def of_pod(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def of_container(job: LaunchJob) -> dict[str, Any]:
+def of_container(job: LaunchJob) -> Manifest:
     """Nothing that a training needs."""
-    found: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    found: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     return found | ({"readOnlyRootFilesystem": True} if job.cluster.read_only_root else {})
 
 
@@ -90,10 +89,10 @@ def pairs(given: tuple[tuple[str, str], ...], what: str, example: str) -> dict[s
     return found
 
 
-def scheduling(job: LaunchJob) -> dict[str, Any]:
+def scheduling(job: LaunchJob) -> Manifest:
     """Account, priority, pull secrets, tolerations and node labels: only those that were given."""
     cluster = job.cluster
-    found: dict[str, Any] = {}
+    found: Manifest = {}
     for key, name, what in (
         ("serviceAccountName", cluster.service_account, "a service account"),
         ("priorityClassName", cluster.priority_class, "a priority class"),
@@ -117,12 +116,12 @@ def scheduling(job: LaunchJob) -> dict[str, Any]:
     return found
 
 
-def _tolerations(job: LaunchJob) -> list[dict[str, Any]]:
+def _tolerations(job: LaunchJob) -> list[Manifest]:
     example = "--toleration dedicated=training:NoSchedule"
     found = []
     for one in job.cluster.tolerations:
         key = YamlScalar(matching(_LABEL_KEY, one.key, "the key of a taint", example))
-        entry: dict[str, Any] = {"key": key, "operator": "Exists"}
+        entry: Manifest = {"key": key, "operator": "Exists"}
         if one.value is not None:
             value = matching(_LABEL, one.value, "the value of a taint", example)
             entry |= {"operator": "Equal", "value": YamlScalar(value)}
@@ -141,7 +140,7 @@ def secret(job: LaunchJob) -> str:
     return f"{job_name(job)}-secrets"
 
 
-def secret_variables(job: LaunchJob) -> list[dict[str, Any]]:
+def secret_variables(job: LaunchJob) -> list[Manifest]:
     """Variables from Secrets: those of the command, those that were named, the hub's token.
 
     The pod starts without the token where the Secret has none: public models need it not.
@@ -154,9 +153,9 @@ def secret_variables(job: LaunchJob) -> list[dict[str, Any]]:
     return found if HUB_TOKEN in named else [*found, _from_secret(token, optional=True)]
 
 
-def _from_secret(one: SecretKey, *, optional: bool = False) -> dict[str, Any]:
+def _from_secret(one: SecretKey, *, optional: bool = False) -> Manifest:
     example = "--secret-env HF_TOKEN=my-secret/token"
-    reference: dict[str, Any] = {
+    reference: Manifest = {
         "name": YamlScalar(matching(_DNS_NAME, one.secret, "a Secret", example)),
         "key": YamlScalar(matching(_SECRET_KEY, one.key, "a key of a Secret", example)),
     }
@@ -315,9 +314,9 @@ def escape(word: str) -> YamlScalar:
     return YamlScalar(word.replace("$", "$$"))
 
 
-def environment(job: LaunchJob) -> list[dict[str, Any]]:
+def environment(job: LaunchJob) -> list[Manifest]:
     """The plan's variables; no CPU numbers. Secrets come from a Secret."""
-    found: list[dict[str, Any]] = [
+    found: list[Manifest] = [
         {"name": name, "value": escape(value)}
         for name, value in image_variables(job).items()
         if name != "CCL_WORKER_AFFINITY"  # rank.py knows the pod's CPUs
@@ -383,7 +382,7 @@ def placed(job: LaunchJob, word: Argument | Beside | Output) -> Argument:
     return word
 
 
-def resources(job: LaunchJob) -> dict[str, Any]:
+def resources(job: LaunchJob) -> Manifest:
     """Requests equal to limits, whole CPUs: the Guaranteed class."""
     amount = {"cpu": YamlScalar(pod_cpus(job)), "memory": YamlScalar(memory(job))}
     if job.cluster.ephemeral_storage is not None:
@@ -392,7 +391,7 @@ def resources(job: LaunchJob) -> dict[str, Any]:
     return {"requests": amount, "limits": dict(amount)}
 
 
-def pod(job: LaunchJob, name: str, program: dict[str, Any], **more: Any) -> dict[str, Any]:
+def pod(job: LaunchJob, name: str, program: Manifest, **more: object) -> Manifest:
     """The template of a pod that trains in one container: what is started in it, and its limits.
 
     ``program`` are its command, arguments, variables and resources; ``more`` are fields of the pod.
@@ -416,10 +415,10 @@ def pod(job: LaunchJob, name: str, program: dict[str, Any], **more: Any) -> dict
     return {"metadata": pod_metadata(job), "spec": spec}
 
 
-def volumes(job: LaunchJob) -> list[dict[str, Any]]:
+def volumes(job: LaunchJob) -> list[Manifest]:
     """The job's own claim, those of the user, /dev/shm, and /tmp where the rest is read-only."""
     memory = {"medium": "Memory", "sizeLimit": YamlScalar(shared_memory(job))}
-    found: list[dict[str, Any]] = [
+    found: list[Manifest] = [
         {"name": "data", "persistentVolumeClaim": {"claimName": YamlScalar(claim(job))}},
         *(
             {"name": name, "persistentVolumeClaim": {"claimName": YamlScalar(one.claim or "")}}
@@ -430,9 +429,9 @@ def volumes(job: LaunchJob) -> list[dict[str, Any]]:
     return [*found, {"name": "tmp", "emptyDir": {}}] if job.cluster.read_only_root else found
 
 
-def mounts(job: LaunchJob) -> list[dict[str, Any]]:
+def mounts(job: LaunchJob) -> list[Manifest]:
     """Where the container has its volumes."""
-    found: list[dict[str, Any]] = [{"name": "data", "mountPath": data(job)}]
+    found: list[Manifest] = [{"name": "data", "mountPath": data(job)}]
     for name, one in _others(job):
         found.append({"name": name, "mountPath": _mountable(one.path)})
         if one.read_only:
@@ -449,12 +448,12 @@ def _others(job: LaunchJob) -> list[tuple[str, Mounted]]:
     return [(f"mount-{number}", one) for number, one in enumerate(named)]
 
 
-def pod_metadata(job: LaunchJob) -> dict[str, Any]:
+def pod_metadata(job: LaunchJob) -> Manifest:
     """Labels and annotations of a pod."""
     return {"labels": labels(job), "annotations": pod_annotations()}
 
 
-def metadata(job: LaunchJob, name: str, *, queued: bool = False) -> dict[str, Any]:
+def metadata(job: LaunchJob, name: str, *, queued: bool = False) -> Manifest:
     """Of a document; ``queued``: of one that Kueue admits."""
     queue: dict[str, str] = {}
     if queued and job.cluster.queue is not None:

@@ -9,12 +9,12 @@ name, and may say less, in 2.0 and 2.1 (``pkg/apis/trainer/v1alpha1/trainjob_typ
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from cputune.emitters import container, header, words
 from cputune.emitters import kubernetes as k8s
 from cputune.emitters.format import EmittedFile, LaunchJob
 from cputune.emitters.job import job_name
+from cputune.emitters.words import Manifest
 from cputune.errors import UsageError
 
 DEFAULT_RUNTIME = "torch-distributed"
@@ -35,7 +35,7 @@ def emit_trainjob(job: LaunchJob) -> tuple[EmittedFile, ...]:
     )
 
 
-def document(job: LaunchJob) -> dict[str, Any]:
+def document(job: LaunchJob) -> Manifest:
     """The TrainJob as data."""
     runtime = k8s.dns_name(job.cluster.runtime or DEFAULT_RUNTIME, "a runtime", DEFAULT_RUNTIME)
     return {
@@ -74,7 +74,7 @@ def trainer_version(job: LaunchJob) -> int:
     return int(match[1])
 
 
-def _patches(job: LaunchJob) -> dict[str, Any]:
+def _patches(job: LaunchJob) -> Manifest:
     """What the pods get beside the trainer, in the field that this version has."""
     patch, minor = _pod_patch(job), trainer_version(job)
     patch["spec"].pop("priorityClassName", None)  # no version of the API has it
@@ -107,13 +107,13 @@ def _unsaid(job: LaunchJob) -> tuple[str, ...]:
     )
 
 
-def _pod_patch(job: LaunchJob) -> dict[str, Any]:
+def _pod_patch(job: LaunchJob) -> Manifest:
     node = {
         "name": "node",
         "volumeMounts": k8s.mounts(job),
         "securityContext": k8s.of_container(job),
     }
-    spec: dict[str, Any] = {
+    spec: Manifest = {
         "securityContext": k8s.of_pod(job),
         "containers": [node],
         "volumes": k8s.volumes(job),

@@ -11,7 +11,6 @@ train, with cputune in it.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from cputune.documents import plain
 from cputune.emitters import container, header, words
@@ -19,6 +18,7 @@ from cputune.emitters import kubernetes as k8s
 from cputune.emitters.command import as_typed
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
+from cputune.emitters.words import Manifest
 from cputune.errors import UsageError
 from cputune.workload import recipe_names
 
@@ -46,7 +46,7 @@ def emit_tunejob(job: LaunchJob) -> tuple[EmittedFile, ...]:
     return (EmittedFile(name="tunejob.yaml", text=text, notes=notes),)
 
 
-def document(job: LaunchJob) -> dict[str, Any]:
+def document(job: LaunchJob) -> Manifest:
     """The Job as data."""
     home = {"name": "HF_HOME", "value": words.YamlScalar(f"{k8s.data(job)}/huggingface")}
     folder = k8s.WORKSPACE if job.workload.recipe else f"{k8s.WORKSPACE}/project"
@@ -57,7 +57,7 @@ def document(job: LaunchJob) -> dict[str, Any]:
         "env": [home, *_own_names(job), *k8s.secret_variables(job)],
         "resources": k8s.resources(job),
     }
-    more: dict[str, Any] = {"restartPolicy": "Never"}
+    more: Manifest = {"restartPolicy": "Never"}
     if job.plan.nodes > 1:
         more |= {"automountServiceAccountToken": True, "serviceAccountName": _account(job)}
     return {
@@ -72,7 +72,7 @@ def document(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def rights(job: LaunchJob) -> list[dict[str, Any]]:
+def rights(job: LaunchJob) -> list[Manifest]:
     """Of several nodes: an account that may start TrainJobs here and read what they say."""
     if job.plan.nodes == 1:
         return []
@@ -101,7 +101,7 @@ def _account(job: LaunchJob) -> words.YamlScalar:
     return words.YamlScalar(job.cluster.service_account or f"{job_name(job)}-tune")
 
 
-def _own_names(job: LaunchJob) -> list[dict[str, Any]]:
+def _own_names(job: LaunchJob) -> list[Manifest]:
     """Who the pod is: it owns the TrainJobs, so that none outlives it."""
     own = {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid"} if job.plan.nodes > 1 else {}
     return [{"name": n, "valueFrom": {"fieldRef": {"fieldPath": at}}} for n, at in own.items()]

@@ -18,6 +18,9 @@ from cputune.errors import UsageError
 
 WIDTH = 92
 
+Manifest: TypeAlias = dict[str, Any]
+"""A YAML document, or a part of one, as plain data."""
+
 
 def comment(lines: Iterable[str], *, sign: str = "#") -> str:
     """Lines as a comment block. Nothing in them can end the comment.

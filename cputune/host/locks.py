@@ -1,7 +1,8 @@
 """Locks between processes: one for each study, two for the machine while it is measured.
 
 The kernel frees them when their owner ends, however it ends; so none can be stale, and a
-lock file that a killed owner has left, or one from before a reboot, is only a file.
+lock file that a killed owner has left, or one from before a reboot, is only a file. Made by hand:
+a lock of filelock does not say who holds it, and is no socket that other users can wait for.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 Not a shell: assignments, exports, arrays, here-documents, continued lines and quotes are
 understood. What only running would show (``$(…)``, arithmetic) becomes ``$?``, and is then taken
 for unknown. Every letter is passed once, so that the time grows with the size of the file.
+Read by hand: shlex knows no here-documents, arrays or expansions, and bashlex is under the GPL.
 """
 
 from __future__ import annotations
