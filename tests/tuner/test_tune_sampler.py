@@ -256,21 +256,3 @@ def test_a_little_promise_is_worth_a_trial() -> None:
     assert sampler.propose(1) is not None
     sampler.worth = 0.0029
     assert sampler.propose(1) is None
-
-
-def test_trials_of_other_machines_have_no_time_here() -> None:
-    """Where one has none, nothing is asked of a drift."""
-    past = history(*((plan, 0.0) for plan in PLANS[:3]))
-    sampler = PlanSampler(SPACE, past, seed=0)
-    asked: list[object] = []
-    believe = sampler._model.believe
-
-    def heard(*words: Any) -> Any:
-        asked.append(words[-1])
-        return believe(*words)
-
-    sampler._model = SimpleNamespace(believe=heard)  # type: ignore[assignment]
-    for when in ([], [0.0, 60.0], [0.0, 60.0, 120.0]):
-        past.when, sampler._known = when, 0
-        sampler.believe()
-    assert asked == [None, None, [0.0, 60.0, 120.0]]
