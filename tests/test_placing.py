@@ -37,13 +37,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "eight sockets": {"sockets": 8, "cores": 2, "smt": 2},
     "caches of two and three cores": {"cores": 8, "l3": 3, "smt": 2},
     "two caches in each socket": {"sockets": 2, "cores": 6, "l3": 3, "offline": "1"},
-    "Linux 2.6, CPUs switched off": {
-        "sockets": 2,
-        "cores": 4,
-        "smt": 2,
-        "kernel": "old",
-        "offline": "3",
-    },
     "fast and slow cores": {"cores": 4, "e_cores": 4},
     "CPUs switched off": {"sockets": 2, "cores": 4, "smt": 2, "offline": "3,11"},
 }
