@@ -13,6 +13,7 @@ import click
 
 from cputune.cli.doctor import text_of
 from cputune.cli.given import (
+    batch_options,
     choose_python,
     complete_result,
     facts_of,
@@ -92,18 +93,7 @@ _MACHINES = "it names machines that a launch starts processes on"
     folder=True,
     help="Where the job runs, e.g. 4.56.",
 )
-@option(
-    "--batch-per-rank",
-    type=click.IntRange(min=1),
-    folder=True,
-    help="Samples of each rank per step.",
-)
-@option(
-    "--global-batch-size",
-    type=click.IntRange(min=1),
-    folder=True,
-    help="Samples of all ranks per step.",
-)
+@batch_options
 @option(
     "--doctor",
     "seen",

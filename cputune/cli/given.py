@@ -103,6 +103,22 @@ def host_options(command: Command) -> Command:
     return command
 
 
+_BATCH_OPTIONS = tuple(
+    option(word, type=click.IntRange(min=1), metavar="N", folder=True, help=help)
+    for word, help in (
+        ("--batch-per-rank", "Samples of each rank per step."),
+        ("--global-batch-size", "Samples of all ranks per step."),
+    )
+)
+
+
+def batch_options(command: Command) -> Command:
+    """The options that set the batch: what ``launched`` takes."""
+    for add in reversed(_BATCH_OPTIONS):
+        command = add(command)
+    return command
+
+
 def chosen_hosts(
     *,
     hosts: str | None,
@@ -387,8 +403,9 @@ def launched(
     global_batch_size: int | None = None,
     *,
     nodes: int = 1,
+    recipe: str | None = None,
 ) -> Workload:
-    """What is launched: the words after ``--``, else what was tuned, else the default recipe.
+    """What is launched: the words after ``--``, else what was tuned, else a recipe.
 
     Of a script that was tuned it is known what the trials have shown, whatever its arguments.
     In a loop of the script's own no batch can be set; on several nodes the user says what it
@@ -418,7 +435,7 @@ def launched(
     elif result is not None:
         workload = result.workload
     else:
-        workload = Workload.from_recipe(DEFAULT_RECIPE)
+        workload = Workload.from_recipe(recipe or DEFAULT_RECIPE)
     return _with_batch(workload, batch_per_rank, global_batch_size, nodes)
 
 

@@ -18,9 +18,11 @@ from click.core import ParameterSource
 
 from cputune.cli.given import (
     allocated,
+    batch_options,
     choose_python,
     chosen_hosts,
     host_options,
+    launched,
     python_option,
     remember,
 )
@@ -44,7 +46,7 @@ from cputune.errors import (
 )
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
-from cputune.script import read_typed, require_trainable, script_text
+from cputune.script import require_trainable, script_text
 from cputune.text import visible
 from cputune.workload import DEFAULT_RECIPE, Workload, hidden_words, left_out
 
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
     from cputune.tuner.space import SearchSpace
 
 _NEEDED_BY_RECIPES = ("transformers", "accelerate")
-_NUMBER = click.IntRange(min=1)
 
 
 @click.command(name="tune", cls=ConfiguredCommand)
@@ -65,12 +66,7 @@ _NUMBER = click.IntRange(min=1)
     folder=True,
     help=f"What to train; {DEFAULT_RECIPE} by default.",
 )
-@option(
-    "--batch-per-rank", type=int, metavar="N", folder=True, help="Samples of each rank per step."
-)
-@option(
-    "--global-batch-size", type=int, metavar="N", folder=True, help="Samples per step of all ranks."
-)
+@batch_options
 @options_from(TuneOptions)
 @python_option
 @option("--dry-run", is_flag=True, help="Print the space and the first command; run nothing.")
@@ -224,39 +220,15 @@ def _pods(text: str) -> RankHosts:
     return pods(nodes, cluster, probe())
 
 
-def _job_of(
-    recipe: str | None,
-    script: tuple[str, ...],
-    batch_per_rank: int | None,
-    global_batch_size: int | None,
-) -> Workload:
+def _job_of(recipe: str | None, script: tuple[str, ...], *batch: int | None) -> Workload:
     """The recipe or the script, with the batch that was asked for. Raises UsageError."""
-    for name, value in (
-        ("batch-per-rank", batch_per_rank),
-        ("global-batch-size", global_batch_size),
-    ):
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} is a number of samples, 1 or more", hint=f"--{name} 8")
-    if batch_per_rank is not None and global_batch_size is not None:
-        raise UsageError(
-            "--batch-per-rank and --global-batch-size exclude each other",
-            hint="the first lets the batch grow with the ranks, the second keeps it",
-        )
+    if script and recipe is not None:
+        raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
+    job = launched(None, script or None, *batch, recipe=recipe)
     if script:
-        if recipe is not None:
-            raise UsageError("give a recipe or a script, not both", hint="cputune tune -- train.py")
-        for note in read_typed(script).notes:
-            tell(f"note: {note}")
-        own = Workload.script(
-            script, global_batch_size=global_batch_size, batch_per_rank=batch_per_rank
-        )
-        require_trainable(own.argv)
-        if own.secrets:
-            tell(f"note: {left_out(own.secrets)}")
-        return own
-    job = Workload.from_recipe(recipe or DEFAULT_RECIPE, batch_per_rank=batch_per_rank)
-    if global_batch_size is not None:
-        job = replace(job, global_batch_size=global_batch_size)
+        require_trainable(job.argv)
+    if job.secrets:
+        tell(f"note: {left_out(job.secrets)}")
     return job
 
 

@@ -197,7 +197,6 @@ _PATH = re.compile(r"(/[A-Za-z0-9._-]+)+/?")
 _IMAGE = re.compile(r"[a-z0-9.:_/<>@-]+", re.IGNORECASE)
 _QUANTITY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 UNPROMISED = (
     "CPU numbers mean nothing in a container: ranks are bound only where the kubelet gives the "

@@ -242,7 +242,7 @@ class TestBadInput:
             (("--fix", "precision=fp64"), "precision is fp32, bf16 or fp16"),
             (("--max-time", "soon"), "not a time"),
             (("--max-time", "0"), "above 0"),
-            (("--batch-per-rank", "0"), "1 or more"),
+            (("--batch-per-rank", "0"), "x>=1"),
             (("--batch-per-rank", "2", "--global-batch-size", "8"), "exclude each other"),
             (("-o", "nowhere/cputune.json"), "there is no directory"),
             (("--", "gone.py"), "there is no script 'gone.py'"),
