@@ -83,7 +83,8 @@ class Ssh:
         return (*self.words, "-T", *set_, there, shlex.join(program))
 
     def explain(self, node: Node, code: int | None, said: str) -> Explained:
-        return _first(_SSH_SAYS, node, said) or _common(node, code, said)
+        told = said.strip() or f"exit {code}"  # it says nothing of a server that fell silent
+        return _first(_SSH_SAYS, node, told) or _common(node, code, said)
 
 
 INHERITED = (
@@ -209,7 +210,7 @@ _SSH_SAYS: Said = (
      "is {} up, and in the same network?"),
     (r"[Cc]onnection timed out|Operation timed out|banner exchange",
      "it gave no answer", "is {} up, and does a firewall stand between?"),
-    (r"Timeout, server .* not responding|Broken pipe|[Cc]onnection (reset|closed)",
+    (r"Timeout, server .* not responding|Broken pipe|[Cc]onnection (reset|closed)|^exit 255$",
      "the connection was cut", "is {} up? `journalctl -u ssh` there may say why it closed it"),
     (r"Bad configuration option|Bad owner or permissions|Can't open user config",
      "ssh cannot read its settings", "ssh {} by hand shows what is wrong"),

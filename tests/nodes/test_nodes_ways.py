@@ -93,6 +93,7 @@ def test_the_way_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
         (Ssh(), 255, "kex_exchange_identification: Connection closed by remote host", "was cut"),
         (Ssh(), 255, "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key "
          "verification failed.", "another one than before"),
+        (Ssh(), 255, "", "the connection was cut"),
         (Ssh(), 127, "", "there is no python3"),
         (Ssh(), 1, "bash: python3: command not found", "there is no python3"),
         (Ssh(), 126, "denied", "it ended with 126: denied"),

@@ -130,8 +130,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    place = tempfile.gettempdir()
-    place = place if len(place) <= LONGEST_PLACE else "/tmp"
+    place = None if len(tempfile.gettempdir()) <= LONGEST_PLACE else "/tmp"
     folder = tempfile.mkdtemp(prefix="cputune-launch-", dir=place)
     status = 3
     try:
