@@ -36,7 +36,7 @@ from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CputuneError, UsageError
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
-from cputune.inside import SOCKET_VARIABLE, root_directory
+from cputune.inside import SOCKET_VARIABLE, recipe_script, root_directory
 from cputune.inside.messages import TCP
 from cputune.options import Cluster
 from cputune.plan import Plan
@@ -317,8 +317,11 @@ def _code_alone(path: Path) -> str:
 
 
 def all_files(launch: Launch) -> dict[str, str]:
-    """Every file of a launch by its path in the folder."""
-    return {**reporting_files(), **{f"{LAUNCH}/{one.name}": one.text for one in launch.files}}
+    """Every file of a launch by its path in the folder; an emitted one has its recipe's script."""
+    ours = reporting_files()
+    if launch.files:
+        del ours[f"{LIBRARY}/cputune/inside/{recipe_script().name}"]
+    return {**ours, **{f"{LAUNCH}/{one.name}": one.text for one in launch.files}}
 
 
 def write_here(launch: Launch) -> None:
