@@ -267,7 +267,7 @@ class Measuring:
         ``number`` is the trial's; None of a run that is none.
         """
         spent = 0.0
-        attempts = 1 if self.findings.never_quiet else ATTEMPTS
+        attempts = 1 if self.findings.never_quiet or self.shared else ATTEMPTS
         for attempt in range(attempts):
             run = self._read(runner, plan, number, believe_delayed=False)
             spent += run.step_seconds
