@@ -320,29 +320,13 @@ def _say_beforehand(facts: HostFacts) -> None:
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:
     from cputune.emitters.job import usual_format
-    from cputune.report.show import launch_commands, profile_lines
-    from cputune.report.tuning import measured_lines, result_table
-    from cputune.report.writing import print_verdict
-    from cputune.words import verdict_of
+    from cputune.report.show import ResultToShow, print_result
 
     if as_json:
         print_json(result.to_json())
         return
     out = console()
-    do, *_ = launch_commands(str(destination), result.best.plan.nodes)
-    good = result.speedup.significant and not result.disturbed
-    print_verdict(verdict_of(result, do), out, good=good)
-    out.print()
-    out.print(result_table(result, width=out.width))
-    out.print()
-    for line in (*measured_lines(result), *profile_lines(result)):
-        out.print(visible(line))
-    for one in result.untried:
-        out.print(visible(f"not tried, and would pay: {one.words}"))
-    for one in result.done:
-        out.print(visible(f"pays: {one.words}"))
-    for note in result.notes:
-        out.print(visible(f"note: {note}"))
+    print_result(ResultToShow(result=result, file=str(destination)), out, every=True, brief=True)
     out.print(
         f"The result is in {destination}. "
         f"Next: cputune emit --format {usual_format(facts)} {destination}"

@@ -23,6 +23,9 @@ from cputune.report.writing import (
     markdown_text,
     markdown_verdict,
     print_hanging,
+    print_heading,
+    print_labelled,
+    print_picture,
     print_verdict,
     rich_table,
 )
@@ -78,33 +81,37 @@ def print_text(
         _print_looked(diagnosis.looked, console, unfold=stories)
     if machine:
         _print_machine(diagnosis, console, unfold=stories)
-    if diagnosis.findings and not stories:
-        code = diagnosis.findings[0].code
-        console.print()
-        console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
+    if not stories:
+        _print_way_on(diagnosis.findings, console)
 
 
 def print_findings(findings: Iterable[Finding], console: Console, *, stories: bool) -> None:
     """What is wrong, then what is worth doing; with ``stories`` the story of each."""
-    from rich.text import Text
-
     found = tuple(findings)
     for heading, severities in _SECTIONS:
         those = [finding for finding in found if finding.severity in severities]
         if those:
-            console.print()
-            console.print(Text(heading, style="bold underline"))
+            print_heading(console, heading)
         for finding in those:
             _print_finding(finding, console)
             if stories:
                 _print_story(finding, console)
 
 
+def _print_way_on(findings: tuple[Finding, ...], console: Console) -> None:
+    """How the story of a finding is had."""
+    from rich.text import Text
+
+    if findings:
+        console.print()
+        code = findings[0].code
+        console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
+
+
 def _print_looked(looked: tuple[Looked, ...], console: Console, *, unfold: bool) -> None:
     from rich.text import Text
 
-    console.print()
-    console.print(Text(HEADING, style="bold underline"))
+    print_heading(console, HEADING)
     styles = {"✓": "green", "!": "yellow", "–": "dim"}
     for sign, head, body in looked_rows(looked, unfold=unfold):
         text = Text.assemble((head, "bold"), "  ", (visible(body), "dim"))
@@ -113,25 +120,10 @@ def _print_looked(looked: tuple[Looked, ...], console: Console, *, unfold: bool)
 
 
 def _print_machine(diagnosis: Diagnosis, console: Console, *, unfold: bool) -> None:
-    from rich.text import Text
-
-    console.print()
-    console.print(Text("The machine", style="bold underline"))
-    rows = machine_lines(diagnosis.facts)
-    rows += _unknown_rows(diagnosis.facts, unfold=unfold)
-    margin = max((len(label) for label, _ in rows), default=0) + 2
-    for label, text in rows:
-        print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
-    if console.is_dumb_terminal:
-        return
-    console.print()
-    for line in picture(
-        diagnosis.facts.topology,
-        bound=bound_parties(diagnosis.facts),
-        width=min(80, console.width),
-        ascii_only=not (console.encoding or "").lower().startswith("utf"),
-    ):
-        console.print(Text(visible(line)), soft_wrap=True)
+    facts = diagnosis.facts
+    print_heading(console, "The machine")
+    print_labelled(console, machine_lines(facts) + _unknown_rows(facts, unfold=unfold))
+    print_picture(console, facts.topology, bound_parties(facts))
 
 
 def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
@@ -467,10 +459,8 @@ def print_hosts(diagnosis: HostsDiagnosis, console: Console, *, stories: bool) -
     console.print()
     console.print(Text(_interface_line(diagnosis)))
     print_findings(diagnosis.findings, console, stories=stories)
-    if diagnosis.findings and not stories:
-        code = diagnosis.findings[0].code
-        console.print()
-        console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
+    if not stories:
+        _print_way_on(diagnosis.findings, console)
 
 
 def hosts_markdown(diagnosis: HostsDiagnosis) -> str:

@@ -16,7 +16,7 @@ from cputune.knobs import KEPT, Keeps, knob_named, least_kept
 from cputune.plan import Plan
 from cputune.portrait import topology_of
 from cputune.report.diagnosis import STYLES
-from cputune.report.machine import gib, picture
+from cputune.report.machine import gib
 from cputune.report.tuning import plans, result_table, value_words
 from cputune.report.writing import (
     Rows,
@@ -26,6 +26,9 @@ from cputune.report.writing import (
     markdown_text,
     markdown_verdict,
     print_hanging,
+    print_heading,
+    print_labelled,
+    print_picture,
     print_verdict,
     rich_table,
 )
@@ -516,8 +519,13 @@ def document(shown: ResultToShow) -> dict[str, object]:
     }
 
 
-def print_result(shown: ResultToShow, console: Console, *, every: bool = False) -> None:
-    """The verdict first, then what to change, the launch, the plans, and what they rest on."""
+def print_result(
+    shown: ResultToShow, console: Console, *, every: bool = False, brief: bool = False
+) -> None:
+    """The verdict first, then what to change, the launch, the plans, and what they rest on.
+
+    ``brief``: at the end of a study, without the launch, the doctor's findings and the machine.
+    """
     from rich.text import Text
 
     summary = summary_of(shown.result, shown.file)
@@ -526,11 +534,12 @@ def print_result(shown: ResultToShow, console: Console, *, every: bool = False) 
     console.print()
     console.print(rich_table(speeds(summary)))
     if summary.changes:
-        _heading(console, "What to change")
+        print_heading(console, "What to change")
         console.print(rich_table(changes(summary)))
-    _heading(console, "The launch")
-    _print_labelled(console, launch(shown))
-    _heading(console, "The plans")
+    if not brief:
+        print_heading(console, "The launch")
+        print_labelled(console, launch(shown), PASTED)
+    print_heading(console, "The plans")
     most = None if every else MOST_PLANS
     console.print(result_table(shown.result, width=console.width, most=most))
     hidden = 0 if every else len(shown.result.trials) - MOST_PLANS
@@ -538,14 +547,18 @@ def print_result(shown: ResultToShow, console: Console, *, every: bool = False) 
         console.print(Text(f"{hidden} slower ones; --all shows them", "dim"))
     for line in profile_lines(shown.result):
         console.print(Text(visible(line)))
+    if brief and shown.result.energy_unknown is not None:
+        console.print(Text(visible(f"energy not known: {shown.result.energy_unknown}")))
     for heading, levers in _levers(shown.result):
-        _heading(console, heading)
+        print_heading(console, heading)
         for line in levers:
             print_hanging(console, Text("- "), Text(visible(line)))
-    _print_findings(shown.result, console)
-    _heading(console, "What it rests on")
-    _print_labelled(console, basis(summary))
-    _print_places(shown, console)
+    if not brief:
+        _print_findings(shown.result, console)
+        print_heading(console, "What it rests on")
+        print_labelled(console, basis(summary))
+        if shown.topology is not None:
+            print_picture(console, shown.topology, places(shown.result.best.plan))
     for note in shown.notes():
         print_hanging(console, Text("note: ", "yellow"), Text(visible(note)))
 
@@ -558,50 +571,13 @@ def show(result: Result, *, every: bool = False) -> None:
     print_result(ResultToShow(result=result, file="cputune.json"), console, every=every)
 
 
-def _heading(console: Console, words: str) -> None:
-    from rich.text import Text
-
-    console.print()
-    console.print(Text(words, style="bold underline"))
-
-
-def _print_labelled(console: Console, rows: tuple[tuple[str, str], ...]) -> None:
-    from rich.text import Text
-
-    margin = max((len(label) for label, _ in rows), default=0) + 2
-    for label, text in rows:
-        if label in PASTED:  # what is wrapped cannot be pasted
-            console.print(
-                Text.assemble((label.ljust(margin), "dim"), visible(text)), soft_wrap=True
-            )
-        else:
-            print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
-
-
-def _print_places(shown: ResultToShow, console: Console) -> None:
-    """The machine that was measured, with every rank in its place."""
-    from rich.text import Text
-
-    topology = shown.topology
-    if topology is None or console.is_dumb_terminal:
-        return
-    console.print()
-    for line in picture(
-        topology,
-        bound=places(shown.result.best.plan),
-        width=min(80, console.width),
-        ascii_only=not (console.encoding or "").lower().startswith("utf"),
-    ):
-        console.print(Text(visible(line)), soft_wrap=True)
-
-
 def _print_findings(result: Result, console: Console) -> None:
     """What the doctor said when the study began, a line each."""
     from rich.text import Text
 
     if not result.findings:
         return
-    _heading(console, "What the doctor found then")
+    print_heading(console, "What the doctor found then")
     for found in result.findings:
         words = Text(visible(found.title)).append(f"  [{visible(found.code)}]", "dim")
         print_hanging(console, Text(f"{found.severity:7} ", STYLES[found.severity]), words)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cputune.errors import MissingPackageError
-from cputune.knobs import KEPT, TODAY, kept_by_change, least_kept
-from cputune.plan import Plan
+from cputune.knobs import TODAY
 from cputune.report.writing import Rows, rich_table
-from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Throughput, Trial, Worth
+from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Trial
 from cputune.text import figure, visible
-from cputune.tuner.changes import LAYOUT, changes
+from cputune.tuner.changes import changes
 from cputune.tuner.confirmation import (
     LEAST_ROUNDS,
     MOST_RIVALS,
@@ -39,7 +38,7 @@ from cputune.tuner.events import (
 )
 from cputune.tuner.measuring import STUDY_SHARE, USUAL_RUNS, USUAL_SECONDS
 from cputune.tuner.reading import count_of_steps
-from cputune.words import duration, factor
+from cputune.words import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -203,53 +202,6 @@ def _known(trial: Trial) -> str:
     if trial.state == PRUNED:
         return "–" if most is None else f"at most {figure(most)}"
     return "–" if rate is None else f"{figure(rate.median)}"
-
-
-def measured_lines(result: Result) -> tuple[str, ...]:
-    """Baseline and best with their intervals."""
-    lines = [
-        f"today  {_interval(result.baseline.samples_per_second)}  {_plan(result.baseline.plan)}"
-    ]
-    if result.best.plan != result.baseline.plan:
-        lines.append(
-            f"best   {_interval(result.best.samples_per_second)}  {_plan(result.best.plan)}"
-        )
-        each = kept_by_change(result.baseline.plan, result.best.plan)
-        kept = least_kept(each.values())
-        fewer_bits = "samples and learning rates of today's launch; its numbers have fewer bits"
-        words = fewer_bits if kept == "nothing" else f"{KEPT[kept]} as today's launch"
-        told = {name for one in _told(result) for name in one.knob.split(", ")}
-        told |= {"ranks", "threads"} if LAYOUT in told else set()
-        more = [f"{name} {KEPT[keeps]}" for name, keeps in each.items() if name not in told]
-        lines.append(f"keeps  {words}" + (f" ({'; '.join(more)})" if more else ""))
-    worth = worth_line(result)
-    lines += [] if worth is None else [worth]
-    if result.energy_unknown is not None and result.best.plan != result.baseline.plan:
-        lines.append(f"energy not known: {result.energy_unknown}")
-    return tuple(lines)
-
-
-def worth_line(result: Result) -> str | None:
-    """``precision bf16 ×2.10 (2.02–2.18), other numbers; allocator tcmalloc ×1.12 (…), …``."""
-    parts = [
-        f"{change.knob} {change.value} {factor(change.speedup)}"
-        f"{'' if change.keeps is None else ', ' + KEPT[change.keeps]}"
-        for change in _told(result)
-    ]
-    return f"worth  {'; '.join(parts)}" if parts else None
-
-
-def _told(result: Result) -> tuple[Worth, ...]:
-    """The changes whose worth is known well enough to be said."""
-    return tuple(one for one in result.worth if one.speedup.narrow and not result.disturbed)
-
-
-def _interval(rate: Throughput) -> str:
-    return f"{figure(rate.median)} samples/s ({figure(rate.low)}–{figure(rate.high)})"
-
-
-def _plan(plan: Plan) -> str:
-    return plan.describe()
 
 
 OF_HOSTS = ("nodes", "interface")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
     from rich.text import Text
+
+    from cputune.facts import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,3 +162,41 @@ def print_hanging(console: Console, label: Text, body: Text) -> None:
         line.rstrip()
         # Not `label + line`: the sum of two texts has the style of the first throughout.
         console.print(Text.assemble(blank if number else label, line), soft_wrap=True)
+
+
+def print_heading(console: Console, words: str) -> None:
+    """An empty line, and what the next part is called."""
+    from rich.text import Text
+
+    console.print()
+    console.print(Text(words, style="bold underline"))
+
+
+def print_labelled(
+    console: Console, rows: Sequence[tuple[str, str]], pasted: Sequence[str] = ()
+) -> None:
+    """Label and text of each row, the texts below each other; what is ``pasted`` is not wrapped."""
+    from rich.text import Text
+
+    margin = max((len(label) for label, _ in rows), default=0) + 2
+    for label, text in rows:
+        if label in pasted:
+            console.print(
+                Text.assemble((label.ljust(margin), "dim"), visible(text)), soft_wrap=True
+            )
+        else:
+            print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
+
+
+def print_picture(console: Console, topology: Topology, bound: Mapping[str, Sequence[int]]) -> None:
+    """The machine, and who is bound where; none for screen readers."""
+    from rich.text import Text
+
+    from cputune.report.machine import picture
+
+    if console.is_dumb_terminal:
+        return
+    console.print()
+    plain = not (console.encoding or "").lower().startswith("utf")
+    for line in picture(topology, bound=bound, width=min(80, console.width), ascii_only=plain):
+        console.print(Text(visible(line)), soft_wrap=True)

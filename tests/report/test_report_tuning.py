@@ -17,7 +17,6 @@ from cputune.plan import Plan
 from cputune.report.tuning import (
     LEGEND,
     line_of,
-    measured_lines,
     outcome,
     result_table,
     space_lines,
@@ -152,8 +151,6 @@ def test_the_verdict(result: Result) -> None:
         "Do now: cputune run cputune.json",
         f"How sure: 95 % interval {gain.low:.2f}–{gain.high:.2f}, {gain.pairs} pairs side by side",
     )
-    assert len(measured_lines(result)) == 3
-    assert "its numbers have fewer bits" in measured_lines(result)[2], "bf16"
     same = replace(result, best=result.baseline, untried=(), left_out=())
     assert verdict_of(same, "").means == "Today's launch is as fast as anything that was tried."
     missing = Untried(what="no tcmalloc", low=1.1, high=1.3, takes="one command", do="get it")
@@ -162,7 +159,6 @@ def test_the_verdict(result: Result) -> None:
     left_out = tuple(LeftOut(what=what, why="not here") for what in ("ipex", "openmp", "ipex"))
     unnamed = verdict_of(replace(same, left_out=left_out), "").means
     assert unnamed.endswith("tried; left out, with reasons in the report: ipex, openmp.")
-    assert len(measured_lines(same)) == 1
 
 
 def test_the_gain_is_said_in_time_and_money_where_the_whole_training_is_known(
@@ -238,7 +234,6 @@ def test_energy_is_told_by_turns_side_by_side_or_why_it_is_not(result: Result) -
     assert Result.from_json(known.to_json()) == known
     assert replace(known, best=known.baseline).energy is None
     unknown = replace(result, energy_unknown="root alone may read it")
-    assert measured_lines(unknown)[-1] == "energy not known: root alone may read it"
     assert "energy" not in saved(unknown)
 
 
