@@ -106,7 +106,8 @@ def test_a_trial_is_a_launch_of_the_engine_and_the_best_is_confirmed(
     assert result["best"]["plan"]["nodes"] == 2
     until(lambda: not hosts.left("alpha") and not hosts.left("beta"))
     for name in hosts.names:
-        assert hosts.run(name, ["ls", "/dev/shm"]).stdout == ""
+        left = hosts.run(name, ["ls", "/dev/shm"]).stdout.split()
+        assert [one for one in left if not one.startswith("ompi.")] == []  # Open MPI 4's own
 
 
 @pytest.mark.parametrize("when", ["before they call", "while they train"])
