@@ -17,8 +17,9 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,7 +35,7 @@ import cputune
 from cputune import cpulist
 from cputune.facts import Launcher
 from cputune.plan import Plan
-from cputune.report.tuning import measured_lines, result_table
+from cputune.report.show import show
 from cputune.steps import Step
 from cputune.tuner.events import ConfirmStarted, Event, StudyEnded, StudyStarted, TrialStarted
 from cputune.tuner.measuring import trial_of
@@ -91,8 +92,8 @@ def main() -> None:
         print(f"{'':40}{result.stat().st_size / 1e6:8.1f} MB")
         with timed("loading the result"):
             loaded = cputune.Result.load(result)
-        with timed("reporting"):
-            result_table(loaded), measured_lines(loaded)
+        with timed("reporting"), redirect_stdout(StringIO()):
+            show(loaded)
         with timed("emitting every format"):
             cputune.emit(loaded, "all", nodes=1)
 

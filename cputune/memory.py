@@ -119,10 +119,12 @@ def _activation_bytes(sizes: Mapping[str, int], recipe: Recipe) -> int:
     For each token and layer the inputs of the four linear maps and of the activation
     function, and queries, keys and values (Korthikanti et al. 2022, arXiv:2205.05198,
     section 4.1, without norms, dropout masks and the attention matrix). The inputs of frozen
-    linear maps, half of it, nobody needs.
+    linear maps, half of it, nobody needs. Padding may be cut, but not where a loss runs over
+    positions.
     """
     patch = sizes.get("patch")
-    shortest = recipe.sequence_length if recipe.lengths is None else recipe.lengths.quantiles[0]
+    cut = recipe.lengths is not None and recipe.task != "question-answering"
+    shortest = recipe.lengths.quantiles[0] if recipe.lengths and cut else recipe.sequence_length
     tokens = (sizes["image"] // patch) ** 2 if patch else shortest
     written = tokens if recipe.target_length is None else recipe.target_length
     layers = tokens * sizes["layers"] + written * sizes.get("decoder_layers", 0)

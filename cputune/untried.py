@@ -129,7 +129,8 @@ def done(today: Plan, best: Plan, worth: Iterable[Worth] = ()) -> tuple[Untried,
         one = Untried(what=what, low=low, high=high, takes="done", do=where)
         if name in measured:
             gain = measured[name]
-            one = replace(one, low=gain.low, high=gain.high, do=f"{where}, measured here")
+            here = "measured here" if gain.significant else "measured here: not sure"
+            one = replace(one, low=gain.low, high=gain.high, do=f"{where}, {here}")
         if name in measured or name in _BRINGS:
             found.append(one)
     return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))

@@ -176,7 +176,7 @@ BERT = {"model_type": "bert"}
 
 def job_of(model: dict[str, Any], *, batch: int | None = 12, **recipe: Any) -> Workload:
     assert LARGE.recipe is not None
-    of = {"sequence_length": 384, "target_length": None, "lora": None, **recipe}
+    of = {"sequence_length": 384, "target_length": None, "lora": None, "lengths": None, **recipe}
     return replace(LARGE, recipe=replace(LARGE.recipe, model=model, **of), global_batch_size=batch)
 
 

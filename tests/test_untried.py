@@ -83,6 +83,10 @@ def test_what_is_done_is_said_with_what_was_measured_of_it() -> None:
         "bf16, which this CPU multiplies in hardware: ×1.72–2.22; done: in the best plan",
         "tcmalloc: ×1.12–1.30; done: as typed",
     ], "of samples by length alone nothing was measured, so no figure is said"
+    unsure = replace(cut, speedup=Speedup(ratio=1.03, low=0.88, high=1.2, pairs=9))
+    assert [one.words for one in done(TODAY, BEST, [unsure])][-1] == (
+        "padding is cut off: ×0.88–1.20; done: in the best plan, measured here: not sure"
+    )
     assert [one.takes for one in done(TODAY, TODAY)] == ["done"]
     assert done(replace(TODAY, allocator="default"), replace(TODAY, allocator="default")) == ()
 

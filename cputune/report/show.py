@@ -481,7 +481,7 @@ def markdown(shown: ResultToShow, *, every: bool = False) -> str:
 
 def _levers(result: Result) -> Iterator[tuple[str, list[str]]]:
     """What pays, in words under its heading: what was not tried, and what is done."""
-    headings = {"Not tried, and would pay": result.untried, "Done, and pays": result.done}
+    headings = {"Not tried, and would pay": result.untried, "Done": result.done}
     yield from (
         (heading, [one.words for one in those]) for heading, those in headings.items() if those
     )

@@ -33,6 +33,7 @@ def tune_on_terminal(
     ours, theirs = pty.openpty()
     resize(theirs, columns)
     command = [sys.executable, "-m", "cputune", "tune", "--json", "--share-machine"]
+    command += ["--knobs", "ranks,threads"]  # they live on every CPU, and the script obeys them
     child = subprocess.Popen(
         [*command, "--budget", "3", "--", str(LIGHT)],
         cwd=folder,

@@ -21,7 +21,7 @@ container.files.format container.kustomization.format container.steps.format hea
 mpirun.body.hosts mpirun.body.found shell.array.name shell.head.format shell.head.inputs
 shell.lines_array.name shell.lines_array.lines shell.rank.launcher shell.rank.binding
 shell.rank.more
-kubernetes.pod.name kubernetes.pod.program
+kubernetes.pod.name container.job_format.kind container.job_format.fits
 shell.script.name shell.script.text shell.script.notes shell.start.words
 """
 """Pieces of a file that a format has put together of such words."""
