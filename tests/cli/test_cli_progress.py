@@ -33,16 +33,17 @@ def tune_on_terminal(
     ours, theirs = pty.openpty()
     resize(theirs, columns)
     command = [sys.executable, "-m", "cputune", "tune", "--json", "--share-machine"]
-    command += ["--knobs", "ranks,threads"]  # they live on every CPU, and the script obeys them
-    child = subprocess.Popen(
-        [*command, "--budget", "3", "--", str(LIGHT)],
-        cwd=folder,
-        env={**environment, "TERM": "xterm-256color", **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        text=True,
-    )
+    command += ["--knobs", "ranks,threads", "--max-time", "25s"]  # which live on every CPU
+    out = folder / "out.json"  # a pipe that is read at the end holds no whole result
+    with out.open("w") as stdout:
+        child = subprocess.Popen(
+            [*command, "--budget", "3", "--", str(LIGHT)],
+            cwd=folder,
+            env={**environment, "TERM": "xterm-256color", **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=theirs,
+        )
     os.close(theirs)
     seen = b""
     with child:
@@ -55,11 +56,9 @@ def tune_on_terminal(
             if then is not None and b"trial 0: " in seen:
                 resize(ours, then)
                 then, seen = None, seen[: seen.rindex(b"trial 0: ")] + b"\nRESIZED\n"
-        assert child.stdout is not None
-        out = child.stdout.read()
     os.close(ours)
     assert child.returncode == 0, seen.decode()
-    return seen.decode(), out
+    return seen.decode(), out.read_text()
 
 
 def widest(text: str) -> int:
