@@ -28,7 +28,7 @@ from cputune.plan import Plan
 from cputune.ranks import engines, trainjob
 from cputune.ranks.runner import OneByOne, ProcessRunner
 from cputune.remote.named import Node
-from cputune.result import COMPLETED, Result
+from cputune.result import Result
 from cputune.steps import LivingRunner
 from cputune.workload import Workload
 
@@ -272,11 +272,12 @@ def test_a_tunejob_tunes_from_its_start_to_its_result_with_the_rights_of_its_rol
     pod = emitted["Job"]["spec"]["template"]["spec"]["containers"][0]
     assert pod["command"] == ["cputune", "tune"]
     words = [word.replace("/data/", f"{tmp_path}/data/") for word in pod["args"]]
-    fixed = ("--fix", "nodes=2", "--fix", "ranks=1", "--budget", "2", "--share-machine")
-    ended = cputune("tune", *words, *fixed, "--max-time", "4m")
+    fixed = ("--fix", "nodes=2", "--fix", "ranks=1", "--fix", "threads=1")  # two pods, one machine
+    more = ("--budget", "2", "--share-machine", "--max-time", "4m")
+    ended = cputune("tune", *words, *fixed, *more)
     assert ended.code == 0, ended.err
     result = Result.load(tmp_path / "data" / "cputune.json")
-    measured = [one for one in result.trials if one.plan.nodes == 2 and one.state == COMPLETED]
+    measured = [one for one in result.trials if one.plan.nodes == 2 and one.observed]
     assert measured, [trial.reason for trial in result.trials]
     assert {rank["world_size"] for one in measured for rank in one.observed} == {2}
     assert {one["metadata"]["ownerReferences"][0]["uid"] for one in api.seen} == {"1-2-3"}
