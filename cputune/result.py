@@ -22,7 +22,7 @@ from cputune.plan import Plan
 from cputune.portrait import Found, NodeCores
 from cputune.steps import FailureKind
 from cputune.text import figure
-from cputune.untried import Untried
+from cputune.untried import Lever
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
@@ -312,8 +312,8 @@ class Result:
     sampler: str | None = None
     seconds: Amount | None = None
     left_out: tuple[LeftOut, ...] = ()
-    untried: tuple[Untried, ...] = ()
-    done: tuple[Untried, ...] = ()
+    untried: tuple[Lever, ...] = ()
+    done: tuple[Lever, ...] = ()
     confirmation: tuple[ConfirmRun, ...] = ()
     disturbed: bool = False
     worth: tuple[Worth, ...] = ()

@@ -48,7 +48,7 @@ class FindingOfDoctor(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untried:
+class Lever:
     """One lever that pays, and what it brings, or would.
 
     Attributes:
@@ -91,13 +91,13 @@ def untried(
     padding: Padding | None,
     findings: Iterable[FindingOfDoctor] = (),
     flag: tuple[float, float] | None = None,
-) -> tuple[Untried, ...]:
+) -> tuple[Lever, ...]:
     """Of what was left out, that which is known to pay; what would bring the most comes first.
 
     ``flag``: how many times as fast the script's own flag against padding was seen to make it.
     """
     found = [
-        Untried(what=words, low=low, high=high, takes="your decision", do=f"tune {one.option}")
+        Lever(what=words, low=low, high=high, takes="your decision", do=f"tune {one.option}")
         for one in left_out
         if one.option is not None and one.what in _BRINGS
         for _, words, low, high in (_BRINGS[one.what],)
@@ -107,7 +107,7 @@ def untried(
         do = missing.command or "see `cputune doctor --explain allocator-missing`"
         low, high = GAINS[missing.code]
         what = "tcmalloc is not installed"
-        found.append(Untried(what=what, low=low, high=high, takes="one command", do=do))
+        found.append(Lever(what=what, low=low, high=high, takes="one command", do=do))
     if padding is not None and padding.share >= LEAST_SHARE:
         of_padding = [one for one in left_out if one.what in ("padding", "order", "order=length")]
         left_so = next((one.option for one in of_padding if one.option), None)
@@ -117,7 +117,7 @@ def untried(
     return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
 
 
-def done(today: Plan, best: Plan, worth: Iterable[Worth] = ()) -> tuple[Untried, ...]:
+def done(today: Plan, best: Plan, worth: Iterable[Worth] = ()) -> tuple[Lever, ...]:
     """What pays and the best plan has, with what it brought where that was measured by itself."""
     measured = {one.knob: one.speedup for one in worth}
     levers = {name: (*lever, 1.0, 1.0) for name, lever in _MEASURED.items()} | _BRINGS
@@ -126,7 +126,7 @@ def done(today: Plan, best: Plan, worth: Iterable[Worth] = ()) -> tuple[Untried,
         if best.value(name) != value:
             continue
         where = "as typed" if today.value(name) == value else "in the best plan"
-        one = Untried(what=what, low=low, high=high, takes="done", do=where)
+        one = Lever(what=what, low=low, high=high, takes="done", do=where)
         if name in measured:
             gain = measured[name]
             here = "measured here" if gain.significant else "measured here: not sure"
@@ -136,14 +136,14 @@ def done(today: Plan, best: Plan, worth: Iterable[Worth] = ()) -> tuple[Untried,
     return tuple(sorted(found, key=lambda one: (-one.high, -one.low)))
 
 
-def done_here(code: str, where: str) -> Untried:
+def done_here(code: str, where: str) -> Lever:
     """What the doctor sees done: the cure of a finding."""
     name = "precision" if code == "bf16-native" else "allocator"
     _, what, low, high = _BRINGS[name]
-    return Untried(what=what, low=low, high=high, takes="done", do=where)
+    return Lever(what=what, low=low, high=high, takes="done", do=where)
 
 
-def _of_padding(padding: Padding, option: str | None, flag: tuple[float, float] | None) -> Untried:
+def _of_padding(padding: Padding, option: str | None, flag: tuple[float, float] | None) -> Lever:
     """What shorter batches would bring: a step takes at least as much less as it has tokens less.
 
     Where no column is padding in all samples of a batch, only samples of like length help.
@@ -161,4 +161,4 @@ def _of_padding(padding: Padding, option: str | None, flag: tuple[float, float] 
     else:
         do = "batches of like length (train_sampling_strategy or group_by_length of a Trainer)"
     why = "" if padding.kept is None or option else f", and {padding.kept}"
-    return Untried(what=share + why, low=low, high=high, takes="your decision", do=do)
+    return Lever(what=share + why, low=low, high=high, takes="your decision", do=do)

@@ -30,7 +30,7 @@ from cputune.doctor.finding import Check, Looked
 from cputune.doctor.variables import preloaded, value
 from cputune.facts import HostFacts, Unknown
 from cputune.knobs.precision import native_precisions
-from cputune.untried import Untried, done_here
+from cputune.untried import Lever, done_here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def all_checks() -> tuple[Check, ...]:
     )
 
 
-def done(facts: HostFacts) -> Iterator[Untried]:
+def done(facts: HostFacts) -> Iterator[Lever]:
     """What pays, and is set for every launch of this shell."""
     if "bf16" in native_precisions(facts) and value(facts, "ACCELERATE_MIXED_PRECISION") == "bf16":
         yield done_here("bf16-native", "ACCELERATE_MIXED_PRECISION is bf16")

@@ -18,26 +18,23 @@ def counters(tree: FakeTree, zone: str, name: str, microjoules: int) -> None:
         tree.write(f"{ZONES}/{zone}/{file}", f"{content}\n")
 
 
+COUNTED = {
+    "intel-rapl:0": "package-0",
+    "intel-rapl:0:0": "core",
+    "intel-rapl:0:1": "dram",
+    "intel-rapl:1": "psys",
+    "intel-rapl-mmio:0": "package-0",
+}
+
+
 def test_packages_and_their_memory_are_added_up_and_nothing_is_counted_twice() -> None:
     tree = FakeTree()
-    for zone, name in (
-        ("intel-rapl:0", "package-0"),
-        ("intel-rapl:0:0", "core"),
-        ("intel-rapl:0:1", "dram"),
-        ("intel-rapl:1", "psys"),
-        ("intel-rapl-mmio:0", "package-0"),
-    ):
+    for zone, name in COUNTED.items():
         counters(tree, zone, name, 1_000_000)
     tree.write(f"{ZONES}/intel-rapl/enabled", "1\n")
     energy = EnergyCounters(tree)
     assert energy.unknown is None
-    for zone, name in (
-        ("intel-rapl:0", "package-0"),
-        ("intel-rapl:0:0", "core"),
-        ("intel-rapl:0:1", "dram"),
-        ("intel-rapl:1", "psys"),
-        ("intel-rapl-mmio:0", "package-0"),
-    ):
+    for zone, name in COUNTED.items():
         counters(tree, zone, name, 3_500_000)
     assert energy.joules() == pytest.approx(5.0)
 

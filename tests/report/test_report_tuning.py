@@ -35,7 +35,7 @@ from cputune.tuner.events import (
     TrialRepeated,
     TrialStarted,
 )
-from cputune.untried import Untried
+from cputune.untried import Lever
 from cputune.words import saved, verdict_of
 
 PLAN_HEADING = "plan (ranks × threads each)"
@@ -153,7 +153,7 @@ def test_the_verdict(result: Result) -> None:
     )
     same = replace(result, best=result.baseline, untried=(), left_out=())
     assert verdict_of(same, "").means == "Today's launch is as fast as anything that was tried."
-    missing = Untried(what="no tcmalloc", low=1.1, high=1.3, takes="one command", do="get it")
+    missing = Lever(what="no tcmalloc", low=1.1, high=1.3, takes="one command", do="get it")
     untried = verdict_of(replace(same, untried=(missing,)), "").means
     assert untried.endswith("as anything that was tried; not tried: no tcmalloc.")
     left_out = tuple(LeftOut(what=what, why="not here") for what in ("ipex", "openmp", "ipex"))
