@@ -18,11 +18,11 @@ from cputune.errors import ResultError
 from cputune.facts import HostFacts
 from cputune.host import read_document, write_atomically
 from cputune.knobs import KNOBS, Keeps, LeftOut, kept_by_change
+from cputune.levers import Lever
 from cputune.plan import Plan
 from cputune.portrait import Found, NodeCores
 from cputune.steps import FailureKind
 from cputune.text import figure
-from cputune.untried import Lever
 from cputune.workload import Workload
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from enum import Enum
 from typing import Literal, TypeVar
 
 from cputune.facts import HostFacts, Unknown
-from cputune.untried import GAINS, Lever, Takes, in_words
+from cputune.levers import GAINS, Lever, Takes, in_words
 
 _Found = TypeVar("_Found", bound="FoundOn")
 _PIP = re.compile(r"(^|&& )(?:python3? -m )?pip ", re.MULTILINE)

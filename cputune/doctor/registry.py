@@ -30,7 +30,7 @@ from cputune.doctor.finding import Check, Looked
 from cputune.doctor.variables import preloaded, value
 from cputune.facts import HostFacts, Unknown
 from cputune.knobs.precision import native_precisions
-from cputune.untried import Lever, done_here
+from cputune.levers import Lever, done_here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

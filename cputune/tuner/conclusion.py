@@ -18,6 +18,7 @@ from cputune.documents import record_of
 from cputune.errors import NoValidTrialError
 from cputune.facts import HostFacts
 from cputune.knobs.kernels import compiled
+from cputune.levers import done, untried
 from cputune.portrait import Found, places_of
 from cputune.result import (
     COMPLETED,
@@ -39,7 +40,6 @@ from cputune.tuner.gains import (
 )
 from cputune.tuner.measuring import Findings, is_disturbed
 from cputune.tuner.space import SearchSpace
-from cputune.untried import done, untried
 from cputune.workload import Workload
 
 if TYPE_CHECKING:

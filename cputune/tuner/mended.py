@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 
+from cputune.levers import LEAST_SHARE
 from cputune.plan import Plan
 from cputune.steps import LearningRunner, Living, LivingRunner, PunctualRunner, Runner
 from cputune.tuner.alive import most_alive
@@ -21,7 +22,6 @@ from cputune.tuner.confirmation import TELL_APART_SECONDS, told_apart
 from cputune.tuner.events import Said
 from cputune.tuner.gains import LOOK_DOUBT, Contender, gain_of
 from cputune.tuner.measuring import Findings, Measuring
-from cputune.untried import LEAST_SHARE
 from cputune.workload import Workload
 
 

@@ -13,6 +13,7 @@ from tuner.fakes import SMALL
 
 import cputune
 from cputune.knobs import LeftOut
+from cputune.levers import Lever
 from cputune.plan import Plan
 from cputune.report.tuning import (
     LEGEND,
@@ -35,7 +36,6 @@ from cputune.tuner.events import (
     TrialRepeated,
     TrialStarted,
 )
-from cputune.untried import Lever
 from cputune.words import saved, verdict_of
 
 PLAN_HEADING = "plan (ranks × threads each)"

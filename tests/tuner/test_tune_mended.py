@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import pytest
 from tuner.fakes import PLANS, SMALL, FakeLivingRunner
 
+from cputune.levers import untried
 from cputune.result import Trial
 from cputune.steps import Crashed, Runner, Step
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.mended import mended, worth_of_flag
 from cputune.tuner.race import Race
-from cputune.untried import untried
 from cputune.workload import Padding, Workload
 
 PADDED = Padding(share=0.59, left=0.63, kept="the loss counts it", mend="--pad_to_max_length False")

@@ -11,10 +11,10 @@ import cputune
 from cputune.doctor import diagnose
 from cputune.knobs import LeftOut, knob_named
 from cputune.knobs.kernels import FUSED
+from cputune.levers import done, untried
 from cputune.plan import Plan
 from cputune.portrait import Found
 from cputune.result import Speedup, Worth
-from cputune.untried import done, untried
 from cputune.workload import Padding, Workload
 
 TCMALLOC = Found(
