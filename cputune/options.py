@@ -412,7 +412,7 @@ class Cluster:
     gang: bool = option(
         False, "All pods start, or none (a scheduler that knows gangs).", "--gang", folder=True
     )
-    queue: str | None = option(None, "Queue: of Kueue, LSF or PBS.", "--queue", folder=True)
+    queue: str | None = option(None, "Queue of Kueue.", "--queue", folder=True)
     memory: str | None = option(None, "Memory of a pod, e.g. 32Gi.", "--memory", folder=True)
     shm: str | None = option(None, "/dev/shm of a pod, e.g. 2Gi.", "--shm", folder=True)
     node_selector: tuple[tuple[str, str], ...] = option(

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
 from cputune import cpulist
+from cputune.carrier.command import Arguments, with_plan
 from cputune.documents import Amount, Count, for_people, parse, plain, record_of
 from cputune.errors import ResultError
 from cputune.facts import HostFacts
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     import pandas
 
     from cputune.report.page import Picture
-
-Arguments = TypeVar("Arguments")
-"""TrainingArguments, of transformers or of a library that builds on it."""
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 2
@@ -458,9 +456,7 @@ class Result:
         Variables and CPUs are given to a process when it starts: ``cputune run`` does that. Raises
         UsageError for what is no TrainingArguments.
         """
-        apply = import_module("cputune.emitters.apply")
-        changed: Arguments = apply.with_plan(self, arguments)
-        return changed
+        return with_plan(self.workload, self.best.plan, arguments)
 
     def to_frame(self) -> pandas.DataFrame:
         """The trials as a pandas DataFrame: a row for each, ``cputune.result.COLUMNS``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +145,21 @@ def test_a_fingerprint_does_not_change_with_the_load() -> None:
 
     busy = replace(SMALL.facts, load=replace(SMALL.facts.load, average_1min=9.0))
     assert host_fingerprint(busy) == host_fingerprint(SMALL.facts)
+
+
+def test_arguments_of_a_training_get_the_best_plan(result: Result) -> None:
+    @dataclass(frozen=True)
+    class TrainingArguments:
+        use_cpu: bool = False
+        bf16: bool = True
+        learning_rate: float = 0.5
+        per_device_train_batch_size: int = 1
+
+    best = replace(result.best, plan=replace(result.best.plan, precision="fp32"))
+    changed = replace(result, best=best).apply(TrainingArguments())
+    samples = result.workload.samples_per_rank(best.plan.world_size)
+    assert changed == TrainingArguments(
+        use_cpu=True, bf16=False, per_device_train_batch_size=samples
+    )
+    with pytest.raises(UsageError, match="no TrainingArguments: dict"):
+        result.apply({})

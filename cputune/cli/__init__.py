@@ -55,7 +55,6 @@ _SUBCOMMANDS = {
     "emit": ("emit.command", "Write the launch files that reproduce the tuned plan."),
     "migrate": ("emit.migrate", "Bring a launch file of an older guide to today's versions."),
     "run": ("run.command", "Train with the tuned plan here, now, in the foreground."),
-    "apply": ("run.apply", "Write the tuned plan into settings that you keep; --undo."),
     "verify": (
         "verify.command",
         "Start launch files for a few steps and check what they do.",

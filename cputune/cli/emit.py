@@ -38,7 +38,6 @@ from cputune.doctor.finding import Severity
 from cputune.emitters import (
     FORMATS,
     PRINTED_FORMATS,
-    UNTRIED_FORMATS,
     EmittedFile,
     Node,
     emit,
@@ -52,7 +51,7 @@ from cputune.options import Cluster, EmitOptions
 from cputune.stack import load
 
 DEFAULT_DIRECTORY = Path("launch")
-_NAMES = (*FORMATS, *UNTRIED_FORMATS, *PRINTED_FORMATS, "all")
+_NAMES = (*FORMATS, *PRINTED_FORMATS, "all")
 _PATH = click.Path(path_type=Path)
 _MACHINES = "it names machines that a launch starts processes on"
 

@@ -82,9 +82,9 @@ def _known_values(name: str, typed: str) -> Iterable[str] | None:
 
         return recipe_names()
     if name == "format_":
-        from cputune.emitters import FORMATS, PRINTED_FORMATS, UNTRIED_FORMATS
+        from cputune.emitters import FORMATS, PRINTED_FORMATS
 
-        return (*FORMATS, *UNTRIED_FORMATS, *PRINTED_FORMATS, "all")
+        return (*FORMATS, *PRINTED_FORMATS, "all")
     if name == "mpi":
         from cputune.emitters import MPI_DIALECTS
 

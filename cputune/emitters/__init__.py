@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cputune.emitters.accelerate import ACCELERATE
-from cputune.emitters.batch import LSF, PBS
 from cputune.emitters.command import judged, refuse_stack
-from cputune.emitters.docker import COMPOSE, DOCKER
 from cputune.emitters.env import ENV
 from cputune.emitters.format import (
     MPI_DIALECTS,
@@ -22,9 +20,8 @@ from cputune.emitters.format import (
     LaunchJob,
 )
 from cputune.emitters.job import make_job, plan_job
-from cputune.emitters.kubeflow import MPIJOB, PYTORCHJOB
+from cputune.emitters.kubeflow import PYTORCHJOB
 from cputune.emitters.mpirun import MPIRUN
-from cputune.emitters.skypilot import SKYPILOT
 from cputune.emitters.slurm import SLURM
 from cputune.emitters.torchrun import TORCHRUN
 from cputune.emitters.trainjob import TRAINJOB
@@ -40,7 +37,6 @@ __all__ = [
     "FORMATS",
     "MPI_DIALECTS",
     "PRINTED_FORMATS",
-    "UNTRIED_FORMATS",
     "Cluster",
     "Emission",
     "EmittedFile",
@@ -54,14 +50,9 @@ __all__ = [
     "render",
 ]
 
-_TRIED = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, ENV, TUNEJOB)
-_ALL = (*_TRIED, DOCKER, COMPOSE, LSF, PBS, MPIJOB, SKYPILOT)
+_ALL = (MPIRUN, ACCELERATE, TORCHRUN, PYTORCHJOB, TRAINJOB, SLURM, ENV, TUNEJOB)
 
-FORMATS: Mapping[str, Format] = {
-    one.name: one for one in _ALL if not one.printed and one.untried is None
-}
-UNTRIED_FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if one.untried is not None}
-"""Formats that were read by a parser or a schema, and never started: not part of ``all``."""
+FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if not one.printed}
 PRINTED_FORMATS: Mapping[str, Format] = {one.name: one for one in _ALL if one.printed}
 """Formats that are read from the output, and are no files to launch: not part of ``all``."""
 
@@ -95,7 +86,7 @@ def render(plan: Plan, workload: Workload, format: str, asked: Emission) -> tupl
 def _named(format: str) -> tuple[Format, ...]:
     if format == "all":
         return tuple(FORMATS.values())
-    formats = {**FORMATS, **UNTRIED_FORMATS, **PRINTED_FORMATS}
+    formats = {**FORMATS, **PRINTED_FORMATS}
     if format not in formats:
         raise UsageError(
             f"no format is called {format!r}", hint="formats: " + ", ".join((*formats, "all"))
@@ -107,8 +98,7 @@ def _written(job: LaunchJob, formats: tuple[Format, ...]) -> tuple[EmittedFile, 
     files: dict[str, EmittedFile] = {}
     for one in formats:
         main, *others = one.write(job)
-        untried = (f"{one.name}: {one.untried}",) if one.untried else ()
-        notes = (*job.aloud, *(() if one.printed else job.notes), *main.notes, *untried)
+        notes = (*job.aloud, *(() if one.printed else job.notes), *main.notes)
         for file in (replace(main, notes=notes), *others):
             files.setdefault(file.name, file)
         for file in () if one.printed else job.companions:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -41,17 +40,14 @@ IGNORED = """\
 
 def files(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
     """Dockerfile, pvc.yaml and the script of steps for one format."""
-    dockerfile, ignored, constraints, place = image_files(job)
-    if format == "mpijob":
-        dockerfile = replace(dockerfile, text=dockerfile.text + SSH.format(user=k8s.user_id(job)))
     return (
-        dockerfile,
-        ignored,
-        constraints,
+        EmittedFile(name="Dockerfile", text=dockerfile(job)),
+        EmittedFile(name="Dockerfile.dockerignore", text=IGNORED),
+        EmittedFile(name=CONSTRAINTS, text=constraints(job)),
         EmittedFile(name="pvc.yaml", text=volume_claim(job)),
         *kustomization(job, format),
         shell.script(f"{format}.kubectl.sh", steps(job, format)),
-        place,
+        EmittedFile(name=PLACE_SCRIPT, text=Path(placing.__file__).read_text(encoding="utf-8")),
     )
 
 
@@ -69,16 +65,6 @@ def job_format(
         start=f"`launch/{name}.kubectl.sh submit`",
         known_by=rf"""^kind:\s*["']?{kind}\b""",
         **more,
-    )
-
-
-def image_files(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """What an image is built from."""
-    return (
-        EmittedFile(name="Dockerfile", text=dockerfile(job)),
-        EmittedFile(name="Dockerfile.dockerignore", text=IGNORED),
-        EmittedFile(name=CONSTRAINTS, text=constraints(job)),
-        EmittedFile(name=PLACE_SCRIPT, text=Path(placing.__file__).read_text(encoding="utf-8")),
     )
 
 
@@ -134,32 +120,12 @@ _PODS = {
         [f"spec/pytorchReplicaSpecs/{role}/template/spec" for role in ("Master", "Worker")],
     ),
     "trainjob": ("TrainJob", [f"{_TEMPLATE}/template/spec"]),
-    "mpijob": (
-        "MPIJob",
-        [f"spec/mpiReplicaSpecs/{role}/template/spec" for role in ("Launcher", "Worker")],
-    ),
 }
 _NAMED_IN_PODS = {
     "PersistentVolumeClaim": "volumes/persistentVolumeClaim/claimName",
     "ServiceAccount": "serviceAccountName",
     "Secret": "imagePullSecrets/name",
 }
-
-
-SSH_HOME = "/home/train"
-SSH = f"""\
-# The launcher of an MPIJob reaches the workers by ssh, as the user that trains.
-USER root
-RUN apt-get update \\
- && apt-get install --yes --no-install-recommends openmpi-bin openssh-client openssh-server \\
- && rm -rf /var/lib/apt/lists/* \\
- && mkdir -p /run/sshd {SSH_HOME} \\
- && printf '%s\\n' 'Host *' 'Port 2222' 'StrictHostKeyChecking no' \\
-    'UserKnownHostsFile /dev/null' >/etc/ssh/ssh_config.d/mpi.conf \\
- && printf '%s\\n' 'Port 2222' 'HostKey {SSH_HOME}/.ssh/id_rsa' 'StrictModes no' \\
-    'PidFile none' 'AuthorizedKeysFile {SSH_HOME}/.ssh/authorized_keys' >{SSH_HOME}/.sshd_config
-USER {{user}}:{{user}}
-"""
 
 
 def claim_document(job: LaunchJob) -> dict[str, object]:
@@ -198,7 +164,6 @@ def steps(job: LaunchJob, format: str) -> str:
     first, label = {
         "pytorchjob": ("-master-0", "training.kubeflow.org/job-name"),
         "trainjob": ("-node-0-0", "jobset.sigs.k8s.io/jobset-name"),
-        "mpijob": ("-launcher", "training.kubeflow.org/job-name"),
     }[format]
     text = "#!/usr/bin/env bash\n" + comment(
         [
@@ -379,16 +344,6 @@ ARG PIP_INDEX_URL=https://pypi.org/simple
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 ARG ONECCL_INDEX_URL=https://pytorch-extension.intel.com/release-whl/stable/cpu/us/
 """
-
-
-def pip_lines(job: LaunchJob) -> str:
-    """What the image installs, as lines of a shell on a machine with the files in launch/."""
-    lines = re.sub(r"^#.*\n", "", _pip(job), flags=re.MULTILINE)
-    lines = lines.replace("RUN ", "").replace(f"/opt/{CONSTRAINTS}", f"launch/{CONSTRAINTS}")
-    indexes = re.findall(r"^ARG (\w+)=(\S+)$", _INDEXES, re.MULTILINE)
-    for name, value in indexes:
-        lines = lines.replace(f'"${name}"', value)
-    return lines
 
 
 def _pip(job: LaunchJob) -> str:

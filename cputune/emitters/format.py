@@ -164,10 +164,9 @@ class Format:
         known_by: a pattern by which a file that says nothing of itself is known again, in the
             code of a script or in the text of a document.
         consumers: who takes its main file, by their names in ``cputune.verifier``, readers
-            before runners; none where nobody could be asked yet.
+            before runners.
         script: whether the main file is a script for bash.
         printed: whether it is read from the output and launches nothing.
-        untried: why nobody was here to start it; such a format is no part of ``all``.
     """
 
     name: str
@@ -180,4 +179,3 @@ class Format:
     consumers: tuple[str, ...] = ()
     script: bool = False
     printed: bool = False
-    untried: str | None = None

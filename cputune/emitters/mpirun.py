@@ -66,12 +66,8 @@ def emit_mpirun(job: LaunchJob) -> tuple[EmittedFile, ...]:
     )
 
 
-def body(job: LaunchJob, *, hosts: str = "", found: str = "") -> str:
-    """From the MPI that is found to the launch.
-
-    ``found`` is bash that a batch job finds its hosts with; the first is ``$first`` then, and
-    ``hosts`` the word that names the host file. Raises UsageError.
-    """
+def body(job: LaunchJob) -> str:
+    """From the MPI that is found to the launch. Raises UsageError."""
     refuse_colon(job)
     of = NAMES[job.mpi] if job.mpi else "whichever MPI is found"
     text = shell.oneccl(job)
@@ -82,16 +78,16 @@ def body(job: LaunchJob, *, hosts: str = "", found: str = "") -> str:
             f'  fail "this script is for {of}, and $mpirun is another: $dialect" \\\n'
             '    "cputune emit --format mpirun --mpi NAME"\n'
         )
-    text += found + shell.training(job)
+    text += shell.training(job)
     text += NO_COLON + shell.FREE_PORT
     if job.mpi:
-        text += _launch(job, job.mpi, hosts)
+        text += _launch(job, job.mpi)
     else:
         text += "\ncase $dialect in\n"
         for dialect in dialects_of(job):
             if dialect == "openmpi4":
                 continue  # openmpi5 says it for both
-            lines = indent(_launch(job, dialect, hosts).lstrip(), "    ")
+            lines = indent(_launch(job, dialect).lstrip(), "    ")
             text += f"  {_pattern(dialect)})\n{lines}    ;;\n"
         text += (
             '  *) fail "$mpirun is no MPI that is known here" '
@@ -103,13 +99,11 @@ def body(job: LaunchJob, *, hosts: str = "", found: str = "") -> str:
     )
 
 
-def _launch(job: LaunchJob, dialect: str, hosts: str) -> str:
+def _launch(job: LaunchJob, dialect: str) -> str:
     """The array ``launch``: mpirun and its options, one dialect's."""
     plan = job.plan
     several = plan.nodes > 1
-    address = "127.0.0.1"
-    if several:
-        address = '"$first"' if hosts else ShellWord(job.nodes[0].name)
+    address = ShellWord(job.nodes[0].name) if several else "127.0.0.1"
     variables = shell.variables(job, intel_mpi=dialect == "intelmpi")
     lines = ['"$mpirun"', f"-n {plan.world_size}"]
     interface: list[str] = []
@@ -117,14 +111,12 @@ def _launch(job: LaunchJob, dialect: str, hosts: str) -> str:
         interface += interface_arguments(dialect, job.interface)
     if dialect in ("intelmpi", "mpich"):
         lines.append(f"-ppn {plan.processes_per_node}")
-        hydra = hosts or f'"$here/{HYDRA_HOSTS}"'
-        lines.append(f"-f {hydra}" if several else "-launcher fork")
+        lines.append(f'-f "$here/{HYDRA_HOSTS}"' if several else "-launcher fork")
         lines.append(_hydra_binding(job, dialect))
         lines += interface + _variables("-genv {} {}", address, variables)
     else:
         if several:
-            openmpi = hosts or f'"$here/{OPENMPI_HOSTS}"'
-            lines.append(f"--hostfile {openmpi}")
+            lines.append(f'--hostfile "$here/{OPENMPI_HOSTS}"')
         else:
             lines.append(f"--host localhost:{plan.processes_per_node}")
         # Its own default binds each of two ranks to one core; rank.py binds instead.

@@ -143,7 +143,7 @@ def _doctors(artefact: Artefact, facts: HostFacts, host: Host) -> tuple[Outcome,
     return (replace(checked, remedy=migrated if words else errors[0].remedy),)
 
 
-IN_CONTAINERS = ("pytorchjob", "trainjob", "mpijob", "docker", "compose", "skypilot")
+IN_CONTAINERS = ("pytorchjob", "trainjob")
 """Formats whose ranks have packages of an image."""
 
 

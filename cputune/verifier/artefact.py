@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.documents import parse, record_of
-from cputune.emitters import FORMATS, UNTRIED_FORMATS
+from cputune.emitters import FORMATS
 from cputune.emitters.job import placed_on
 from cputune.equivalence import Training
 from cputune.errors import ResultError, UsageError
@@ -38,8 +38,7 @@ def consumers_of(format: str) -> tuple[str, ...]:
     """Who takes a format, by name; nobody takes one that is not known."""
     if format in NOT_EMITTED:
         return NOT_EMITTED[format][1]
-    known = {**FORMATS, **UNTRIED_FORMATS}
-    return known[format].consumers if format in known else ()
+    return FORMATS[format].consumers if format in FORMATS else ()
 
 
 def find(paths: Sequence[Path]) -> tuple[Artefact, ...]:

@@ -2,71 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from emit_machines import one_socket
 
-from cputune import emitters
 from cputune.emitters import emit, words
 from cputune.errors import UsageError
-
-SAID_BY_FORMATS = """
-container.files.format container.kustomization.format container.steps.format header.full.format
-mpirun.body.hosts mpirun.body.found shell.array.name shell.head.format shell.head.inputs
-shell.lines_array.name shell.lines_array.lines shell.rank.launcher shell.rank.binding
-shell.rank.more
-kubernetes.pod.name container.job_format.kind container.job_format.fits
-shell.script.name shell.script.text shell.script.notes shell.start.words
-"""
-"""Pieces of a file that a format has put together of such words."""
-
-LOOKED_AT_THERE = """
-header.full.title header.full.notes shell.head.title shell.head.notes words.comment.lines
-words.comment.sign words.document.header kubernetes.escape.word kubernetes.metadata.name
-kubernetes.dns_name.given kubernetes.dns_name.what kubernetes.dns_name.example
-kubernetes.matching.text kubernetes.matching.what kubernetes.matching.example
-kubernetes.pairs.given kubernetes.pairs.what kubernetes.pairs.example
-kubernetes.quantity.given kubernetes.quantity.default kubernetes.quantity.option
-words.typed.variables command.companions.said
-"""
-"""They become a comment or a word in that function, or are refused by it."""
-
-IN_NO_FILE = """
-command.flag_of.word command.refuse_stack.seen header.host_difference.names header.section.name
-job.interface_of.asked job.interface_of.measured job.interface_of.seen job.placed_on.measured
-job.promise.variables job.target_facts.versions job.with_versions.versions kubernetes.stays.path
-kubernetes.written.path mpirun.host_files.dialects
-"""
-
-
-def texts_taken() -> set[str]:
-    """Each parameter of a public function of a format that is a bare text, or holds one."""
-    found = set()
-    for module in pkgutil.iter_modules(emitters.__path__):
-        if module.name.startswith("_") or module.name == "apply":
-            continue
-        code = importlib.import_module(f"cputune.emitters.{module.name}")
-        for name, function in inspect.getmembers(code, inspect.isfunction):
-            if name.startswith("_") or function.__module__ != code.__name__:
-                continue
-            for parameter in inspect.signature(function).parameters.values():
-                kind = re.sub(
-                    r"Mapping\[str, (?:Any|object)\]|Pattern\[str\]", "", str(parameter.annotation)
-                )
-                if re.search(r"\bstr\b", kind):
-                    found.add(f"{module.name}.{name}.{parameter.name}")
-    return found
-
-
-def test_no_format_takes_a_bare_text_that_nobody_has_looked_at() -> None:
-    known = {*SAID_BY_FORMATS.split(), *LOOKED_AT_THERE.split(), *IN_NO_FILE.split()}
-    assert texts_taken() == known
 
 
 def test_a_bare_text_gets_into_no_document() -> None:

@@ -34,7 +34,6 @@ from cputune.doctor.checkfile import check_file
 from cputune.emitters import (
     FORMATS,
     PRINTED_FORMATS,
-    UNTRIED_FORMATS,
     Cluster,
     Node,
     emit,
@@ -323,7 +322,7 @@ _PAYLOADS = st.sampled_from(
 )
 
 
-_formats = st.sampled_from((*FORMATS, *UNTRIED_FORMATS, *PRINTED_FORMATS))
+_formats = st.sampled_from((*FORMATS, *PRINTED_FORMATS))
 _anywhere = st.tuples(st.floats(0, 1), _PAYLOADS | texts, st.booleans(), _formats)
 
 
