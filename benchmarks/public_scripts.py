@@ -56,10 +56,7 @@ from cputune.steps import Step, TimeUp, TrialError
 HERE = Path(__file__).resolve().parent.parent
 PAGE = HERE / "docs" / "scripts.md"
 BEGIN, END = "<!-- public scripts: begin -->", "<!-- public scripts: end -->"
-OWNERS = {
-    "sentence-transformers": "UKPLab",
-    "pytorch-lightning": "Lightning-AI",
-}
+OWNERS = {"sentence-transformers": "UKPLab"}
 """Of repositories that do not belong to huggingface."""
 PYTORCH = "transformers/examples/pytorch"
 FEATURE = "accelerate/examples/by_feature"
@@ -187,7 +184,6 @@ ROWS = (
         "train,test", needs="trl peft"),
     row("sentence-transformers/examples/sentence_transformer/unsupervised_learning/SimCSE/"
         "train_simcse_from_file.py", "{place}/text.txt", needs="sentence_transformers"),
-    row("pytorch-lightning/examples/pytorch/basics/transformer.py", needs="lightning"),
 )  # fmt: skip
 NOT_RUN = (
     (
@@ -362,9 +358,6 @@ def make_place(place: Path) -> None:
     )
     for name in ("bert-base-cased", "distilroberta-base"):
         (place / "by_name" / name).symlink_to(place / "bert")
-    (place / "by_name" / "data").mkdir()
-    words = "".join(r["text"] + "\n" for r in rows) * 70  # WikiText2 of Lightning keeps 4,000 aside
-    (place / "by_name" / "data" / "wikitext-2.txt").write_text(words)
     for name, keys in {
         "rows": {"text": "text"},
         "choice": {"chosen": "sentence1", "rejected": "sentence2"},

@@ -53,7 +53,7 @@ class Training:
         steps: to the end; None where the script does not say.
         epoch_steps: of one pass over the data.
         cadence: when it evaluates and saves, in words and samples.
-        shuffled: whether its framework shuffles several ranks by a seed of its own (Lightning).
+        shuffled: whether a plan takes the samples in an order of its own.
         loader: which of the prepared loaders it trains on.
         unused: whether parameters have no gradient.
         data: samples of the data set.
@@ -261,7 +261,7 @@ def _why_drawn(typed: Training, plan: Training) -> str:
     if typed.drawn or plan.drawn:
         return "the step draws random numbers"
     if typed.shuffled != plan.shuffled:
-        return "the data of several ranks are shuffled by another seed"
+        return "its samples come in another order"
     if None in (*typed.samples[:1], *plan.samples[:1]):
         return "its samples have no numbers"
     if not _close(typed.content or 0.0, plan.content or 0.0):

@@ -35,7 +35,7 @@ Task = Literal[
     "sentence-embedding",
     "image-classification",
 ]
-Framework = Literal["trainer", "accelerate", "lightning", "pytorch"]
+Framework = Literal["trainer", "accelerate", "pytorch"]
 """What a script trains with; "pytorch" is a loop of its own over torch alone."""
 Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
 Variable = Annotated[str, Meta(pattern="^[A-Z][A-Z0-9_]*$")]

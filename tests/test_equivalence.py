@@ -112,11 +112,11 @@ def test_a_recipe_of_other_data_than_its_trials_have_is_held_against_its_optimiz
     assert not equivalent(TYPED, replace(more, optimizer={}), other_data=True).same
 
 
-def test_samples_that_lightning_shuffles_by_another_seed_are_not_compared() -> None:
+def test_samples_in_an_order_of_the_plans_own_are_not_compared() -> None:
     other = replace(TWO, samples=("x", "y", "z"), gradient=2.0, loss=3.0, shuffled=True)
     assert equivalent(TYPED, other).summary == (
         "225 steps, same learning rate, gradients are of other draws: "
-        "the data of several ranks are shuffled by another seed"
+        "its samples come in another order"
     )
 
 

@@ -24,7 +24,6 @@ from cputune.facts import HostFacts
 from cputune.host import Host
 from cputune.inside import (
     carry_script,
-    lightning_script,
     padding_script,
     recipe_script,
     torch_script,
@@ -209,14 +208,10 @@ def companions(
     files = [_program(RANK_SCRIPT, rank_script(), said)]
     if Beside(CARRY_SCRIPT) in command:
         files.append(_program(CARRY_SCRIPT, carry_script(), said))
-        plan = str(command[1])
-        settings = json.loads(plan).get("torch", {})
+        settings = json.loads(str(command[1])).get("torch", {})
         beside = [torch_script()] if settings.keys() - {"padding", "order"} else []
         if settings.keys() & {"padding", "order"}:
             beside.append(padding_script())
-        objects = '"world_size":' in plan and '"by_flags":' not in plan
-        if objects and workload.framework in (None, "lightning"):
-            beside.append(lightning_script())
         files += [EmittedFile(name=f.name, text=f.read_text(encoding="utf-8")) for f in beside]
     if workload.recipe is not None:
         recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"

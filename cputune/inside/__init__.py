@@ -63,11 +63,6 @@ def padding_script() -> Path:
     return Path(__file__).with_name("padding.py")
 
 
-def lightning_script() -> Path:
-    """What ``carry.py`` sets in Lightning; emitted beside it where a script may train with it."""
-    return Path(__file__).with_name("in_lightning.py")
-
-
 def limits_script() -> Path:
     """What measures the limits of the cores, in a process of its own."""
     return Path(__file__).with_name("machine_limits.py")

@@ -5,15 +5,13 @@
     python carry.py PLAN -m package.train --its-arguments
 
 PLAN is JSON: ``{"world_size": 2, "samples_per_rank": 4, "arguments": {"bf16": true}}``.
-The script stays as it is. When it has loaded transformers, accelerate or Lightning, this sets
+The script stays as it is. When it has loaded transformers or accelerate, this sets
 
 - in every ``TrainingArguments``: the fields in ``arguments``, and the batch of one rank;
 - in every ``Accelerator``: the CPU, the precision and the kind of AdamW that ``arguments`` say;
-- in every ``Trainer`` of Lightning: those too, and its devices, nodes and strategy
-  (``in_lightning.py``; it lies beside this file where it is needed);
-- in the data loader that a loop over an Accelerator, or Lightning, trains on: the batch of
-  one rank;
-- in torch, whatever trains with it: what ``torch`` says (``in_torch.py``, likewise);
+- in the data loader that a loop over an Accelerator trains on: the batch of one rank;
+- in torch, whatever trains with it: what ``torch`` says (``in_torch.py``; it lies beside this
+  file where it is needed);
 - in the batches that are trained on: whether their padding is cut, and whether their samples are
   of like length (``padding.py``, likewise);
 - and so that it trains the same as typed, on ``typed_ranks``: the steps of its schedules, what a
@@ -28,7 +26,7 @@ Where PLAN has no ``world_size`` the script's objects stay as they are; in ``{}`
 When the script has ended well, its ranks wait for each other, and leave together.
 
 It needs Python 3.9 and nothing else, and is made for transformers 4.38 to 5.x, accelerate
-0.26 to 1.x, Lightning 2.x and torch 2.x. Trials of cputune are run with this very file.
+0.26 to 1.x and torch 2.x. Trials of cputune are run with this very file.
 """
 
 from __future__ import annotations
@@ -65,10 +63,6 @@ if TYPE_CHECKING:
 Patch = Callable[[ModuleType], None]
 Original = Callable[..., object]
 """A function of a library, in whose place one of ours stands."""
-Around = Callable[[object, str], Callable[[Original], None]]
-
-LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
-"""Two names of one framework."""
 
 OLDER_NAMES = {"use_cpu": "no_cuda", "ddp_backend": "xpu_backend"}
 """Fields of TrainingArguments in transformers before 4.32 and 4.29."""
@@ -220,9 +214,7 @@ class Carrier:
             patches.append(("accelerate.scheduler", self._patch_schedules))
             patches.append(("accelerate.accelerator", self._patch_number_of_ranks))
         if not self.force.by_flags:
-            lightning = LIGHTNING if os.path.isfile(path_beside("in_lightning")) else ()
             patches.append(("accelerate.accelerator", self._patch_accelerator))
-            patches += [(f"{name}.trainer.trainer", self._patch_lightning) for name in lightning]
         return patches
 
     def _set_in_torch(self, module: ModuleType, settings: Mapping[str, str]) -> None:
@@ -385,8 +377,7 @@ class Carrier:
             if len(self._prepared) == self.force.loader:
                 # BatchSamplerShard reads the batch of the sampler when it is made: set it before.
                 split = getattr(accelerator, "split_batches", False)
-                steps = accelerator.gradient_accumulation_steps
-                self.divide_loader(loader, steps, shared=split)
+                self.divide_loader(loader, accelerator.gradient_accumulation_steps, shared=split)
                 self.tell()
             if self.force.other_ranks and not getattr(accelerator, "use_seedable_sampler", False):
                 self._keep_shuffles(getattr(loader, "sampler", None))
@@ -418,34 +409,28 @@ class Carrier:
         if type(sampler).__name__ != "RandomSampler" or sampler.generator is not None:
             return
         torch = sys.modules["torch"]
-        if self.force.world_size == 1:
-            sampler.generator = torch.Generator()
-            sampler.generator.manual_seed(self.drawn_seed())
-        elif self.force.typed_ranks == 1:
-            sampler.generator = torch.Generator()
-            self.before_each_pass(sampler, lambda: sampler.generator.manual_seed(self.drawn_seed()))
 
-    @staticmethod
-    def before_each_pass(sampler: Sampler, begin: Callable[[], object]) -> None:
-        """Call something whenever a sampler begins a pass over its data."""
+        def draw() -> None:
+            """As torch draws a seed for a shuffle: the first rank's, in every rank."""
+            seed = torch.empty((), dtype=torch.int64).random_()
+            ranks = torch.distributed
+            if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+                ranks.broadcast(seed, 0)
+            generator.manual_seed(int(seed))
 
-        class Begun(type(sampler)):  # type: ignore[misc]
+        class Drawn(type(sampler)):  # type: ignore[misc]
             def __iter__(self) -> Iterator[object]:
-                begin()
+                draw()
                 yield from super().__iter__()
 
-        Begun.__name__ = type(sampler).__name__
-        sampler.__class__ = Begun
-
-    @staticmethod
-    def drawn_seed() -> int:
-        """A seed as torch draws it for a shuffle: the first rank's, in every rank."""
-        torch = sys.modules["torch"]
-        seed = torch.empty((), dtype=torch.int64).random_()
-        ranks = torch.distributed
-        if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
-            ranks.broadcast(seed, 0)
-        return int(seed)
+        if 1 not in (self.force.world_size, self.force.typed_ranks):
+            return
+        sampler.generator = generator = torch.Generator()
+        if self.force.world_size == 1:
+            draw()
+        else:
+            Drawn.__name__ = type(sampler).__name__
+            sampler.__class__ = Drawn
 
     def _refuse_other_loader(self, accelerator: Accelerator) -> None:
         """The batch that is trained on must be one of the loader that was divided."""
@@ -459,13 +444,8 @@ class Carrier:
                 f"divided over the ranks (number {self.force.loader})"
             )
 
-    def _patch_lightning(self, module: ModuleType) -> None:
-        beside("in_lightning").patch(module, self, around)
-
-    def divide_loader(
-        self, loader: object, steps: int, *, fixed: bool = True, shared: bool = False
-    ) -> int:
-        """Set the batch of a loader; how many of them a step takes. ``fixed``: as many as before.
+    def divide_loader(self, loader: object, steps: int, *, shared: bool = False) -> None:
+        """Set the batch of a loader, of which a step takes ``steps``.
 
         ``shared``: all ranks share one batch.
         """
@@ -474,7 +454,7 @@ class Carrier:
         if not isinstance(own, int):
             if self.force.world_size > 1:
                 self.refuse("the batch of the script's data loader cannot be seen, nor divided")
-            return steps
+            return
         wanted = self.force.accumulation or steps
         shared_by = self.force.world_size if shared else 1
         try:
@@ -482,7 +462,7 @@ class Carrier:
             batch, accumulation = self.force.batch(each, wanted)
         except ValueError as error:
             self.refuse(str(error))
-        if fixed and accumulation != wanted:
+        if accumulation != wanted:
             self.refuse(
                 f"{batch * accumulation} samples of a rank cannot be cut into the script's "
                 f"{wanted} accumulation steps"
@@ -492,7 +472,6 @@ class Carrier:
             # accelerate makes the loader of a stream anew, from what is no longer to be set.
             loader.__dict__["batch_size"] = batch * shared_by
             self.changes["batch"] = f"batch of the data loader={batch * shared_by} (was {own})"
-        return steps if fixed else accumulation
 
     def set_adamw(self, optimizer: Optimizer) -> None:
         """Each parameter group of torch's AdamW says itself how it steps, from step to step."""

@@ -21,7 +21,6 @@ from cputune.inside import (
     FORCE_VARIABLE,
     SCRATCH_VARIABLE,
     carry,
-    lightning_hooks,
     loops,
     site_directory,
     trainer_hooks,
@@ -47,6 +46,9 @@ CADENCE = {
 
 EPOCHS = ("num_train_epochs", "num_epochs", "epochs")
 """What scripts call how often they go through their data."""
+
+LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+"""Two names of one framework."""
 
 SILENT = {
     "WANDB_MODE": "disabled",
@@ -99,7 +101,7 @@ def install() -> Meter:
             *carried,
             *trainer_hooks.patches(meter, scratch),
             *loops.accelerate_patches(meter, scratch),
-            *lightning_hooks.patches(meter, scratch),
+            *((name, lambda module: _refuse_lightning(module, meter)) for name in LIGHTNING),
             *loops.torch_patches(meter, scratch),
             *([] if scratch is None else _led_elsewhere(scratch)),
             *meter.first.patches(),
@@ -198,6 +200,16 @@ def _note_length(namespace: object, meter: Meter) -> None:
         for value in (getattr(namespace, name, None) for name in names):
             if value:
                 meter.cadence[what] = float(value) if str(value).isdigit() else str(value)
+
+
+def _refuse_lightning(module: ModuleType, meter: Meter) -> None:
+    @around(module.Trainer, "fit")
+    def fit(*_: object, **__: object) -> None:
+        meter.refuse(
+            "it trains with the Trainer of Lightning, which cputune does not tune: a Trainer of "
+            "transformers, a loop over an Accelerator, or one over torch alone",
+            hopeless=True,
+        )
 
 
 def _time_loading(module: ModuleType, meter: Meter) -> None:

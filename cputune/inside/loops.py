@@ -240,7 +240,7 @@ class _PlainLoop(Loop):
     @property
     def idle(self) -> bool:
         """Whether a framework trains here, whose own hooks measure."""
-        return not self.meter.seen.isdisjoint(("Trainer", "Accelerator", "Lightning"))
+        return not self.meter.seen.isdisjoint(("Trainer", "Accelerator"))
 
     def models_of(self, module: ModuleType) -> None:
         """Where the calls of every model can be seen."""

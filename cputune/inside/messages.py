@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict
 
 from cputune.inside import SOCKET_VARIABLE, TURNS_VARIABLE
 
-Framework = Literal["trainer", "accelerate", "lightning", "pytorch"]
+Framework = Literal["trainer", "accelerate", "pytorch"]
 
 
 class Hello(TypedDict):
@@ -146,8 +146,8 @@ class Trained(TypedDict, total=False):
 
     ``rates``: learning rates by group. ``samples``: a digest; None where they have no numbers.
     ``steps``: to the end, ``epoch_steps``: of a pass over the data. ``cadence``: when it evaluates
-    and saves, as a word or in steps, or as a share of all. ``shuffled``: its framework shuffles
-    several ranks by a seed of its own. ``dropout``: whether layers would have dropped anything.
+    and saves, as a word or in steps, or as a share of all. ``shuffled``: the plan takes the samples
+    in an order of its own. ``dropout``: whether layers would have dropped anything.
     """
 
     rates: list[float]
@@ -223,7 +223,7 @@ OF_LAUNCHERS = ("CalledProcessError", "ChildFailedError")
 
 
 class Ended(TypedDict):
-    """The script came to its own end; ``seen`` holds "Trainer", "Accelerator", "Lightning"."""
+    """The script came to its own end; ``seen`` holds "Trainer" and "Accelerator"."""
 
     event: Literal["end"]
     seen: list[str]

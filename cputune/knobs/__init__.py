@@ -191,7 +191,6 @@ def knob_named(name: str) -> Knob:
 # What a script decides itself, where nothing of ours reaches into its training loop.
 
 _LOOP = "the script trains by a loop of its own"
-_LIGHTNING = "the script trains with Lightning"
 
 OWNED: Mapping[str, Mapping[str, str]] = {
     "pytorch": {
@@ -200,10 +199,6 @@ OWNED: Mapping[str, Mapping[str, str]] = {
         "backend": f"{_LOOP}, and starts its process group itself",
         "ipex": f"{_LOOP}: only the script itself can call ipex.optimize",
         "optimizer": f"{_LOOP}, and makes its own optimizer",
-    },
-    "lightning": {
-        "backend": f"{_LIGHTNING}, whose ranks on CPUs speak gloo",
-        "ipex": f"{_LIGHTNING}: only the script itself can call ipex.optimize",
     },
 }
 """By what a script trains with: the knobs that stay as they are today, and why."""

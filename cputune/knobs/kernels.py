@@ -236,8 +236,6 @@ def _why_no_compile(facts: HostFacts, ask: Ask) -> str | None:
     if facts.cxx is None:
         missing = facts.why_unknown("cxx") or "there is no C++ compiler"
         return f"{missing}, and torch.compile needs a C++ compiler (apt-get install g++)"
-    if workload is not None and workload.framework == "lightning":
-        return "the script trains with Lightning: only the script itself can compile its module"
     if workload is not None and workload.argument(f"--{TORCH_COMPILE}") is not None:
         return f"the script asks for --{TORCH_COMPILE} itself"
     if ask.framework == "trainer" and not takes(versions, TORCH_COMPILE):

@@ -201,8 +201,6 @@ def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
     what, why = (
         ("a Trainer", "is --do_train missing?")
         if "Trainer" in seen
-        else ("a Trainer of Lightning", "is fit() reached?")
-        if "Lightning" in seen
         else ("an Accelerator", "is its training loop reached?")
     )
     return NoMeasurement(f"{script} made {what} and ended without one training step: {why}")

@@ -238,9 +238,7 @@ def test_every_format_has_the_recipe_with_its_learning_rate(recipe: Path) -> Non
         assert "set_defaults(learning_rate" in files["train.py"]
 
 
-@pytest.mark.parametrize(
-    ("framework", "known"), [("accelerate", 4), ("lightning", 4), ("trainer", None)]
-)
+@pytest.mark.parametrize(("framework", "known"), [("accelerate", 4), ("trainer", None)])
 def test_batches_of_a_step_are_carried_where_no_framework_knows_them(
     framework: str, known: int | None
 ) -> None:

@@ -290,10 +290,9 @@ def test_files_are_verified_beside_others_who_measure(
     assert asked["share_machine"]
 
 
-@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
-def test_a_script_that_was_run_is_not_called_unknown(emit: Run, framework: str) -> None:
+def test_a_script_that_was_run_is_not_called_unknown(emit: Run) -> None:
     tuned = document()
-    seen = {"recipe": None, "argv": ["run.py"], "framework": framework, "global_batch_size": 8}
+    seen = {"recipe": None, "argv": ["run.py"], "framework": "accelerate", "global_batch_size": 8}
     write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
     assert emit("-f", "torchrun").code == 0
     text = Path("launch/torchrun.sh").read_text().replace("\n# ", " ")

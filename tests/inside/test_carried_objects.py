@@ -269,7 +269,7 @@ def test_another_optimizer_stays_as_it_is() -> None:
 
 
 def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
-    assert Carried(world_size=1).carrier.divide_loader(SimpleNamespace(), 3) == 3
+    Carried(world_size=1).carrier.divide_loader(SimpleNamespace(), 3)
 
 
 @pytest.mark.parametrize(
@@ -277,24 +277,17 @@ def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
     [
         ({}, 0),
         ({"torch": {"dropout": "bytes"}}, 1),
-        ({"world_size": 1}, 5),
-        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 6),
-        ({"world_size": 2}, 7),
-        ({"world_size": 2, "batch_per_rank": 4}, 5),
-        ({"world_size": 2, "typed_ranks": 2}, 5),
-        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 6),
+        ({"world_size": 1}, 3),
+        ({"world_size": 1, "torch": {"dropout": "bytes"}}, 4),
+        ({"world_size": 2}, 5),
+        ({"world_size": 2, "batch_per_rank": 4}, 3),
+        ({"world_size": 2, "typed_ranks": 2}, 3),
+        ({"world_size": 2, "typed_ranks": 2, "find_unused": True}, 4),
         ({"world_size": 2, "by_flags": True}, 4),
     ],
 )
 def test_no_more_is_watched_than_the_plan_needs(force: dict[str, Any], modules: int) -> None:
     assert len(Carried(**force).carrier.patches()) == modules
-
-
-def test_lightning_is_left_alone_where_its_file_was_not_brought(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(carry, "path_beside", lambda name: f"/gone/{name}.py")
-    assert len(Carried(world_size=1).carrier.patches()) == 3
 
 
 def test_fp16_is_a_word_of_accelerate_too() -> None:
@@ -315,10 +308,10 @@ def test_what_is_set_in_torch_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_that_lies_beside_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cputune_in_lightning", None)  # type: ignore[arg-type]
-    loaded = carry.beside("in_lightning")
-    assert (loaded.__name__, callable(loaded.patch)) == ("cputune_in_lightning", True)
-    assert carry.beside("in_lightning") is loaded
+    monkeypatch.setitem(sys.modules, "cputune_in_torch", None)  # type: ignore[arg-type]
+    loaded = carry.beside("in_torch")
+    assert (loaded.__name__, callable(loaded.set_in)) == ("cputune_in_torch", True)
+    assert carry.beside("in_torch") is loaded
 
 
 def test_a_watcher_is_asked_before_all_others_and_passes_over_what_finds_nothing(

@@ -18,26 +18,25 @@ def refuse(reason: str) -> Any:
     raise RefusedError(reason)
 
 
-def divided(own: Any, steps: int, *, fixed: bool = True, **force: Any) -> tuple[Any, int]:
-    """The batch of a loader of two ranks, and how many of them a step takes."""
+def divided(own: Any, steps: int, **force: Any) -> int:
+    """The batch of a loader of two ranks."""
     loader = SimpleNamespace(batch_size=own, batch_sampler=SimpleNamespace(batch_size=own))
     carrier = Carrier(Force(world_size=2, **force), refuse)
-    steps = carrier.divide_loader(loader, steps, fixed=fixed)
+    carrier.divide_loader(loader, steps)
     assert loader.batch_size == loader.batch_sampler.batch_size, "a stream is read by the former"
-    return loader.batch_sampler.batch_size, steps
+    return int(loader.batch_size)
 
 
 def test_a_step_of_all_ranks_takes_what_it_took() -> None:
-    assert divided(8, 2, samples_per_rank=8) == (4, 2)
+    assert divided(8, 2, samples_per_rank=8) == 4
 
 
 def test_batches_that_the_script_counts_by_hand_are_known_by_the_trial() -> None:
     """The framework is told of one, and the script takes four."""
-    assert divided(8, 1, samples_per_rank=16, accumulation=4) == (4, 1)
+    assert divided(8, 1, samples_per_rank=16, accumulation=4) == 4
 
 
-def test_accumulation_follows_where_the_framework_counts() -> None:
-    assert divided(1, 8, samples_per_rank=4, fixed=False) == (1, 4)
+def test_the_accumulation_of_a_loop_stays() -> None:
     with pytest.raises(RefusedError, match="4 samples of a rank cannot be cut into the script's 8"):
         divided(1, 8, samples_per_rank=4)
 

@@ -71,7 +71,6 @@ class TestWhereItLives:
         ("facts", "job", "reason"),
         [
             (with_compiler("2.5.1"), JOB, "torch 2.5.1 compiles no model"),
-            (with_compiler(), replace(SCRIPT, framework="lightning"), "Lightning"),
             (
                 with_compiler(),
                 Workload.script(["train.py", "--torch_compile", "True"]),

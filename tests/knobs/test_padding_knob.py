@@ -74,7 +74,7 @@ def test_samples_of_like_length_are_offered_where_lengths_differ(
         assert why in next(out.why for out in space.left_out if out.what == "order=length")
 
 
-@pytest.mark.parametrize("framework", [None, "trainer", "accelerate", "lightning", "pytorch"])
+@pytest.mark.parametrize("framework", [None, "trainer", "accelerate", "pytorch"])
 def test_a_launch_brings_what_cuts_it(framework: str | None) -> None:
     job = replace(JOB, framework=framework, global_batch_size=8)  # type: ignore[arg-type]
     way = carried(job, ORDERED, {})

@@ -37,9 +37,9 @@ def test_the_batch_that_it_has_may_be_asked_for() -> None:
 
 def test_too_little_data_is_told_whatever_trains() -> None:
     with pytest.raises(Infeasible, match="has 64 samples to train on, and a step takes 80") as no:
-        refuse_impossible(Workload.script(["train.py"]), ranks("lightning", batch=40))
+        refuse_impossible(Workload.script(["train.py"]), ranks("accelerate", batch=40))
     assert no.value.hopeless
-    refuse_impossible(Workload.script(["train.py"]), ranks("lightning", batch=32))
+    refuse_impossible(Workload.script(["train.py"]), ranks("accelerate", batch=32))
 
 
 def test_the_first_rank_speaks_for_all() -> None:

@@ -55,28 +55,6 @@ for number, batch in enumerate(loader, start=1):
         optimizer.step()
         optimizer.zero_grad()
 """
-FITS = """
-import lightning.pytorch as pl
-import torch
-from tiny import Data, model
-class Mine(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.save_hyperparameters()
-        self.model = model()
-    def training_step(self, batch, number):
-        self.logger.log_metrics({"number": number})
-        return self.model(**batch).loss
-    def validation_step(self, batch, number):
-        open("evaluated", "w")
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters())
-loader = torch.utils.data.DataLoader(Data(), batch_size=8)
-saves = pl.callbacks.ModelCheckpoint(every_n_train_steps=1)
-logger = pl.loggers.CSVLogger("logs")
-trainer = pl.Trainer(accelerator="cpu", max_epochs=1, logger=logger, callbacks=saves)
-trainer.fit(Mine(), loader, loader)
-"""
 OVERRIDES = """
 from tiny import Data, model
 from transformers import Trainer, TrainingArguments, default_data_collator
@@ -149,7 +127,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in (
         ("saves.py", SAVES),
         ("by_hand.py", BY_HAND),
-        ("fits.py", FITS),
         ("overrides.py", OVERRIDES),
         ("streams.py", STREAMS),
         ("tracks.py", TRACKS),
@@ -198,14 +175,11 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
         pytest.param("accelerate_script.py --output_dir out --cpu", marks=pytest.mark.matrix),
         "saves.py",
         pytest.param("by_hand.py", marks=pytest.mark.matrix),
-        pytest.param("fits.py", marks=pytest.mark.matrix),
         pytest.param("overrides.py", marks=pytest.mark.matrix),
         pytest.param("streams.py", marks=pytest.mark.matrix),
     ],
 )
 def test_nothing_is_written_while_it_trains(folder: Path, words: str) -> None:
-    if words == "fits.py" and find_spec("lightning") is None:
-        pytest.skip("pip install --group scripts")
     today, two = trained(folder, (baseline_plan(cputune.probe()), TWO), *words.split())
     assert {step.samples for step in today} == {step.samples for step in two} == {8}
     assert two[0].loss == pytest.approx(today[0].loss, rel=0.15)

@@ -71,7 +71,6 @@ CASES = (
     Case(name="trl_sft.py", words=TRL, precision="bf16", flags=True, needs="trl"),
     Case(name="trl_dpo.py", words=TRL, precision="bf16", flags=True, needs="trl"),
     Case(name="peft_lora.py", words=("{place}", "--max_steps", "6"), needs="peft"),
-    Case(name="lightning_fit.py", words=("--accumulate", "2"), batch=16, needs="lightning"),
     Case(name="plain_loop.py", ranks=1),
     Case(name="plain_ddp.py", launcher=("torchrun", "--nproc-per-node", "2"), batch=16, ranks=2),
 )
