@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,6 @@ from cputune.host.files import READ_LIMIT_BYTES
 from cputune.probing import probe
 from cputune.probing.recording import record
 from cputune.probing.scrub import HOST_NAME
-from cputune.report.machine import precision_units
 
 
 def test_a_bare_host_knows_nothing() -> None:
@@ -122,7 +120,7 @@ def test_the_live_host_sees_an_affinity_that_is_narrow() -> None:
 def test_probing_imports_nothing_that_it_judges() -> None:
     code = (
         "import sys, cputune; cputune.probe();"
-        "print(*{'torch', 'transformers', 'accelerate', 'numpy', 'cpuinfo', 'click'}"
+        "print(*{'torch', 'transformers', 'accelerate', 'numpy', 'click'}"
         " & set(sys.modules))"
     )
 
@@ -177,49 +175,6 @@ def test_a_busy_neighbour_is_seen_with_its_share_and_binding() -> None:
     assert found[child.pid].cpus == (cpu,)
     assert (found[child.pid].cpu_share or 0) > 0.05
     assert os.getpid() not in found
-
-
-class FakeMac(Host):
-    """A system without /proc and /sys: py-cpuinfo is asked, and nothing is guessed."""
-
-    live = True
-
-    def cpu_info(self) -> Mapping[str, object]:
-        return {
-            "vendor_id_raw": "GenuineIntel",
-            "brand_raw": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz",
-            "family": 6,
-            "model": 158,
-            "stepping": "10",
-            "flags": ["avx2", "fma", "sse4_2", "tsc"],
-        }
-
-
-def test_py_cpuinfo_speaks_where_there_is_no_proc() -> None:
-    facts = probe(FakeMac())
-
-    assert facts.cpu.vendor == "GenuineIntel"
-    assert facts.cpu.isa == ("avx2", "fma", "sse4_2")
-    assert "bf16" in (facts.why_unknown("cpu.isa") or "")
-    assert "bf16" not in precision_units(facts)
-    assert (facts.cpu.stepping, facts.cpu.codename) == (None, None)
-    assert facts.why_unknown("topology.online") is not None
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0, reason="it takes /proc away, as root"
-)
-def test_a_machine_without_proc_is_named_by_the_processor_itself() -> None:
-    """Where no /proc is mounted py-cpuinfo executes CPUID, and nothing ends in a traceback."""
-    code = "import cputune; f = cputune.probe(); print(f.cpu.vendor, f.topology.online != ())"
-    hidden = 'mount -t tmpfs none /proc && exec "$@"'
-    argv = ("unshare", "--mount", "sh", "-c", hidden, "sh", sys.executable, "-c", code)
-
-    child = ran(argv)
-
-    if "unshare" in child.stderr or "mount" in child.stderr:
-        pytest.skip(f"no mount namespace of our own: {child.stderr}")
-    assert (child.stdout, child.stderr) == (f"{probe(LiveHost()).cpu.vendor} True\n", "")
 
 
 def test_a_recording_is_asked_before_its_files(tmp_path: Path) -> None:

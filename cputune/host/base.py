@@ -125,10 +125,6 @@ class Host:
         """Whether a file or directory is there and can be reached."""
         return False
 
-    def is_readable_file(self, path: str) -> bool:
-        """Whether a regular file is there and may be read."""
-        return False
-
     def knows(self, path: str) -> bool:
         """Whether ``exists`` can be believed: a recording holds only what was looked at."""
         return False
@@ -165,10 +161,6 @@ class Host:
         """EAX, EBX, ECX, EDX of the CPUID instruction; None where it cannot be asked."""
         return None
 
-    def cpu_info(self) -> Mapping[str, object]:
-        """What py-cpuinfo says of the processor; slow, for what no file tells."""
-        return {}
-
     def processes(self) -> tuple[Process, ...] | None:
         """What runs beside us, where it may run, and how busy it was since the last call.
 
@@ -187,7 +179,3 @@ class Host:
     def surroundings(self) -> Surroundings:
         """What a launch finds around it; nothing where it was not recorded."""
         return Surroundings()
-
-    def resource_limit(self, name: str) -> int | None:
-        """A soft limit (``NOFILE``, ``NPROC``); None where unlimited or not recorded."""
-        return None

@@ -46,9 +46,6 @@ class LiveHost(Host):
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
-    def is_readable_file(self, path: str) -> bool:
-        return os.path.isfile(path) and os.access(path, os.R_OK)
-
     def knows(self, path: str) -> bool:
         return True
 
@@ -116,15 +113,6 @@ class LiveHost(Host):
             return None
         return struct.unpack("<4I", answer) if len(answer) == 16 else None
 
-    def cpu_info(self) -> Mapping[str, object]:
-        try:
-            from cpuinfo import get_cpu_info
-
-            told = get_cpu_info()
-        except Exception:  # it raises what its parsers of foreign output raise
-            return {}
-        return told if isinstance(told, dict) else {}
-
     def processes(self) -> tuple[Process, ...] | None:
         import psutil
 
@@ -170,12 +158,6 @@ class LiveHost(Host):
         except OSError:  # it was removed
             folder = "/"
         return look_around(self._python, self.environment(), folder)
-
-    def resource_limit(self, name: str) -> int | None:
-        import resource  # Windows has none
-
-        soft, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
-        return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _statvfs(path: str) -> os.statvfs_result | None:

@@ -6,7 +6,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -28,7 +28,6 @@ from cputune.host.metadata import normal_name
 
 RECORD_FILE = "record.json"
 RECORD_SCHEMA: Literal["cputune.record/1"] = "cputune.record/1"
-_MOST_PROCESSES = 4096
 
 
 Number = Annotated[int, Meta(ge=0)]
@@ -71,10 +70,6 @@ class _Record:
     environment: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[Distribution, ...] | Mapping[str, str | None] = ()
     launchers: Mapping[str, _Launcher] = field(default_factory=dict)
-    limits: Mapping[str, int | None] = field(default_factory=dict)
-    cpu_info: Mapping[str, str | int | float | tuple[str | int, ...] | None] = field(
-        default_factory=dict
-    )
     processes: tuple[_Running, ...] | None = None
     disk_bytes: Mapping[str, Number | None] = field(default_factory=dict)
     disk_free_bytes: Mapping[str, Number | None] = field(default_factory=dict)
@@ -85,6 +80,9 @@ class _Record:
     real_paths: Mapping[str, str] = field(default_factory=dict)
     paths: Mapping[str, bool] = field(default_factory=dict)
     surroundings: Surroundings = field(default_factory=Surroundings)
+    limits: Mapping[str, object] = field(default_factory=dict)
+    cpu_info: Mapping[str, object] = field(default_factory=dict)
+    """Older recordings have the last two; they are read no more."""
 
     def __post_init__(self) -> None:
         cpulist.parse(self.affinity or "")
@@ -103,8 +101,6 @@ class RecordedHost(Host):
          "packages": [{"name": "torch", "version": "2.13.0", "location": "/venv/lib/..."}],
          "launchers": {"mpirun": {"path": "/usr/bin/mpirun",
                                   "answer": {"returncode": 0, "stdout": "...", "stderr": ""}}},
-         "limits": {"NOFILE": 1024, "MEMLOCK": null},
-         "cpu_info": {"brand_raw": "Cortex-A76"},
          "processes": [{"pid": 7, "name": "python", "cpus": "0-3", "cpu_share": 1.0}],
          "disk_bytes": {"/dev/shm": 67108864},
          "disk_free_bytes": {"/dev/shm": 67108864},
@@ -167,10 +163,6 @@ class RecordedHost(Host):
         except (OSError, ValueError):
             return False
 
-    def is_readable_file(self, path: str) -> bool:
-        # A recording lists a file as existing only where it could be read.
-        return self.exists(path)
-
     def knows(self, path: str) -> bool:
         return path in self._record.paths or self.exists(path)
 
@@ -221,33 +213,14 @@ class RecordedHost(Host):
     def python_version(self) -> str | None:
         return self._record.python or None
 
-    def cpu_info(self) -> Mapping[str, object]:
-        return self._record.cpu_info
-
     def processes(self) -> tuple[Process, ...] | None:
-        """Those of the record; else those whose ``/proc/PID/status`` lies in the tree."""
         told = self._record.processes
         if told is None:
-            return tuple(self._processes_of_the_tree()) or None
+            return None
         return tuple(
             Process(pid=one.pid, name=one.name, cpus=_cpus(one.cpus), cpu_share=one.cpu_share)
             for one in told
         )
-
-    def _processes_of_the_tree(self) -> Iterator[Process]:
-        try:
-            numbers = sorted(int(name) for name in self.list_dir("/proc") if _is_pid(name))
-        except OSError:
-            return
-        for pid in numbers[:_MOST_PROCESSES]:
-            try:
-                lines = self.read_text(f"/proc/{pid}/status").splitlines()
-            except (OSError, ValueError):
-                continue
-            told = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
-            if "VmSize" in told:  # threads of the kernel have no memory of their own
-                name, cpus = told.get("Name", ""), _cpus(told.get("Cpus_allowed_list"))
-                yield Process(pid=pid, name=name, cpus=cpus)
 
     def disk_bytes(self, path: str) -> int | None:
         return self._record.disk_bytes.get(path)
@@ -255,18 +228,11 @@ class RecordedHost(Host):
     def disk_free_bytes(self, path: str) -> int | None:
         return self._record.disk_free_bytes.get(path)
 
-    def resource_limit(self, name: str) -> int | None:
-        return self._record.limits.get(name)
-
     def surroundings(self) -> Surroundings:
         return self._record.surroundings
 
     def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
         return self._record.cpuid.get(f"{leaf}.{subleaf}")
-
-
-def _is_pid(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) < 10
 
 
 def _cpus(told: str | None) -> tuple[int, ...]:

@@ -5,13 +5,14 @@ Which generations and cores there are stands in ``processors.toml``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
 from cputune.documents import packaged_toml, record_of
 from cputune.facts import Cpu
-from cputune.probing._look import Look, whole_number
+from cputune.probing._look import Look, fields, whole_number
 
 CPUINFO = "/proc/cpuinfo"
 
@@ -36,82 +37,31 @@ class CpuInfo:
         blocks = (*self.processors.values(), self.common)
         return tuple(dict.fromkeys(block[key] for block in blocks for key in keys if key in block))
 
+    def ids(self, *keys: str) -> dict[int, Hashable]:
+        """These numbers of each CPU that has all of them."""
+        told = {
+            cpu: tuple(whole_number(block.get(key)) for key in keys)
+            for cpu, block in self.processors.items()
+        }
+        return {cpu: numbers for cpu, numbers in told.items() if None not in numbers}
+
 
 def read_cpuinfo(look: Look) -> CpuInfo:
     """Read /proc/cpuinfo; empty where there is none.
 
-    A processor begins with ``processor : N`` (x86, Arm, Power, RISC-V) or
-    ``cpu number : N`` (s390x, which also has one line ``processor N: ...`` for each)
-    and ends with an empty line; 32-bit Arm, Power and s390x have lines outside of them.
+    A processor begins with ``processor : N`` and ends with an empty line; 32-bit Arm and Power
+    have lines outside of them.
     """
     common: dict[str, str] = {}
     processors: dict[int, dict[str, str]] = {}
-    block = common
-    for line in _whole_lines(look):
-        key, colon, value = line.partition(":")
-        if not colon:
-            if not line.strip():
-                block = common
-            continue
-        key, value = key.strip(), value.strip()
-        if key in ("processor", "cpu number"):
-            number = whole_number(value)
-            if number is not None and number >= 0:
-                block = processors.setdefault(number, {})
-                continue
-        elif key.startswith("processor "):
-            number = whole_number(key.removeprefix("processor "))
-            if number is not None and number >= 0:
-                processors.setdefault(number, {})
-                continue
-        block.setdefault(key, value)
+    for text in re.split(r"\n\s*\n", look.text(CPUINFO) or ""):
+        block = fields(text)
+        number = whole_number(block.get("processor"))
+        if number is not None and number >= 0:
+            processors.setdefault(number, block)
+        else:
+            common = {**block, **common}
     return CpuInfo(processors=dict(sorted(processors.items())), common=common)
-
-
-def _whole_lines(look: Look) -> list[str]:
-    """The lines; without the last where the file was cut off in the middle of it."""
-    try:
-        text = look.host.read_text(CPUINFO)
-    except (OSError, ValueError):
-        return []
-    lines = text.strip("\0").split("\n")
-    if lines[-1] and len(lines) > 60:
-        lines.pop()
-    return lines
-
-
-def packages_told(info: CpuInfo) -> dict[int, int]:
-    """The ``physical id`` of each CPU that has one."""
-    ids = {cpu: whole_number(block.get("physical id")) for cpu, block in info.processors.items()}
-    return {cpu: number for cpu, number in ids.items() if number is not None}
-
-
-def cores_told(info: CpuInfo) -> dict[int, Hashable]:
-    """A key for the core of each CPU: by the counts where they leave no choice, else by its ids.
-
-    Packages of two dies (AMD Magny-Cours and Interlagos) count their core ids twice: there
-    the ids of a whole package are fewer than its ``cpu cores``, and tell nothing.
-    """
-    packages = packages_told(info)
-    members: dict[int, list[int | None]] = {}
-    for cpu, package in packages.items():
-        core = whole_number(info.processors[cpu].get("core id"))
-        members.setdefault(package, []).append(core)
-    distinct = {package: len(set(ids)) for package, ids in members.items()}
-    found: dict[int, Hashable] = {}
-    for cpu, package in packages.items():
-        block = info.processors[cpu]
-        core, siblings, cores = (
-            whole_number(block.get(key)) for key in ("core id", "siblings", "cpu cores")
-        )
-        repeated = siblings == len(members[package]) and distinct[package] < (cores or 0)
-        if cores is not None and cores == siblings:
-            found[cpu] = (package, "alone", cpu)
-        elif cores == 1:
-            found[cpu] = (package, 0)
-        elif core is not None and not repeated:
-            found[cpu] = (package, core)
-    return found
 
 
 Span = tuple[int, int]
@@ -170,25 +120,18 @@ def processors() -> Processors:
 
 
 def read_cpu(look: Look, info: CpuInfo) -> Cpu:
-    """Name the processor. What /proc/cpuinfo does not say stays None, with the reason.
-
-    py-cpuinfo takes a second and starts a dozen children. So it is asked only where
-    /proc/cpuinfo is missing, or leaves a processor without any name: boards whose
-    architecture writes no model name and whose parts are in no table of ours.
-    """
-    if not info.processors and not info.common:
-        return _without_cpuinfo(look)
-    flag_texts = info.distinct("flags", "Features", "features")
+    """Name the processor. What /proc/cpuinfo does not say stays None, with the reason."""
+    flag_texts = info.distinct("flags", "Features")
     # A thread may run on any core: only what all of them have counts.
     flags = frozenset.intersection(*(frozenset(t.split()) for t in flag_texts or ("",)))
     implementer = whole_number(info.first("CPU implementer"), base=16)
     x86 = info.first("flags") is not None
     cpu = Cpu(
-        vendor=info.first("vendor_id", "vendor")
+        vendor=info.first("vendor_id")
         or processors().implementers.get(f"{implementer or 0:#x}", info.first("CPU implementer")),
-        model_name=info.first("model name", "Model Name", "cpu model", "cpu", "Processor", "uarch"),
+        model_name=info.first("model name", "Model Name", "cpu", "uarch"),
         codename=None,
-        family=whole_number(info.first("cpu family", "family")),
+        family=whole_number(info.first("cpu family")),
         model=whole_number(info.first("model"))
         if implementer is None
         else whole_number(info.first("CPU part"), base=16),
@@ -199,17 +142,20 @@ def read_cpu(look: Look, info: CpuInfo) -> Cpu:
         microcode=info.first("microcode"),
     )
     codename = _x86_codename(look, cpu) if implementer is None else _arm_codename(look, info, flags)
-    model_name = cpu.model_name
-    if model_name is None and codename is None:
-        model_name = _text(look.host.cpu_info().get("brand_raw"))
-    for fact in (*_NUMBERED_FACTS, "microcode"):
+    cpu = replace(cpu, codename=codename)
+    why = f"{CPUINFO} does not tell it" if info.processors or info.common else look.why(CPUINFO)
+    for fact in _FACTS:
         if getattr(cpu, fact) is None:
-            look.not_known(f"cpu.{fact}", f"{CPUINFO} does not tell it")
-    if model_name is None:
-        look.not_known("cpu.model_name", f"{CPUINFO} does not tell it")
+            look.not_known(f"cpu.{fact}", why)
     if not flags:
-        look.not_known("cpu.isa", f"{CPUINFO} lists no flags")
-    return replace(cpu, model_name=model_name, codename=codename)
+        look.not_known("cpu.isa", why)
+    return cpu
+
+
+_FACTS = (
+    *("vendor", "model_name", "family", "model", "stepping", "architecture"),
+    *("hypervisor", "microcode"),
+)
 
 
 def _architecture(info: CpuInfo, flags: frozenset[str]) -> str | None:
@@ -218,14 +164,9 @@ def _architecture(info: CpuInfo, flags: frozenset[str]) -> str | None:
         return "x86_64" if "lm" in flags else "i686"
     if info.first("CPU implementer") is not None:
         return "aarch64" if flags & {"asimd", "fp"} else "arm"
-    if (info.first("vendor_id") or "").startswith("IBM/S390"):
-        return "s390x"
-    if (info.first("cpu") or "").startswith(("POWER", "PPC")):
+    if (info.first("cpu") or "").startswith("POWER"):
         return "ppc64"
-    isa = info.first("isa") or ""
-    if isa.startswith("rv"):
-        return "riscv64" if isa.startswith("rv64") else "riscv32"
-    return "ia64" if info.first("arch") == "IA-64" else None
+    return "riscv64" if (info.first("isa") or "").startswith("rv64") else None
 
 
 def _with_amx_fp16(look: Look, flags: frozenset[str]) -> tuple[str, ...]:
@@ -284,40 +225,3 @@ def _arm_codename(look: Look, info: CpuInfo, flags: frozenset[str]) -> str | Non
     if not names:
         look.not_known("cpu.codename", f"{CPUINFO} tells no part number")
     return " + ".join(names) or None
-
-
-_NUMBERED_FACTS = ("vendor", "family", "model", "stepping", "architecture", "hypervisor")
-_NAMED_FACTS = ("model_name", "codename", *_NUMBERED_FACTS, "isa", "microcode")
-
-
-def _without_cpuinfo(look: Look) -> Cpu:
-    """What py-cpuinfo says: it asks the processor itself where no /proc is mounted."""
-    told = look.host.cpu_info()
-    flags = told.get("flags")
-    cpu = Cpu(
-        vendor=_text(told.get("vendor_id_raw")),
-        model_name=_text(told.get("brand_raw")),
-        codename=None,
-        family=_number(told.get("family")),
-        model=_number(told.get("model")),
-        stepping=_number(told.get("stepping")),
-        architecture=_text(told.get("arch_string_raw")),
-        hypervisor=None,
-        isa=tuple(
-            sorted(processors().training_flags() & set(flags if isinstance(flags, list) else ()))
-        ),
-    )
-    for fact in _NAMED_FACTS:
-        if getattr(cpu, fact) in (None, ()):
-            look.not_known(f"cpu.{fact}", look.why(CPUINFO))
-    # It knows of no flag that came after avx512_vnni: what it does not name may be there.
-    look.not_known("cpu.isa", f"{look.why(CPUINFO)}, and py-cpuinfo knows nothing of AMX and bf16")
-    return cpu
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) else None

@@ -236,7 +236,7 @@ def _is_dead(entry: str, host: Host, facts: HostFacts) -> bool:
         # ld.so expands these three; a shell would have expanded any other.
         return not re.search(r"\$\{?(LIB|ORIGIN|PLATFORM)\b", entry)
     if "/" in entry:
-        return host.knows(entry) and not host.is_readable_file(entry)
+        return host.knows(entry) and not host.exists(entry)
     if not is_looked_for(entry):
         return False
     searched = (*facts.environment.get("LD_LIBRARY_PATH", "").split(":"), *SYSTEM_DIRECTORIES)

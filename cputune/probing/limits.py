@@ -47,19 +47,19 @@ def read_limits(look: Look) -> Limits:
         cpuset=_cpuset(look, cpuset),
         memory_bytes=_memory(look, memory),
         shm_bytes=_shared_memory(look),
-        open_files=_shell_limit(look, "NOFILE", "Max open files", "open_files"),
-        open_files_hard=_shell_limit(look, None, "Max open files", "open_files_hard"),
-        memlock_bytes=_shell_limit(look, "MEMLOCK", "Max locked memory", "memlock_bytes"),
+        open_files=_shell_limit(look, "Max open files", "open_files"),
+        open_files_hard=_shell_limit(look, "Max open files", "open_files_hard", hard=True),
+        memlock_bytes=_shell_limit(look, "Max locked memory", "memlock_bytes"),
         cgroup_version=None if told is None else told.version,
         cgroup_path=None if told is None else told.path,
         throttled_periods=statistics.get("nr_throttled"),
         periods=statistics.get("nr_periods"),
         shm_free_bytes=_shared_memory_free(look),
         shm_read_only=_shared_memory_read_only(look),
-        processes=_shell_limit(look, "NPROC", "Max processes", "processes"),
-        address_space_bytes=_shell_limit(look, "AS", "Max address space", "address_space_bytes"),
-        file_bytes=_shell_limit(look, "FSIZE", "Max file size", "file_bytes"),
-        cpu_seconds=_shell_limit(look, "CPU", "Max cpu time", "cpu_seconds"),
+        processes=_shell_limit(look, "Max processes", "processes"),
+        address_space_bytes=_shell_limit(look, "Max address space", "address_space_bytes"),
+        file_bytes=_shell_limit(look, "Max file size", "file_bytes"),
+        cpu_seconds=_shell_limit(look, "Max cpu time", "cpu_seconds"),
         pids=pids,
         pids_used=pids_used,
         nice=_nice(look),
@@ -74,51 +74,38 @@ def _cpu_quota(look: Look, group: Group | None) -> tuple[float | None, str | Non
     """The tightest quota in CPUs, and the directory that sets it (the own one for none)."""
     if group is None:
         return None, None
-    tightest: tuple[float, str] | None = None
-    for directory in group.directories:
-        quota = _quota_of(look, directory, group.version)
-        if quota is not None and (tightest is None or quota < tightest[0]):
-            tightest = (quota, directory)
-    return tightest or (None, group.directories[0])
+    found = [(_quota_of(look, place, group.version), place) for place in group.directories]
+    quotas = [(quota, place) for quota, place in found if quota is not None]
+    return min(quotas, key=lambda told: told[0], default=(None, group.directories[0]))
 
 
 def _quota_of(look: Look, directory: str, version: int) -> float | None:
     """Quota over period of one cgroup: ``cpu.max``, or the two ``cpu.cfs_*`` files."""
     if version == 2:
-        text = look.text(f"{directory}/cpu.max")
-        first, _, second = (text or "max").partition(" ")
-        if first == "max":
-            return None
-        quota, period = whole_number(first), whole_number(second) if second else 100_000
         path = f"{directory}/cpu.max"
+        told = (look.text(path) or "max").split()
     else:
         path = f"{directory}/cpu.cfs_quota_us"
-        if look.text(path) is None:
-            return None
-        quota, period = look.number(path), look.number(f"{directory}/cpu.cfs_period_us")
-        if quota == -1:
-            return None
+        told = [look.text(path) or "-1", look.text(f"{directory}/cpu.cfs_period_us") or ""]
+    if told[0] in ("max", "-1"):
+        return None
+    quota, period = map(whole_number, (*told, "")[:2])
     if quota is None or period is None or quota <= 0 or period <= 0:
         look.not_known("limits.cpu_quota", look.why(path))
         return None
     return quota / period
 
 
-def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int]:
+def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
     """``cpu.stat``: how many periods there were, and in how many the group was throttled."""
     if directory is None:
         return {}
-    found = {}
     path = f"{directory}/cpu.stat"
-    for line in (look.text(path) or "").splitlines():
-        name, _, number = line.partition(" ")
-        count = whole_number(number)
-        if count is not None:
-            found[name] = count
+    lines = (line.partition(" ") for line in (look.text(path) or "").splitlines())
+    found = {name: whole_number(number) for name, _, number in lines}
     for fact, name in (("periods", "nr_periods"), ("throttled_periods", "nr_throttled")):
-        if name not in found:
-            reason = f"{path} has no {name}" if found else look.why(path)
-            look.not_known(f"limits.{fact}", reason)
+        if found.get(name) is None:
+            look.not_known(f"limits.{fact}", f"{path} tells no {name}")
     return found
 
 
@@ -163,45 +150,25 @@ def _memory(look: Look, group: Group | None) -> int | None:
     """The tightest memory limit; None where there is none."""
     if group is None:
         return None
+    name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
     limits = []
     for directory in group.directories:
-        if group.version == 2:
-            path = f"{directory}/memory.max"
-            text = look.text(path)
-            if text in (None, "max"):
-                continue
-            limit = whole_number(text)
-        else:
-            path = f"{directory}/memory.limit_in_bytes"
-            if look.text(path) is None:
-                continue
-            limit = look.number(path)
-            # hierarchical_memory_limit counts ancestors that are not mounted here.
-            above = re.search(
-                r"^hierarchical_memory_limit (\d{1,20})$",
-                look.text(f"{directory}/memory.stat") or "",
-                re.MULTILINE,
-            )
-            if above:
-                limits.append(int(above[1]))
+        text = look.text(f"{directory}/{name}")
+        if text in (None, "max"):
+            continue
+        limit = whole_number(text)
         if limit is None or limit < 0:
-            look.not_known("limits.memory_bytes", look.why(path))
-        else:
+            look.not_known("limits.memory_bytes", look.why(f"{directory}/{name}"))
+        elif limit < NO_LIMIT_BYTES:
             limits.append(limit)
-    return min((limit for limit in limits if limit < NO_LIMIT_BYTES), default=None)
+    return min(limits, default=None)
 
 
 def _shared_memory(look: Look) -> int | None:
-    """Size of the file system at /dev/shm; of a recording the mount's ``size=`` option."""
     size = look.host.disk_bytes(SHM)
-    if size is not None:
-        return size
-    mount = _shared_memory_mount(look)
-    option = re.search(r"\bsize=(\d{1,15})([kmg]?)\b", mount[-1]) if mount else None
-    if option is None:
+    if size is None:
         look.not_known("limits.shm_bytes", f"the size of {SHM} cannot be seen")
-        return None
-    return int(option[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[option[2]]
+    return size
 
 
 def _shared_memory_free(look: Look) -> int | None:
@@ -212,18 +179,13 @@ def _shared_memory_free(look: Look) -> int | None:
 
 
 def _shared_memory_read_only(look: Look) -> bool | None:
-    mount = _shared_memory_mount(look)
-    if mount is None:
+    """By mountinfo (proc(5)): of several mounts the last one shows."""
+    lines = (look.text("/proc/self/mountinfo") or "").splitlines()
+    options = [m[5].split(",") for m in map(str.split, lines) if len(m) > 6 and m[4] == SHM]
+    if not options:
         look.not_known("limits.shm_read_only", f"/proc/self/mountinfo shows no mount at {SHM}")
         return None
-    return "ro" in mount[5].split(",")
-
-
-def _shared_memory_mount(look: Look) -> list[str] | None:
-    """The fields of mountinfo (proc(5)) for /dev/shm: of several mounts the last one shows."""
-    lines = (look.text("/proc/self/mountinfo") or "").splitlines()
-    mounts = [line.split() for line in lines]
-    return next((m for m in reversed(mounts) if len(m) > 6 and m[4] == SHM), None)
+    return "ro" in options[-1]
 
 
 def _nice(look: Look) -> int | None:
@@ -236,29 +198,19 @@ def _nice(look: Look) -> int | None:
     return nice
 
 
-def _shell_limit(look: Look, name: str | None, title: str, fact: str) -> int | None:
-    """A limit from /proc/self/limits; None is unlimited, or unknown with its reason.
-
-    Without a ``name`` for getrlimit(2) the hard limit, else the soft one.
-    """
-    text = look.text("/proc/self/limits")
-    for line in (text or "").splitlines():
+def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> int | None:
+    """The soft or ``hard`` limit of this name; None: unlimited, or unknown with its reason."""
+    path = "/proc/self/limits"
+    for line in (look.text(path) or "").splitlines():
         if line.startswith(title):
-            found = line.removeprefix(title).split()[slice(0, 1) if name else slice(1, 2)]
-            if found == ["unlimited"]:
-                return None
-            number = whole_number(found[0]) if found else None
-            if number is not None:
+            told = (*line.removeprefix(title).split(), "", "")[int(hard)]
+            number = whole_number(told)
+            if number is not None or told == "unlimited":
                 return number
-    limit = look.host.resource_limit(name) if name else None
-    if limit is None and not (name and look.host.live):
-        look.not_known(f"limits.{fact}", look.why("/proc/self/limits"))
-    return limit
+    look.not_known(f"limits.{fact}", look.why(path))
+    return None
 
 
-_PATH_MAX = 4096
-_MOST_MOUNTS = 64
-"""A machine has a dozen; more are damage."""
 _CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "pids"})
 
 
@@ -288,7 +240,7 @@ def find_groups(look: Look) -> dict[str, Group]:
     /proc/self/cgroup that names it is version 1, else version 2 (``0::``) has it.
     """
     paths = _own_paths(look)
-    mounts = sorted(_mounts(look)[:_MOST_MOUNTS], key=lambda mount: mount.version)
+    mounts = sorted(_mounts(look), key=lambda mount: mount.version)
     groups = {controller: _find(look, controller, paths, mounts) for controller in _CONTROLLERS}
     return {controller: group for controller, group in groups.items() if group is not None}
 
@@ -311,54 +263,36 @@ def _own_paths(look: Look) -> dict[str, str]:
     """Controller to path from /proc/self/cgroup; the key of version 2 is empty."""
     found: dict[str, str] = {}
     for line in (look.text("/proc/self/cgroup") or "").splitlines():
-        number, _, rest = line.partition(":")
+        _, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
-        if colon and number.isdigit() and path.startswith("/") and len(path) <= _PATH_MAX:
+        if colon and path.startswith("/"):
             for controller in controllers.split(","):
                 found.setdefault(controller, path)
     return found
 
 
 def _mounts(look: Look) -> tuple[Mount, ...]:
-    """Mounted hierarchies, from mountinfo or from the usual places."""
+    """Mounted hierarchies."""
     found = []
     for line in (look.text("/proc/self/mountinfo") or "").splitlines():
-        before, dash, after = line.partition(" - ")
+        before, _, after = line.partition(" - ")
         left, right = before.split(), after.split()
-        if dash and len(left) >= 5 and len(right) >= 3:
-            found.append(_mount(right[0], right[2], root=left[3], point=left[4]))
-    known = tuple(mount for mount in found if mount is not None)
-    return known or _usual_mounts(look)
-
-
-def _mount(kind: str, options: str, *, root: str, point: str) -> Mount | None:
-    if kind == "cgroup2":
-        version, controllers = 2, frozenset[str]()
-    elif kind == "cgroup":
-        version, controllers = 1, frozenset(options.split(","))
-    else:
-        return None
-    point = posixpath.normpath(posixpath.join("/", _unescape(point)))
-    return Mount(version=version, controllers=controllers, root=_unescape(root), point=point)
+        if len(left) < 5 or len(right) < 3 or right[0] not in ("cgroup", "cgroup2"):
+            continue
+        found.append(
+            Mount(
+                version=2 if right[0] == "cgroup2" else 1,
+                controllers=frozenset(right[2].split(",")),
+                root=_unescape(left[3]),
+                point=posixpath.normpath(posixpath.join("/", _unescape(left[4]))),
+            )
+        )
+    return tuple(found)
 
 
 def _unescape(text: str) -> str:
     """Undo the octal escapes of mount tables (``\\040`` is a space)."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _usual_mounts(look: Look) -> tuple[Mount, ...]:
-    """Hierarchies where distributions mount them, for trees without a mount table."""
-    found = []
-    for point in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
-        if look.exists(f"{point}/cgroup.controllers"):
-            found.append(Mount(version=2, controllers=frozenset(), root="/", point=point))
-    for name in look.names("/sys/fs/cgroup"):
-        controllers = frozenset(name.split(",")) & _CONTROLLERS
-        if controllers:
-            point = f"/sys/fs/cgroup/{name}"
-            found.append(Mount(version=1, controllers=controllers, root="/", point=point))
-    return tuple(found)
 
 
 def _upwards(look: Look, mount: Mount, path: str) -> tuple[str, ...]:

@@ -8,10 +8,9 @@ the networks of the links, ``/proc/net/if_inet6`` both for IPv6
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 from cputune.facts import Link, Network
 from cputune.probing._look import Look, whole_number
@@ -21,6 +20,8 @@ HOST_NAME = "/proc/sys/kernel/hostname"
 HOSTS = "/etc/hosts"
 ROUTES, TRIE = "/proc/net/route", "/proc/net/fib_trie"
 ADDRESSES_6, ROUTES_6 = "/proc/net/if_inet6", "/proc/net/ipv6_route"
+ADDRESSED = (ROUTES, TRIE, ADDRESSES_6, ROUTES_6)
+"""Files that hold the addresses of a machine: no recording has them."""
 
 LOOPBACK = "lo"
 _UP, _REJECT = 0x1, 0x200  # RTF_UP, RTF_REJECT of linux/route.h
@@ -153,7 +154,7 @@ def addresses_6(text: str) -> Iterator[tuple[str, str]]:
             continue
         length, scope = (whole_number(fields[place], base=16) for place in (2, 3))
         try:
-            address = ipaddress.IPv6Address(bytes.fromhex(fields[0]))
+            address = IPv6Address(bytes.fromhex(fields[0]))
         except ValueError:
             continue
         if length is not None and scope != _OF_A_LINK:
@@ -195,50 +196,3 @@ def _is_up(state: str | None) -> bool | None:
 def _positive(number: int | None) -> int | None:
     """Drivers that know no speed say -1."""
     return number if number is not None and number > 0 else None
-
-
-def stand_ins(texts: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """These files with other addresses, for a recording: which link has some, and the way out.
-
-    ``names`` are what links are called in the recording. The addresses are those that are set
-    aside for documentation (RFC 5737, RFC 3849), a network of 16 for each link.
-    """
-    routes = tuple(routes_of(texts.get(ROUTES, "")))
-    held = addresses_4(texts.get(TRIE, ""), routes)
-    rows = ["Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT"]
-    leaves = [_leaf("127.0.0.1")] if LOOPBACK in held else []
-    outwards = _outwards(routes)
-    if outwards is not None:
-        rows.append(_row(names.get(outwards, outwards), _EVERYWHERE, gateway=True))
-    for number, link in enumerate(sorted(set(held) - {LOOPBACK, ""})[:16]):
-        network = IPv4Network((int(IPv4Address("192.0.2.0")) + 16 * number, 28))
-        rows.append(_row(names.get(link, link), network, gateway=False))
-        leaves.append(_leaf(str(network[1])))
-    sixes = [
-        f"20010db80000{number:04x}{1:016x} 01 40 00 80 {names.get(link, link)}"
-        for number, link in enumerate(sorted(set(dict(addresses_6(texts.get(ADDRESSES_6, ""))))))
-        if link != LOOPBACK
-    ]
-    out_6 = _outwards_6(texts.get(ROUTES_6, ""))
-    nothing = "0" * 32
-    ways = (
-        [f"{nothing} 00 {nothing} 00 {nothing} 1 0 0 1 {names.get(out_6, out_6)}"] if out_6 else []
-    )
-    told = {ROUTES: rows, TRIE: ["Local:", *leaves], ADDRESSES_6: sixes, ROUTES_6: ways}
-    return {path: "\n".join([*lines, ""]) for path, lines in told.items() if path in texts}
-
-
-def _leaf(address: str) -> str:
-    return f"   |-- {address}\n      /32 host LOCAL"
-
-
-def _row(link: str, network: IPv4Network, *, gateway: bool) -> str:
-    address, mask, way = (
-        part.packed[::-1].hex().upper()
-        for part in (
-            network.network_address,
-            network.netmask,
-            IPv4Address("192.0.2.1" if gateway else "0.0.0.0"),
-        )
-    )
-    return f"{link} {address} {way} 000{3 if gateway else 1} 0 0 0 {mask} 0 0 0"

@@ -6,6 +6,7 @@ The answers are the recording, so that it holds exactly what a replay asks for.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 from cputune import cpulist
 from cputune.host import (
@@ -28,19 +30,10 @@ from cputune.host import (
 from cputune.host.recorded import RECORD_FILE, RECORD_SCHEMA
 from cputune.probing import probe
 from cputune.probing.installed import is_looked_for
-from cputune.probing.network import LINKS, stand_ins
+from cputune.probing.network import ADDRESSED, LINKS
 from cputune.probing.scrub import HOST_NAME, Scrubber, read_environment
 from cputune.probing.settings import OS_RELEASE, OS_RELEASE_LINE
 
-CPU_INFO_KEYS = (
-    "vendor_id_raw",
-    "brand_raw",
-    "family",
-    "model",
-    "stepping",
-    "arch_string_raw",
-    "flags",
-)
 _CGROUPS = "/sys/fs/cgroup/"
 _TREES = ("/proc/", "/sys/")
 _NUMBERED = re.compile(r"(cpu|node|policy|memory_tier|dax_region|dax)\d+(\.\d+)?")
@@ -75,13 +68,13 @@ def recording(
     files: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
     for path, text in sorted(noted.texts.items()):
+        if path in ADDRESSED:
+            continue
         place = _place(path, scrub)
         if path.startswith(_TREES):
             files[place.lstrip("/")] = _clean(path, text, scrub)
         else:
             elsewhere[place] = _clean(path, text, scrub)
-    links = {name: scrub.interface(name) for name in noted.directories.get(LINKS, ())}
-    files.update({path[1:]: text for path, text in stand_ins(noted.texts, links).items()})
     document: dict[str, object] = {
         "schema": RECORD_SCHEMA,
         "python": noted.python_version(),
@@ -89,8 +82,6 @@ def recording(
         "environment": read_environment(environment, scrub),
         "packages": [_package(package, scrub) for package in noted.distributions()],
         "launchers": _launchers(noted, scrub),
-        "limits": noted.limits,
-        "cpu_info": {key: noted.cpu_told[key] for key in CPU_INFO_KEYS if key in noted.cpu_told},
         "processes": None
         if noted.seen is None
         else [_process(p, scrub) for p in noted.seen if p.pid in told_of],
@@ -192,6 +183,8 @@ def _mount_line(line: str, scrub: Scrubber) -> str:
 def _launchers(noted: NotingHost, scrub: Scrubber) -> dict[str, dict[str, object]]:
     launchers: dict[str, dict[str, object]] = {}
     for name, path in noted.programs.items():
+        if path is None:
+            continue
         launchers[name] = {"path": scrub.text(path)}
         question = (path, "--version")
         if question in noted.refusals:
@@ -232,8 +225,17 @@ def _list(cpus: tuple[int, ...] | None) -> str | None:
     return None if cpus is None else cpulist.render(cpus)
 
 
+Key = TypeVar("Key")
+Told = TypeVar("Told")
+
+
+def _noted(notes: dict[Key, Told], key: Key, answer: Told) -> Told:
+    notes[key] = answer
+    return answer
+
+
 class NotingHost(Host):
-    """Passes every question on, and notes the answer."""
+    """Passes every question on, and notes the answers to those of which there are many."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -243,51 +245,48 @@ class NotingHost(Host):
         self.directories: dict[str, tuple[str, ...]] = {}
         self.paths: dict[str, bool] = {}
         self.real_paths: dict[str, str] = {}
-        self.programs: dict[str, str] = {}
+        self.programs: dict[str, str | None] = {}
         self.answers: dict[tuple[str, ...], Completed] = {}
         self.refusals: dict[tuple[str, ...], int] = {}
-        self.cpu_told: Mapping[str, object] = {}
         self.seen: tuple[Process, ...] | None = None
         self.sizes: dict[str, int | None] = {}
         self.free: dict[str, int | None] = {}
-        self.limits: dict[str, int | None] = {}
-        self.registers: dict[str, tuple[int, int, int, int]] = {}
+        self.registers: dict[str, tuple[int, int, int, int] | None] = {}
         self.around = Surroundings()
 
     def read_text(self, path: str) -> str:
         try:
-            text = self._host.read_text(path)
-        except FileNotFoundError:
-            raise
+            return _noted(self.texts, path, self._host.read_text(path))
         except OSError as error:
-            if error.errno is not None:
+            if error.errno not in (None, errno.ENOENT):
                 self.errors[path] = error.errno
             raise
-        self.texts[path] = text
-        return text
 
     def list_dir(self, path: str) -> tuple[str, ...]:
-        self.directories[path] = self._host.list_dir(path)
-        return self.directories[path]
+        return _noted(self.directories, path, self._host.list_dir(path))
 
     def exists(self, path: str) -> bool:
         found = self._host.exists(path)
-        if self._host.knows(path):
-            self.paths[path] = found
-        return found
+        return _noted(self.paths, path, found) if self._host.knows(path) else found
 
-    def is_readable_file(self, path: str) -> bool:
-        found = self._host.is_readable_file(path)
-        if self._host.knows(path):
-            self.paths[path] = found
-        return found
+    def real_path(self, path: str) -> str:
+        return _noted(self.real_paths, path, self._host.real_path(path))
+
+    def which(self, program: str) -> str | None:
+        return _noted(self.programs, program, self._host.which(program))
+
+    def run(self, command: Command) -> Completed:
+        try:
+            return _noted(self.answers, command.argv, self._host.run(command))
+        except OSError as error:
+            self.refusals[command.argv] = error.errno or 0
+            raise
+
+    def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
+        return _noted(self.registers, f"{leaf}.{subleaf}", self._host.cpuid(leaf, subleaf))
 
     def knows(self, path: str) -> bool:
         return self._host.knows(path)
-
-    def real_path(self, path: str) -> str:
-        self.real_paths[path] = self._host.real_path(path)
-        return self.real_paths[path]
 
     def environment(self) -> Mapping[str, str]:
         return self._host.environment()
@@ -295,52 +294,22 @@ class NotingHost(Host):
     def affinity(self) -> tuple[int, ...] | None:
         return self._host.affinity()
 
-    def which(self, program: str) -> str | None:
-        path = self._host.which(program)
-        if path is not None:
-            self.programs[program] = path
-        return path
-
-    def run(self, command: Command) -> Completed:
-        try:
-            self.answers[command.argv] = self._host.run(command)
-        except OSError as error:
-            self.refusals[command.argv] = error.errno or 0
-            raise
-        return self.answers[command.argv]
-
     def distributions(self) -> tuple[Distribution, ...]:
         return self._host.distributions()
 
     def python_version(self) -> str | None:
         return self._host.python_version()
 
-    def cpuid(self, leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
-        registers = self._host.cpuid(leaf, subleaf)
-        if registers is not None:
-            self.registers[f"{leaf}.{subleaf}"] = registers
-        return registers
-
-    def cpu_info(self) -> Mapping[str, object]:
-        self.cpu_told = self._host.cpu_info()
-        return self.cpu_told
-
     def processes(self) -> tuple[Process, ...] | None:
         self.seen = self._host.processes()
         return self.seen
 
     def disk_bytes(self, path: str) -> int | None:
-        self.sizes[path] = self._host.disk_bytes(path)
-        return self.sizes[path]
+        return _noted(self.sizes, path, self._host.disk_bytes(path))
 
     def disk_free_bytes(self, path: str) -> int | None:
-        self.free[path] = self._host.disk_free_bytes(path)
-        return self.free[path]
+        return _noted(self.free, path, self._host.disk_free_bytes(path))
 
     def surroundings(self) -> Surroundings:
         self.around = self._host.surroundings()
         return self.around
-
-    def resource_limit(self, name: str) -> int | None:
-        self.limits[name] = self._host.resource_limit(name)
-        return self.limits[name]

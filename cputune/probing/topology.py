@@ -7,13 +7,12 @@ Power, and lie in virtual machines; the sets are what the scheduler works with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from cputune.facts import CacheDomain, Core, Memory, NumaNode, Topology
 from cputune.probing._look import CPU_DIR, NODE_DIR, Look, fields, kibibytes, whole_number
-from cputune.probing.cpu import CpuInfo, cores_told, packages_told
+from cputune.probing.cpu import CpuInfo
 
 CORE_SETS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
 SOCKET_SETS = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
@@ -31,8 +30,8 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     for fact in ("online", "logical_cpus", "allowed") if not online else ():
         look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
     nodes = read_numa_nodes(look, frozenset(online))
-    cores = _group(look, "cores", CORE_SETS, online, _core_ids(look), cores_told(info))
-    sockets = _group(look, "sockets", SOCKET_SETS, online, _package_ids(look), packages_told(info))
+    cores = _group(look, CORE_SETS, online, info.ids("physical id", "core id"))
+    sockets = _group(look, SOCKET_SETS, online, info.ids("physical id"))
     for fact in ("physical_cores", "threads_per_core", "cores_per_socket"):
         if cores is None:
             look.not_known(f"topology.{fact}", _UNTOLD.format("cores"))
@@ -52,7 +51,7 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
         l3=l3,
         dies=_domains(look, "dies", "die_cpus_list", online),
         clusters=_domains(look, "clusters", "cluster_cpus_list", online, beyond=built),
-        hybrid=_is_hybrid(look, built, info, whole=present == frozenset(online)),
+        hybrid=_is_hybrid(look, built),
         cores_known=cores is not None,
         sockets_known=sockets is not None,
     )
@@ -62,102 +61,37 @@ _UNTOLD = f"neither {CPU_DIR}/cpu*/topology nor /proc/cpuinfo tells the {{}} of 
 
 
 def _online(look: Look, info: CpuInfo, cpu_dirs: tuple[int, ...]) -> tuple[int, ...]:
-    """Online CPUs: the kernel's list, else what each CPU's directory shows.
-
-    Old and partial trees have no list. Then ``cpuN/online`` decides where it is, and
-    for the rest the topology directory, which the kernel takes away from offline CPUs.
-    """
+    """Online CPUs: the kernel's list, else those that no ``cpuN/online`` says are off."""
     listed = look.cpu_list(f"{CPU_DIR}/online")
     if listed:
         return tuple(sorted(listed))
-    offline = look.cpu_list(f"{CPU_DIR}/offline") or frozenset()
-    candidates = [cpu for cpu in cpu_dirs if cpu not in offline]
-    switches = {cpu: look.number(f"{CPU_DIR}/cpu{cpu}/online") for cpu in candidates}
-    shown = {cpu for cpu in candidates if look.exists(f"{CPU_DIR}/cpu{cpu}/topology")}
-    shown = shown or set(info.processors) & set(candidates) or set(candidates)
-    found = tuple(
-        cpu for cpu in candidates if switches[cpu] == 1 or (switches[cpu] is None and cpu in shown)
-    )
+    found = tuple(cpu for cpu in cpu_dirs if look.number(f"{CPU_DIR}/cpu{cpu}/online") != 0)
     return found or tuple(info.processors) or tuple(look.host.affinity() or ())
 
 
 def _group(
-    look: Look,
-    what: str,
-    set_names: tuple[str, ...],
-    online: tuple[int, ...],
-    sysfs_id: Callable[[int], Hashable | None],
-    cpuinfo_ids: Groups,
+    look: Look, set_names: tuple[str, ...], online: tuple[int, ...], cpuinfo_ids: Groups
 ) -> Groups | None:
-    """Which online CPUs belong together: by sets, else by ids, else by /proc/cpuinfo.
+    """Which online CPUs belong together: by sets of siblings, else by /proc/cpuinfo.
 
-    None where no source tells it for every online CPU. A single CPU is one group.
+    None where neither tells it for every online CPU. A single CPU is one group.
     """
-    if not online:
-        return None
-    by_sets = _sibling_sets(look, set_names, online)
-    if len(by_sets) == len(online):
-        return by_sets
-    by_ids = {cpu: key for cpu in online if (key := sysfs_id(cpu)) is not None}
-    if len(by_ids) == len(online):
-        return by_ids
-    by_cpuinfo = {cpu: cpuinfo_ids[cpu] for cpu in online if cpu in cpuinfo_ids}
-    if len(by_cpuinfo) == len(online):
-        return by_cpuinfo
-    return {online[0]: what} if len(online) == 1 else None
+    for groups in (_sibling_sets(look, set_names, online), cpuinfo_ids):
+        if online and groups.keys() >= set(online):
+            return groups
+    return {online[0]: "alone"} if len(online) == 1 else None
 
 
-def _sibling_sets(
-    look: Look, names: tuple[str, ...], online: tuple[int, ...]
-) -> dict[int, Hashable]:
-    """Each CPU's set of online siblings, from the first file that holds the CPU itself."""
-    online_set = frozenset(online)
-    trimmed: dict[frozenset[int], frozenset[int]] = {}
-    found: dict[int, Hashable] = {}
-    order = names
-    for cpu in online:
-        for name in order:
-            path = f"{CPU_DIR}/cpu{cpu}/topology/{name}"
-            read = look.cpu_list(path) if name.endswith("_list") else look.cpu_mask(path)
-            if read is not None and cpu in read:
-                if read not in trimmed:
-                    trimmed[read] = read & online_set
-                found[cpu] = trimmed[read]
-                if name != order[0]:
-                    order = (name, *(other for other in names if other != name))
-                break
-    # A CPU whose own file is missing may still stand in the set of a sibling.
-    told_of: dict[int, set[Hashable]] = {}
-    for siblings in set(trimmed.values()) if len(found) < len(online) else ():
-        for cpu in siblings:
-            told_of.setdefault(cpu, set()).add(siblings)
-    for cpu in online:
-        if cpu not in found and len(told_of.get(cpu, ())) == 1:
-            found[cpu] = next(iter(told_of[cpu]))
-    return found
-
-
-def _package_ids(look: Look) -> Callable[[int], Hashable | None]:
-    def package(cpu: int) -> Hashable | None:
-        number = look.number(f"{CPU_DIR}/cpu{cpu}/topology/physical_package_id")
-        return None if number is None or number < 0 else number
-
-    return package
-
-
-def _core_ids(look: Look) -> Callable[[int], Hashable | None]:
-    """Core ids are unique only within package, die and cluster."""
-    package = _package_ids(look)
-
-    def core(cpu: int) -> Hashable | None:
-        topology = f"{CPU_DIR}/cpu{cpu}/topology"
-        number, socket = look.number(f"{topology}/core_id"), package(cpu)
-        if number is None or number < 0 or socket is None:
-            return None
-        die, cluster = look.number(f"{topology}/die_id"), look.number(f"{topology}/cluster_id")
-        return (socket, die, cluster, number)
-
-    return core
+def _sibling_sets(look: Look, names: tuple[str, ...], online: tuple[int, ...]) -> Groups:
+    """Each CPU's set of online siblings, from the first kind of file that tells any."""
+    whole = frozenset(online)
+    for name in names:
+        read = look.cpu_list if name.endswith("_list") else look.cpu_mask
+        told = ((cpu, read(f"{CPU_DIR}/cpu{cpu}/topology/{name}")) for cpu in online)
+        found = {cpu: siblings & whole for cpu, siblings in told if siblings and cpu in siblings}
+        if found:
+            return found
+    return {}
 
 
 def _cores(
@@ -267,21 +201,15 @@ def _allowed(
     return tuple(sorted(allowed))
 
 
-def _is_hybrid(look: Look, cores: tuple[Core, ...], info: CpuInfo, *, whole: bool) -> bool:
-    """P and E cores: Linux shows a PMU for each kind, capacities that differ, or SMT on some.
+def _is_hybrid(look: Look, cores: tuple[Core, ...]) -> bool:
+    """P and E cores: Linux shows a PMU for each kind, or capacities that differ.
 
-    A tenth is the limit of capacities: favoured cores of one kind differ by less. SMT tells
-    only where the machine is ``whole``, without offline CPUs, and is no virtual one, to
-    which threads are dealt out at will.
+    A tenth is the limit of capacities: favoured cores of one kind differ by less.
     """
     if look.exists("/sys/devices/cpu_core") and look.exists("/sys/devices/cpu_atom"):
         return True
     capacities = [core.capacity for core in cores if core.capacity]
-    if len(capacities) == len(cores) > 1 and max(capacities) > 1.1 * min(capacities):
-        return True
-    virtual = "hypervisor" in (info.first("flags") or "").split()
-    single = sum(len(core.cpus) == 1 for core in cores)
-    return whole and not virtual and 1 < single < len(cores)
+    return len(capacities) == len(cores) > 1 and max(capacities) > 1.1 * min(capacities)
 
 
 def _capacity(look: Look, cpu: int) -> int | None:
@@ -306,8 +234,6 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
         if cpus is None:
             cpus = look.cpu_mask(f"{directory}/cpumap")
         if cpus is None:
-            cpus = frozenset(look.numbered(directory, "cpu")) or None
-        if cpus is None:
             look.not_known(f"topology.numa_nodes.{node}.cpus", look.why(f"{directory}/cpulist"))
         memory = {
             key.split()[-1]: value
@@ -319,18 +245,16 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
             if bytes_ is None:
                 reason = look.why(f"{directory}/meminfo")
                 look.not_known(f"topology.numa_nodes.{node}.{fact}", reason)
-        nodes.append(
-            NumaNode(
-                id=node,
-                cpus=None if cpus is None else tuple(sorted(cpus & online)),
-                memory_bytes=total,
-                free_bytes=free,
-                distances=_distances(look, directory, len(ids)),
-                kind="cxl" if node in cxl else None,
-                tier=tiers.get(node),
-                **_performance(look, directory),
-            )
+        found = NumaNode(
+            id=node,
+            cpus=None if cpus is None else tuple(sorted(cpus & online)),
+            memory_bytes=total,
+            free_bytes=free,
+            distances=_distances(look, directory, len(ids)),
+            kind="cxl" if node in cxl else None,
+            tier=tiers.get(node),
         )
+        nodes.append(_performance(look, found))
     if not nodes:
         look.not_known("topology.numa_nodes", f"no node is shown below {NODE_DIR}")
     return tuple(_of_a_kind(look, node, nodes) for node in nodes)
@@ -342,19 +266,22 @@ def _distances(look: Look, directory: str, nodes: int) -> tuple[int, ...] | None
     return told if len(told) == len(numbers) == nodes else None
 
 
-def _performance(look: Look, directory: str) -> dict[str, Any]:
+def _performance(look: Look, node: NumaNode) -> NumaNode:
     """What the HMAT says: of CPUs (access1, since Linux 5.10), else of the best initiator.
 
     https://docs.kernel.org/admin-guide/mm/numaperf.html; megabytes per second, nanoseconds.
     """
     for kind in ("access1", "access0"):
-        at = f"{directory}/{kind}/initiators"
+        at = f"{NODE_DIR}/node{node.id}/{kind}/initiators"
         if nearest := look.numbered(at, "node"):
-            told = {"read_mb_per_second": "read_bandwidth", "read_latency_ns": "read_latency"}
-            # A firmware that knows no figure says 0.
-            numbers = {name: look.number(f"{at}/{file}") or None for name, file in told.items()}
-            return {**numbers, "nearest": nearest}
-    return {}
+            return replace(
+                node,
+                nearest=nearest,
+                # A firmware that knows no figure says 0.
+                read_mb_per_second=look.number(f"{at}/read_bandwidth") or None,
+                read_latency_ns=look.number(f"{at}/read_latency") or None,
+            )
+    return node
 
 
 def _tiers(look: Look) -> dict[int, int]:

@@ -465,7 +465,7 @@ class FakeHost(Host):
     def knows(self, path):
         return True
 
-    def is_readable_file(self, path):
+    def exists(self, path):
         return path in self.files
 
     def environment(self):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hosts.builder import ARM_PROCESSORS, PROCESSORS, FakeTree, machine
+from hosts.builder import ARM_PROCESSORS, PROCESSORS, machine
 
 from cputune.probing import probe
-from cputune.probing.recording import record
 from cputune.report.machine import precision_units
 
 
@@ -86,22 +84,6 @@ def test_arm_names_its_implementer_and_no_model(tmp_path: Path) -> None:
     assert cpu.hypervisor is None
 
 
-def test_an_old_arm_board_lists_what_is_common_at_the_end(tmp_path: Path) -> None:
-    text = (
-        "Processor\t: ARMv7 Processor rev 2 (v7l)\n"
-        "processor\t: 0\nBogoMIPS\t: 1992.29\n\nprocessor\t: 1\nBogoMIPS\t: 1997.60\n\n"
-        "Features\t: swp half thumb neon vfpv4\nCPU implementer\t: 0x51\n"
-        "CPU architecture: 7\nCPU part\t: 0x06f\nCPU revision\t: 2\n\nHardware\t: x\nSerial\t: 0\n"
-    )
-
-    facts = probe(machine(tmp_path, cores=2, files={"proc/cpuinfo": text}))
-
-    assert facts.cpu.vendor == "Qualcomm"
-    assert facts.cpu.architecture == "arm"
-    assert facts.cpu.isa == ("neon", "vfpv4")
-    assert facts.cpu.codename is None
-
-
 def test_cores_of_two_kinds_are_both_named(tmp_path: Path) -> None:
     features = ARM_PROCESSORS["graviton4"][2]
     block = f"processor : {{}}\nFeatures : {features}\nCPU implementer : 0x41\nCPU part : {{}}\n\n"
@@ -132,41 +114,11 @@ def test_amx_fp16_comes_from_cpuid_alone(tmp_path: Path) -> None:
     assert without_amx.why_unknown("cpu.isa.amx_fp16") is None
 
 
-class FakeBoard(FakeTree):
-    """A live machine that lscpu (and so py-cpuinfo) can name; it counts how often it is asked."""
-
-    live = True
-    asked = 0
-
-    def cpu_info(self) -> Mapping[str, object]:
-        self.asked += 1
-        return {"brand_raw": "Cortex-A999"}
-
-
-@pytest.mark.parametrize(
-    ("part", "asked", "name"), [("0xd4f", 0, None), ("0xfff", 1, "Cortex-A999")]
-)
-def test_py_cpuinfo_names_what_neither_the_kernel_nor_our_tables_name(
-    tmp_path: Path, part: str, asked: int, name: str | None
-) -> None:
-    board = FakeBoard()
-    features = ARM_PROCESSORS["graviton4"][2]
-    text = f"processor : 0\nFeatures : {features}\nCPU implementer : 0x41\nCPU part : {part}\n"
-    board.write("proc/cpuinfo", text)
-
-    facts = probe(board)
-
-    assert (board.asked, facts.cpu.model_name) == (asked, name)
-    assert probe(record(board, tmp_path / "recording")).cpu == facts.cpu
-    assert (facts.why_unknown("cpu.model_name") is None) == (name is not None)
-
-
 @pytest.mark.parametrize(
     ("text", "vector"),
     [
         ("Features : swp neon vfpv4\nCPU implementer : 0x51\n", "NEON"),
         ("Features : swp vfpv4\nCPU implementer : 0x51\n", "VFP"),
-        ("vendor_id : IBM/S390\nfeatures : esan3 zarch vx vxe\n", "vector facility"),
         ("flags : sse sse2 sse4_2 avx lm\n", "AVX"),
         ("flags : sse sse2 sse4_2 lm\n", "SSE"),
     ],
@@ -177,36 +129,3 @@ def test_the_vector_unit_is_that_of_the_architecture(
     facts = probe(machine(tmp_path, cores=1, files={"proc/cpuinfo": f"processor : 0\n{text}\n"}))
 
     assert precision_units(facts)["fp32"].startswith(vector)
-
-
-@pytest.mark.parametrize(
-    ("text", "vendor", "name"),
-    [
-        (
-            "processor  : 0\nvendor     : GenuineIntel\narch       : IA-64\n"
-            "family     : Itanium 2\nmodel      : 0\n\n",
-            "GenuineIntel",
-            None,
-        ),
-        ("cpu\t\t: UltraSparc T1 (Niagara)\nncpus probed\t: 32\n", None, "UltraSparc T1 (Niagara)"),
-        (
-            "processor\t: 0\nhart\t\t: 1\nisa\t\t: rv64imafdc\nuarch\t\t: sifive,u74-mc\n\n",
-            None,
-            "sifive,u74-mc",
-        ),
-        (
-            "processor\t: 0\nCPU Family\t\t: Loongson-64bit\nModel Name\t\t: Loongson-3A5000\n\n",
-            None,
-            "Loongson-3A5000",
-        ),
-    ],
-)
-def test_other_architectures_are_read_kindly(
-    tmp_path: Path, text: str, vendor: str | None, name: str | None
-) -> None:
-    facts = probe(machine(tmp_path, cores=1, files={"proc/cpuinfo": text}))
-
-    assert facts.cpu.vendor == vendor
-    assert facts.cpu.model_name == name
-    assert facts.cpu.codename is None
-    assert facts.why_unknown("cpu.codename") is not None

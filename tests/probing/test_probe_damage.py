@@ -149,9 +149,9 @@ def test_a_damaged_record_is_refused(tmp_path: Path, text: str) -> None:
 
 
 KEYS = (
-    *("python", "affinity", "environment", "packages", "launchers", "limits", "disk_bytes"),
+    *("python", "affinity", "environment", "packages", "launchers", "disk_bytes"),
     *("cpuid", "unreadable", "files", "directories", "real_paths", "paths", "processes"),
-    *("disk_free_bytes", "cpu_info"),
+    "disk_free_bytes",
 )
 
 
@@ -160,8 +160,8 @@ KEYS = (
 def test_a_record_with_a_value_of_the_wrong_kind_is_refused(
     tmp_path: Path, key: str, value: object
 ) -> None:
-    if (key, value) in (("python", "x"), ("cpu_info", {"x": [7]})):
-        return  # these may be: a version is any text
+    if (key, value) == ("python", "x"):
+        return  # it may be: a version is any text
     with pytest.raises(HostError, match=r"record\.json"):
         machine(tmp_path, cores=2, record={key: value})
 

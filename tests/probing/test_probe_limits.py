@@ -17,8 +17,7 @@ POD = (
 
 
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("mountinfo", [True, False])
-def test_quota_memory_and_cpuset(tmp_path: Path, version: int, mountinfo: bool) -> None:
+def test_quota_memory_and_cpuset(tmp_path: Path, version: int) -> None:
     group = Cgroup(
         version=version,
         path="/docker/0123456789ab",
@@ -26,7 +25,6 @@ def test_quota_memory_and_cpuset(tmp_path: Path, version: int, mountinfo: bool) 
         memory_bytes=8 * GIB,
         cpuset="0-3",
         throttled=(95, 100),
-        mountinfo=mountinfo,
     )
 
     facts = probe(machine(tmp_path, cores=8, cgroup=group))
@@ -92,14 +90,6 @@ def test_a_path_outside_of_the_namespace_shows_the_top(tmp_path: Path) -> None:
     assert probe(host).limits.cpu_quota == 1.5
 
 
-def test_a_path_without_end_is_damage(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::" + "/a" * 100_000}
-
-    facts = probe(machine(tmp_path, cgroup=Cgroup(path="/", quota=1.5), files=files))
-
-    assert facts.limits.cpu_quota == 1.5
-
-
 def test_hybrid_hierarchies_have_each_controller_once(tmp_path: Path) -> None:
     """systemd's hybrid mode: controllers in version 1, version 2 mounted without any."""
     files = {
@@ -113,12 +103,11 @@ def test_hybrid_hierarchies_have_each_controller_once(tmp_path: Path) -> None:
         "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "300000\n",
         "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
         "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
-        "sys/fs/cgroup/memory/job/memory.stat": f"cache 0\nhierarchical_memory_limit {2 * GIB}\n",
     }
 
     limits = probe(machine(tmp_path, cores=4, files=files)).limits
 
-    assert (limits.cpu_quota, limits.memory_bytes, limits.cgroup_version) == (3, 2 * GIB, 1)
+    assert (limits.cpu_quota, limits.memory_bytes, limits.cgroup_version) == (3, 4 * GIB, 1)
 
 
 def test_mount_points_elsewhere_with_spaces(tmp_path: Path) -> None:
@@ -145,7 +134,7 @@ def quota(*trees: dict[str, str]) -> float | None:
     return probe(machine(None, files=files)).limits.cpu_quota
 
 
-@pytest.mark.parametrize("damage", ["rubbish", "0:/other", "x::/other", "0::other"])
+@pytest.mark.parametrize("damage", ["rubbish", "0:/other", "0::other"])
 def test_damage_among_the_own_cgroups_is_passed_over(damage: str) -> None:
     files = {"proc/self/cgroup": f"{damage}\n0::/own\n", "proc/self/mountinfo": MOUNTED}
     assert quota(OWN, files) == 1.5
@@ -157,30 +146,6 @@ def test_damage_among_the_own_cgroups_is_passed_over(damage: str) -> None:
 )
 def test_damage_among_the_mounts_is_passed_over(damage: str) -> None:
     assert quota(OWN, {"proc/self/mountinfo": f"{damage}\n{MOUNTED}"}) == 1.5
-
-
-def test_a_mount_without_options_is_one() -> None:
-    assert quota(OWN, {"proc/self/mountinfo": MOUNTED.replace(" rw -", " -")}) == 1.5
-
-
-def test_without_any_table_the_usual_places_are_looked_at(tmp_path: Path) -> None:
-    top = "sys/fs/cgroup/cpuset"
-    cpuset = {f"{top}/cpuset.cpus": "0-7\n", f"{top}/batch/cpuset.cpus": "4-5\n"}
-    files = {"proc/self/cgroup": "1:cpuset:/batch\n", **cpuset}
-    assert probe(machine(tmp_path, cores=8, files=files)).limits.cpuset == (4, 5)
-
-
-@pytest.mark.parametrize(("others", "seen"), [(63, 1.5), (64, None)])
-def test_of_many_mounts_the_first_64_are_looked_at(others: int, seen: float | None) -> None:
-    gone = "".join(f"{n} 25 0:27 / /gone/{n} rw - cgroup2 none rw\n" for n in range(others))
-    assert quota(OWN, {"proc/self/mountinfo": gone + MOUNTED}) == seen
-
-
-@pytest.mark.parametrize(("length", "seen"), [(4096, 1.5), (4097, None)])
-def test_a_path_is_as_long_as_the_kernel_makes_them(length: int, seen: float | None) -> None:
-    path = "/" + "a" * (length - 1)
-    files = {"proc/self/cgroup": f"0::{path}\n", f"mnt/cg{path}/cpu.max": "150000 100000\n"}
-    assert quota(files, {"proc/self/mountinfo": MOUNTED}) == seen
 
 
 @pytest.mark.parametrize(
@@ -244,29 +209,9 @@ def test_garbage_in_a_limit_is_unknown(tmp_path: Path, path: str, text: str, fac
     assert path in (facts.why_unknown(fact) or "")
 
 
-def test_limits_of_the_shell(tmp_path: Path) -> None:
-    files = {
-        "proc/self/limits": (
-            "Limit                     Soft Limit           Hard Limit           Units     \n"
-            "Max open files            1024                 524288               files     \n"
-            "Max locked memory         unlimited            unlimited            bytes     \n"
-        )
-    }
-
-    facts = probe(machine(tmp_path, files=files))
-
-    assert facts.limits.open_files == 1024
-    assert facts.limits.memlock_bytes is None
-    assert facts.why_unknown("limits.memlock_bytes") is None
-
-
 def test_shared_memory_of_a_container(tmp_path: Path) -> None:
-    line = "40 30 0:50 / /dev/shm rw,nosuid - tmpfs shm rw,size=65536k\n"
+    recorded = probe(machine(tmp_path, record={"disk_bytes": {"/dev/shm": 7 * GIB}}))
 
-    mounted = probe(machine(tmp_path / "a", files={"proc/self/mountinfo": line}))
-    recorded = probe(machine(tmp_path / "b", record={"disk_bytes": {"/dev/shm": 7 * GIB}}))
-
-    assert mounted.limits.shm_bytes == 64 << 20
     assert recorded.limits.shm_bytes == 7 * GIB
 
 
@@ -286,7 +231,6 @@ def limits(*trees: dict[str, str]) -> Limits:
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
-        ("150000", 1.5),  # the kernel's own period
         ("max 100000", None),
         ("1 100000", 0.00001),
         ("0 100000", None),
@@ -329,15 +273,6 @@ def test_a_count_of_processes_that_is_none_is_unknown(damage: str) -> None:
 )
 def test_a_limit_of_memory_that_no_machine_reaches_is_none(text: str, seen: int | None) -> None:
     assert limits(OWN, {"mnt/cg/own/memory.max": text}).memory_bytes == seen
-
-
-@pytest.mark.parametrize(
-    ("option", "size"),
-    [("size=4096", 4096), ("size=8k", 8 << 10), ("size=3m", 3 << 20), ("size=2g", 2 << 30)],
-)
-def test_the_size_of_shared_memory_has_a_unit(option: str, size: int) -> None:
-    line = f"40 30 0:50 / /dev/shm rw,nosuid - tmpfs shm rw,{option}\n"
-    assert limits({"proc/self/mountinfo": line}).shm_bytes == size
 
 
 def test_of_several_mounts_of_shared_memory_the_last_one_shows() -> None:
@@ -383,50 +318,4 @@ def test_what_is_not_in_sight_has_its_reason() -> None:
     told = {**OWN, "proc/self/mountinfo": MOUNTED, "mnt/cg/own/cpu.stat": "nr_periods 5\n"}
     facts = probe(machine(None, files=told))
     assert facts.limits.periods == 5
-    assert "has no nr_throttled" in (facts.why_unknown("limits.throttled_periods") or "")
-
-
-@pytest.mark.parametrize("controller", ["cpu", "cpuset", "memory"])
-def test_one_controller_tells_the_version_of_cgroups(controller: str) -> None:
-    files = {
-        "proc/self/cgroup": f"1:{controller}:/own\n",
-        "proc/self/mountinfo": f"30 25 0:26 / /mnt/cg rw - cgroup none rw,{controller}\n",
-        "mnt/cg/own/tasks": "1\n",
-    }
-    assert limits(files).cgroup_version == 1
-
-
-@pytest.mark.parametrize("quota", ["150000 100000\n", "max 100000\n"])
-def test_of_quotas_that_are_alike_the_nearest_tells_how_often_it_held(quota: str) -> None:
-    above = {"mnt/cg/cpu.max": quota, "mnt/cg/cpu.stat": "nr_periods 9\n"}
-    own = {"mnt/cg/own/cpu.max": quota, "mnt/cg/own/cpu.stat": "nr_periods 5\n"}
-    assert limits(OWN, above, own).periods == 5
-
-
-def test_a_limit_of_memory_above_a_group_without_one_holds() -> None:
-    files = {
-        "proc/self/cgroup": "1:memory:/a/b\n",
-        "proc/self/mountinfo": "30 25 0:26 / /mnt/cg rw - cgroup none rw,memory\n",
-        "mnt/cg/a/b/tasks": "1\n",
-        "mnt/cg/a/memory.limit_in_bytes": "4096\n",
-    }
-    assert limits(files).memory_bytes == 4096
-
-
-def test_a_count_of_processes_without_a_limit_is_known() -> None:
-    group = {"mnt/cg/own/pids.current": "7\n", "proc/self/mountinfo": MOUNTED}
-    facts = probe(machine(None, files={**OWN, **group}))
-    assert (facts.limits.pids_used, facts.why_unknown("limits.pids_used")) == (7, None)
-
-
-@pytest.mark.parametrize(("end", "read_only"), [("", None), (" x", False)])
-def test_half_a_line_of_a_mount_is_none(end: str, read_only: bool | None) -> None:
-    line = f"40 30 0:50 / /dev/shm rw{end}\n"
-    assert limits({"proc/self/mountinfo": line}).shm_read_only is read_only
-
-
-def test_a_recording_has_the_soft_limits_of_its_shell(tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, record={"limits": {"NOFILE": 512}}))
-    assert (facts.limits.open_files, facts.limits.open_files_hard) == (512, None)
-    assert facts.why_unknown("limits.open_files") is None
-    assert facts.why_unknown("limits.open_files_hard")
+    assert "tells no nr_throttled" in (facts.why_unknown("limits.throttled_periods") or "")

@@ -44,7 +44,6 @@ UNTOUCHED = {
         },
         "mpiexec.hydra": {"path": "/opt/x/mpiexec.hydra", "error": 8},
     },
-    "limits": {"NOFILE": 1024, "MEMLOCK": None},
     "disk_bytes": {"/dev/shm": 67108864},
     "cpuid": {"7.1": [0, 0, 0, 0]},
     "unreadable": {"/proc/sys/kernel/numa_balancing": 13},

@@ -9,7 +9,6 @@ import pytest
 from hosts.builder import machine
 
 from cputune.facts import BoundProcess, HostFacts
-from cputune.host import LiveHost
 from cputune.probing import probe
 
 NO_DRIVERS = dict.fromkeys(("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"), False)
@@ -17,11 +16,6 @@ NO_DRIVERS = dict.fromkeys(("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd",
 
 def facts(root: Path, *, files: dict[str, str] | None = None, **record: Any) -> HostFacts:
     return probe(machine(root, cores=4, files=files, record=record))
-
-
-def status(name: str, allowed: str, *, kernel_thread: bool = False) -> str:
-    memory = "" if kernel_thread else "VmSize:\t  100 kB\n"
-    return f"Name:\t{name}\n{memory}Cpus_allowed_list:\t{allowed}\n"
 
 
 def test_no_driver_is_no_gpu_and_no_answer_is_unknown(tmp_path: Path) -> None:
@@ -58,19 +52,8 @@ def test_dead_preloads_are_those_known_not_to_be_there(tmp_path: Path) -> None:
     assert found.preload_missing == ("/gone.so", "libtcmalloc.so.4", more[-1])
 
 
-def test_a_directory_and_an_unreadable_file_cannot_be_preloaded(tmp_path: Path) -> None:
-    host = LiveHost()
-    (tmp_path / "there.so").touch()
-    assert host.is_readable_file(str(tmp_path / "there.so"))
-    assert not host.is_readable_file(str(tmp_path))
-
-
-def test_bound_processes_are_neither_ours_nor_the_kernels(tmp_path: Path) -> None:
-    files = {
-        "/proc/10/status": status("python", "2-3"),
-        "/proc/11/status": status("kworker/0:1", "0", kernel_thread=True),
-        "/proc/12/status": status("sshd", "0-3"),
-    }
-    assert facts(tmp_path, files=files).bound_processes == (
+def test_a_process_is_bound_where_it_may_not_run_everywhere(tmp_path: Path) -> None:
+    processes = [{"pid": 10, "name": "python", "cpus": "2-3"}, {"pid": 12, "cpus": "0-3"}]
+    assert facts(tmp_path, processes=processes).bound_processes == (
         BoundProcess(pid=10, name="python", cpus=(2, 3)),
     )

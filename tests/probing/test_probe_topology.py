@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hosts.builder import machine, mask
+from hosts.builder import machine
 
 from cputune import cpulist
-from cputune.cores import usable_cores
 from cputune.doctor import diagnose
 from cputune.facts import HostFacts
 from cputune.probing import probe
-from cputune.report.machine import machine_lines
 
 CPU = "sys/devices/system/cpu"
 
@@ -62,21 +59,6 @@ def test_a_socket_whose_cpus_are_all_offline_is_not_counted(tmp_path: Path) -> N
     assert counts(facts) == (1, 4, 1, 4)
 
 
-def test_sockets_of_different_size(tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, sockets=2, cores=[24, 20], smt=2))
-
-    assert facts.topology.cores_per_socket == (24, 20)
-    assert facts.topology.physical_cores == 44
-
-
-def test_a_virtual_machine_with_sockets_of_one_core(tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, sockets=24, cores=1, nodes=1, hypervisor=True))
-
-    assert counts(facts) == (24, 24, 1, 24)
-    assert facts.cpu.hypervisor is True
-    assert len(facts.topology.numa_nodes) == 1
-
-
 def test_p_and_e_cores(tmp_path: Path) -> None:
     facts = probe(machine(tmp_path, cores=14, smt=2, e_cores=8, like="alder-lake"))
 
@@ -85,70 +67,6 @@ def test_p_and_e_cores(tmp_path: Path) -> None:
     assert sorted(len(core.cpus) for core in facts.topology.cores) == [1] * 8 + [2] * 6
     fast = {core.cpus for core in facts.topology.cores if core.max_khz == 5_200_000}
     assert len(fast) == 6
-
-
-def cpuinfo(rows: list[tuple[int, int]], *, siblings: int, cores: int) -> dict[str, str]:
-    """/proc/cpuinfo with (physical id, core id) of each CPU."""
-    blocks = [
-        f"processor : {cpu}\nphysical id : {package}\nsiblings : {siblings}\n"
-        f"core id : {core}\ncpu cores : {cores}\nflags : lm\n"
-        for cpu, (package, core) in enumerate(rows)
-    ]
-    return {"proc/cpuinfo": "\n".join(blocks) + "\n"}
-
-
-def test_packages_of_two_dies_that_count_their_cores_twice(tmp_path: Path) -> None:
-    """AMD Magny-Cours: four packages of eight cores, the core ids of each 0-3 and 0-3."""
-    rows = [(package, core % 4) for package in range(4) for core in range(8)]
-    files = cpuinfo(rows, siblings=8, cores=8)
-
-    facts = probe(machine(tmp_path, sockets=4, cores=8, kernel="bare", files=files))
-
-    assert counts(facts) == (4, 32, 1, 32)
-
-
-def test_core_ids_that_repeat_in_a_package_with_siblings_tell_nothing(tmp_path: Path) -> None:
-    """AMD Interlagos: two dies, on each four modules of two siblings."""
-    rows = [(0, core % 8 // 2) for core in range(16)]
-    files = cpuinfo(rows, siblings=16, cores=8)
-
-    facts = probe(machine(tmp_path, cores=16, kernel="bare", files=files))
-
-    assert not facts.topology.cores_known
-    assert facts.why_unknown("topology.physical_cores")
-
-
-@pytest.mark.parametrize(
-    ("options", "hybrid"),
-    [
-        ({}, True),
-        ({"hypervisor": True}, False),
-        ({"offline": "5"}, False),
-        ({"e_cores": 0}, False),
-    ],
-)
-def test_smt_on_some_cores_tells_p_from_e_cores(
-    tmp_path: Path, options: dict[str, Any], hybrid: bool
-) -> None:
-    """An i7-1270P (4 P and 8 E cores) whose tree holds no frequencies and no PMUs."""
-    values: dict[str, Any] = {"cores": 12, "smt": 2, "e_cores": 8, "like": "alder-lake", **options}
-    unseen = {
-        path: None
-        for path in ("sys/devices/cpu_core/cpus", "sys/devices/cpu_atom/cpus")
-        if values["e_cores"]
-    }
-    host = machine(tmp_path, **values, files=unseen)
-    for path in tmp_path.glob(f"{CPU}/cpu*/cpufreq/cpuinfo_max_freq"):
-        path.unlink()
-    for kind in ("core", "atom") if values["e_cores"] else ():
-        (tmp_path / f"sys/devices/cpu_{kind}").rmdir()
-
-    facts = probe(host)
-
-    assert facts.topology.hybrid is hybrid
-    if hybrid:
-        assert {len(core.cpus) for core in usable_cores(facts)[:4]} == {2}
-        assert "12 cores (4 of them with 2 threads)" in dict(machine_lines(facts))["cores"]
 
 
 def test_a_node_whose_list_is_missing_is_unknown_and_not_empty(tmp_path: Path) -> None:
@@ -160,21 +78,6 @@ def test_a_node_whose_list_is_missing_is_unknown_and_not_empty(tmp_path: Path) -
     assert [node.cpus for node in facts.topology.numa_nodes] == [(0, 1), None]
     assert facts.why_unknown("topology.numa_nodes.1.cpus")
     assert "numa-cpuless" not in {finding.code for finding in diagnose(facts).findings}
-
-
-def test_capacities_tell_big_from_little(tmp_path: Path) -> None:
-    files = {f"{CPU}/cpu{cpu}/cpu_capacity": "1024" if cpu > 1 else "512" for cpu in range(4)}
-
-    facts = probe(machine(tmp_path, cores=4, like="graviton4", files=files))
-
-    assert facts.topology.hybrid
-    assert [core.capacity for core in facts.topology.cores] == [512, 512, 1024, 1024]
-
-
-def test_favoured_cores_are_no_other_kind(tmp_path: Path) -> None:
-    files = {f"{CPU}/cpu{c}/acpi_cppc/nominal_perf": str(34 + c % 2) for c in range(4)}
-
-    assert not probe(machine(tmp_path, cores=4, files=files)).topology.hybrid
 
 
 def test_sub_numa_clusters(tmp_path: Path) -> None:
@@ -231,21 +134,6 @@ def test_ids_that_repeat_or_are_minus_one_do_not_matter(tmp_path: Path) -> None:
     facts = probe(machine(tmp_path, sockets=2, cores=4, smt=2, files=files))
 
     assert counts(facts) == (2, 8, 2, 16)
-
-
-def test_ids_stand_in_for_sets_that_are_missing(tmp_path: Path) -> None:
-    host = machine(tmp_path, sockets=2, cores=4, smt=2)
-    for path in tmp_path.glob(f"{CPU}/cpu*/topology/*_list"):
-        path.unlink()
-    (tmp_path / "proc/cpuinfo").write_text("")
-
-    assert counts(probe(host)) == (2, 8, 2, 16)
-
-
-def test_package_sets_that_are_empty_give_way_to_ids(tmp_path: Path) -> None:
-    files = {f"{CPU}/cpu{cpu}/topology/package_cpus_list": "\n" for cpu in range(8)}
-
-    assert counts(probe(machine(tmp_path, sockets=2, cores=4, files=files))) == (2, 8, 1, 8)
 
 
 def test_cpu_numbers_far_apart(tmp_path: Path) -> None:
@@ -309,43 +197,12 @@ def test_half_of_the_topology_is_not_taken_for_the_whole(tmp_path: Path) -> None
     assert len(facts.topology.online) == 8
 
 
-def test_a_cpu_is_known_by_what_its_sibling_says(tmp_path: Path) -> None:
-    host = machine(tmp_path, sockets=2, cores=4, smt=2)
-    for path in (tmp_path / f"{CPU}/cpu3/topology").iterdir():
-        path.unlink()
-    (tmp_path / "proc/cpuinfo").write_text("")
-
-    facts = probe(host)
-
-    assert counts(facts) == (2, 8, 2, 16)
-    assert (3, 11) in {core.cpus for core in facts.topology.cores}
-
-
-def test_nodes_by_the_links_to_their_cpus(tmp_path: Path) -> None:
-    host = machine(tmp_path, sockets=2, cores=2, kernel="old")
-    for node, cpus in ((0, (0, 1)), (1, (2, 3))):
-        (tmp_path / f"sys/devices/system/node/node{node}/cpumap").unlink()
-        for cpu in cpus:
-            (tmp_path / f"sys/devices/system/node/node{node}/cpu{cpu}").mkdir()
-
-    assert [node.cpus for node in probe(host).topology.numa_nodes] == [(0, 1), (2, 3)]
-
-
 def test_a_single_cpu_is_one_core_of_one_socket(tmp_path: Path) -> None:
     facts = probe(
         machine(tmp_path, files={"proc/cpuinfo": "processor : 0\n\n"}, kernel="bare", cores=1)
     )
 
     assert counts(facts) == (1, 1, 1, 1)
-
-
-def test_cpuinfo_counts_decide_where_core_ids_are_missing(tmp_path: Path) -> None:
-    block = "processor : {}\nphysical id : {}\nsiblings : 2\ncpu cores : 1\n\n"
-    text = "".join(block.format(cpu, cpu // 2) for cpu in range(4))
-
-    facts = probe(machine(tmp_path, cores=4, kernel="bare", files={"proc/cpuinfo": text}))
-
-    assert counts(facts) == (2, 2, 2, 4)
 
 
 def test_allowed_cpus_come_from_the_status_of_the_recorded_process(tmp_path: Path) -> None:
@@ -386,24 +243,3 @@ def test_a_power_machine(tmp_path: Path) -> None:
     assert facts.cpu.model_name == "POWER8E (raw), altivec supported"
     assert facts.cpu.architecture == "ppc64"
     assert (facts.cpu.vendor, facts.cpu.family, facts.cpu.codename) == (None, None, None)
-
-
-def test_books_of_an_s390x_machine(tmp_path: Path) -> None:
-    lines = ["vendor_id       : IBM/S390", "# processors    : 4", "features\t: esan3 zarch vx vxe"]
-    lines += [
-        f"processor {n}: version = FF,  identification = 2733E8,  machine = 2964" for n in range(4)
-    ]
-    lines += ["", *(f"cpu number      : {n}\ncpu MHz dynamic : 5000\n" for n in range(4))]
-    files = {"proc/cpuinfo": "\n".join(lines)}
-    for cpu in range(4):  # every socket has the same id, in books of their own
-        files[f"{CPU}/cpu{cpu}/topology/physical_package_id"] = "1"
-        files[f"{CPU}/cpu{cpu}/topology/core_id"] = "0"
-        files[f"{CPU}/cpu{cpu}/topology/core_siblings"] = mask([cpu], 64)
-        files[f"{CPU}/cpu{cpu}/topology/thread_siblings"] = mask([cpu], 64)
-
-    facts = probe(machine(tmp_path, cores=4, kernel="old", files=files))
-
-    assert counts(facts) == (4, 4, 1, 4)
-    assert facts.cpu.vendor == "IBM/S390"
-    assert facts.cpu.architecture == "s390x"
-    assert facts.cpu.isa == ("vx", "vxe")
