@@ -15,12 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Literal
 
 from packaging.version import Version
 
-from cputune.stack.tables import Minor, Stack, Versions, load, minor, satisfies, tag_of
+from cputune.stack.tables import DISTRIBUTIONS, Minor, Versions, load, minor, satisfies
 
-Rule = Callable[[Stack, Versions], "str | None"]
+Requirer = Literal["transformers", "accelerate"]
+Rule = Callable[[Versions], "str | None"]
 """What is wrong, in words with both versions; None where it fits, or cannot be told."""
 
 
@@ -93,67 +95,58 @@ def was_seen_training(versions: Versions) -> bool:
     )
 
 
-def ipex_torch(stack: Stack, v: Versions) -> str | None:
+def declared(v: Versions, name: Requirer, other: str, *, key: str = "") -> str | None:
+    """What a release declares that it needs of another package, where that is not met.
+
+    ``key`` is the column of the table, where it is not called as the other package is.
+    """
+    version, found = v.get(name), v.get(other)
+    needs = load().library(name).needs_of(version) if version is not None else None
+    specifier = getattr(needs, key or other, "")
+    if found is None or satisfies(found, specifier):
+        return None
+    return f"{name} {version} needs {other} {specifier}, found {found}"
+
+
+def transformers_torch(v: Versions) -> str | None:
+    """Below this transformers behaves as if there were no torch, or breaks."""
+    return declared(v, "transformers", "torch", key="torch_at_run_time")
+
+
+def ipex_torch(v: Versions) -> str | None:
     """IPEX checks major.minor of torch when it is imported, and is linked against it."""
     if v.ipex is None or v.torch is None or minor(v.ipex) == minor(v.torch):
         return None
     return f"intel_extension_for_pytorch {v.ipex} was built for torch {_x(v.ipex)}, not {v.torch}"
 
 
-def oneccl_torch(stack: Stack, v: Versions) -> str | None:
-    """The bindings are linked against one torch release."""
+def oneccl_torch(v: Versions) -> str | None:
+    """The bindings are linked against one torch release; newer than the tables, one minor."""
     if v.oneccl is None or v.torch is None:
         return None
-    row = stack.bindings_row(v.oneccl)
-    if row is not None and satisfies(v.torch, row.torch):
+    row = load().bindings_row(v.oneccl)
+    built_for = row.torch if row is not None else f"=={_x(v.oneccl)}.*"
+    if satisfies(v.torch, built_for):
         return None
-    if row is None and minor(v.oneccl) == minor(v.torch):
-        return None
-    built_for = row.torch.lstrip("=") if row is not None else _x(v.oneccl)
-    return f"oneccl_bind_pt {v.oneccl} was built for torch {built_for}, not {v.torch}"
+    return f"oneccl_bind_pt {v.oneccl} was built for torch {built_for.lstrip('=')}, not {v.torch}"
 
 
-def transformers_torch(stack: Stack, v: Versions) -> str | None:
-    """Below its minimum of torch, transformers switches torch off (from 4.52 on) or breaks."""
-    if v.transformers is None or v.torch is None:
-        return None
-    needs = stack.transformers.needs_of(v.transformers)
-    if needs is None:
-        return None
-    for specifier in (needs.torch_at_run_time, needs.torch):
-        if not satisfies(v.torch, specifier):
-            return f"transformers {v.transformers} needs torch {specifier}, found {v.torch}"
-    return None
-
-
-def transformers_accelerate(stack: Stack, v: Versions) -> str | None:
-    """Trainer refuses an accelerate below its minimum."""
-    if v.transformers is None or v.accelerate is None:
-        return None
-    needs = stack.transformers.needs_of(v.transformers)
-    if needs is None or satisfies(v.accelerate, needs.accelerate):
-        return None
-    return (
-        f"transformers {v.transformers} needs accelerate {needs.accelerate}, found {v.accelerate}"
-    )
-
-
-def trainer_arguments(stack: Stack, v: Versions) -> str | None:
+def trainer_arguments(v: Versions) -> str | None:
     """A type that transformers 4.56 takes from accelerate must be there for scripts to parse."""
     if v.transformers is None or v.accelerate is None:
         return None
-    row = stack.transformers.does("trainer-arguments", v.transformers)
+    row = load().transformers.does("trainer-arguments", v.transformers)
     if row is None or not satisfies(v.accelerate, row.accelerate):
         return None
     return f"transformers {v.transformers} beside accelerate {v.accelerate}: {row.claim}"
 
 
-def trained(stack: Stack, v: Versions) -> str | None:
+def trained(v: Versions) -> str | None:
     """What was tried, and did not train; a declared minimum or a known error says it better."""
     found = tried(v)
     if found is None or found.error is None:
         return None
-    if transformers_accelerate(stack, v) or trainer_arguments(stack, v):
+    if declared(v, "transformers", "accelerate") or trainer_arguments(v):
         return None
     return (
         f"transformers {v.transformers} does not train beside accelerate {v.accelerate}: "
@@ -161,75 +154,46 @@ def trained(stack: Stack, v: Versions) -> str | None:
     )
 
 
-def accelerate_torch(stack: Stack, v: Versions) -> str | None:
-    """What accelerate declares as its minimum of torch, it also uses."""
-    if v.accelerate is None or v.torch is None:
-        return None
-    needs = stack.accelerate.needs_of(v.accelerate)
-    if needs is None or satisfies(v.torch, needs.torch):
-        return None
-    return f"accelerate {v.accelerate} needs torch {needs.torch}, found {v.torch}"
-
-
-def numpy_torch(stack: Stack, v: Versions) -> str | None:
+def numpy_torch(v: Versions) -> str | None:
     """Before 2.3, torch was compiled against numpy 1 and cannot talk to numpy 2."""
-    row = stack.torch_row(v.torch) if v.torch is not None else None
+    row = load().torch_row(v.torch)
     if v.numpy is None or row is None or satisfies(v.numpy, row.numpy):
         return None
     return f"torch {v.torch} needs numpy {row.numpy}, found {v.numpy}"
 
 
-def numpy_libraries(stack: Stack, v: Versions) -> str | None:
+def numpy_libraries(v: Versions) -> str | None:
     """Some releases of transformers and accelerate declare that they want numpy below 2."""
-    for name, library in (("transformers", stack.transformers), ("accelerate", stack.accelerate)):
-        version = v.get(name)
-        needs = library.needs_of(version) if version is not None else None
-        if v.numpy is not None and needs is not None and not satisfies(v.numpy, needs.numpy):
-            return f"{name} {version} needs numpy {needs.numpy}, found {v.numpy}"
-    return None
+    return declared(v, "transformers", "numpy") or declared(v, "accelerate", "numpy")
 
 
-def python_wheels(stack: Stack, v: Versions) -> str | None:
-    """Compiled packages have wheels for some Pythons only."""
+def python_wheels(v: Versions) -> str | None:
+    """Compiled packages have wheels for some Pythons, transformers and accelerate a minimum."""
     if v.python is None:
         return None
-    tag = tag_of(v.python)
-    torch = stack.torch_row(v.torch) if v.torch is not None else None
-    ipex = next((row for row in stack.ipex if row.version == v.ipex), None)
-    bindings = stack.bindings_row(v.oneccl) if v.oneccl is not None else None
-    compiled = (
-        ("torch", v.torch, torch.tags if torch else None),
-        ("intel_extension_for_pytorch", v.ipex, ipex.tags if ipex else None),
-        ("oneccl_bind_pt", v.oneccl, bindings.tags if bindings else None),
-    )
-    for name, version, tags in compiled:
+    tag = f"cp{v.python.major}{v.python.minor}"
+    torch, bindings = load().torch_row(v.torch), load().bindings_row(v.oneccl)
+    ipex = next((row for row in load().ipex if row.version == v.ipex), None)
+    for name, tags in (
+        ("torch", torch.tags if torch else None),
+        ("ipex", ipex.tags if ipex else None),
+        ("oneccl", bindings.tags if bindings else None),
+    ):
         if tags is not None and tag not in tags:
-            return (
-                f"{name} {version} has no wheel for Python {_x(v.python)}, only {', '.join(tags)}"
-            )
-    return None
-
-
-def python_libraries(stack: Stack, v: Versions) -> str | None:
-    """The minimum of Python that transformers and accelerate declare."""
-    for name, library in (("transformers", stack.transformers), ("accelerate", stack.accelerate)):
-        version = v.get(name)
-        needs = library.needs_of(version) if version is not None else None
-        if v.python is not None and needs is not None and not satisfies(v.python, needs.python):
-            return f"{name} {version} needs Python {needs.python}, found {v.python}"
-    return None
+            package = f"{DISTRIBUTIONS[name]} {v.get(name)}"
+            return f"{package} has no wheel for Python {_x(v.python)}, only {', '.join(tags)}"
+    return declared(v, "transformers", "python") or declared(v, "accelerate", "python")
 
 
 RULES: tuple[Rule, ...] = (
     python_wheels,
-    python_libraries,
     ipex_torch,
     oneccl_torch,
     numpy_torch,
     numpy_libraries,
-    transformers_torch,
-    accelerate_torch,
-    transformers_accelerate,
+    lambda v: transformers_torch(v) or declared(v, "transformers", "torch"),
+    lambda v: declared(v, "accelerate", "torch"),
+    lambda v: declared(v, "transformers", "accelerate"),
     trainer_arguments,
     trained,
 )
@@ -241,15 +205,14 @@ PYTHONS = tuple(f"3.{small}" for small in range(7, 16))
 
 def pythons_for(versions: Versions) -> tuple[str, ...]:
     """The Pythons that all of these packages have wheels for, the oldest first."""
-    stacks = {text: versions.changed(python=Version(text)) for text in PYTHONS}
-    rules = (python_wheels, python_libraries)
-    return tuple(text for text, v in stacks.items() if not any(rule(load(), v) for rule in rules))
+    return tuple(
+        text for text in PYTHONS if not python_wheels(versions.changed(python=Version(text)))
+    )
 
 
-def misfits(versions: Versions, stack: Stack | None = None) -> tuple[str, ...]:
+def misfits(versions: Versions) -> tuple[str, ...]:
     """Every rule that these versions break, in words."""
-    tables = stack or load()
-    return tuple(said for rule in RULES if (said := rule(tables, versions)) is not None)
+    return tuple(said for rule in RULES if (said := rule(versions)) is not None)
 
 
 def _x(version: Version) -> str:

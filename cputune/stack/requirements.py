@@ -34,57 +34,41 @@ JUDGED_ELSEWHERE = frozenset({"torch", "transformers", "accelerate", "numpy"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
-    """A requirement that is not met. ``found`` is None where the package is not there.
+    """A requirement that is not met: of which package, and in words.
 
     ``wanted`` joins what all packages here require of it, so that the cure of one is none's harm.
     """
 
-    requirer: Package
     name: str
-    specifier: str
-    found: str | None
+    said: str
     wanted: str
 
-    def describe(self) -> str:
-        """``transformers 5.23.0 requires tokenizers<0.24,>=0.23, found 0.19.1``."""
-        there = f"found {self.found}" if self.found else "and there is none"
-        asked = f"{self.name}{self.specifier}"
-        return f"{self.requirer.name} {self.requirer.version} requires {asked}, {there}"
 
-
-def unmet(facts: HostFacts) -> tuple[Unmet, ...]:
+def unmet(facts: HostFacts) -> Iterator[Unmet]:
     """Every requirement of the training stack that is not met, in the order of the packages."""
     there = {canonicalize_name(package.name): package for package in reversed(facts.packages)}
     asked = [
-        (package, requirement, extra)
+        (package, requirement)
         for package in facts.packages
         if canonicalize_name(package.name) in REQUIRERS
         for requirement, extra in _asked(package, _environment(facts))
+        if not extra or canonicalize_name(requirement.name) in there
     ]
-    found = []
-    for package, requirement, extra in asked:
+    for package, requirement in asked:
         name = canonicalize_name(requirement.name)
         held = there.get(name)
-        if {canonicalize_name(package.name), name} <= JUDGED_ELSEWHERE and held is not None:
+        judged_elsewhere = {canonicalize_name(package.name), name} <= JUDGED_ELSEWHERE
+        if _meets(held, requirement) or (judged_elsewhere and held is not None):
             continue
-        if _meets(held, requirement) or (extra and held is None):
-            continue
-        every = {
-            str(one)
-            for _, other, from_extra in asked
-            if canonicalize_name(other.name) == name and not (from_extra and held is None)
-            for one in other.specifier
-        }
-        found.append(
-            Unmet(
-                requirer=package,
-                name=requirement.name,
-                specifier=str(requirement.specifier),
-                found=None if held is None else held.version,
-                wanted=requirement.name + ",".join(sorted(every)),
-            )
+        others = (other for _, other in asked if canonicalize_name(other.name) == name)
+        every = {str(one) for other in others for one in other.specifier}
+        found = f"found {held.version}" if held and held.version else "and there is none"
+        asks = f"{package.name} {package.version} requires {requirement.name}"
+        yield Unmet(
+            name=requirement.name,
+            said=f"{asks}{requirement.specifier}, {found}",
+            wanted=requirement.name + ",".join(sorted(every)),
         )
-    return tuple(found)
 
 
 def _asked(package: Package, environment: Mapping[str, str]) -> Iterator[tuple[Requirement, bool]]:
@@ -96,9 +80,8 @@ def _asked(package: Package, environment: Mapping[str, str]) -> Iterator[tuple[R
         except InvalidRequirement:
             continue
         for extra in ("", *extras):
-            if requirement.marker is None or requirement.marker.evaluate(
-                {**environment, "extra": extra}
-            ):
+            marker = requirement.marker
+            if marker is None or marker.evaluate({**environment, "extra": extra}):
                 yield requirement, bool(extra)
                 break
 
@@ -106,16 +89,12 @@ def _asked(package: Package, environment: Mapping[str, str]) -> Iterator[tuple[R
 def _environment(facts: HostFacts) -> dict[str, str]:
     """What markers ask, of the machine that is looked at and not of ours."""
     version = parse(facts.python) or Version("3.11")
-    told = {
+    return {
+        **{key: str(value) for key, value in default_environment().items()},
         "python_version": f"{version.major}.{version.minor}",
         "python_full_version": str(version),
-        "implementation_version": str(version),
         "platform_machine": facts.cpu.architecture or "x86_64",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "os_name": "posix",
     }
-    return {**{key: str(value) for key, value in default_environment().items()}, **told}
 
 
 def _meets(held: Package | None, requirement: Requirement) -> bool:
@@ -125,7 +104,5 @@ def _meets(held: Package | None, requirement: Requirement) -> bool:
     version = parse(held.version)
     if version is None or requirement.url:
         return True
-    public = Version(version.public)
-    return requirement.specifier.contains(public, prereleases=True) or (
-        requirement.specifier.contains(version, prereleases=True)
-    )
+    taken = requirement.specifier.filter((version.public, version), prereleases=True)
+    return any(True for _ in taken)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -45,15 +45,10 @@ class Torch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ipex:
-    """One release of intel_extension_for_pytorch; ``tags`` is None where they are unknown.
-
-    ``mismatch`` is what importing it beside another torch does: ``none`` (nothing looks),
-    ``exit 127``, or ``AttributeError``.
-    """
+    """One release of intel_extension_for_pytorch; ``tags`` is None where they are unknown."""
 
     version: Version
     tags: tuple[str, ...] | None = None
-    mismatch: str
     on_pypi: bool = False
     source: str
 
@@ -137,19 +132,14 @@ class LibraryTable:
 
     def argument(self, name: str) -> Feature:
         """The releases with this TrainingArguments field. Raises KeyError: not in the tables."""
-        found = [row for row in self.arguments if row.name == name]
-        if not found:
-            raise KeyError(name)
-        return found[0]
+        return {row.name: row for row in self.arguments}[name]
 
     def does(
         self, name: str, version: Version | None, torch: Version | None = None
     ) -> Feature | None:
         """The row that says that this release behaves so, beside this torch; else None."""
-        for row in self.behaviours:
-            if row.name == name and row.covers(version) and row.beside(torch):
-                return row
-        return None
+        rows = (row for row in self.behaviours if row.name == name and row.covers(version))
+        return next((row for row in rows if row.beside(torch)), None)
 
     def keys_of(self, version: Version | None) -> frozenset[str]:
         """The top-level keys of a configuration file that this release knows."""
@@ -186,10 +176,11 @@ class Stack:
 
     def era(self, name: str) -> Era:
         """``ipex`` or ``today``. Raises KeyError for another."""
-        for era in self.eras:
-            if era.name == name:
-                return era
-        raise KeyError(name)
+        return {era.name: era for era in self.eras}[name]
+
+    def library(self, name: Literal["transformers", "accelerate"]) -> LibraryTable:
+        """The table of this library."""
+        return self.transformers if name == "transformers" else self.accelerate
 
     def releases(self) -> Mapping[str, tuple[Version, ...]]:
         """The versions of each package that were looked at, by our short names."""
@@ -202,27 +193,29 @@ class Stack:
             "numpy": self.numpy,
         }
 
-    def torch_row(self, version: Version) -> Torch | None:
+    def torch_row(self, version: Version | None) -> Torch | None:
         """The row of this torch's minor release."""
-        return next((row for row in self.torch if row.minor == minor(version)), None)
+        rows = (row for row in self.torch if version and row.minor == minor(version))
+        return next(rows, None)
 
     def torch_does(self, name: str, version: Version) -> bool:
         """Whether this torch behaves so."""
         return any(row.name == name and row.covers(version) for row in self.torch_behaviours)
 
-    def ipex_for(self, torch: Version) -> tuple[Ipex, ...]:
+    def ipex_for(self, torch: Version | None) -> tuple[Ipex, ...]:
         """The IPEX releases for this torch, the newest first; none from torch 2.9 on."""
-        return tuple(row for row in reversed(self.ipex) if minor(row.version) == minor(torch))
+        rows = reversed(self.ipex)
+        return tuple(row for row in rows if torch and minor(row.version) == minor(torch))
 
-    def bindings_for(self, torch: Version) -> tuple[Bindings, ...]:
+    def bindings_for(self, torch: Version | None) -> tuple[Bindings, ...]:
         """The oneCCL bindings built for exactly this torch release."""
-        return tuple(row for row in reversed(self.oneccl) if satisfies(torch, row.torch))
+        rows = reversed(self.oneccl)
+        return tuple(row for row in rows if torch and satisfies(torch, row.torch))
 
-    def bindings_row(self, version: Version) -> Bindings | None:
+    def bindings_row(self, version: Version | None) -> Bindings | None:
         """The row of these bindings."""
-        return next(
-            (row for row in self.oneccl if row.version == Version(version.base_version)), None
-        )
+        base = Version(version.base_version) if version else None
+        return next((row for row in self.oneccl if row.version == base), None)
 
 
 def minor(version: Version) -> Minor:
@@ -243,11 +236,6 @@ def parse(text: str | None) -> Version | None:
         return Version(text or "")
     except ValueError:  # InvalidVersion, or a number of thousands of digits
         return None
-
-
-def tag_of(python: Version) -> str:
-    """The CPython tag of an interpreter: ``cp311``."""
-    return f"cp{python.major}{python.minor}"
 
 
 @cache

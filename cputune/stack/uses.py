@@ -6,9 +6,12 @@ one of them uses the other may leave alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
+
+from packaging.version import Version
 
 from cputune.stack.fit import ipex_torch, oneccl_torch
 from cputune.stack.tables import Feature, Versions, load
@@ -48,16 +51,13 @@ def ipex_use(versions: Versions, *, framework: Framework = "trainer") -> IpexUse
     if "ipex" in versions.unreadable:
         return _unknown("intel_extension_for_pytorch")
     if versions.ipex is None:
-        last = load().ipex[-1]
-        minor = f"{last.version.major}.{last.version.minor}"
-        return IpexUse(
-            state="absent",
-            reason="intel_extension_for_pytorch is not installed "
-            f"(the last, {last.version}, is for torch {minor})",
-        )
+        last = load().ipex[-1].version
+        made_for = f"the last, {last}, is for torch {last.major}.{last.minor}"
+        reason = f"intel_extension_for_pytorch is not installed ({made_for})"
+        return IpexUse(state="absent", reason=reason)
     if versions.torch is None:
         return _unknown("torch")
-    said = ipex_torch(load(), versions)
+    said = ipex_torch(versions)
     if said:
         return IpexUse(state="unfit", reason=f"{said}: importing it fails")
     return _by_trainer(versions) if framework == "trainer" else _by_accelerate(versions)
@@ -67,31 +67,21 @@ def _by_trainer(v: Versions) -> IpexUse:
     """Trainer calls IPEX itself, or hands the model to an accelerate that does."""
     if v.transformers is None:
         return _unknown("transformers")
-    transformers = load().transformers
+    transformers, trainer = load().transformers, f"transformers {v.transformers}"
     prepares = transformers.does("trainer-prepares-by-accelerate", v.transformers)
-    by_accelerate = _by_accelerate(v) if prepares else None
-    unasked = by_accelerate is not None and by_accelerate.possible
-    switches_off = transformers.does("switches-ipex-off", v.transformers)
-    if unasked and by_accelerate and not switches_off:
-        return by_accelerate
+    use = _by_accelerate(v) if prepares else None
+    if use and use.possible and not transformers.does("switches-ipex-off", v.transformers):
+        return use
     if transformers.does("trainer-calls-ipex", v.transformers):
-        reason = f"Trainer of transformers {v.transformers} calls ipex.optimize with --use_ipex"
+        reason = f"Trainer of {trainer} calls ipex.optimize with --use_ipex"
         return IpexUse(state="used when asked", caller="Trainer", reason=reason)
-    if by_accelerate is None:
-        return IpexUse(
-            state="ignored", reason=f"Trainer of transformers {v.transformers} knows no IPEX"
-        )
-    if unasked:
-        return IpexUse(
-            state="used when asked",
-            caller="accelerate",
-            reason=f"accelerate {v.accelerate} calls ipex.optimize, and transformers "
-            f"{v.transformers} switches that off where {IPEX_VARIABLE} is not set",
-        )
-    return IpexUse(
-        state=by_accelerate.state,
-        reason=f"{by_accelerate.reason}, and transformers {v.transformers} leaves IPEX to it",
-    )
+    if use is None:
+        return IpexUse(state="ignored", reason=f"Trainer of {trainer} knows no IPEX")
+    if use.possible:
+        off = f"{trainer} switches that off where {IPEX_VARIABLE} is not set"
+        reason = f"accelerate {v.accelerate} calls ipex.optimize, and {off}"
+        return IpexUse(state="used when asked", caller="accelerate", reason=reason)
+    return IpexUse(state=use.state, reason=f"{use.reason}, and {trainer} leaves IPEX to it")
 
 
 def _by_accelerate(v: Versions) -> IpexUse:
@@ -99,14 +89,10 @@ def _by_accelerate(v: Versions) -> IpexUse:
     if v.accelerate is None:
         return _unknown("accelerate")
     if load().accelerate.does("uses-ipex-unasked", v.accelerate, v.torch):
-        return IpexUse(
-            state="used unasked",
-            caller="accelerate",
-            reason=f"accelerate {v.accelerate} calls ipex.optimize unless {IPEX_VARIABLE}=false",
-        )
-    return IpexUse(
-        state="ignored", reason=f"accelerate {v.accelerate} with torch {v.torch} ignores IPEX"
-    )
+        reason = f"accelerate {v.accelerate} calls ipex.optimize unless {IPEX_VARIABLE}=false"
+        return IpexUse(state="used unasked", caller="accelerate", reason=reason)
+    reason = f"accelerate {v.accelerate} with torch {v.torch} ignores IPEX"
+    return IpexUse(state="ignored", reason=reason)
 
 
 def _unknown(package: str) -> IpexUse:
@@ -184,7 +170,7 @@ def _why_no_bindings(v: Versions) -> str | None:
         return f"{name} is not installed (the last, {last.version}, is for torch {made_for})"
     if v.torch is None:
         return "the version of torch is not known"
-    return oneccl_torch(load(), v)
+    return oneccl_torch(v)
 
 
 def oneccl_module(versions: Versions) -> str:
@@ -256,21 +242,16 @@ def backend_flags(versions: Versions, backend: str) -> tuple[str, ...]:
 
 def optimizers(versions: Versions) -> tuple[str, ...]:
     """The spellings of AdamW that ``--optim`` takes and that can step on a CPU."""
-    spans = load().transformers.optimizers
-    return tuple(
-        span.name
-        for span in spans
-        if span.covers(versions.transformers) and span.beside(versions.torch)
-    )
+    return _named(load().transformers.optimizers, versions)
 
 
 def default_optimizer(versions: Versions) -> str | None:
     """What ``--optim`` is where nobody says it; None for a transformers that has no ``--optim``."""
-    rows = load().transformers.default_optimizers
-    found = (
-        row.name for row in rows if row.covers(versions.transformers) and row.beside(versions.torch)
-    )
-    return next(found, None)
+    return next(iter(_named(load().transformers.default_optimizers, versions)), None)
+
+
+def _named(rows: tuple[Feature, ...], v: Versions) -> tuple[str, ...]:
+    return tuple(row.name for row in rows if row.covers(v.transformers) and row.beside(v.torch))
 
 
 class Fate(str, Enum):
@@ -302,62 +283,40 @@ class Word:
 
 def vocabulary(versions: Versions) -> tuple[Word, ...]:
     """Every word whose fate differs between versions, as this stack takes it."""
-    found = [*_arguments(versions), *_keys(versions), *_variables(versions)]
+    found = [*_arguments(versions), *_of_accelerate(versions)]
     return tuple(sorted(found, key=lambda word: tuple(Fate).index(word.state)))
 
 
-def word(spelling: str, versions: Versions) -> Word | None:
-    """What becomes of this spelling; None where it is no word of ours, or nobody reads it."""
-    return next((found for found in vocabulary(versions) if found.spelling == spelling), None)
+def _word(spelling: str, feature: Feature, reader: str, version: Version) -> Word:
+    there = feature.covers(version)
+    return Word(
+        spelling=spelling,
+        state=Fate.ACCEPTED if there else Fate.REFUSED,
+        reader=f"{reader} {version}",
+        instead=None if there else _flag(feature.instead(version)),
+        source=feature.source,
+    )
 
 
-def _arguments(v: Versions) -> list[Word]:
+def _arguments(v: Versions) -> Iterator[Word]:
     library, version = load().transformers, v.transformers
     if version is None:
-        return []
-    reader = f"transformers {version}"
-    found = []
+        return
     for argument in library.arguments:
-        there = argument.covers(version)
-        found.append(
-            Word(
-                spelling=f"--{argument.name}",
-                state=Fate.ACCEPTED if there else Fate.REFUSED,
-                reader=reader,
-                instead=None if there else _flag(argument.instead(version)),
-                source=argument.source,
-            )
-        )
-        if argument.name == "use_ipex" and there:
-            found[-1] = _use_ipex(v, argument, reader)
+        word = _word(f"--{argument.name}", argument, "transformers", version)
+        there = word.state is Fate.ACCEPTED
+        yield _use_ipex(v, word) if there and argument.name == "use_ipex" else word
     option = "--ddp_backend" if takes(v, "ddp_backend") else "--xpu_backend"
     for backend in library.backends:
-        found.append(
-            Word(
-                spelling=f"{option} {backend.name}",
-                state=Fate.ACCEPTED if backend.covers(version) else Fate.REFUSED,
-                reader=reader,
-                source=backend.source,
-            )
-        )
-        if backend.name == "ccl":
-            found[-1] = _ccl(v, found[-1])
+        word = _word(f"{option} {backend.name}", backend, "transformers", version)
+        yield _ccl(v, word) if backend.name == "ccl" else word
     fp16 = library.does("fp16-trains-in-fp32", version)
     if fp16 is not None:
-        found.append(
-            Word(
-                spelling="--fp16",
-                state=Fate.IGNORED,
-                reader=reader,
-                why="on a CPU it trains in fp32",
-                instead="--bf16",
-                source=fp16.source,
-            )
-        )
-    return found
+        word = _word("--fp16", fp16, "transformers", version)
+        yield replace(word, state=Fate.IGNORED, why="on a CPU it trains in fp32", instead="--bf16")
 
 
-def _use_ipex(v: Versions, argument: Feature, reader: str) -> Word:
+def _use_ipex(v: Versions, word: Word) -> Word:
     use = ipex_use(v)
     state, why = {
         "absent": (Fate.REFUSED, "IPEX is not there"),
@@ -365,72 +324,51 @@ def _use_ipex(v: Versions, argument: Feature, reader: str) -> Word:
         "ignored": (Fate.IGNORED, "neither Trainer nor accelerate calls IPEX"),
         "unknown": (Fate.ACCEPTED, use.reason),
     }.get(use.state, (Fate.ACCEPTED, f"{use.caller} calls ipex.optimize"))
-    return Word(spelling="--use_ipex", state=state, reader=reader, why=why, source=argument.source)
+    return replace(word, state=state, why=why)
 
 
-def _ccl(v: Versions, plain: Word) -> Word:
+def _ccl(v: Versions, word: Word) -> Word:
     """``--ddp_backend ccl``, which accelerate has its own say about."""
-    state, why = plain.state, "the word is gone" if plain.state is Fate.REFUSED else None
+    why = "the word is gone"
     if v.accelerate is not None and load().accelerate.does("no-ccl", v.accelerate):
-        state, why = Fate.REFUSED, f"accelerate {v.accelerate} has no ccl"
-    elif state is Fate.ACCEPTED:
-        least = f"CCL_WORKER_COUNT of {LEAST_CCL_WORKERS} or more"
-        why = f"with the bindings of this torch and {least}"
-    return Word(
-        spelling=plain.spelling,
-        state=state,
-        reader=plain.reader,
+        why = f"accelerate {v.accelerate} has no ccl"
+    elif word.state is Fate.ACCEPTED:
+        why = f"with the bindings of this torch and CCL_WORKER_COUNT of {LEAST_CCL_WORKERS} or more"
+        return replace(word, why=why, source="huggingface/accelerate#3883")
+    return replace(
+        word,
+        state=Fate.REFUSED,
         why=why,
-        instead=plain.spelling.replace("ccl", "gloo") if state is Fate.REFUSED else None,
+        instead=word.spelling.replace("ccl", "gloo"),
         source="huggingface/accelerate#3883",
     )
 
 
-def _keys(v: Versions) -> list[Word]:
+def _of_accelerate(v: Versions) -> Iterator[Word]:
+    """Keys of its YAML and variables."""
     library, version = load().accelerate, v.accelerate
     if version is None:
-        return []
-    reader = f"accelerate {version}"
-    found = [
-        Word(
-            spelling=f"{span.name}:",
-            state=Fate.ACCEPTED if span.covers(version) else Fate.REFUSED,
-            reader=reader,
-            source=span.source,
-        )
-        for span in library.keys
+        return
+    for key in library.keys:
         # What every release has known is no news.
-        if span.first is not None and span.first >= (0, 19)
-    ]
+        if key.first is not None and key.first >= (0, 19):
+            yield _word(f"{key.name}:", key, "accelerate", version)
     if "mpirun_config" in library.keys_of(version):
         reads = library.does("reads-mpirun-ccl", version)
-        found.append(
-            Word(
-                spelling="mpirun_config.mpirun_ccl:",
-                state=Fate.ACCEPTED if reads else Fate.IGNORED,
-                reader=reader,
-                source="PyPI wheels, accelerate/utils/launch.py",
-            )
+        yield Word(
+            spelling="mpirun_config.mpirun_ccl:",
+            state=Fate.ACCEPTED if reads else Fate.IGNORED,
+            reader=f"accelerate {version}",
+            source="PyPI wheels, accelerate/utils/launch.py",
         )
-    return found
-
-
-def _variables(v: Versions) -> list[Word]:
-    library, version = load().accelerate, v.accelerate
-    if version is None:
-        return []
-    found = []
-    for name, behaviour in (("ACCELERATE_USE_IPEX", "no-ipex"), ("CCL_WORKER_COUNT", "no-ccl")):
+    for name, behaviour in ((IPEX_VARIABLE, "no-ipex"), ("CCL_WORKER_COUNT", "no-ccl")):
         gone = library.does(behaviour, version)
-        found.append(
-            Word(
-                spelling=name,
-                state=Fate.IGNORED if gone else Fate.ACCEPTED,
-                reader=f"accelerate {version}",
-                source=gone.source if gone else "PyPI wheels, accelerate/state.py",
-            )
+        yield Word(
+            spelling=name,
+            state=Fate.IGNORED if gone else Fate.ACCEPTED,
+            reader=f"accelerate {version}",
+            source=gone.source if gone else "PyPI wheels, accelerate/state.py",
         )
-    return found
 
 
 def _flag(instead: str | None) -> str | None:

@@ -9,7 +9,7 @@ from itertools import combinations
 from packaging.version import Version
 
 from cputune.stack.fit import misfits, was_seen_training
-from cputune.stack.tables import DISTRIBUTIONS, Stack, Versions, load, minor, satisfies
+from cputune.stack.tables import DISTRIBUTIONS, Versions, load, minor
 from cputune.stack.uses import Framework, ipex_use
 
 # What is changed first where one change is as small as another: a small download first.
@@ -27,15 +27,14 @@ class Way:
     changes: tuple[tuple[str, Version | None], ...]
     result: Versions
 
-    def command(self, stack: Stack | None = None) -> str | None:
+    def command(self) -> str | None:
         """The change as pip commands that can be pasted; None where nothing changes."""
-        tables = stack or load()
         gone = [DISTRIBUTIONS[name] for name, version in self.changes if version is None]
         come = [(name, version) for name, version in self.changes if version is not None]
         parts = ["pip uninstall -y " + " ".join(gone)] if gone else []
         if come:
             parts.append("pip install " + " ".join(_requirement(*change) for change in come))
-            elsewhere = {tables.wheels[n] for n, v in come if not _on_pypi(tables, n, v)}
+            elsewhere = {load().wheels[n] for n, v in come if not _on_pypi(n, v)}
             parts[-1] += "".join(f" -f {page}" for page in sorted(elsewhere))
         return " && ".join(parts) or None
 
@@ -48,32 +47,27 @@ def way_out(era: str, versions: Versions, *, complete: bool = False) -> Way | No
     transformers or accelerate leads to a pair alone that was seen training.
     None where this Python has no such stack.
     """
-    stack = load()
-    wanted = ("torch", "transformers", "accelerate", *(("ipex",) if era == "ipex" else ()))
-    added = [name for name in wanted if complete and versions.get(name) is None]
-    start = versions.changed(**{name: stack.era(era).versions[name] for name in added})
+    trained = load().era(era)
+    added = [name for name in trained.versions if complete and versions.get(name) is None]
+    start = versions.changed(**{name: trained.versions[name] for name in added})
     present = [name for name in ORDER if start.get(name) is not None]
-    must = {n for n in present if n in added or not _belongs(stack, era, n, start.get(n))}
+    must = {n for n in present if n in added or not _belongs(era, n, start.get(n))}
     for count in range(len(must), len(present) + 1):
         for names in combinations(present, count):
             if not must.issubset(names):
                 continue
-            solutions = _solutions(stack, era, start, names)
-            seen = (v for v in solutions if _same_pair(v, versions) or was_seen_training(v))
-            found = next(seen, None)
-            if found is not None:
-                changed = [n for n in ORDER if versions.get(n) != found.get(n)]
-                return Way(
-                    says=stack.era(era).says,
-                    changes=tuple((name, found.get(name)) for name in reversed(changed)),
-                    result=found,
-                )
+            for found in _solutions(era, start, names):
+                if not (_same_pair(found, versions) or was_seen_training(found)):
+                    continue
+                changed = [n for n in reversed(ORDER) if versions.get(n) != found.get(n)]
+                changes = tuple((name, found.get(name)) for name in changed)
+                return Way(says=trained.says, changes=changes, result=found)
     return None
 
 
-def ways_out(versions: Versions, *, complete: bool = False) -> tuple[Way, ...]:
+def ways_out(versions: Versions) -> tuple[Way, ...]:
     """Both ways, the one with fewer changes first; a way that this Python bars is left out."""
-    found = (way_out(era.name, versions, complete=complete) for era in load().eras)
+    found = (way_out(era.name, versions) for era in load().eras)
     return tuple(sorted((way for way in found if way), key=lambda way: len(way.changes)))
 
 
@@ -113,61 +107,53 @@ def _beside_this_torch(versions: Versions) -> Iterator[Way]:
                 return
 
 
-def _solutions(
-    stack: Stack, era: str, versions: Versions, names: tuple[str, ...]
-) -> Iterator[Versions]:
+def _solutions(era: str, versions: Versions, names: tuple[str, ...]) -> Iterator[Versions]:
     """Assign the packages one after the other, and turn back where a rule breaks."""
-    # torch decides what fits the rest, so it is chosen first.
-    order = sorted(names, key=lambda name: name != "torch")
-    hidden = versions.changed(**dict.fromkeys(names))
 
     def assign(at: Versions, left: list[str]) -> Iterator[Versions]:
-        if misfits(at, stack):
+        if misfits(at):
             return
         if not left:
             if era == "today" or at.ipex is None or _has_a_caller(at):
                 yield at
             return
-        for candidate in _candidates(stack, era, left[0], at):
-            if _belongs(stack, era, left[0], candidate):
+        for candidate in _candidates(era, left[0], at):
+            if _belongs(era, left[0], candidate):
                 yield from assign(at.changed(**{left[0]: candidate}), left[1:])
 
-    yield from assign(hidden, order)
+    # torch decides what fits the rest, so it is chosen first.
+    order = sorted(names, key=lambda name: name != "torch")
+    yield from assign(versions.changed(**dict.fromkeys(names)), order)
 
 
-def _candidates(stack: Stack, era: str, name: str, at: Versions) -> Iterator[Version | None]:
+def _candidates(era: str, name: str, at: Versions) -> Iterator[Version | None]:
     """Versions to try: what this era was trained with first, then the newest first."""
-    tried = stack.era(era).versions.get(name)
-    if tried is not None:
-        yield tried
+    stack = load()
     if name == "ipex":
-        rows = stack.ipex_for(at.torch) if at.torch is not None else ()
-        yield from (row.version for row in rows)
+        yield from (*(row.version for row in stack.ipex_for(at.torch)), None)
     elif name == "oneccl":
-        rows_ccl = stack.bindings_for(at.torch) if at.torch is not None else ()
-        yield from (row.version for row in rows_ccl)
+        yield from (*(row.version for row in stack.bindings_for(at.torch)), None)
     elif name == "numpy":
         yield stack.numpy[0]
     else:
+        yield stack.era(era).versions[name]
         yield from reversed(stack.releases()[name])
-    if name in ("ipex", "oneccl"):
-        yield None
 
 
-def _belongs(stack: Stack, era: str, name: str, version: Version | None) -> bool:
+def _belongs(era: str, name: str, version: Version | None) -> bool:
     """Whether this version of a package can be part of a stack of this era at all."""
-    if era == "today":
-        if name in ("ipex", "oneccl"):
-            return version is None
-        return version is None or name not in TODAY_FROM or minor(version) >= TODAY_FROM[name]
+    if name in ("ipex", "oneccl") and era == "today":
+        return version is None
     if name == "ipex":
         return version is not None
     if version is None or name in ("oneccl", "numpy"):
         return True
+    if era == "today":
+        return minor(version) >= TODAY_FROM[name]
     if name == "torch":
-        return bool(stack.ipex_for(version))
+        return bool(load().ipex_for(version))
     if name == "transformers":
-        return stack.transformers.argument("use_ipex").covers(version)
+        return load().transformers.argument("use_ipex").covers(version)
     return minor(version) < TODAY_FROM["accelerate"]
 
 
@@ -190,8 +176,7 @@ def _requirement(name: str, version: Version) -> str:
     return f"{DISTRIBUTIONS[name]}=={version}"
 
 
-def _on_pypi(stack: Stack, name: str, version: Version) -> bool:
-    if name == "oneccl":
-        return False
-    rows = [row for row in stack.ipex if name == "ipex" and satisfies(row.version, f"=={version}")]
-    return all(row.on_pypi for row in rows)
+def _on_pypi(name: str, version: Version) -> bool:
+    if name == "ipex":
+        return any(row.on_pypi and row.version == version for row in load().ipex)
+    return name != "oneccl"

@@ -16,7 +16,7 @@ def versions(**texts):
     [
         ({"torch": "2.13.0", "ipex": "2.8.0"}, "built for torch 2.8, not 2.13.0"),
         ({"torch": "1.12.1", "oneccl": "1.12.0"}, "built for torch 1.12.0, not 1.12.1"),
-        ({"torch": "2.8.0", "oneccl": "2.9.0"}, "built for torch 2.9, not 2.8.0"),
+        ({"torch": "2.8.0", "oneccl": "2.9.0"}, "built for torch 2.9.*, not 2.8.0"),
         ({"torch": "2.5.1", "transformers": "5.23.0"}, "needs torch >=2.6, found 2.5.1"),
         ({"torch": "1.13.1", "accelerate": "1.3.0"}, "needs torch >=2.0.0, found 1.13.1"),
         ({"accelerate": "0.20.0", "transformers": "4.55.4"}, "needs accelerate >=0.26.0"),
@@ -24,7 +24,7 @@ def versions(**texts):
         ({"transformers": "4.42.0", "numpy": "2.0.0"}, "needs numpy <2.0,>=1.17"),
         ({"transformers": "4.56.2", "accelerate": "1.10.0"}, "NameError: name 'ParallelismConfig'"),
         ({"python": "3.14", "torch": "2.8.0"}, "no wheel for Python 3.14"),
-        ({"python": "3.10.4", "transformers": "5.23.0"}, "needs Python >=3.11.0"),
+        ({"python": "3.10.4", "transformers": "5.23.0"}, "needs python >=3.11.0"),
     ],
 )
 def test_a_broken_rule_is_said_with_both_versions(stack, said):

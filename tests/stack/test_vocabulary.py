@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cputune.stack import Versions
-from cputune.stack.uses import Fate, vocabulary, word
+from cputune.stack.uses import Fate, vocabulary
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
 PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}
@@ -13,8 +13,11 @@ IPEX_ERA = {**PAIR, "transformers": "4.52.4", "accelerate": "1.7.0"}
 
 
 def said(spelling: str, stack: dict[str, str], **others: str) -> str | None:
-    found = word(spelling, Versions.from_names({**stack, **others}))
-    return None if found is None else f"{found.state.value}: {found.describe()}"
+    words = vocabulary(Versions.from_names({**stack, **others}))
+    found = [
+        f"{word.state.value}: {word.describe()}" for word in words if word.spelling == spelling
+    ]
+    return found[0] if found else None
 
 
 @pytest.mark.parametrize(

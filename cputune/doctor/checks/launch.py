@@ -498,7 +498,7 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
     """
     versions = versions_of(facts)
     # oneccl-torch-mismatch and oneccl-unused tell of bindings that do not fit or are not used.
-    if oneccl_torch(load(), versions) or ccl_refusals(versions) or not mpi_launchers(facts):
+    if oneccl_torch(versions) or ccl_refusals(versions) or not mpi_launchers(facts):
         return
     known = versions.oneccl is not None and versions.torch is not None
     if known and not number(facts, "CCL_WORKER_COUNT"):

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
-from cputune.doctor.variables import is_true, lacks_torch, value
+from cputune.doctor.variables import is_true, lacks_torch, number, value
 from cputune.facts import HostFacts
 from cputune.stack import fit
 from cputune.stack.requirements import unmet
@@ -20,11 +20,18 @@ from cputune.stack.tables import (
     Versions,
     load,
     parse,
-    satisfies,
     short_name,
     versions_of,
 )
-from cputune.stack.uses import ccl_refusals, ccl_use, ipex_use, oneccl_module
+from cputune.stack.uses import (
+    IPEX_VARIABLE,
+    Fate,
+    ccl_refusals,
+    ccl_use,
+    ipex_use,
+    oneccl_module,
+    vocabulary,
+)
 from cputune.stack.ways import both_ways, way_out
 
 
@@ -45,9 +52,8 @@ def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
         name = short_name(package.name)
         if name is None or parse(package.version) is not None:
             continue
-        shown = "no version" if package.version is None else f"the version {package.version!r}"
         yield package_version_unknown.finding(
-            f"{package.name} in {package.location or 'an unknown place'} has {shown}",
+            f"{package.name} in {package.location} has the version {package.version or '(none)'}",
             command=f"pip install --force-reinstall --no-deps {DISTRIBUTIONS[name]}",
         )
 
@@ -67,15 +73,14 @@ def package_twice(facts: HostFacts) -> Iterator[Finding]:
     """
     for package in facts.packages:
         name = short_name(package.name)
-        if name is None or not package.others:
+        if name is None or package.version is None or not package.others:
             continue
         distribution = DISTRIBUTIONS[name]
-        again = f"{distribution}=={package.version}" if package.version else distribution
-        remove = " && ".join([f"pip uninstall -y {distribution}"] * (1 + len(package.others)))
+        remove = f"pip uninstall -y {distribution} && " * (1 + len(package.others))
         yield package_twice.finding(
             f"{package.name} {package.version} and {', '.join(package.others)} "
-            f"in {package.location or 'an unknown place'}",
-            command=f"{remove} && pip install {again}",
+            f"in {package.location}",
+            command=f"{remove}pip install {distribution}=={package.version}",
         )
 
 
@@ -96,10 +101,8 @@ def ipex_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
     intel/intel-extension-for-pytorch#317, intel/intel-extension-for-pytorch#778
     """
     versions = versions_of(facts)
-    said = fit.ipex_torch(load(), versions)
-    if said is None or (versions.torch is not None and not load().ipex_for(versions.torch)):
-        return
-    yield from _misfit(ipex_torch_mismatch, said + _on_import(versions), versions)
+    if load().ipex_for(versions.torch):
+        yield from _misfit(ipex_torch_mismatch, fit.ipex_torch(versions), versions)
 
 
 @check("ipex-ended", Severity.ERROR)
@@ -117,16 +120,11 @@ def ipex_ended(facts: HostFacts) -> Iterator[Finding]:
     Source: intel/intel-extension-for-pytorch#867, intel/intel-extension-for-pytorch#871
     """
     versions = versions_of(facts)
-    if versions.ipex is None or versions.torch is None or load().ipex_for(versions.torch):
-        return
-    if (versions.ipex.local or "").startswith("xpu"):
-        return  # Tags for Intel GPUs went on to 2.10; their torch is another build, too.
-    last = load().ipex[-1].version
-    evidence = (
-        f"intel_extension_for_pytorch {versions.ipex} beside torch {versions.torch}; "
-        f"the last IPEX for CPUs is {last}, for torch {last.major}.{last.minor}"
-    )
-    yield from _misfit(ipex_ended, evidence + _on_import(versions), versions)
+    said = fit.ipex_torch(versions)
+    if said and not load().ipex_for(versions.torch):
+        last = load().ipex[-1].version
+        end = f"; the last IPEX for CPUs is {last}, for torch {last.major}.{last.minor}"
+        yield from _misfit(ipex_ended, said + end, versions)
 
 
 def _misfit(
@@ -136,14 +134,6 @@ def _misfit(
     if said is not None:
         remedy, command = both_ways(versions)
         yield asking.finding(said, severity=severity, remedy=remedy, command=command)
-
-
-def _on_import(versions: Versions) -> str:
-    row = next((row for row in load().ipex if row.version == versions.ipex), None)
-    if row is None or row.mismatch == "none":
-        return ""
-    end = "exits with 127" if row.mismatch == "exit 127" else f"raises {row.mismatch}"
-    return f"; importing it prints an ERROR and {end}"
 
 
 @check("oneccl-torch-mismatch", Severity.ERROR)
@@ -161,12 +151,7 @@ def oneccl_torch_mismatch(facts: HostFacts) -> Iterator[Finding]:
     Source: intel/torch-ccl#59, intel/torch-ccl#53, intel/torch-ccl#16
     """
     versions = versions_of(facts)
-    said = fit.oneccl_torch(load(), versions)
-    if said is None or versions.torch is None:
-        return
-    rows = load().bindings_for(versions.torch)
-    fits = f"; oneccl_bind_pt {rows[0].version} fits" if rows else "; no bindings exist for it"
-    yield from _misfit(oneccl_torch_mismatch, said + fits, versions)
+    yield from _misfit(oneccl_torch_mismatch, fit.oneccl_torch(versions), versions)
 
 
 @check("transformers-torch", Severity.ERROR)
@@ -184,12 +169,9 @@ def transformers_torch(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pypi.org/project/transformers/
     """
     versions = versions_of(facts)
-    said = fit.transformers_torch(load(), versions)
-    if said is None or versions.transformers is None or versions.torch is None:
-        return
-    needs = load().transformers.needs_of(versions.transformers)
-    runs = needs is not None and satisfies(versions.torch, needs.torch_at_run_time)
-    yield from _misfit(transformers_torch, said, versions, Severity.WARNING if runs else None)
+    refused = fit.transformers_torch(versions)
+    said = refused or fit.declared(versions, "transformers", "torch")
+    yield from _misfit(transformers_torch, said, versions, None if refused else Severity.WARNING)
 
 
 @check("transformers-accelerate", Severity.ERROR)
@@ -206,9 +188,8 @@ def transformers_accelerate(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pypi.org/project/transformers/
     """
     versions = versions_of(facts)
-    yield from _misfit(
-        transformers_accelerate, fit.transformers_accelerate(load(), versions), versions
-    )
+    said = fit.declared(versions, "transformers", "accelerate")
+    yield from _misfit(transformers_accelerate, said, versions)
 
 
 @check("trainer-arguments", Severity.WARNING)
@@ -226,7 +207,7 @@ def trainer_arguments(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/transformers#40818, huggingface/trl#4098
     """
     versions = versions_of(facts)
-    yield from _misfit(trainer_arguments, fit.trainer_arguments(load(), versions), versions)
+    yield from _misfit(trainer_arguments, fit.trainer_arguments(versions), versions)
 
 
 @check("pair-does-not-train", Severity.ERROR)
@@ -246,7 +227,7 @@ def pair_does_not_train(facts: HostFacts) -> Iterator[Finding]:
     Source: cputune/stack/pairs.json, made by benchmarks/pairs.py; huggingface/transformers#34699
     """
     versions = versions_of(facts)
-    yield from _misfit(pair_does_not_train, fit.trained(load(), versions), versions)
+    yield from _misfit(pair_does_not_train, fit.trained(versions), versions)
 
 
 @check("requirement-unmet", Severity.ERROR)
@@ -265,9 +246,8 @@ def requirement_unmet(facts: HostFacts) -> Iterator[Finding]:
     Source: https://packaging.python.org/en/latest/specifications/core-metadata/#requires-dist
     """
     for broken in unmet(facts):
-        yield requirement_unmet.finding(
-            broken.describe(), command=f"pip install {shlex.quote(broken.wanted)}"
-        )
+        command = f"pip install {shlex.quote(broken.wanted)}"
+        yield requirement_unmet.finding(broken.said, command=command)
 
 
 @check("package-leftover", Severity.WARNING)
@@ -306,7 +286,7 @@ def accelerate_torch(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pypi.org/project/accelerate/
     """
     versions = versions_of(facts)
-    yield from _misfit(accelerate_torch, fit.accelerate_torch(load(), versions), versions)
+    yield from _misfit(accelerate_torch, fit.declared(versions, "accelerate", "torch"), versions)
 
 
 @check("numpy-too-new", Severity.ERROR)
@@ -324,9 +304,9 @@ def numpy_too_new(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#107302
     """
     versions = versions_of(facts)
-    said = fit.numpy_torch(load(), versions)
+    said = fit.numpy_torch(versions)
     severity = Severity.ERROR if said else Severity.WARNING
-    said = said or fit.numpy_libraries(load(), versions)
+    said = said or fit.numpy_libraries(versions)
     if said is not None:
         yield numpy_too_new.finding(said, severity=severity, command="pip install 'numpy<2'")
 
@@ -370,16 +350,14 @@ def accelerate_missing(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pypi.org/project/transformers/
     """
     version = versions_of(facts).transformers
-    transformers = load().transformers
     if version is None or facts.package("accelerate") is not None:
         return
-    needs = transformers.needs_of(version)
-    if needs is None or not transformers.does("accelerate-starts-ranks", version):
-        return
-    yield accelerate_missing.finding(
-        f"transformers {version} needs accelerate {needs.accelerate}",
-        command=f"pip install 'accelerate{needs.accelerate}'",
-    )
+    needs = load().transformers.needs_of(version)
+    if needs and load().transformers.does("accelerate-starts-ranks", version):
+        yield accelerate_missing.finding(
+            f"transformers {version} needs accelerate {needs.accelerate}",
+            command=f"pip install 'accelerate{needs.accelerate}'",
+        )
 
 
 @check("python-without-wheel", Severity.WARNING)
@@ -396,7 +374,7 @@ def python_without_wheel(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pypi.org/project/torch/
     """
     versions = versions_of(facts)
-    said = fit.python_wheels(load(), versions) or fit.python_libraries(load(), versions)
+    said = fit.python_wheels(versions)
     if said is None:
         return
     others = fit.pythons_for(versions)
@@ -468,33 +446,19 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
 
     Symptom: ``ACCELERATE_USE_IPEX=true`` or ``CCL_WORKER_COUNT=1`` changes nothing.
 
-    Cause: accelerate 1.13 and later know neither; the same is said where the package
-    that a variable speaks to is not installed.
+    Cause: accelerate 1.13 and later know neither.
 
     Remedy: Unset it: it has no effect.
 
     Source: huggingface/accelerate#3883
     """
-    stack, versions = load(), versions_of(facts)
-    if versions.accelerate is None:
-        return
-    gone = stack.accelerate.does("no-ipex", versions.accelerate)
-    if is_true(facts, "ACCELERATE_USE_IPEX") and (gone or versions.ipex is None):
-        why = (
-            f"accelerate {versions.accelerate} knows no IPEX"
-            if gone
-            else "intel_extension_for_pytorch is not installed"
-        )
-        yield stack_variable_ignored.finding(
-            f"ACCELERATE_USE_IPEX={value(facts, 'ACCELERATE_USE_IPEX')}; {why}",
-            command="unset ACCELERATE_USE_IPEX",
-        )
-    workers = value(facts, "CCL_WORKER_COUNT")
-    if workers and workers != "0" and stack.accelerate.does("no-ccl", versions.accelerate):
-        yield stack_variable_ignored.finding(
-            f"CCL_WORKER_COUNT={workers}; accelerate {versions.accelerate} knows no ccl",
-            command="unset CCL_WORKER_COUNT",
-        )
+    for word in vocabulary(versions_of(facts)):
+        asked = is_true(facts, word.spelling) or number(facts, word.spelling)
+        if asked and word.state is Fate.IGNORED:
+            yield stack_variable_ignored.finding(
+                f"{word.spelling}={value(facts, word.spelling)}; {word.reader} does not read it",
+                command=f"unset {word.spelling}",
+            )
 
 
 @check("ipex-unasked", Severity.ADVICE)
@@ -514,9 +478,8 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/transformers#24871
     """
     versions = versions_of(facts)
-    if ipex_use(versions, framework="accelerate").state != "used unasked":
-        return
-    if value(facts, "ACCELERATE_USE_IPEX"):
+    unasked = ipex_use(versions, framework="accelerate").state == "used unasked"
+    if not unasked or value(facts, IPEX_VARIABLE):
         return
     every = ipex_use(versions).state in ("used unasked", "unknown")
     whose = "in every script" if every else "in scripts with an Accelerator, not in Trainer's"
@@ -545,19 +508,17 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     if package is None or version is None or facts.recorded:
         return
     searched = (value(facts, "LD_LIBRARY_PATH") or "").split(":")
-    root = value(facts, "CCL_ROOT")
     found = [lib.path for lib in facts.libraries if lib.name == "libccl"]
     if any(path.rpartition("/")[0] in searched for path in found):
         return
     brought = f"{package.location or '.'}/{oneccl_module(versions_of(facts))}"
-    own = any(path.startswith(f"{brought}/") for path in found)
-    own = own and not any(one.how == "no env/setvars.sh" for one in facts.surroundings.strays)
-    said = f"CCL_ROOT={root}" if root else "CCL_ROOT is not set"
+    own = any(path.startswith(f"{brought}/") for path in found) and not any(
+        stray.how == "no env/setvars.sh" for stray in facts.surroundings.strays
+    )
+    without = "These bindings bring no oneCCL: install it, and source its setvars.sh."
     yield oneccl_setvars.finding(
-        f"{said}, and no directory of LD_LIBRARY_PATH holds libccl.so",
-        remedy=None
-        if own
-        else "These bindings bring no oneCCL: install it, and source its setvars.sh.",
+        "no directory of LD_LIBRARY_PATH holds libccl.so",
+        remedy=None if own else without,
         command=f". '{brought}/env/setvars.sh'" if own else None,
     )
 
@@ -579,34 +540,21 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pytorch.org/get-started/locally/
     """
     torch = facts.package("torch")
-    if torch is None or facts.accelerators is None or facts.accelerators:
+    version = parse(torch.version) if torch else None
+    if torch is None or version is None or facts.accelerators != ():
         return
     brought = [p.name for p in facts.packages if _is_cuda_only(p.name)]
-    version = parse(torch.version)
-    if version is None:
-        return
-    if not (brought or "cu" in (version.local or "") or (torch.build or "").startswith("cuda")):
-        return
-    also = f" ({torch.build})" if torch.build else ""
-    also += f" and {len(brought)} packages for CUDA" if brought else ""
-    page = load().wheels["torch_cpu"]
-    remove = f"pip uninstall -y torch {' '.join(brought)}".strip()
-    yield torch_cuda_build.finding(
-        f"torch {torch.version}{also}, no GPU",
-        command=f"{remove} && pip install torch=={version.public} --index-url {page}",
-    )
+    build = torch.build or version.local or ""
+    if brought or build.startswith("cu"):
+        uninstall = " ".join(["pip uninstall -y torch", *brought])
+        page = load().wheels["torch_cpu"]
+        yield torch_cuda_build.finding(
+            f"torch {torch.version}, built for {build or 'CUDA'}, no GPU",
+            command=f"{uninstall} && pip install torch=={version.public} --index-url {page}",
+        )
 
 
-INSTALLED: tuple[Check, ...] = (
-    package_version_unknown,
-    package_twice,
-    torch_missing,
-    accelerate_missing,
-    oneccl_setvars,
-    torch_cuda_build,
-    requirement_unmet,
-    package_leftover,
-)
+INSTALLED: tuple[Check, ...] = (torch_missing, accelerate_missing, torch_cuda_build)
 """What only an installation can have: a stack that is merely named is spared them."""
 
 CHECKS = checks_of(__name__)

@@ -269,7 +269,7 @@ def _ipexrun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     if context.versions.ipex is None:
         why: str | None = "intel_extension_for_pytorch is not installed"
     else:
-        why = ipex_torch(load(), context.versions)
+        why = ipex_torch(context.versions)
     if why is not None:
         yield ipex_launch.finding(context.at(launch.line, f"ipexrun: {why}"))
 
