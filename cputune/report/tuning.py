@@ -120,8 +120,7 @@ def disturbed_line(event: Disturbed) -> str:
 
 def trial_line(trial: Trial) -> str:
     """``trial 3: 17.1 samples/s  1 × 2 threads, bf16``."""
-    where = " (elsewhere)" if trial.elsewhere else ""
-    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
+    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}"
 
 
 def outcome(trial: Trial) -> str:
@@ -317,7 +316,6 @@ class Standing:
         self.done += 1
         if trial.number:
             self.searched += 1
-        if trial.number and not trial.elsewhere:
             started = now - self.trial_since - trial.step_seconds
             self.longest_start = max(self.longest_start, started)
         if trial.state != COMPLETED or trial.samples_per_second is None:
