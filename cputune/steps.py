@@ -6,6 +6,7 @@ Nothing in the tuner may know which of them it has.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -162,6 +163,18 @@ class PunctualRunner(Runner, Protocol):
         """From now on, end the steps by ``TimeUp`` where no time is left to wait for the next.
 
         A step that follows others may take as long as the slowest of them, and is waited for.
+        """
+        ...
+
+
+@runtime_checkable
+class SpreadingRunner(Runner, Protocol):
+    """A runner over several nodes that can run a plan on another one than the first."""
+
+    def on(self, node: str, say: Callable[[str], None]) -> AbstractContextManager[Runner]:
+        """What runs plans of one node on this one, whatever runs on others meanwhile.
+
+        It is used in a thread of its own, and tells ``say`` what is going on.
         """
         ...
 

@@ -11,7 +11,7 @@ import ast
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cputune.carrier.interface import choose_interface, is_usable, plain_address
@@ -127,6 +127,10 @@ class RankHosts:
                 for who in one.around.neighbours()
             )
         return ()
+
+    def only(self, name: str) -> RankHosts:
+        """One of them alone."""
+        return replace(self, hosts=[h for h in self.hosts if h.name == name], lost={})
 
     def leave_out(self, name: str) -> None:
         """Go on without a host.

@@ -135,6 +135,20 @@ class ProcessRunner:
         living.begin()
         return living
 
+    def on(self, node: str, say: Callable[[str], None]) -> ProcessRunner:
+        """Plans of one node on this host, whatever runs on the others (``SpreadingRunner``)."""
+        assert self.hosts is not None, "it has several hosts"
+        there = self.hosts.only(node)
+        return ProcessRunner(
+            self.workload,
+            there.hosts[0].facts,
+            hosts=there,
+            fresh=self.fresh,
+            patience=self.patience,
+            on_note=say,
+            offline=self.hub_offline(),
+        )
+
     def profile(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
         """Where some steps of a plan spend their time: what each rank tells of it.
 

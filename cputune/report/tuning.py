@@ -120,7 +120,8 @@ def disturbed_line(event: Disturbed) -> str:
 
 def trial_line(trial: Trial) -> str:
     """``trial 3: 17.1 samples/s  1 × 2 threads, bf16``."""
-    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}"
+    where = " (elsewhere)" if trial.elsewhere else ""
+    return f"trial {trial.number}: {outcome(trial)}  {trial.plan.describe()}{where}"
 
 
 def outcome(trial: Trial) -> str:
@@ -316,6 +317,7 @@ class Standing:
         self.done += 1
         if trial.number:
             self.searched += 1
+        if trial.number and not trial.elsewhere:
             started = now - self.trial_since - trial.step_seconds
             self.longest_start = max(self.longest_start, started)
         if trial.state != COMPLETED or trial.samples_per_second is None:

@@ -148,7 +148,7 @@ def conclude(
         sampler=SAMPLER,
         data=findings.data,
         left_out=left_out,
-        untried=untried(left_out, workload.padding, found),
+        untried=untried(left_out, workload.padding, found, findings.flag),
         done=done(advice.baseline.plan, advice.best.plan, findings.worth),
         notes=(*findings.notes, *_study_notes(findings, space), *advice.notes),
         seconds=round(seconds, 3),

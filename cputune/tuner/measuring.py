@@ -120,7 +120,8 @@ class Findings:
     in the confirmation, ``unsettled`` those that still got faster or slower at its end.
     ``same_as_today`` counts the plans that are today's launch, as its ranks show.
     ``compile_seconds`` is the longest that torch.compile has taken. ``profile``: where the time
-    of the best plan goes.
+    of the best plan goes. ``flag``: how many times as fast the script's own flag against padding
+    makes it, at least and at most.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -145,6 +146,7 @@ class Findings:
     confirm_runs: list[ConfirmRun] = field(default_factory=list)
     worth: tuple[Worth, ...] = ()
     profile: Profile | None = None
+    flag: tuple[float, float] | None = None
 
 
 def is_disturbed(findings: Findings) -> bool:
@@ -243,6 +245,21 @@ class Measuring:
 
     def __post_init__(self) -> None:
         self.alive = Alive(self.facts)
+
+    def beside(self, race: Race, on_event: OnEvent) -> Measuring:
+        """For a trial that runs beside others: what it finds is its own until it has ended."""
+        found = self.findings
+        return replace(
+            self,
+            race=race,
+            findings=Findings(
+                never_quiet=found.never_quiet,
+                saw_quiet=found.saw_quiet,
+                compile_seconds=found.compile_seconds,
+            ),
+            timer=replace(self.timer),
+            on_event=on_event,
+        )
 
     def quiet_run(self, runner: Runner, plan: Plan, number: int | None) -> tuple[Run, float]:
         """A run that no other process delayed, if one can be had; and the seconds of all tries.

@@ -185,6 +185,19 @@ class Race:
     expected: tuple[float, float] | None = None
     """What the model expects of the plan that runs: mean and deviation of its centre."""
 
+    def shifted(self, by: float) -> Race:
+        """The same as it stands now, of a machine on which everything takes longer (log)."""
+        fastest, expected = self.fastest, self.expected
+        if fastest is not None:
+            kept = tuple(value + by for value in fastest.kept)
+            fastest = replace(fastest, center=fastest.center + by, kept=kept)
+        return Race(
+            noise=Noise(differences=list(self.noise.differences)),
+            fastest=fastest,
+            excesses=[list(each) for each in self.excesses],
+            expected=None if expected is None else (expected[0] + by, expected[1]),
+        )
+
     def verdict(self, logs: Sequence[float]) -> Verdict:
         """Whether these steps of a run suffice: logs of seconds per sample, in order."""
         if not logs:

@@ -36,7 +36,6 @@ from cputune.result import (
 )
 from cputune.steps import (
     Contended,
-    DataRunner,
     HostLost,
     LearningRunner,
     OutOfMemory,
@@ -64,10 +63,11 @@ from cputune.tuner.measuring import (
     Timer,
     how_disturbed,
     is_disturbed,
-    observed,
     trial_of,
     was_disturbed,
 )
+from cputune.tuner.mended import worth_of_flag
+from cputune.tuner.nodes import Attempt, Nodes
 from cputune.tuner.profiling import profile_of, time_shares
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
@@ -188,13 +188,17 @@ class TrialHistory:
         self._measuring.timer.step_seconds = 0.0  # theirs were taken of another command's time
         return len(past)
 
-    def add(self, trial: Trial, run: Run) -> None:
-        """Take a trial into everything that is learnt from."""
+    def add(self, trial: Trial, run: Run, *, doubt: float = 0.0) -> None:
+        """Take a trial into everything that is learnt from.
+
+        ``doubt``: how unsure its speed is (log), beside what its own steps scatter.
+        """
         past, race, findings = self.history, self._measuring.race, self._measuring.findings
         findings.trials.append(trial)
-        self._measuring.timer.step_seconds += trial.step_seconds
+        here = 0.0 if trial.elsewhere else trial.step_seconds
+        self._measuring.timer.step_seconds += here
         past.tried.add(trial.plan)
-        past.seconds += trial.step_seconds
+        past.seconds += here
         findings.compile_seconds = max(findings.compile_seconds, trial.compile_seconds)
         if trial.plan.as_found:
             self._measuring.reference = tuple(run.losses)
@@ -209,12 +213,14 @@ class TrialHistory:
         held = (int(rank.get("peak_bytes") or 0) for rank in trial.observed)
         past.rank_bytes = max(past.rank_bytes, *held, 0)
         guess = race.lost(run.logs) if trial.state == PRUNED else race.estimate(run.logs)
+        guess = replace(guess, error=math.hypot(guess.error, doubt))
         race.learn(run.logs, guess, completed=trial.state == COMPLETED)
         busy = BUSY_ERROR if was_disturbed(trial) else 0.0
         past.plans.append(trial.plan)
         past.logs.append(guess.center)
         past.errors.append(max(guess.error, busy))
-        past.when.append(past.seconds - trial.step_seconds / 2)
+        if not trial.elsewhere:
+            past.when.append(past.seconds - here / 2)
 
 
 OpenRunner = Callable[[Workload, bool], AbstractContextManager[Runner]]
@@ -307,14 +313,27 @@ class TuningStudy:
                     assert self._space is not None
                     belief = self._sampler.believe()
                     confirm_best(self._measuring, self._space, belief, runner, fresh)
-            result = self._with_profile(self._conclude())
+            result = self._with_flag(self._with_profile(self._conclude()))
             self._on_event(StudyEnded(result=result))
             return result
         except BaseException as error:
+            self._storage.abandon()
             interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
             if not interrupted and not self._findings.trials:
                 self._storage.discard()
             raise
+
+    def _with_flag(self, result: Result) -> Result:
+        """The result, and what the script's own flag against padding would bring it."""
+        if self._sampler is None or result.disturbed or self._hosts is not None:
+            return result
+        self._findings.flag = worth_of_flag(
+            self._measuring, self._workload, result.best.plan, self._open_runner
+        )
+        if self._findings.flag is None:
+            return result
+        concluded = self._concluded()
+        return replace(result, untried=concluded.untried, seconds=concluded.seconds)
 
     def _with_profile(self, result: Result) -> Result:
         """The result, and where the time of its best plan goes, where that can be seen."""
@@ -374,33 +393,53 @@ class TuningStudy:
         self._measure_all(runner, space)
 
     def _measure_all(self, runner: Runner, space: SearchSpace) -> None:
-        """Trial after trial, until the budget, the time or the plans are spent."""
-        while self._has_hosts and self._past.spent < self._options.budget:
-            if self._findings.cut_off is not None or self._timer.up(STUDY_SHARE):
-                self._findings.notes.append("The search ended early: the time given was up.")
-                return
-            following = self._following(space)
-            if following is None:
-                self._findings.exhausted = True
-                return
-            self._try(runner, *following)
+        """Trial after trial, some at once, until the budget, the time or the plans are spent."""
+        tried = self._findings.trials
+        today = next((t for t in tried if t.plan.as_found and t.state == COMPLETED), None)
+        with closing(Nodes(runner, self._hosts, today, self._measuring)) as nodes:
+            while self._has_hosts:
+                left = self._options.budget - self._past.spent - nodes.trials
+                time_up = self._findings.cut_off is not None or self._timer.up(STUDY_SHARE)
+                following = self._following(space) if left > 0 and not time_up else None
+                if following is None and not nodes.trials:
+                    if left > 0 and time_up:
+                        note = "The search ended early: the time given was up."
+                        self._findings.notes.append(note)
+                    self._findings.exhausted = left > 0 and not time_up
+                    return
+                free = None if following is None else nodes.free_for(following[1], left)
+                if following is None or free is None:
+                    self._end(nodes.next_ended())
+                    continue
+                origin, plan, proposed = following
+                begun = self._storage.begin(space, None if proposed else plan)
+                self._begin(nodes, begun, origin, free)
 
-    def _following(self, space: SearchSpace) -> tuple[Plan, Origin] | None:
-        """The next plan, and who proposes it; None where there is none."""
+    def _following(self, space: SearchSpace) -> tuple[Origin, Plan, bool] | None:
+        """Who proposes the next plan, which, and whether the sampler does; None: there is none."""
         assert self._sampler is not None
-        past = self._past.history
-        for origin, plan in space.suggestions:
-            if plan not in past.tried and self._sampler.fits(plan) > SURELY_DIES:
-                return plan, origin
-        proposed = self._sampler.propose(len(past.tried))
-        return None if proposed is None else (proposed, "sampler")
+        tried = self._past.history.tried
+        suggested = next(
+            (
+                pair
+                for pair in space.suggestions
+                if pair[1] not in tried and self._sampler.fits(pair[1]) > SURELY_DIES
+            ),
+            None,
+        )
+        if suggested is not None:
+            return *suggested, False
+        proposed = self._sampler.next_plan()
+        return None if proposed is None else ("sampler", proposed, True)
 
     def _measure_today(self, runner: Runner) -> None:
         """Today's launch on the first host; on the next one, where that is lost."""
         today = baseline_plan(self._facts, ranks=self._workload.launch_ranks)
+        nodes = Nodes(runner, None, None, self._measuring)
         lost = True
         while lost and self._has_hosts:
-            self._try(runner, today, "baseline")
+            self._storage.begin_baseline()
+            self._begin(nodes, today, "baseline", ())
             trials = self._findings.trials
             lost = bool(trials) and trials[-1].kind == HostLost.kind
 
@@ -430,6 +469,7 @@ class TuningStudy:
         self._space = space
         self._leave_today_out(space)
         self._sampler = PlanSampler(space, self._past.history, seed=options.seed)
+        self._storage.guide(self._sampler)
         start = self._measuring.start_seconds if not resumed else None
         if self._limited:
             self._timer.most_seconds = max(USUAL_SECONDS, USUAL_RUNS * self._timer.used_seconds)
@@ -472,54 +512,76 @@ class TuningStudy:
             workload = replace(workload, global_batch_size=self._findings.samples_per_step)
         return workload
 
-    def _try(self, runner: Runner, plan: Plan, origin: Origin) -> None:
-        """Run a plan as the next trial, and take in what came of it."""
-        findings, number = self._findings, self._past.next_number()
+    def _begin(self, nodes: Nodes, plan: Plan, origin: Origin, free: tuple[str, ...]) -> None:
+        """Run a plan as the next trial, to its end where no others may run beside it."""
+        number = self._past.next_number()
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
         self._measuring.alive.make_room(self._past.history.rank_bytes * plan.processes_per_node)
-        delayed_before = findings.contended_runs
-        run, seconds = self._measuring.quiet_run(runner, plan, number)
+        attempt = nodes.attempt(plan, free, number, origin)
+        attempt.delayed = attempt.measuring.findings.contended_runs
+        if free:
+            self._past.history.tried.add(plan)  # nobody proposes it again
+            nodes.start(attempt)
+        else:
+            attempt.measure()
+            self._end(attempt)
+
+    def _end(self, attempt: Attempt) -> None:
+        """Take in what came of an attempt."""
+        run, plan, found = attempt.run, attempt.plan, attempt.measuring.findings
+        if found is not self._findings:
+            self._findings.contended_runs += found.contended_runs
+        if attempt.number is not None:
+            self._end_trial(attempt, attempt.number, found.contended_runs - attempt.delayed)
+        if isinstance(run.failure, HostLost):
+            self._go_on_without(run.failure)
+        if not plan.as_found:
+            self._end_what_cannot_work()
+
+    def _end_trial(self, attempt: Attempt, number: int, delayed_runs: int) -> None:
+        run, plan, seen = attempt.run, attempt.plan, attempt.observed
         if run.cut is not None:
-            findings.cut_off = CutOff(
+            self._findings.cut_off = CutOff(
                 number=number,
                 plan=plan,
                 when=run.cut,
                 run=run,
-                startup_seconds=self._measuring.start_seconds,
-                delayed_runs=findings.contended_runs - delayed_before,
+                startup_seconds=attempt.measuring.start_seconds,
+                delayed_runs=delayed_runs,
             )
             if not run.logs:  # it leaves nothing to write down, and may be tried again
+                self._storage.abandon(plan)
                 return
-        seen = observed(runner)
+        if attempt.slower:
+            run = replace(run, logs=[value - attempt.slower for value in run.logs])
+        self._hopeless = run.failure is not None and run.failure.hopeless
+        if plan.as_found and seen:
+            plan = as_seen(plan, seen)
         trial = trial_of(
             run,
             self._race,
             number=number,
-            plan=as_seen(plan, seen) if plan.as_found and seen else plan,
-            origin=origin,
-            step_seconds=seconds,
+            plan=plan,
+            origin=attempt.origin,
+            step_seconds=attempt.seconds,
             observed=seen,
         )
-        if isinstance(runner, DataRunner):
-            findings.data = runner.data or findings.data
+        trial = replace(trial, elsewhere=attempt.doubt > 0)
+        self._findings.data = attempt.data or self._findings.data
         if run.samples is not None and plan.world_size == 1:
-            findings.samples_per_step = run.samples
-        self._storage.add(trial, run, self._space)
-        self._past.add(trial, run)
+            self._findings.samples_per_step = run.samples
+        self._storage.end(trial, run)
+        self._past.add(trial, run, doubt=attempt.doubt)
         if run.living is not None:
             self._measuring.alive.add(trial, run, self._race.estimate(run.logs).center)
         self._on_event(TrialEnded(trial=trial))
-        if isinstance(run.failure, HostLost):
-            self._go_on_without(run.failure)
-        self._hopeless = run.failure is not None and run.failure.hopeless
-        if not plan.as_found:
-            self._end_what_cannot_work()
 
     def _go_on_without(self, lost: HostLost) -> None:
         """The plans that need more hosts than are left are not tried any more."""
         assert self._hosts is not None, "only hosts are lost"
-        self._hosts.leave_out(lost.name)
+        if lost.name in self._hosts.names:  # or another trial was there, too
+            self._hosts.leave_out(lost.name)
         left = self._hosts.names
         with_them = "went on with " + ", ".join(left) if left else "ended: no host is left"
         self._findings.notes.append(f"{lost}; the study {with_them}.")

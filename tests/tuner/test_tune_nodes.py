@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError, get_ident
 
 import pytest
 from machines import machine
 from tuner.fakes import SMALL, FakeRunner
 
 import cputune
-from cputune.errors import NoValidTrialError, UsageError
+from cputune.errors import Interrupted, NoValidTrialError, UsageError
 from cputune.facts import HostFacts
 from cputune.knobs.affinity import node_counts
 from cputune.plan import Plan
@@ -18,6 +22,7 @@ from cputune.ranks.hosts import RankHost, RankHosts
 from cputune.remote.named import Node
 from cputune.result import COMPLETED, Result
 from cputune.steps import HostLost, Step
+from cputune.tuner.events import ConfirmStarted, TrialEnded, TrialStarted
 from cputune.tuner.space import SearchSpace, build_space
 
 JOB = cputune.Workload.from_recipe("bert-mini")
@@ -112,6 +117,142 @@ def loses(hosts: RankHosts, name: str, *, when: int) -> FakeRunner:
 
 def tune(hosts: RankHosts, runner: FakeRunner, **options: object) -> Result:
     return cputune.tune(SMALL.workload, hosts=hosts, runner=runner, **options)  # type: ignore[arg-type]
+
+
+class FakeSpreading(FakeRunner):
+    """A runner over hosts of which some are slower; it knows what ran where, and beside what."""
+
+    def __init__(self, slower: Mapping[str, float], *, loses: str | None = None) -> None:
+        self.slower, self.loses = slower, loses
+        self.ran: list[tuple[str, Plan]] = []
+        self.together: set[tuple[str, ...]] = set()
+        self._now: list[str] = []
+        self._both = Barrier(2)
+        super().__init__(lambda plan, before: self._steps("alpha", plan))
+
+    def on(self, node: str, say: Callable[[str], None]) -> AbstractContextManager[FakeRunner]:
+        say(f"ranks start on {node}")
+        return nullcontext(FakeRunner(lambda plan, before: self._steps(node, plan)))
+
+    def _steps(self, node: str, plan: Plan) -> Iterator[Step]:
+        self.ran.append((node, plan))
+        self._now.append(node)
+        try:
+            for at in itertools.count():
+                if at == 1:
+                    with suppress(BrokenBarrierError):  # whoever is alone goes on alone
+                        self._both.wait(0.2)
+                    self.together.add(tuple(sorted(self._now)))
+                if node == self.loses and not plan.as_found:
+                    raise HostLost(node, "the connection was cut")
+                yield Step(seconds(plan) * self.slower[node], samples=8)
+        finally:
+            self._now.remove(node)
+            self._both.reset()
+
+
+class TestAtOnce:
+    SLOWER = {"alpha": 1.0, "beta": 1.5, "gamma": 0.8, "delta": 1.0}  # noqa: RUF012
+
+    def found(self, runner: FakeRunner, hosts: RankHosts, **options: object) -> Result:
+        return tune(hosts, runner, fix={"nodes": 1}, **options)
+
+    def test_trials_run_side_by_side_and_count_as_on_the_first_node(self) -> None:
+        runner, hosts = FakeSpreading(self.SLOWER), four_hosts()
+        result = self.found(runner, hosts)
+        assert any(len(nodes) > 1 for nodes in runner.together)
+        away = [trial for trial in result.trials if trial.elsewhere]
+        assert away
+        for trial in result.trials:
+            if trial.state == COMPLETED:
+                assert trial.samples_per_second is not None
+                true = 8 / seconds(trial.plan)
+                assert trial.samples_per_second.median == pytest.approx(true, rel=1e-6)
+
+    def test_todays_launch_comes_first_on_every_node(self) -> None:
+        runner, hosts = FakeSpreading(self.SLOWER), four_hosts()
+        self.found(runner, hosts)
+        first = dict(reversed(runner.ran))
+        assert len(first) > 1
+        assert all(plan.as_found for plan in first.values())
+
+    def test_the_confirmation_stays_on_the_first_node(self) -> None:
+        runner, hosts = FakeSpreading(self.SLOWER), four_hosts()
+        begun: list[int] = []
+
+        def hear(event: object) -> None:
+            if isinstance(event, ConfirmStarted):
+                begun.append(len(runner.ran))
+
+        self.found(runner, hosts, on_event=hear)
+        assert {node for node, _ in runner.ran[begun[0] :]} == {"alpha"}
+
+    def test_the_budget_is_that_of_all_nodes_and_no_plan_is_tried_twice(self) -> None:
+        runner, hosts = FakeSpreading(self.SLOWER), four_hosts()
+        result = self.found(runner, hosts, budget=5)
+        assert len(result.trials) <= 5
+        assert len({trial.plan for trial in result.trials}) == len(result.trials)
+        assert sorted(trial.number for trial in result.trials) == list(range(len(result.trials)))
+
+    def test_a_lost_node_ends_its_trial_alone(self) -> None:
+        runner, hosts = FakeSpreading(self.SLOWER, loses="beta"), four_hosts()
+        result = self.found(runner, hosts)
+        lost = [trial for trial in result.trials if trial.kind == "host lost"]
+        assert [trial.reason for trial in lost] == ["beta was lost: the connection was cut"]
+        assert hosts.names == ("alpha", "gamma", "delta")
+        assert result.speedup.pairs > 0
+
+    def test_events_come_in_the_thread_of_the_study_and_each_trial_begins_before_it_ends(
+        self,
+    ) -> None:
+        told: list[object] = []
+        threads = set()
+
+        def hear(event: object) -> None:
+            told.append(event)
+            threads.add(get_ident())
+
+        self.found(FakeSpreading(self.SLOWER), four_hosts(), on_event=hear)
+        assert threads == {get_ident()}
+        for ended in (event for event in told if isinstance(event, TrialEnded)):
+            before = told[: told.index(ended)]
+            assert ended.trial.number in {e.number for e in before if isinstance(e, TrialStarted)}
+
+    def test_an_interrupt_ends_what_runs_on_all_nodes(self) -> None:
+        runner, hosts = FakeSpreading(self.SLOWER), four_hosts()
+
+        def hear(event: object) -> None:
+            if isinstance(event, TrialStarted) and event.number == 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(Interrupted):
+            self.found(runner, hosts, on_event=hear)
+        assert runner._now == []
+
+    def test_plans_of_several_nodes_have_theirs_alone(self) -> None:
+        runner, hosts = FakeSpreading(self.SLOWER), four_hosts()
+        tune(hosts, runner)
+        assert {plan.nodes for _, plan in runner.ran} > {1}
+        assert all(node == "alpha" for node, plan in runner.ran if plan.nodes > 1)
+
+    @pytest.mark.parametrize("off", ["one host", "all hosts", "other kind"])
+    def test_where_it_cannot_pay_one_trial_follows_the_other(self, off: str) -> None:
+        hosts = (
+            four_hosts(SMALL.facts, EIGHT, EIGHT, EIGHT) if off == "other kind" else four_hosts()
+        )
+        for name in ("beta", "gamma", "delta") if off == "one host" else ():
+            hosts.leave_out(name)
+        runner = FakeSpreading(self.SLOWER)
+        tune(hosts, runner, fix={"nodes": 4 if off == "all hosts" else 1})
+        assert {node for node, _ in runner.ran} == {"alpha"}
+
+    def test_what_was_measured_on_all_nodes_is_gone_on_with(self, tmp_path: Path) -> None:
+        study = str(tmp_path / "s.db")
+        before = self.found(FakeSpreading(self.SLOWER), four_hosts(), budget=4, study=study)
+        runner = FakeSpreading(self.SLOWER)
+        after = self.found(runner, four_hosts(), budget=7, study=study, resume=True)
+        assert after.trials[: len(before.trials)] == before.trials
+        assert len({trial.plan for trial in after.trials}) == len(after.trials) > 4
 
 
 class TestInterfaces:
