@@ -58,33 +58,6 @@ def script_text(argv: Sequence[str]) -> str:
     return ("" if path is None else _text_of(path)) or ""
 
 
-def named_values(argv: Sequence[str]) -> frozenset[str]:
-    """The values of arguments that a script names itself: choices, defaults, literals, enums.
-
-    Read from its text; its ``--help`` would import all that it imports.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            tree = ast.parse(script_text(argv))
-        except (SyntaxError, ValueError, RecursionError, MemoryError, UsageError):
-            return frozenset()
-    places: list[ast.AST | None] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg in ("choices", "default"):
-            places.append(node.value)
-        elif isinstance(node, ast.Subscript) and "Literal" in ast.dump(node.value):
-            places.append(node.slice)
-        elif isinstance(node, ast.ClassDef):
-            places += [
-                one.value for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign))
-            ]
-    inner = (one for place in places if place is not None for one in ast.walk(place))
-    return frozenset(
-        one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, str)
-    )
-
-
 def script_file(argv: Sequence[str]) -> Path | None:
     """The file that python would run; None where only python can know."""
     if argv[0] != "-m":

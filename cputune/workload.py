@@ -19,7 +19,7 @@ from cputune.equivalence import Training
 from cputune.errors import RecipeError, UsageError
 from cputune.hidden import HIDDEN, hide_arguments, without_secrets
 from cputune.host import read_document
-from cputune.script import named_values, read_typed
+from cputune.script import read_typed
 
 DEFAULT_RECIPE = "bert-mini"
 MOST_BYTES = 1 << 20
@@ -246,7 +246,7 @@ class Workload:
         (``--hub_token`` to HUB_TOKEN), from which trials take it. Raises UsageError without
         a script.
         """
-        words, found = hidden_words(argv)
+        words, found = hide_arguments(argv)
         os.environ.update(found)
         typed = read_typed(words)
         first = typed.argv[0]
@@ -382,22 +382,9 @@ class Workload:
 def left_out(names: Iterable[str]) -> str:
     """What is said of values that are not written down."""
     return (
-        f"Left out, since nothing says that it is no secret: the value of {', '.join(names)}. The "
+        f"Left out, since it may be a secret: the value of {', '.join(names)}. The "
         "launch reads it from the environment, where it must be set."
     )
-
-
-def hidden_words(typed: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """A typed command without what of it may be a secret, and those values by variable.
-
-    Raises UsageError where there is no script in it.
-    """
-    argv = read_typed(tuple(typed)).argv
-    arguments = argv[2 if argv[0] == "-m" else 1 :]
-    own = len(typed) - len(arguments)
-    if tuple(typed[own:]) != tuple(arguments):  # a launcher that changes them
-        own = 1
-    return hide_arguments(typed, own=own, choices=named_values(argv))
 
 
 def recipes_dir() -> Path:

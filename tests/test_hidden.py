@@ -24,7 +24,7 @@ from cputune.hidden import (
 from cputune.layout import guide_plan
 from cputune.plan import Plan
 from cputune.steps import Crashed, Step
-from cputune.workload import Workload, hidden_words
+from cputune.workload import Workload
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
 HEX = "0123456789abcdef0123456789abcdef01234567"
@@ -40,6 +40,8 @@ PLAIN = [
     ("--git", "ssh://git@github.com/a/b"),
     ("--label_key", "labels"),
     ("--revision", "0123456789abcdef0123456789abcdef01234567"),
+    ("--nick", "Sweet-potato"),
+    ("--model", "distilbert-base-uncased-finetuned-sst-2-english"),
     ("model.pad_token=<pad>", "trainer.max_steps=10"),
     ("-genv", "OMP_NUM_THREADS", "2"),
 ]
@@ -47,8 +49,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("words", PLAIN)
 def test_what_is_no_secret_stays(words: tuple[str, ...]) -> None:
-    own = 4 if words[0] == "-genv" else 1
-    assert hide_arguments(("train.py", *words), own=own) == (("train.py", *words), {})
+    assert hide_arguments(("train.py", *words)) == (("train.py", *words), {})
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_what_is_no_secret_stays(words: tuple[str, ...]) -> None:
 def test_a_secret_becomes_a_variable(
     words: tuple[str, ...], shown: tuple[str, ...], name: str
 ) -> None:
-    hidden, found = hide_arguments(("train.py", *words), own=4 if words[0] == "-genv" else 1)
+    hidden, found = hide_arguments(("train.py", *words))
     assert hidden == ("train.py", *shown)
     assert list(found) == [name]
 
@@ -201,7 +202,7 @@ PLANTED = [
     *(((f"--{flag}", f"{n}{RUN}{n}"), f"{n}{RUN}{n}") for n, flag in enumerate(FLAGS)),
     *(
         ((f"--{flag}", f"swordfish{flag}"), f"swordfish{flag}")
-        for flag in ("pass", "pw", "otp", "user", "p")
+        for flag in ("pass", "pw", "otp", "user")
     ),
     (("--user", "jane:letmein"), "letmein"),
     (("--otp", "493817"), "493817"),
@@ -284,39 +285,3 @@ def test_a_key_whose_beginning_was_cut_off_is_hidden() -> None:
 )
 def test_long_paths_and_digests_are_no_keys(text: str) -> None:
     assert without_secrets(text, {}) == text
-
-
-def test_a_choice_of_the_script_is_shown(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import argparse\nfrom typing import Literal\nflavour: Literal['sweet', 'sour']\n"
-        "p = argparse.ArgumentParser()\np.add_argument('--kindness', choices=['mild', 'hot'])\n"
-    )
-    typed = (str(script), "--kindness", "hot", "--flavour", "sour", "--taste", "b1tter")
-    assert hidden_words(typed) == (
-        (*typed[:-1], "${TASTE_SECRET}"),
-        {"TASTE_SECRET": "b1tter"},
-    )
-
-
-@pytest.mark.parametrize(
-    ("flag", "word", "shown"),
-    [
-        ("--nick", "banana", True),
-        ("--nick", "Sweet-potato", True),
-        ("--no_cuda", "squad", True),
-        ("--nick", "Xk29fjQ", False),
-        ("--nick", "kqxzvbnmwrtp", False),
-        ("--nick", "abcdefghijklmnop", False),
-        ("--user", "jane", False),
-        ("--pass", "banana", False),
-        ("--my_key_ring", "banana", False),
-        ("--p", "banana", False),
-    ],
-)
-def test_an_ordinary_word_behind_a_flag_stays(flag: str, word: str, shown: bool) -> None:
-    """Before, an emitted file asked for ``NICK_SECRET``, and so did not run as it was."""
-    for typed in ((flag, word), (f"{flag}={word}",)):
-        words, found = hide_arguments(("train.py", *typed))
-        assert (words[1:] == typed) is shown
-        assert bool(found) is not shown

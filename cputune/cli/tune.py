@@ -44,11 +44,12 @@ from cputune.errors import (
     NoValidTrialError,
     UsageError,
 )
+from cputune.hidden import hide_arguments
 from cputune.host.interpreter import has_module, install_tuning, training_python
 from cputune.options import TuneOptions, keywords
 from cputune.script import require_trainable, script_text
 from cputune.text import visible
-from cputune.workload import DEFAULT_RECIPE, Workload, hidden_words, left_out
+from cputune.workload import DEFAULT_RECIPE, Workload, left_out
 
 if TYPE_CHECKING:
     from cputune.facts import HostFacts
@@ -385,7 +386,7 @@ def _again(ctx: click.Context, job: Workload, script: Sequence[str], how: str = 
     above = [] if ctx.parent is None else _typed(ctx.parent)
     words = ["cputune", *above, "tune", how, *_typed(ctx)]
     command = shlex.join(words)
-    return f"{command} -- {for_shell(job, hidden_words(script)[0])}" if script else command
+    return f"{command} -- {for_shell(job, hide_arguments(script)[0])}" if script else command
 
 
 def _typed(ctx: click.Context) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cputune.hidden import HIDDEN, KNOWN_VARIABLES, looks_random, looks_secret
+from cputune.hidden import HIDDEN, concerns_training, looks_random, looks_secret
 from cputune.host import Host
 
 HOST_NAME, USER, HOME = "host", "user", "/home/user"
@@ -168,11 +168,10 @@ class Scrubber:
 def read_environment(variables: Mapping[str, str], scrub: Scrubber | None = None) -> dict[str, str]:
     """The variables that concern training, sorted; names of hosts and people replaced.
 
-    A prefix says nothing of what a variable holds: SLURM_JWT is a key to the cluster, and
-    FI_PASSPHRASE, CCL_AUTH or TORCH_PWD may be anything. So a name that is not listed is not
-    read, and a value that looks like a secret is left out.
+    A name that ends in a word for a secret (SLURM_JWT, FI_PASSPHRASE) is not read, and a value
+    that looks like a secret is left out.
     """
-    kept = {name: variables[name] for name in sorted(KNOWN_VARIABLES & set(variables))}
+    kept = {name: variables[name] for name in sorted(filter(concerns_training, variables))}
     scrub = Scrubber() if scrub is None else scrub
     shown = scrub.variables(kept)
     for name, value in kept.items():
