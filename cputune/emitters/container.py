@@ -17,8 +17,7 @@ from cputune.emitters import kubernetes as k8s
 from cputune.emitters import shell, words
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
-from cputune.emitters.words import DockerWord, PackageName, ShellWord, comment
-from cputune.errors import UsageError
+from cputune.emitters.words import DockerWord, Manifest, PackageName, ShellWord, comment
 from cputune.knobs.kernels import compiled
 from cputune.stack.system_packages import DEBIAN
 
@@ -45,7 +44,7 @@ def files(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
         EmittedFile(name="Dockerfile.dockerignore", text=IGNORED),
         EmittedFile(name=CONSTRAINTS, text=constraints(job)),
         EmittedFile(name="pvc.yaml", text=volume_claim(job)),
-        *kustomization(job, format),
+        *kustomization(format),
         shell.script(f"{format}.kubectl.sh", steps(job, format)),
         EmittedFile(name=PLACE_SCRIPT, text=Path(placing.__file__).read_text(encoding="utf-8")),
     )
@@ -81,38 +80,6 @@ def constraints(job: LaunchJob) -> str:
     return comment(["Versions that were measured; the image takes no others."]) + "".join(pinned)
 
 
-def kustomization(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
-    """``kubectl apply -k``, and where kustomize finds the names that it may change.
-
-    It knows the fields of no custom resource: a prefix would rename the claim, and not its use
-    (https://kubectl.docs.kubernetes.io/references/kustomize/builtins/#_namereferencetransformer_).
-    """
-    kind, paths = _PODS[format]
-    references = [
-        {
-            "kind": named,
-            "version": "v1",
-            "fieldSpecs": [{"path": f"{path}/{use}", "kind": kind} for path in paths],
-        }
-        for named, use in _NAMED_IN_PODS.items()
-    ]
-    images = [{"path": "spec/trainer/image", "kind": kind}] * (kind == "TrainJob")
-    config = {"nameReference": references} | ({"images": images} if images else {})
-    content = {
-        "resources": ["pvc.yaml", f"{format}.yaml"],
-        "configurations": ["kustomizeconfig.yaml"],
-    }
-    return (
-        EmittedFile(
-            name="kustomization.yaml", text=words.document(content, ["kubectl apply -k ."])
-        ),
-        EmittedFile(
-            name="kustomizeconfig.yaml",
-            text=words.document(config, [f"Where a {kind} names what kustomize may rename."]),
-        ),
-    )
-
-
 _TEMPLATE = "spec/runtimePatches/trainingRuntimeSpec/template/spec/replicatedJobs/template/spec"
 _PODS = {
     "pytorchjob": (
@@ -128,15 +95,40 @@ _NAMED_IN_PODS = {
 }
 
 
+def kustomization(format: str) -> tuple[EmittedFile, ...]:
+    """``kubectl apply -k``, and where kustomize finds the names that it may change.
+
+    It knows the fields of no custom resource: a prefix would rename the claim, and not its use
+    (https://kubectl.docs.kubernetes.io/references/kustomize/builtins/#_namereferencetransformer_).
+    """
+    kind, pods = _PODS[format]
+    config: Manifest = {"nameReference": []}
+    for named, use in _NAMED_IN_PODS.items():
+        places = [{"path": f"{path}/{use}", "kind": kind} for path in pods]
+        config["nameReference"].append({"kind": named, "version": "v1", "fieldSpecs": places})
+    if kind == "TrainJob":
+        config["images"] = [{"path": "spec/trainer/image", "kind": kind}]
+    files = ["pvc.yaml", f"{format}.yaml"]
+    content = {"resources": files, "configurations": ["kustomizeconfig.yaml"]}
+    documents = {
+        "kustomization.yaml": (content, "kubectl apply -k ."),
+        "kustomizeconfig.yaml": (config, f"Where a {kind} names what kustomize may rename."),
+    }
+    return tuple(
+        EmittedFile(name=name, text=words.document(document, [said]))
+        for name, (document, said) in documents.items()
+    )
+
+
 def claim_document(job: LaunchJob) -> dict[str, object]:
     """The claim for data and output, as data."""
-    size = k8s.quantity(job.cluster.pvc_size, "20Gi", "--pvc-size")
+    size = job.cluster.pvc_size or "20Gi"
     spec: dict[str, object] = {
         "accessModes": ["ReadWriteMany" if job.plan.nodes > 1 else "ReadWriteOnce"],
         "resources": {"requests": {"storage": words.YamlScalar(size)}},
     }
-    if storage_class := k8s.storage_class(job):
-        spec["storageClassName"] = words.YamlScalar(storage_class)
+    if job.cluster.storage_class is not None:
+        spec["storageClassName"] = words.YamlScalar(job.cluster.storage_class)
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -260,11 +252,6 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!_-]*(\+[0-9A-Za-z.]+)?")
 def dockerfile(job: LaunchJob) -> str:
     """An image with the versions that were measured and the libraries that are preloaded."""
     base = k8s.base_image(job)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.:_/@-]*", base):
-        raise UsageError(
-            f"{base!r} is not an image",
-            hint=f"as in: --base-image {k8s.BASE.format(python=k8s.PYTHON)}",
-        )
     text = comment([f"Image that trains {job.workload.name}.", "", *job.header])
     if "@sha256:" not in base:
         text += "# A tag may move; NAME@sha256:DIGEST does not (--base-image).\n"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from cputune.documents import plain
 from cputune.emitters.words import Argument, HostName, VariableName, Variables
+from cputune.errors import UsageError
 from cputune.facts import HostFacts, Network
 from cputune.host import Host
 from cputune.options import Cluster, EmitOptions
@@ -135,6 +138,12 @@ class LaunchJob:
         for name in self.workload.secrets:
             VariableName(name)
         Argument(self.python or "")
+        for text in _texts(plain(self.cluster)):
+            if not re.fullmatch(r"(?!-)[A-Za-z0-9_.,:/@<>-]*", text):
+                raise UsageError(
+                    f"{text!r} is no word that a cluster takes",
+                    hint="letters, digits and . _ - / : @, without spaces",
+                )
 
     @property
     def script(self) -> str | None:
@@ -148,6 +157,15 @@ class LaunchJob:
         """Whether the plan puts threads on SMT siblings: more threads than there are cores."""
         threads = self.plan.processes_per_node * self.plan.threads_per_process
         return self.physical_cores is not None and threads > self.physical_cores
+
+
+def _texts(document: object) -> Iterator[str]:
+    """Every text in plain JSON values."""
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, (list, dict)):
+        for value in document.values() if isinstance(document, dict) else document:
+            yield from _texts(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,6 @@ def emit_trainjob(job: LaunchJob) -> tuple[EmittedFile, ...]:
 
 def document(job: LaunchJob) -> Manifest:
     """The TrainJob as data."""
-    runtime = k8s.dns_name(job.cluster.runtime or DEFAULT_RUNTIME, "a runtime", DEFAULT_RUNTIME)
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -46,7 +45,7 @@ def document(job: LaunchJob) -> Manifest:
             "runtimeRef": {
                 "apiGroup": "trainer.kubeflow.org",
                 "kind": "ClusterTrainingRuntime",
-                "name": words.YamlScalar(runtime),
+                "name": words.YamlScalar(job.cluster.runtime or DEFAULT_RUNTIME),
             },
             "trainer": {
                 "image": words.YamlScalar(k8s.image(job)),

@@ -153,12 +153,6 @@ class YamlScalar(str):
         return super().__new__(cls, Argument(str(value)))
 
 
-class Block(YamlScalar):
-    """Lines of a YAML document, written as they are where YAML can."""
-
-    __slots__ = ()
-
-
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -171,10 +165,6 @@ def _quoted(dumper: yaml.SafeDumper, value: YamlScalar) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style='"')
 
 
-def _block(dumper: yaml.SafeDumper, value: Block) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style="|")
-
-
 def _plain(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     """A word that a format writes of itself; anything else has to be a ``YamlScalar``."""
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
@@ -183,7 +173,6 @@ def _plain(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(YamlScalar, _quoted)
-_Dumper.add_representer(Block, _block)
 _Dumper.add_representer(VariableName, _plain)
 _Dumper.add_representer(str, _plain)
 

@@ -323,7 +323,7 @@ def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
         (("-f", "mpirun", "--hosts", "a", "--hostfile", "b"), 2, "exclude each other"),
         (("-f", "mpirun", "--hosts", "$(reboot)"), 2, "is no host name"),
         (("-f", "pytorchjob", "--node-selector", "x"), 2, "'x' is no label"),
-        (("-f", "pytorchjob", "--job-name", "A b"), 2, "cannot name a job"),
+        (("-f", "pytorchjob", "--job-name", "A-b"), 2, "cannot name a job"),
         (("-f", "mpirun", "-o", "-", "--verify"), 2, "--verify needs files"),
         (("-f", "mpirun", "--share-machine"), 2, "--share-machine is for --verify"),
         (("-f", "mpirun", "--"), 2, "no script was given"),

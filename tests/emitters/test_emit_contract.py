@@ -255,17 +255,11 @@ class TestHostileArguments:
 
 
 class TestHostileNames:
-    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize("format", [*KUBERNETES_FORMATS, "slurm"])
     @pytest.mark.parametrize("name", ["a b", "$(x)", "-a", "x\ny", "a;b", "ü", "Ä", "", "a" * 80])
     def test_job_names(self, format: str, name: str) -> None:
-        uses_it = format in (*KUBERNETES_FORMATS, "slurm")
-        cluster = Cluster(job_name=name)
-        if not uses_it:
-            plain = emit(one_socket().result, format)
-            assert emit(one_socket().result, format, cluster=cluster) == plain
-            return
         with pytest.raises(UsageError) as caught:
-            emit(one_socket().result, format, cluster=cluster)
+            emit(one_socket().result, format, cluster=Cluster(job_name=name))
         assert caught.value.hint
 
     @pytest.mark.parametrize("format", KUBERNETES_FORMATS)
