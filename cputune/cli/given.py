@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shlex
@@ -33,6 +32,7 @@ from cputune.host.interpreter import (
 )
 from cputune.probing.installed import MPI_PROGRAMS
 from cputune.remote.named import (
+    QUEUE_SECONDS,
     SLURM_NODES,
     Node,
     allocated_nodes,
@@ -164,7 +164,7 @@ def allocated(typed: Mapping[str, Any], most_seconds: float | None) -> None:
         words = shlex.split(typed["salloc"])
     except ValueError as error:
         raise UsageError(f"cannot read --salloc: {error}", hint='--salloc "-N2 -p cpu"') from error
-    most = math.inf if most_seconds is None else most_seconds
+    most = QUEUE_SECONDS if most_seconds is None else most_seconds
     granted = allocation(words, most_seconds=most, on_reason=say)
     os.environ.update(click.get_current_context().with_resource(granted))
 
@@ -198,7 +198,8 @@ def read_hostfile(path: Path) -> tuple[Node, ...]:
 def _of_our_job() -> tuple[Node, ...]:
     """The nodes of our Slurm allocation, where we are no rank in it and it is not this one alone.
 
-    On a login node an allocation of one node means that node.
+    On a login node an allocation of one node means that node. So it does on the node itself where
+    the job has fewer CPUs of it than this process may use: its steps are bound to those.
     """
     host = LiveHost()
     nodes = allocated_nodes(host) if host.environment().get(TASKS, "1") == "1" else ()
@@ -206,7 +207,13 @@ def _of_our_job() -> tuple[Node, ...]:
         return ()
     from cputune.ranks.engines import is_here
 
-    return nodes if len(nodes) > 1 or not all(is_here(node.name) for node in nodes) else ()
+    (first, *others), usable = nodes, len(host.affinity() or ())
+    if others or not is_here(first.name):
+        return nodes
+    if first.cpus is None or first.cpus >= usable:
+        return ()
+    tell(f"note: the job has {first.cpus} of the {usable} CPUs of {first.name}; its steps run there")
+    return nodes
 
 
 def _nothing_else() -> bool:

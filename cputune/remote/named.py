@@ -18,7 +18,6 @@ import contextlib
 import ctypes
 import ipaddress
 import json
-import math
 import os
 import re
 import select
@@ -180,6 +179,15 @@ _HELD = "import json,os,sys;print(json.dumps(dict(os.environ)),flush=True);sys.s
 
 _JOB = re.compile(r"job allocation ([0-9]+)")
 LOOK_SECONDS = 2.0
+QUEUE_SECONDS = 600.0
+"""How long is waited for nodes where nobody says it."""
+
+_NEVER = re.compile(
+    r"Partition(Node|Time)Limit|BadConstraints|\w*Max\w+PerJob\w*|Invalid(Account|QOS)"
+    r"|(Account|QOS)NotAllowed"
+)
+"""Reasons for which a job stays pending whoever else ends (squeue(1), "job reason codes")."""
+
 PR_SET_PDEATHSIG = 1
 RELEASE_SECONDS = 10.0
 
@@ -188,7 +196,7 @@ RELEASE_SECONDS = 10.0
 def allocation(
     words: Sequence[str],
     *,
-    most_seconds: float = math.inf,
+    most_seconds: float = QUEUE_SECONDS,
     on_reason: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Mapping[str, str]]:
     """Nodes that Slurm gives for a while: the variables by which steps find them.
@@ -201,12 +209,12 @@ def allocation(
         most_seconds: how long is waited for them.
         on_reason: told why the job waits, in Slurm's words, when that changes.
 
-    Raises CannotError where Slurm refuses, has no salloc here, or gives nothing in that time.
+    Raises CannotError where Slurm refuses, has no salloc here, gives nothing in that time, or says
+    that it never will.
     """
     salloc = shutil.which("salloc")
     if salloc is None:
         raise CannotError("there is no salloc here", hint="--hosts a,b names hosts to reach by ssh")
-    until = time.monotonic() + most_seconds
     with (
         tempfile.TemporaryFile("w+") as said,
         subprocess.Popen(
@@ -221,7 +229,7 @@ def allocation(
         ) as process,
     ):
         try:
-            yield _granted(process, lambda: _read(said), until, on_reason)
+            yield _granted(process, lambda: _read(said), most_seconds, on_reason)
         finally:
             assert process.stdin is not None
             process.stdin.close()
@@ -238,21 +246,26 @@ def _end_with_us() -> None:
 def _granted(
     process: subprocess.Popen[str],
     said: Callable[[], str],
-    until: float,
+    most_seconds: float,
     on_reason: Callable[[str], None],
 ) -> dict[str, str]:
     assert process.stdout is not None
-    reason = ""
+    until, reason = time.monotonic() + most_seconds, ""
     while not select.select([process.stdout], [], [], LOOK_SECONDS)[0]:
         job = _JOB.search(said())
         now = _why_pending(job[1]) if job else ""
+        if now and now == reason and _NEVER.fullmatch(reason):
+            process.terminate()
+            raise CannotError(
+                f"Slurm never gives these nodes: {reason}", hint="sinfo lists what there is"
+            )
         if now and now != reason:
             reason = now
             on_reason(f"Slurm lets the job wait: {reason}")
         if time.monotonic() >= until:
             process.terminate()
             raise CannotError(
-                f"Slurm gave no nodes in the time given: {reason or 'it does not say why'}",
+                f"Slurm gave no nodes in {most_seconds:.0f} s: {reason or 'it does not say why'}",
                 hint="squeue --start tells when; --max-time (doctor: --host-timeout) waits",
             )
     line = process.stdout.readline()

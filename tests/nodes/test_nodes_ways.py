@@ -165,12 +165,12 @@ GRANTS = 'echo "salloc: Granted job allocation 7" >&2; export SLURM_JOB_NODELIST
 
 
 @pytest.fixture
-def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """A FakeSlurm: an salloc that does as told, and a squeue that knows why a job waits."""
 
-    def make(does: str) -> Path:
+    def make(does: str, reason: str = "Resources") -> Path:
         words = f'echo "$1" > {tmp_path}/asked; shift; trap "touch {tmp_path}/revoked" EXIT; '
-        for name, script in (("salloc", words + does), ("squeue", "echo Resources")):
+        for name, script in (("salloc", words + does), ("squeue", f"echo {reason}")):
             (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
             (tmp_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -181,7 +181,7 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 def test_nodes_that_slurm_gives_are_held_until_they_are_no_more_needed(
-    fake_slurm: Callable[[str], Path],
+    fake_slurm: Callable[..., Path],
 ) -> None:
     place = fake_slurm(GRANTS)
     with named.allocation(["-N2"]) as variables:
@@ -198,24 +198,34 @@ def test_nodes_that_slurm_gives_are_held_until_they_are_no_more_needed(
     ],
 )
 def test_what_slurm_refuses_is_said_in_its_words(
-    does: str, words: str, fake_slurm: Callable[[str], Path]
+    does: str, words: str, fake_slurm: Callable[..., Path]
 ) -> None:
     fake_slurm(does)
     with pytest.raises(CannotError, match=words), named.allocation(["-px"]):
         pass
 
 
+PENDING = 'echo "salloc: Pending job allocation 7" >&2; read'
+
+
 def test_a_job_that_waits_for_ever_ends_with_the_time_given_and_the_reason(
-    fake_slurm: Callable[[str], Path],
+    fake_slurm: Callable[..., Path],
 ) -> None:
-    place = fake_slurm('echo "salloc: Pending job allocation 7" >&2; read')
+    place = fake_slurm(PENDING)
     told: list[str] = []
     with (
-        pytest.raises(CannotError, match="in the time given: Resources"),
+        pytest.raises(CannotError, match="gave no nodes in 1 s: Resources"),
         named.allocation(["-N2"], most_seconds=0.6, on_reason=told.append),
     ):
         pass
     assert told == ["Slurm lets the job wait: Resources"]
+    assert (place / "revoked").exists()
+
+
+def test_nobody_waits_for_what_slurm_never_gives(fake_slurm: Callable[..., Path]) -> None:
+    place = fake_slurm(PENDING, "PartitionNodeLimit")
+    with pytest.raises(CannotError, match="never gives these nodes: PartitionNodeLimit"):
+        named.allocation(["-N3"]).__enter__()
     assert (place / "revoked").exists()
 
 

@@ -67,9 +67,11 @@ CUT = ("env", "SRUN_CPUS_PER_TASK=1", "SLURM_EXACT=1", "SLURM_CPUS_PER_TASK=1")
 """What salloc hands on where it was asked for one CPU: each cuts a step to that."""
 
 
+TUNE = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "8m"]
+
+
 def tuned(hosts: Cluster, folder: Path, granted: tuple[str, ...], *words: str) -> dict[str, Any]:
-    argv = [sys.executable, "-m", "cputune", "tune", "--share-machine", "--max-time", "8m", *words]
-    salloc = ["salloc", "--exclusive", "--quiet", *granted, *CUT, *argv]
+    salloc = ["salloc", "--quiet", *granted, *CUT, *TUNE, *words]
     hosts.run("alpha", salloc, cwd=folder, env={"HF_HUB_OFFLINE": "1"}, timeout=600)
     return json.loads((folder / "cputune.json").read_text())
 
@@ -79,7 +81,7 @@ def test_a_tune_means_its_allocation_and_its_plan_runs_as_a_job(
     allocated: Cluster, tmp_path: Path
 ) -> None:
     fixed = ("--fix", "nodes=2", "--fix", "ranks=2", "--budget", "3")
-    result = tuned(allocated, tmp_path, ("-N2",), *fixed, "--", str(LIGHT), "0.05")
+    result = tuned(allocated, tmp_path, ("-N2", "--exclusive"), *fixed, "--", str(LIGHT), "0.05")
     assert result["hosts"] == ["alpha", "beta"]
     allowed = cpulist.render(sorted(os.sched_getaffinity(0)))
     assert result["host"]["topology"]["allowed"] == allowed
@@ -112,5 +114,27 @@ def test_beside_an_allocation_of_one_node_that_node_is_meant(
     allocated: Cluster, tmp_path: Path
 ) -> None:
     words = ("--budget", "2", "--knobs", "threads", "--", str(LIGHT), "0.02")
-    result = tuned(allocated, tmp_path, ("-N1", "-w", "beta"), *words)
+    result = tuned(allocated, tmp_path, ("-N1", "--exclusive", "-w", "beta"), *words)
     assert result["hosts"] == ["beta"]
+
+
+@pytest.mark.timeout(500)
+def test_of_its_own_node_a_job_has_the_cpus_that_were_granted(
+    allocated: Cluster, tmp_path: Path
+) -> None:
+    words = ("--budget", "2", "--knobs", "threads", "--", str(LIGHT), "0.02")
+    result = tuned(allocated, tmp_path, ("-n1", "-w", "alpha"), *words)
+    assert result["hosts"] == ["alpha"]
+    (granted,) = cpulist.parse(result["host"]["topology"]["allowed"])
+    seen = [rank["affinity"] for trial in result["trials"] for rank in trial["observed"]]
+    assert set(seen) == {str(granted)}
+
+
+def test_nodes_that_there_never_are_end_with_slurms_reason(
+    allocated: Cluster, tmp_path: Path
+) -> None:
+    argv = [*TUNE[:4], "--salloc", "-N3", "--", str(LIGHT), "0.02"]
+    done = allocated.run("alpha", argv, cwd=tmp_path, check=False)
+    assert done.returncode == 3
+    assert "Slurm never gives these nodes: PartitionNodeLimit" in done.stderr
+    until(lambda: allocated.run("alpha", ["squeue", "--noheader"]).stdout == "")
