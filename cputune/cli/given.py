@@ -212,7 +212,7 @@ def _of_our_job() -> tuple[Node, ...]:
         return nodes
     if first.cpus is None or first.cpus >= usable:
         return ()
-    tell(f"note: the job has {first.cpus} of the {usable} CPUs of {first.name}; its steps run there")
+    tell(f"note: the job has {first.cpus} of {usable} CPUs of {first.name}, for its steps")
     return nodes
 
 

@@ -12,7 +12,7 @@ import os
 import select
 import socket
 import threading
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NoReturn, TypedDict
 
 from cputune.inside import SOCKET_VARIABLE, TURNS_VARIABLE
 
@@ -298,7 +298,7 @@ class Speaker:
             assert self._socket is not None
             self._socket.sendall(_line(message))
         except OSError:
-            os._exit(75)
+            leave()
 
     def await_turn(self) -> None:
         """Where steps are taken in turns, wait until this rank may take another.
@@ -320,10 +320,10 @@ class Speaker:
                 assert self._socket is not None, "a rank speaks before it waits"
                 more = self._socket.recv(256)
                 if not more:
-                    os._exit(75)
+                    leave()
                 heard += more
         except OSError:
-            os._exit(75)
+            leave()
         turns: list[TurnMessage] = [json.loads(line) for line in heard.splitlines()]
         self.to_profile = max(turn.get("profile", 0) for turn in turns)
         return sum(turn["steps"] for turn in turns)
@@ -356,7 +356,29 @@ class Speaker:
         look.register(connection, select.POLLRDHUP)
         look.poll()
         if self._socket is connection:
-            os._exit(75)
+            leave()
+
+
+PLACED = "placed-by-cputune"
+"""Beside the files of a launch that were put on this host (``remote/sent/place.py``)."""
+
+
+def leave() -> NoReturn:
+    """End this process, whose listener has gone away.
+
+    What was put here for the launch goes too: who started it may have been killed.
+    """
+    import contextlib
+    import shutil
+    from pathlib import Path
+
+    folder = Path(__file__).parents[3]
+    if (folder / PLACED).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another launch is in it
+            while (folder := folder.parent).name.startswith("cputune-"):
+                folder.rmdir()
+    os._exit(75)
 
 
 def connected(address: str) -> socket.socket:

@@ -25,6 +25,10 @@ from typing import Any
 PR_SET_CHILD_SUBREAPER = 36
 CONNECT_SECONDS = 20.0
 SILENT_SECONDS = 20
+OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "OPAL_", "HYDI_", "HYDRA_", "MPI_LOCAL")
+"""What the way here has set for a rank of its own, which this launch is none of: Open MPI starts
+nothing below one, and who asks takes it for rank 0."""
+
 LONGEST_PLACE = 48
 """Of a Unix socket's path (108 bytes: unix(7)) the rest is ours and multiprocessing's."""
 
@@ -98,6 +102,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     unpack(asked, folder)
     words = [word.replace("{folder}", folder) for word in asked["argv"]]
     told = {name: value.replace("{folder}", folder) for name, value in asked["env"].items()}
+    ours = {n: v for n, v in os.environ.items() if not n.startswith(OF_LAUNCHERS)}
     home = line_home(*asked["home"])
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -105,7 +110,7 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     child = subprocess.Popen(
         words,
-        env=dict(os.environ, **told, TMPDIR=folder),  # torchrun never removes its torchelastic_*
+        env=dict(ours, **told, TMPDIR=folder),  # torchrun never removes its torchelastic_*
         cwd=asked["cwd"],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
