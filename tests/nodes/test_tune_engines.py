@@ -122,6 +122,21 @@ def test_a_trial_is_a_launch_of_the_engine_and_the_best_is_confirmed(
     assert not any(files_left(hosts, name) for name in hosts.names)
 
 
+def test_trials_run_side_by_side_and_the_best_is_confirmed_on_one_host(
+    engine: str, hosts: Cluster, script: Path
+) -> None:
+    words = ("--budget", "4", "--fix", "nodes=1", "--knobs", "ranks,threads")
+    tuner = tune(engine, hosts, script, *words)
+    until(lambda: all(training(hosts, name, script) for name in hosts.names), 200)
+    result = ended(tuner, script)
+    there = [trial for trial in result["trials"] if trial["elsewhere"]]
+    assert {trial["state"] for trial in there} == {"completed"}, [t["reason"] for t in there]
+    assert result["best"]["plan"]["processes_per_node"] == 2
+    assert len(result["confirmation"]) > 1
+    assert result["speedup"]["low"] > 1.5
+    until(lambda: not any(files_left(hosts, name) for name in hosts.names), 60)
+
+
 def files_left(hosts: Cluster, host: str) -> list[str]:
     """Of ours: Open MPI 4 has its own there."""
     left = hosts.run(host, ["ls", "/dev/shm"]).stdout.split()
