@@ -92,13 +92,14 @@ def ranks(hosts: Cluster, host: str, script: Path) -> list[str]:
 
 def training(hosts: Cluster, host: str, script: Path) -> bool:
     """Whether a rank there has called: not its ``rank.py``, which waits for those of the others."""
-    with contextlib.suppress(psutil.Error):
-        return any(
-            line.status == "ESTABLISHED"
-            for process in hosts.hosts[host].processes()
-            if str(script) in process.cmdline() and "rank.py" not in " ".join(process.cmdline())
-            for line in process.net_connections("tcp")
-        )
+    with contextlib.suppress(psutil.Error, OSError):
+        for process in hosts.hosts[host].processes():
+            if str(script) in process.cmdline() and "rank.py" not in " ".join(process.cmdline()):
+                open_files = [os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir()]
+                table = Path(f"/proc/{process.pid}/net/tcp").read_text().splitlines()[1:]
+                lines = [line.split() for line in table]
+                if any(row[3] == "01" and f"socket:[{row[9]}]" in open_files for row in lines):
+                    return True  # one that is established (proc(5))
     return False
 
 

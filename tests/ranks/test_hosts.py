@@ -142,6 +142,7 @@ def test_a_plan_for_more_hosts_than_there_are_is_infeasible(runner: ProcessRunne
         engines.SlurmStep(Srun()),
         engines.ByMpirun(Mpirun(dialect="mpich")),
         engines.ByMpirun(Mpirun(dialect="openmpi4")),
+        engines.ByMpirun(Mpirun(dialect="intelmpi")),
         engines.ByMpirun(Mpirun(dialect="mpich"), "accelerate"),
         engines.ByMpirun(Mpirun(dialect="openmpi4"), "accelerate"),
     ],
@@ -213,9 +214,10 @@ OF_LAUNCHERS = re.compile(
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("format", ["torchrun", "accelerate"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_rank_of_this_machine_has_what_the_emitted_launch_gives_it(
-    ranks: int, facts: HostFacts, tmp_path: Path
+    ranks: int, format: str, facts: HostFacts, tmp_path: Path
 ) -> None:
     cpus = ((CPUS[0],), (CPUS[-1],))[:ranks]
     plan = Plan(processes_per_node=ranks, threads_per_process=1, cpus=cpus)
@@ -235,15 +237,15 @@ def test_a_rank_of_this_machine_has_what_the_emitted_launch_gives_it(
     ):
         next(steps)
     asked = Emission(facts=facts, python=sys.executable)
-    for file in cputune.emitters.render(plan, job(launched), "torchrun", asked):
+    for file in cputune.emitters.render(plan, job(launched), format, asked):
         (tmp_path / file.name).write_text(file.text)
-    subprocess.run(["bash", str(tmp_path / "torchrun.sh")], check=True, timeout=120)
+    subprocess.run(["bash", str(tmp_path / f"{format}.sh")], check=True, timeout=120)
     for rank in range(ranks):
         argv, told = json.loads((tried / f"{rank}.json").read_text())
         words, given = json.loads((launched / f"{rank}.json").read_text())
         assert [word.replace(str(tried), str(launched)) for word in argv] == words
         if ranks == 1:
-            del given["MASTER_ADDR"]  # it meets nobody
+            given.pop("MASTER_ADDR", None)  # it meets nobody
         ours = {n for n in told if n.startswith("CPUTUNE_TRIAL_")} | {KERNELS_VARIABLE}
         assert ours
         both = (
