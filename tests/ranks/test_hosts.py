@@ -208,14 +208,14 @@ json.dump([sys.argv, dict(one.split("=", 1) for one in given)], open(place, "w")
 """
 
 OF_LAUNCHERS = re.compile(
-    "TORCHELASTIC_.*|(GROUP|ROLE)_.*|NCCL_.*|TORCH_NCCL_.*|MASTER_PORT|SHLVL|_|PWD|OLDPWD|COLUMNS|LINES"
+    "TORCHELASTIC_.*|(GROUP|ROLE)_.*|NCCL_.*|TORCH_NCCL_.*|ACCELERATE_.*|FORK_LAUNCHED|"
+    "MASTER_PORT|SHLVL|_|PWD|OLDPWD|COLUMNS|LINES"
 )
-"""What torchrun and a shell set by themselves, and a port, which is another one each time."""
+"""What torchrun, accelerate and a shell set by themselves, and a port, another one each time."""
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("format", ["torchrun", "accelerate"])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("ranks", "format"), [(1, "torchrun"), (2, "torchrun"), (1, "accelerate")])
 def test_a_rank_of_this_machine_has_what_the_emitted_launch_gives_it(
     ranks: int, format: str, facts: HostFacts, tmp_path: Path
 ) -> None:
