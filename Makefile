@@ -78,7 +78,6 @@ test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, 
 	  exit $$ended
 
 test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tuned, launched, verified (half an hour)
-	$(BIN)/python -m pip install --quiet -c constraints.txt --group notebook
 	$(BIN)/python -m pytest -m matrix
 
 test-cures: $(VENV)/.dev  ## plant a hundred faults, type the cure that is printed, train (half an hour)

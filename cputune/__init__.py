@@ -55,9 +55,7 @@ if TYPE_CHECKING:
     from cputune.probing import probe as probe
     from cputune.report.compare import Compared as Compared
     from cputune.report.compare import compare as compare
-    from cputune.report.page import Picture as Picture
     from cputune.report.show import show as show
-    from cputune.report.tuning import ProgressBar as ProgressBar
     from cputune.result import ConfirmRun as ConfirmRun
     from cputune.result import Result as Result
     from cputune.result import Trial as Trial
@@ -100,8 +98,6 @@ _PUBLIC = {
     "cputune.plan": ("Plan",),
     "cputune.probing": ("probe",),
     "cputune.report.compare": ("Compared", "compare"),
-    "cputune.report.page": ("Picture",),
-    "cputune.report.tuning": ("ProgressBar",),
     "cputune.report.show": ("show",),
     "cputune.result": ("ConfirmRun", "Result", "Trial"),
     "cputune.steps": ("Runner", "Step", "TrialError"),

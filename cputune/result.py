@@ -29,7 +29,6 @@ from cputune.workload import Workload
 if TYPE_CHECKING:
     import pandas
 
-    from cputune.report.page import Picture
 
 SCHEMA_NAME = "cputune.result"
 SCHEMA_VERSION = 2
@@ -413,42 +412,11 @@ class Result:
             f"({self.best.plan.describe()}), {len(self.trials)} trials>"
         )
 
-    def _repr_html_(self) -> str:
-        """The verdict and one picture, for a notebook."""
-        return self.plot_speed().html
-
     def report(self, path: str | PathLike[str] = "report.html", *, force: bool = False) -> None:
         """Write the page of ``cputune report``. Raises as ``save``, and without jinja2."""
         mode = 0o600 if self.workload.argv else 0o644
-        write_atomically(Path(path), _pages().page(self), force=force, mode=mode)
-
-    def plot_speed(self) -> Picture:
-        """The verdict, and today's launch and the best plan as bars with their intervals."""
-        return self._picture("speed")
-
-    def plot_changes(self) -> Picture:
-        """What to change, and what each change is worth, as a waterfall."""
-        return self._picture("changes")
-
-    def plot_time(self) -> Picture:
-        """Where the time of a step goes, today and with the best plan."""
-        return self._picture("time")
-
-    def plot_machine(self) -> Picture:
-        """The machine's cores, and which rank of the best plan has which."""
-        return self._picture("machine")
-
-    def plot_plans(self) -> Picture:
-        """Every plan that was tried, those that were confirmed first."""
-        return self._picture("plans")
-
-    def plot_steps(self) -> Picture:
-        """The steps of the plans that were measured side by side, as lines."""
-        return self._picture("steps")
-
-    def _picture(self, part: str) -> Picture:
-        drawn: Picture = _pages().picture(self, part)
-        return drawn
+        page = import_module("cputune.report.page").page(self)
+        write_atomically(Path(path), page, force=force, mode=mode)
 
     def apply(self, arguments: Arguments) -> Arguments:
         """A copy of TrainingArguments with the best plan's precision, optimizer, loaders, batch.
@@ -497,11 +465,6 @@ def _refuse_what_no_study_has(result: Result) -> None:
             inner += [(f"{name}.{key}", part) for key, part in value.items()]
         elif isinstance(value, (int, float)) and value < 0:
             raise ValueError(f"{name}: {value} is below 0")
-
-
-def _pages() -> Any:
-    """The pages stand above the records, so they are asked for by name when one is wanted."""
-    return import_module("cputune.report.page")
 
 
 def host_fingerprint(facts: HostFacts) -> dict[str, Any]:

@@ -75,11 +75,15 @@ def between(ratio: Interval) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What stands before everything else: what it means, what to do now, and how sure it is."""
+    """What stands before everything else: what it means, what to do now, and how sure it is.
+
+    ``good``: something was gained.
+    """
 
     means: str
     do: str
     sure: str
+    good: bool = False
 
     def lines(self) -> tuple[str, str, str]:
         """The three lines."""
@@ -120,7 +124,8 @@ def verdict_of(result: Result, do: str) -> Verdict:
     if not speedup.narrow:
         means = f"Faster than {today}, but by how much could not be measured."
         return Verdict(means=means, do=do, sure=sure)
-    return Verdict(means=f"{times_as_fast(speedup)} as {today}: {saved(result)}.", do=do, sure=sure)
+    means = f"{times_as_fast(speedup)} as {today}: {saved(result)}."
+    return Verdict(means=means, do=do, sure=sure, good=speedup.significant)
 
 
 def saved(result: Result) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cputune.doctor.finding import Check
 from cputune.doctor.registry import all_checks
-from cputune.report.diagnosis import links
+from cputune.report.writing import links
 
 _HEAD = """# Every check of the doctor
 

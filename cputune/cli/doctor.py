@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +33,7 @@ from cputune.cli.settings import ConfiguredCommand, force_option, json_option, o
 from cputune.doctor import Check, Diagnosis, Finding, Severity, by_severity, diagnose
 from cputune.doctor.finding import FoundOn
 from cputune.errors import CannotError, CputuneError, UsageError
-from cputune.host import read_document
+from cputune.host import LiveHost, read_document
 from cputune.host.interpreter import has_module, install_tuning
 from cputune.text import visible
 
@@ -171,12 +172,7 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
             deep=asked["deep"],
             on_seen=lambda one: tell(f"{one.name} has answered") if verbosity() > 0 else None,
         ).only(chosen)
-        if output == "-" and form == "text":
-            from cputune.report.diagnosis import print_hosts
-
-            print_hosts(seen, console(), stories=verbosity() > 0)
-        else:
-            put(_hosts_text(seen, form), output, force=force)
+        _show(seen, form, LiveHost(), output, force=force)
         _end(ctx, seen, fail_on)
         return
     if asked["launch"] is not None:
@@ -204,13 +200,8 @@ def command(ctx: click.Context, /, as_json: bool, only: tuple[str, ...], **asked
 
         again = chosen if about_machine else lambda finding: False
         put(fix_script(diagnosis, chosen=again), output, force=force)
-    elif output == "-" and form == "text":
-        from cputune.report.diagnosis import print_text
-
-        print_text(diagnosis, console(), machine=about_machine, stories=verbosity() > 0)
     else:
-        text = _rendered(diagnosis, form, host, machine=about_machine, stories=verbosity() > 0)
-        put(text, output, force=force)
+        _show(diagnosis, form, host, output, force=force, machine=about_machine)
     _end(ctx, diagnosis, fail_on)
 
 
@@ -229,7 +220,7 @@ def _end(ctx: click.Context, diagnosis: FoundOn, fail_on: str) -> None:
 
 
 def _host(root: str | None, python: str | None) -> Host:
-    from cputune.host import LiveHost, RecordedHost
+    from cputune.host import RecordedHost
 
     if root is not None:
         return RecordedHost(root)
@@ -252,7 +243,6 @@ def _launch_of(words: tuple[str, ...], asked: dict[str, Any]) -> TrainingCommand
 def _python_of(launch: TrainingCommand | None) -> str | None:
     """The Python that the launch would run, where it is another than the one that trains anyway."""
     from cputune.doctor.typed_launch import python_of
-    from cputune.host import LiveHost
 
     if launch is None:
         return None
@@ -341,43 +331,48 @@ def _chooser(only: frozenset[str], ignore: frozenset[str]) -> Callable[[Finding 
     return chosen
 
 
-def _rendered(diagnosis: Diagnosis, form: str, host: Host, *, machine: bool, stories: bool) -> str:
-    """What may leave the machine names neither it nor its users; cures stay as they are run."""
-    from cputune.probing.scrub import Scrubber
-    from cputune.report.diagnosis import document, markdown, print_text
+def _show(
+    diagnosis: Diagnosis | HostsDiagnosis,
+    form: str,
+    host: Host,
+    output: str,
+    *,
+    force: bool,
+    machine: bool = True,
+) -> None:
+    """As ``json``, ``markdown`` or ``text``, on stdout or in a file.
 
-    scrub = Scrubber.of(host)
-    if form == "json":
-        said = document(diagnosis)
+    What may leave the machine names neither it nor its users; cures stay as they are run. What
+    was seen of several hosts names those, since that is what it is for.
+    """
+    from cputune.probing.scrub import Scrubber
+    from cputune.report.diagnosis import blocks, document
+    from cputune.report.writing import markdown, print_blocks
+
+    shown = partial(blocks, diagnosis, machine=machine)
+    if form == "text":
+        stream = sys.stdout if output == "-" else io.StringIO()
+        print_blocks(shown(unfold=verbosity() > 0), console(stream))
+        if isinstance(stream, io.StringIO):
+            put(stream.getvalue(), output, force=force)
+        return
+    if isinstance(diagnosis, Diagnosis):
+        scrub = Scrubber.of(host)
+    else:
+        variables = host.environment()
+        scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
+    if form == "markdown":
+        put(scrub.text(markdown("cputune doctor", shown(unfold=True))), output, force=force)
+        return
+    said = document(diagnosis)
+    if isinstance(diagnosis, Diagnosis):
         said["host"] = scrub.document(said["host"])
         for finding in said["findings"]:
             finding["evidence"] = scrub.text(finding["evidence"])
-        return json_text(said, encoding=sys.stdout.encoding)
-    if form == "markdown":
-        return scrub.text(markdown(diagnosis, machine=machine))
-    buffer = io.StringIO()
-    print_text(diagnosis, console(buffer), machine=machine, stories=stories)
-    return buffer.getvalue()
-
-
-def _hosts_text(diagnosis: HostsDiagnosis, form: str) -> str:
-    """What was seen of several hosts as ``json``, ``markdown`` or ``text``.
-
-    It names hosts, since that is what it is for; of users and their homes nothing is told.
-    """
-    from cputune.host import LiveHost
-    from cputune.probing.scrub import Scrubber
-    from cputune.report.diagnosis import hosts_document, hosts_markdown, print_hosts
-
-    if form == "text":
-        buffer = io.StringIO()
-        print_hosts(diagnosis, console(buffer), stories=verbosity() > 0)
-        return buffer.getvalue()
-    variables = LiveHost().environment()
-    scrub = Scrubber(home=variables.get("HOME"), user=variables.get("USER"))
-    if form == "json":
-        return json_text(scrub.document(hosts_document(diagnosis)), encoding=sys.stdout.encoding)
-    return scrub.text(hosts_markdown(diagnosis))
+    else:
+        said = {key: scrub.document(value) for key, value in said.items()}
+    text = json_text(said, encoding=sys.stdout.encoding)
+    put(text, output, force=force)
 
 
 def _explained(code: str, *, as_json: bool) -> str:
@@ -471,8 +466,6 @@ def next_step(folder: Path) -> tuple[str, str]:
 
 def _training_script(folder: Path) -> str | None:
     """The Python file here that most looks like one that trains."""
-    from cputune.host import read_document
-
     found: list[tuple[int, str]] = []
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix == ".py")

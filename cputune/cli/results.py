@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,18 +15,16 @@ from cputune.cli.settings import (
     ConfiguredCommand,
     fail_if_slower,
     force_option,
-    junit_option,
     option,
 )
+from cputune.documents import plain
 from cputune.errors import ResultError, UsageError
-from cputune.report.writing import junit as write_junit
-from cputune.text import visible
 from cputune.words import slower_by
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from cputune.report.writing import Block
 
-_FORMATS = ("table", "markdown", "csv", "json")
+_FORMATS = ("table", "markdown", "json")
 _format_option = option(
     "-f",
     "--format",
@@ -37,24 +35,19 @@ _format_option = option(
     folder=True,
     help="How it is written.",
 )
-_result_argument = click.argument("result", required=False, shell_complete=complete_result)
 
 
-def _write(
-    format_: str,
-    *,
-    table: Callable[[Console], None],
-    markdown: Callable[[], str],
-    csv: Callable[[], str],
-    json: Callable[[], object],
-) -> None:
-    """Something that there is to show, in the form that was asked for."""
-    if format_ == "json":
-        print_json(json())
-    elif format_ == "table":
-        table(console())
+def _print(command: str, blocks: Iterable[Block], format_: str) -> None:
+    """What there is to show, for a terminal or for an issue."""
+    from cputune.report.writing import markdown, print_blocks
+
+    if format_ == "markdown":
+        sys.stdout.write(markdown(f"cputune {command}", blocks))
     else:
-        sys.stdout.write(markdown() if format_ == "markdown" else csv())
+        print_blocks(blocks, console())
+
+
+_result_argument = click.argument("result", required=False, shell_complete=complete_result)
 
 
 @click.command(name="show", cls=ConfiguredCommand)
@@ -65,39 +58,33 @@ def _write(
 def show(result: str | None, format_: str, every: bool, root: str | None) -> None:
     """Show a result: the verdict, what to change and what it is worth, the launch, the plans.
 
-    RESULT is what `cputune tune` wrote (cputune.json), an id of `cputune history`, or `last`. As
-    csv there is a row for each trial, in the columns of `Result.to_frame`.
+    RESULT is what `cputune tune` wrote (cputune.json), an id of `cputune history`, or `last`.
 
     \b
     cputune show
     cputune show last
-    cputune show --format csv > trials.csv
+    cputune show --format json | jq .speedup
     """
-    from cputune.report import show as page
+    from cputune.report.show import ResultToShow, blocks, document
 
     found, file = opened(result)
-    shown = page.ResultToShow(result=found, file=file, facts=facts_or_none(root))
-    _write(
-        format_,
-        table=lambda out: page.print_result(shown, out, every=every),
-        markdown=lambda: page.markdown(shown, every=every),
-        csv=lambda: page.csv_of_trials(found),
-        json=lambda: page.document(shown),
-    )
+    shown = ResultToShow(result=found, file=file, facts=facts_or_none(root))
+    if format_ == "json":
+        print_json(document(shown))
+    else:
+        _print("show", blocks(shown, every=every), format_)
 
 
 @click.command(name="compare", cls=ConfiguredCommand)
 @click.argument("results", nargs=-1, required=True, shell_complete=complete_result)
 @_format_option
 @fail_if_slower
-@junit_option
 @click.pass_context
 def compare(
     ctx: click.Context,
     results: tuple[str, ...],
     format_: str,
     fail_if_slower: str | None,
-    junit: str | None,
 ) -> None:
     """Compare results with the first: today's launch with today's, best plan with best.
 
@@ -134,19 +121,10 @@ def compare(
             hint="tune the same work twice, and compare those results",
             details="\n".join(refused) if len(refused) > 1 else None,
         )
-    _write(
-        format_,
-        table=lambda out: page.print_comparison(first, reference, compared, out),
-        markdown=lambda: page.markdown(first, reference, compared),
-        csv=lambda: page.rows_csv(first, reference, compared),
-        json=lambda: page.document(first, reference, compared),
-    )
-    if junit is not None:
-        put(
-            write_junit("cputune compare", page.junit_cases(compared, share)),
-            junit,
-            force=True,
-        )
+    if format_ == "json":
+        print_json(page.document(first, reference, compared))
+    else:
+        _print("compare", page.blocks(first, reference, compared), format_)
     asked = [one for one in compared if fail_if_slower or not one.other_machine]
     lost = page.slower(asked, share)
     for line in lost:
@@ -169,28 +147,17 @@ def history(format_: str) -> None:
     cputune show last
     """
     from cputune.history import MOST_KEPT, history_folder, kept_results
-    from cputune.report import show as page
-    from cputune.report.writing import csv_text, markdown_table, rich_table
+    from cputune.report.show import history_rows
+    from cputune.report.writing import Lines
 
     kept = kept_results()
-    rows = page.history_rows(kept)
-
-    def table(out: Console) -> None:
-        if not kept:
-            out.print("Nothing was tuned yet, or nothing was kept: cputune tune")
-            return
-        place = visible(str(history_folder()))
-        out.print(rich_table(rows))
-        out.print()
-        out.print(f"Kept in {place}, the newest {MOST_KEPT}. One of them: cputune show ID")
-
-    _write(
-        format_,
-        table=table,
-        markdown=lambda: "\n".join(markdown_table(rows)) + "\n",
-        csv=lambda: csv_text(rows.headings, rows.rows),
-        json=lambda: page.history_document(kept),
-    )
+    if format_ == "json":
+        print_json({"schema": "cputune.history/1", "results": plain(kept)})
+        return
+    where = "Nothing was tuned yet, or nothing was kept: cputune tune"
+    if kept:
+        where = f"Kept in {history_folder()}, the newest {MOST_KEPT}. One of them: cputune show ID"
+    _print("history", (*([history_rows(kept)] if kept else ()), Lines((("", where),))), format_)
 
 
 @click.command(name="report", cls=ConfiguredCommand)

@@ -127,12 +127,6 @@ fail_if_slower = option(
     folder=True,
     help="End with 1 where speed is lost beyond doubt, by more than that.",
 )
-junit_option = option(
-    "--junit",
-    metavar="FILE",
-    help="Write the outcome as JUnit's XML, for CI.",
-    why_not="it names a file that is written",
-)
 
 
 def options_from(record: type) -> Callable[[Decorated], Decorated]:
@@ -567,8 +561,9 @@ def _print(settings: SettingsFiles, rows: list[dict[str, Any]]) -> None:
         )
         for row in rows
     )
-    table = Rows(headings=("command", "option", "value", "from"), rows=tuple(cells))
-    out.print(rich_table(table, strong=lambda row: row[-1] != "default"))
+    told = frozenset(number for number, row in enumerate(rows) if row["from"] != "default")
+    headings = ("command", "option", "value", "from")
+    out.print(rich_table(Rows(headings=headings, rows=tuple(cells), strong=told)))
     out.print()
     own = user_file(os.environ)
     read = ", ".join(visible(file.path) for file in settings.files) or "none"

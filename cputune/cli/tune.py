@@ -321,13 +321,16 @@ def _say_beforehand(facts: HostFacts) -> None:
 
 def _show(result: Result, destination: Path | None, facts: HostFacts, *, as_json: bool) -> None:
     from cputune.emitters.job import usual_format
-    from cputune.report.show import ResultToShow, print_result
+    from cputune.report.show import ResultToShow, blocks
+    from cputune.report.writing import print_blocks
 
     if as_json:
         print_json(result.to_json())
         return
     out = console()
-    print_result(ResultToShow(result=result, file=str(destination)), out, every=True, brief=True)
+    shown = ResultToShow(result=result, file=str(destination))
+    print_blocks(blocks(shown, every=True, brief=True), out)
+    out.print()
     out.print(
         f"The result is in {destination}. "
         f"Next: cputune emit --format {usual_format(facts)} {destination}"

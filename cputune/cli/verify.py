@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from cputune.cli.given import choose_python, facts_or_none, python_option
-from cputune.cli.output import console, print_json, put, tell, verbosity
+from cputune.cli.output import console, print_json, tell, verbosity
 from cputune.cli.settings import (
     ConfiguredCommand,
     fail_if_slower,
     force_option,
     json_option,
-    junit_option,
     option,
 )
 from cputune.errors import ResultError, UsageError
@@ -83,7 +82,6 @@ SIGNS: dict[State, tuple[str, str]] = {
     why_not="it names a file that is written",
 )
 @fail_if_slower
-@junit_option
 @force_option
 @click.pass_context
 def command(
@@ -101,7 +99,6 @@ def command(
     markdown: bool,
     report: str | None,
     fail_if_slower: str | None,
-    junit: str | None,
     force: bool,
 ) -> None:
     """Hand launch files to their real consumers and say what those did.
@@ -118,7 +115,6 @@ def command(
     cputune verify launch/mpirun.sh --steps 30 --report verify.json
     """
     from cputune.report.tuning import waiting_line
-    from cputune.report.writing import junit as write_junit
     from cputune.verifier import verify
     from cputune.words import TUNE_AGAIN, slower_by, surely_slower
 
@@ -156,11 +152,6 @@ def command(
     lost = [v.path for v in verdicts if share is not None and surely_slower(v.throughput, share)]
     for path in lost:
         tell(f"slower by more than {fail_if_slower} than it was tuned: {path}; {TUNE_AGAIN}")
-    if junit is not None:
-        why: dict[str, str] = {v.path: v.state for v in verdicts if v.state == "failed"}
-        why |= dict.fromkeys(lost, "slower than it was tuned")
-        cases = [(v.path, why.get(v.path)) for v in verdicts]
-        put(write_junit("cputune verify", cases), junit, force=True)
     ctx.exit(1 if lost else exit_code(verdicts))
 
 

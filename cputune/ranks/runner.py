@@ -178,11 +178,6 @@ class ProcessRunner:
         return tuple(for_people(state) for state in self._seen)
 
     @property
-    def trained(self) -> Mapping[str, Any]:
-        """What the first rank of the last trial trains, as it told; empty before its first step."""
-        return dict(self._seen[0]) if self._seen else {}
-
-    @property
     def data(self) -> str | None:
         """What the last trial was fed with, as a sentence; None before its first step."""
         return fed_with(self.workload.recipe, self._seen)

@@ -10,23 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cputune.documents import plain
 from cputune.emitters.header import host_difference, section, untold
-from cputune.report.show import launch_commands, tune_command
-from cputune.report.writing import (
-    Rows,
-    csv_text,
-    markdown_table,
-    markdown_text,
-    markdown_verdict,
-    print_hanging,
-    print_verdict,
-    rich_table,
-)
+from cputune.report.show import interval, launch_commands, tune_command
+from cputune.report.writing import Block, Lines, Rows
 from cputune.result import Measured, Result, Throughput
-from cputune.text import figure, visible
+from cputune.text import figure
 from cputune.tuner.gains import RUN_NOISE
 from cputune.tuner.race import Z95
 from cputune.words import (
@@ -39,9 +29,6 @@ from cputune.words import (
     training_time,
 )
 from cputune.workload import Workload
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 NO_DIFFERENCE = "no difference can be told"
 
@@ -262,43 +249,22 @@ DIFFERENT_TIMES = (
 )
 
 
-def print_comparison(
-    first: str, reference: Result, compared: Sequence[Compared], console: Console
-) -> None:
+def blocks(first: str, reference: Result, compared: Sequence[Compared]) -> Iterator[Block]:
     """The verdict, a sentence for each, the table, and in what they differ."""
-    from rich.text import Text
-
-    print_verdict(verdict(first, reference, compared), console)
-    console.print()
-    for one in compared:
-        for line, style in _sentences(first, one):
-            console.print(Text(visible(line), style))
-    console.print()
-    console.print(rich_table(table(first, reference, compared)))
-    console.print()
-    for label, text in _remarks(compared):
-        style = "yellow" if label == "warning" else "dim"
-        print_hanging(console, Text(f"{label}: ", style), Text(visible(text)))
+    yield verdict(first, reference, compared)
+    yield Lines(tuple(("", line) for one in compared for line in _sentences(first, one)))
+    yield table(first, reference, compared)
+    yield Lines(tuple(_remarks(compared)))
 
 
-def markdown(first: str, reference: Result, compared: Sequence[Compared]) -> str:
-    """The same for pasting into an issue."""
-    lines = ["## cputune compare", "", *markdown_verdict(verdict(first, reference, compared))]
-    for one in compared:
-        lines += [f"- {markdown_text(line)}" for line, _ in _sentences(first, one)]
-    lines += ["", *markdown_table(table(first, reference, compared)), ""]
-    lines += [f"- {label}: {markdown_text(text)}" for label, text in _remarks(compared)]
-    return "\n".join(lines) + "\n"
-
-
-def _sentences(first: str, one: Compared) -> Iterator[tuple[str, str]]:
-    """(sentence, style): of the best plans first, that is what a tuned machine runs."""
+def _sentences(first: str, one: Compared) -> Iterator[str]:
+    """Of the best plans first, that is what a tuned machine runs."""
     if one.refused is not None:
-        yield f"{one.name} is not compared: {one.refused}.", "bold yellow"
+        yield f"{one.name} is not compared: {one.refused}."
         return
-    yield f"{one.name} beside {first}: {_MACHINE[one.same_machine]}, same work.", ""
-    yield f"best plan: {_in_words(one.best)}.", "bold"
-    yield f"launch of today: {_in_words(one.today)}.", ""
+    yield f"{one.name} beside {first}: {_MACHINE[one.same_machine]}, same work."
+    yield f"best plan: {_in_words(one.best)}."
+    yield f"launch of today: {_in_words(one.today)}."
 
 
 _MACHINE = {True: "same machine", False: "other machine", None: "perhaps another machine"}
@@ -319,15 +285,6 @@ def slower(compared: Sequence[Compared], share: float) -> tuple[str, ...]:
         for one in compared
         if surely_slower(one.best, share)
     )
-
-
-def junit_cases(compared: Sequence[Compared], share: float) -> list[tuple[str, str | None]]:
-    """(name, why it failed or None) of each result, for ``writing.junit``."""
-    lost = slower(compared, share)
-    return [
-        (one.name, one.refused or next((w for w in lost if w.startswith(f"{one.name}: ")), None))
-        for one in compared
-    ]
 
 
 def _remarks(compared: Sequence[Compared]) -> Iterator[tuple[str, str]]:
@@ -361,7 +318,7 @@ def _side(result: Result, what: str) -> Measured:
 
 def _speed(side: Measured) -> tuple[str, str]:
     rate = side.samples_per_second
-    return figure(rate.median), f"{figure(rate.low)}–{figure(rate.high)}"
+    return figure(rate.median), interval(rate)
 
 
 def _ratio(one: Compared, ratio: SpeedRatio | None) -> tuple[str, str]:
@@ -369,26 +326,6 @@ def _ratio(one: Compared, ratio: SpeedRatio | None) -> tuple[str, str]:
         return "–", "not compared"
     said = "no difference" if ratio.verdict == NO_DIFFERENCE else ratio.verdict
     return f"{ratio.ratio:.2f}", f"{ratio.low:.2f}–{ratio.high:.2f}, {said}"
-
-
-_COLUMNS = (
-    "what", "result", "samples_per_second", "low", "high", "plan", "ratio", "ratio_low",
-    "ratio_high", "verdict", "refused",
-)  # fmt: skip
-
-
-def rows_csv(first: str, reference: Result, compared: Sequence[Compared]) -> str:
-    """A row for each result and side, its numbers in full."""
-    every = (Compared(name=first, result=reference), *compared)
-    return csv_text(_COLUMNS, (_numbers(one, what) for what in ("today", "best") for one in every))
-
-
-def _numbers(one: Compared, what: str) -> tuple[object, ...]:
-    side, ratio = _side(one.result, what), one.today if what == "today" else one.best
-    rate = side.samples_per_second
-    numbers = (None,) * 4 if ratio is None else (ratio.ratio, ratio.low, ratio.high, ratio.verdict)
-    told = (what, one.name, rate.median, rate.low, rate.high, side.plan.describe())
-    return (*told, *numbers, one.refused)
 
 
 def document(first: str, reference: Result, compared: Sequence[Compared]) -> dict[str, object]:

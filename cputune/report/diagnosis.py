@@ -1,12 +1,11 @@
-"""A diagnosis, of one machine or of several: for the terminal, as JSON, as Markdown."""
+"""A diagnosis, of one machine or of several: as blocks for people, as a document."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cputune import cpulist
 from cputune.carrier.interface import Chosen, choose_interface
@@ -15,44 +14,38 @@ from cputune.doctor.finding import Check, FoundOn, Looked
 from cputune.doctor.variables import bound_parties
 from cputune.facts import HostFacts
 from cputune.probing.installed import MPI_PROGRAMS
-from cputune.report.machine import gib, host_document, machine_lines, picture
+from cputune.report.machine import gib, host_document, machine_lines
 from cputune.report.writing import (
+    Block,
+    Drawn,
+    Findings,
+    Heading,
+    Labelled,
+    Lines,
     Rows,
-    fenced,
-    markdown_table,
-    markdown_text,
-    markdown_verdict,
-    print_hanging,
-    print_heading,
-    print_labelled,
-    print_picture,
-    print_verdict,
-    rich_table,
+    source_urls,
 )
-from cputune.text import visible
 from cputune.words import Verdict
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cputune.doctor.hosts import HostsDiagnosis, SeenHost
 
-SCHEMA = "cputune.doctor/1"
 
-STYLES = {"error": "bold red", "warning": "bold yellow", "advice": "bold cyan"}
-"""How a severity looks, by its name."""
+def document(diagnosis: Diagnosis | HostsDiagnosis) -> dict[str, Any]:
+    """The ``cputune.doctor/1`` document, of several hosts ``cputune.hosts/1``.
 
-_SECTIONS = (
-    # heading, what belongs there
-    ("What is wrong", (Severity.ERROR, Severity.WARNING)),
-    ("Worth doing", (Severity.ADVICE,)),
-)
-
-
-def document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The ``cputune.doctor/1`` document; ``checks`` where all of them are asked for."""
+    ``checks`` where all of them are asked for. Of a host that was not reached ``host`` is null.
+    """
+    if not isinstance(diagnosis, Diagnosis):
+        return {
+            "schema": "cputune.hosts/1",
+            "hosts": [_host(host) for host in diagnosis.hosts],
+            "interface": asdict(interface_of(diagnosis)),
+            "findings": [finding.to_json() for finding in diagnosis.findings],
+            "summary": diagnosis.summary,
+        }
     said = {
-        "schema": SCHEMA,
+        "schema": "cputune.doctor/1",
         "host": host_document(diagnosis.facts),
         "findings": [finding.to_json() for finding in diagnosis.findings],
         "done": [asdict(one) for one in diagnosis.done],
@@ -63,67 +56,41 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
     return said
 
 
-def print_text(
-    diagnosis: Diagnosis, console: Console, *, machine: bool = True, stories: bool = False
-) -> None:
-    """What is wrong first, then what is worth doing, then the facts and the picture.
+def blocks(
+    diagnosis: Diagnosis | HostsDiagnosis, *, machine: bool = True, unfold: bool = False
+) -> Iterator[Block]:
+    """What it means, what is wrong, then what is worth doing; the hosts first, the machine last.
 
     Without ``machine`` the findings alone, for those that are not about the machine. With
-    ``stories`` each finding tells symptom, cause and source, and each unknown fact its reason.
+    ``unfold`` each finding tells symptom, cause and source, and each unknown fact its reason.
     """
-    from rich.text import Text
+    from cputune.doctor.registry import all_checks
 
-    print_verdict(verdict_of(diagnosis), console)
-    print_findings(diagnosis.findings, console, stories=stories)
-    for one in diagnosis.done:
-        print_hanging(console, Text("done    ", "green"), Text(visible(one.words)))
-    if diagnosis.looked is not None:
-        _print_looked(diagnosis.looked, console, unfold=stories)
-    if machine:
-        _print_machine(diagnosis, console, unfold=stories)
-    if not stories:
-        _print_way_on(diagnosis.findings, console)
-
-
-def print_findings(findings: Iterable[Finding], console: Console, *, stories: bool) -> None:
-    """What is wrong, then what is worth doing; with ``stories`` the story of each."""
-    found = tuple(findings)
-    for heading, severities in _SECTIONS:
-        those = [finding for finding in found if finding.severity in severities]
-        if those:
-            print_heading(console, heading)
-        for finding in those:
-            _print_finding(finding, console)
-            if stories:
-                _print_story(finding, console)
-
-
-def _print_way_on(findings: tuple[Finding, ...], console: Console) -> None:
-    """How the story of a finding is had."""
-    from rich.text import Text
-
-    if findings:
-        console.print()
-        code = findings[0].code
-        console.print(Text(f"The story of a finding: cputune doctor --explain {code}", "dim"))
-
-
-def _print_looked(looked: tuple[Looked, ...], console: Console, *, unfold: bool) -> None:
-    from rich.text import Text
-
-    print_heading(console, HEADING)
-    styles = {"✓": "green", "!": "yellow", "–": "dim"}
-    for sign, head, body in looked_rows(looked, unfold=unfold):
-        text = Text.assemble((head, "bold"), "  ", (visible(body), "dim"))
-        print_hanging(console, Text(f"{sign} ", styles[sign]), text)
-    console.print(Text(looked_line(looked)))
-
-
-def _print_machine(diagnosis: Diagnosis, console: Console, *, unfold: bool) -> None:
-    facts = diagnosis.facts
-    print_heading(console, "The machine")
-    print_labelled(console, machine_lines(facts) + _unknown_rows(facts, unfold=unfold))
-    print_picture(console, facts.topology, bound_parties(facts))
+    yield verdict_of(diagnosis)
+    if not isinstance(diagnosis, Diagnosis):
+        yield host_rows(diagnosis)
+        chosen = interface_of(diagnosis)
+        line = f"interface between the hosts: {chosen.name or 'none'} ({chosen.why})"
+        yield Lines((("", line),))
+    stories = {check.code: check.story for check in all_checks()} if unfold else {}
+    for heading, worst in (("What is wrong", True), ("Worth doing", False)):
+        of = [f for f in diagnosis.findings if (f.severity is not Severity.ADVICE) is worst]
+        if of:
+            yield Heading(heading)
+            yield Findings(found=tuple(of), stories=stories)
+    if isinstance(diagnosis, Diagnosis):
+        yield Lines(tuple(("done", one.words) for one in diagnosis.done))
+        if diagnosis.looked is not None:
+            yield Heading("What was looked at")
+            yield looked_rows(diagnosis.looked, unfold=unfold)
+        if machine:
+            facts = diagnosis.facts
+            yield Heading("The machine")
+            yield Labelled(rows=(*machine_lines(facts), *_unknown_rows(facts, unfold=unfold)))
+            yield Drawn(facts.topology, bound_parties(facts))
+    if diagnosis.findings and not unfold:
+        code = diagnosis.findings[0].code
+        yield Lines((("more", f"cputune doctor --explain {code} tells the story of a finding"),))
 
 
 def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
@@ -133,31 +100,30 @@ def _unknown_rows(facts: HostFacts, *, unfold: bool) -> list[tuple[str, str]]:
     return [("unknown", f"{len(facts.unknown)} facts; with -v each of them and why")]
 
 
-def _print_finding(finding: Finding, console: Console) -> None:
-    from rich.text import Text
-
-    head = Text(visible(finding.title), style="bold")
-    head.append(f"  [{finding.code}]", style="not bold dim")
-    margin = Text(f"{finding.severity.value:7} ", style=STYLES[finding.severity.value])
-    blank = Text(" " * len(margin))
-    print_hanging(console, margin, head)
-    print_hanging(console, blank, Text(visible(finding.evidence)))
-    print_hanging(console, blank, Text(visible(finding.remedy), style="green"))
-    if finding.worth_words:
-        print_hanging(console, blank, Text(finding.worth_words))
-    for line in (finding.command or "").splitlines():
-        # A command that is wrapped cannot be pasted.
-        console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
+_STATES = {
+    # of a check: its sign, and what came of it; the gravest first
+    "found": ("!", "found"),
+    "unknown": ("–", "not known"),
+    "fine": ("✓", "fine"),
+}
 
 
-def _print_story(finding: Finding, console: Console) -> None:
-    from rich.text import Text
-
-    from cputune.doctor.registry import all_checks
-
-    story = next((check.story for check in all_checks() if check.code == finding.code), "")
-    for line in (*story.splitlines(), *(f"Source: {url}" for url in source_urls(finding.source))):
-        console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
+def looked_rows(looked: tuple[Looked, ...], *, unfold: bool = False) -> Rows:
+    """What came of the checks of each theme; unfolded, a row for each check."""
+    rows = []
+    for theme, those in groupby(looked, key=lambda row: row.theme):
+        of = list(those)
+        if unfold:
+            for row in of:
+                sign, word = _STATES[row.state]
+                word = "not so" if row.state == "fine" else word
+                why = "; ".join(f"{item.fact}: {item.reason}" for item in row.unknown)
+                rows.append((sign, row.check.code, f"{word}: {why or row.check.title}"))
+            continue
+        codes = {s: [row.check.code for row in of if row.state == s] for s in _STATES}
+        told = [(*_STATES[state], ", ".join(named)) for state, named in codes.items() if named]
+        rows.append((told[0][0], theme, "; ".join(f"{word}: {named}" for _, word, named in told)))
+    return Rows(headings=("", "theme", f"{len(looked)} checks"), rows=tuple(rows))
 
 
 _MEANS = {
@@ -215,55 +181,11 @@ def _counts(findings: tuple[Finding, ...]) -> str:
     return ", ".join(f"{count} {_counted(severity, count)}" for count, severity in counted if count)
 
 
-def markdown(diagnosis: Diagnosis, *, machine: bool = True) -> str:
-    """The diagnosis for pasting into an issue; without ``machine`` its findings alone."""
-    lines = ["## cputune doctor", "", *markdown_verdict(verdict_of(diagnosis))]
-    lines += markdown_findings(diagnosis.findings)
-    lines += [f"Done: {markdown_text(one.words)}\n" for one in diagnosis.done]
-    if diagnosis.looked is not None:
-        lines += [f"### {HEADING}", ""]
-        for sign, head, body in looked_rows(diagnosis.looked):
-            lines.append(f"- {sign} **{markdown_text(head)}** {markdown_text(body)}")
-        lines += ["", f"{looked_line(diagnosis.looked)}.", ""]
-    if not machine:
-        return "\n".join(lines)
-    lines += ["### The machine", "", "| | |", "|---|---|"]
-    rows = machine_lines(diagnosis.facts) + _unknown_rows(diagnosis.facts, unfold=True)
-    lines += [f"| {label} | {markdown_text(text)} |" for label, text in rows]
-    drawing = "\n".join(
-        map(visible, picture(diagnosis.facts.topology, bound=bound_parties(diagnosis.facts)))
-    )
-    return "\n".join([*lines, "", *fenced(drawing, "text")]) + "\n"
-
-
-def markdown_findings(findings: Iterable[Finding]) -> list[str]:
-    """The lines of the findings, each under a heading of its own."""
-    lines = []
-    for finding in findings:
-        title = markdown_text(finding.title)
-        lines += [f"### {finding.severity.value}: {title} (`{finding.code}`)", ""]
-        lines += [markdown_text(finding.evidence), "", markdown_text(finding.remedy), ""]
-        lines += [finding.worth_words, ""] if finding.worth_words else []
-        if finding.command:
-            lines += [*fenced("\n".join(map(visible, finding.command.splitlines())), "sh"), ""]
-        lines += [f"Source: {links(finding.source)}", ""]
-    return lines
-
-
 def explain(check: Check) -> str:
     """The whole story of a check: symptom, cause, remedy and the threads."""
-    return "\n".join(
-        [
-            f"{check.code} ({check.severity.value}): {check.title}",
-            "",
-            check.story,
-            "",
-            f"Remedy: {check.remedy}",
-            "",
-            *(f"Source: {url}" for url in source_urls(check.source)),
-            "",
-        ]
-    )
+    sources = "\n".join(f"Source: {url}" for url in source_urls(check.source))
+    head = f"{check.code} ({check.severity.value}): {check.title}"
+    return "\n\n".join((head, check.story, f"Remedy: {check.remedy}", sources)) + "\n"
 
 
 def check_list(checks: tuple[Check, ...]) -> str:
@@ -286,101 +208,10 @@ def check_document(check: Check) -> dict[str, object]:
     }
 
 
-def source_urls(source: str) -> list[str]:
-    """The web addresses of a finding's source; what is neither thread nor URL stays as it is."""
-    return [_url(part.strip()) for part in source.split(",")]
-
-
-def links(source: str) -> str:
-    """The source as Markdown links."""
-    parts = [part.strip() for part in source.split(",")]
-    return ", ".join(f"[{part}]({_url(part)})" if _url(part) != part else part for part in parts)
-
-
-def _url(part: str) -> str:
-    thread = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", part)
-    return f"https://github.com/{thread[1]}/issues/{thread[2]}" if thread else part
-
-
-HEADING = "What was looked at"
-
-Sign = Literal["✓", "!", "–"]
-
-
-def looked_rows(looked: tuple[Looked, ...], *, unfold: bool = False) -> list[tuple[Sign, str, str]]:
-    """(sign, theme, what came of its checks) of each theme; unfolded, a row for each check."""
-    if unfold:
-        return [
-            (_sign([row]), row.check.code, f"{_word(row)}: {row.check.title}{_reasons(row)}")
-            for row in looked
-        ]
-    themes = [(theme, list(rows)) for theme, rows in groupby(looked, key=lambda row: row.theme)]
-    return [(_sign(rows), theme, _states(rows)) for theme, rows in themes]
-
-
-def looked_line(looked: tuple[Looked, ...]) -> str:
-    """How many checks there are of each state."""
-    counted = [
-        (sum(row.state == state for row in looked), text)
-        for state, text in (
-            ("fine", "fine"),
-            ("found", "found something"),
-            ("unknown", "asked what is not known"),
-        )
-    ]
-    counts = ", ".join(f"{count} {text}" for count, text in counted if count)
-    return f"{len(looked)} checks: {counts}"
-
-
-def _sign(rows: list[Looked]) -> Sign:
-    states = {row.state for row in rows}
-    return "!" if "found" in states else "–" if "unknown" in states else "✓"
-
-
-def _states(rows: list[Looked]) -> str:
-    parts = []
-    for state, text in (("found", "found"), ("unknown", "not known"), ("fine", "fine")):
-        codes = [row.check.code for row in rows if row.state == state]
-        if codes:
-            parts.append(f"{text}: {', '.join(codes)}")
-    return "; ".join(parts)
-
-
-def _word(row: Looked) -> str:
-    return {"found": "found", "fine": "not so", "unknown": "not known"}[row.state]
-
-
-def _reasons(row: Looked) -> str:
-    told = "; ".join(f"{item.fact}: {item.reason}" for item in row.unknown)
-    return f" ({told})" if told else ""
-
-
-HOSTS_SCHEMA = "cputune.hosts/1"
-
-
-def hosts_document(diagnosis: HostsDiagnosis) -> dict[str, object]:
-    """The ``cputune.hosts/1`` document: each host as it was seen, then the findings.
-
-    ``host`` and what is told of it is null where it was not reached, ``reason`` where it was.
-    """
-    return {
-        "schema": HOSTS_SCHEMA,
-        "hosts": [_host(host) for host in diagnosis.hosts],
-        "interface": asdict(interface_of(diagnosis)),
-        "findings": [finding.to_json() for finding in diagnosis.findings],
-        "summary": diagnosis.summary,
-    }
-
-
 def interface_of(diagnosis: HostsDiagnosis) -> Chosen:
     """The interface that a job over the hosts that were reached would be told."""
     seen = [(host.name, host.facts.network) for host in diagnosis.hosts if host.facts is not None]
     return choose_interface(seen)
-
-
-def _interface_line(diagnosis: HostsDiagnosis) -> str:
-    chosen = interface_of(diagnosis)
-    return f"interface between the hosts: {chosen.name or 'none'} ({chosen.why})"
 
 
 def _host(host: SeenHost) -> dict[str, object]:
@@ -400,33 +231,31 @@ def _host(host: SeenHost) -> dict[str, object]:
     }
 
 
-def rows(diagnosis: HostsDiagnosis) -> Rows:
+def host_rows(diagnosis: HostsDiagnosis) -> Rows:
     """One row for each host: what people compare first."""
     headings = ("host", "CPU", "cores", "allowed", "memory", "Python", "torch", "MPI", "clock")
-    return Rows(
-        headings=headings,
-        rows=tuple(_row(host, len(headings)) for host in diagnosis.hosts),
-        right=frozenset({"memory", "clock"}),
-    )
-
-
-def _row(host: SeenHost, columns: int) -> tuple[str, ...]:
-    facts = host.facts
-    if facts is None:
-        return (host.name, f"not reached: {host.reason}", *[""] * (columns - 2))
-    memory = facts.memory.total_bytes
-    torch = facts.package("torch")
-    return (
-        host.name,
-        facts.cpu.codename or facts.cpu.model_name or "?",
-        _cores(facts),
-        cpulist.render(facts.topology.allowed) or "?",
-        "?" if memory is None else gib(memory),
-        facts.python or "?",
-        "none" if torch is None else torch.version or "?",
-        _mpi(facts),
-        _clock(host.clock_offset_seconds),
-    )
+    rows = []
+    for host in diagnosis.hosts:
+        facts = host.facts
+        if facts is None:
+            blank = [""] * (len(headings) - 2)
+            rows.append((host.name, f"not reached: {host.reason}", *blank))
+            continue
+        memory, torch = facts.memory.total_bytes, facts.package("torch")
+        rows.append(
+            (
+                host.name,
+                facts.cpu.codename or facts.cpu.model_name or "?",
+                _cores(facts),
+                cpulist.render(facts.topology.allowed) or "?",
+                "?" if memory is None else gib(memory),
+                facts.python or "?",
+                "none" if torch is None else torch.version or "?",
+                _mpi(facts),
+                _clock(host.clock_offset_seconds),
+            )
+        )
+    return Rows(headings=headings, rows=tuple(rows), right=frozenset({"memory", "clock"}))
 
 
 def _clock(offset_seconds: float | None) -> str:
@@ -447,26 +276,3 @@ def _cores(facts: HostFacts) -> str:
 def _mpi(facts: HostFacts) -> str:
     found = next((one for one in facts.launchers if one.name in MPI_PROGRAMS), None)
     return "none" if found is None else f"{found.dialect or '?'} {found.version or ''}".strip()
-
-
-def print_hosts(diagnosis: HostsDiagnosis, console: Console, *, stories: bool) -> None:
-    """What it means in three lines, a row for each host, then the findings."""
-    from rich.text import Text
-
-    print_verdict(verdict_of(diagnosis), console)
-    console.print()
-    console.print(rich_table(rows(diagnosis)))
-    console.print()
-    console.print(Text(_interface_line(diagnosis)))
-    print_findings(diagnosis.findings, console, stories=stories)
-    if not stories:
-        _print_way_on(diagnosis.findings, console)
-
-
-def hosts_markdown(diagnosis: HostsDiagnosis) -> str:
-    """The same for pasting into an issue."""
-    count = len(diagnosis.hosts)
-    lines = [f"## cputune doctor, {count} host{'s' * (count != 1)}", ""]
-    lines += [*markdown_verdict(verdict_of(diagnosis)), *markdown_table(rows(diagnosis)), ""]
-    lines += [f"{_interface_line(diagnosis).capitalize()}.", ""]
-    return "\n".join([*lines, *markdown_findings(diagnosis.findings)])

@@ -1,4 +1,4 @@
-"""A result for people, and the list of those that were kept: terminal, Markdown, CSV, documents."""
+"""A result for people and for programs, and the list of those that were kept."""
 
 from __future__ import annotations
 
@@ -15,32 +15,24 @@ from cputune.history import Kept
 from cputune.knobs import KEPT, Keeps, knob_named, least_kept
 from cputune.plan import Plan
 from cputune.portrait import topology_of
-from cputune.report.diagnosis import STYLES
 from cputune.report.machine import gib
-from cputune.report.tuning import plans, result_table, value_words
+from cputune.report.tuning import plans, value_words
 from cputune.report.writing import (
+    Block,
+    Drawn,
+    Heading,
+    Labelled,
+    Lines,
     Rows,
-    csv_text,
-    fenced,
-    markdown_table,
-    markdown_text,
-    markdown_verdict,
-    print_hanging,
-    print_heading,
-    print_labelled,
-    print_picture,
-    print_verdict,
-    rich_table,
+    print_blocks,
 )
-from cputune.result import COLUMNS, Measured, Profile, Result, Speedup, Throughput, trial_rows
-from cputune.text import figure, visible
+from cputune.result import Profile, Result, Speedup, Throughput, trial_rows
+from cputune.text import figure
 from cputune.tuner.changes import LAYOUT, layout_words, separate_knobs, shape
 from cputune.words import TUNE_AGAIN, Verdict, duration, factor, verdict_of
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cputune.facts import HostFacts, Topology
 
 
@@ -59,57 +51,6 @@ class ChangeMade:
     best: str
     keeps: str
     worth: Speedup | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """A result in few words and numbers.
-
-    Attributes:
-        verdict: what it means, what to do now, and how sure it is.
-        today: the launch that was compared with, and its speed.
-        best: the recommendation; ``today`` itself where nothing beat it.
-        speedup: of best over today; None where no factor is to be said.
-        changes: what makes ``best`` of ``today``, in the order in which it was measured.
-        machine: (label, text) of the machine that it was measured on.
-        work: (label, text) of what was trained.
-        study: (label, text) of how it was searched.
-        versions: of the training stack and of cputune, by distribution name.
-        notes: what a reader needs in order to trust it.
-    """
-
-    verdict: Verdict
-    today: Measured
-    best: Measured
-    speedup: Speedup | None
-    changes: tuple[ChangeMade, ...]
-    machine: tuple[tuple[str, str], ...]
-    work: tuple[tuple[str, str], ...]
-    study: tuple[tuple[str, str], ...]
-    versions: Mapping[str, str]
-    notes: tuple[str, ...]
-
-    @property
-    def nothing_to_change(self) -> bool:
-        """Whether today's launch is the recommendation."""
-        return self.best.plan == self.today.plan
-
-
-def summary_of(result: Result, file: str = "cputune.json") -> Summary:
-    """All that a page says of a result but its trials; commands name it ``file``."""
-    sure = result.speedup.narrow and not result.disturbed
-    return Summary(
-        verdict=verdict_of(result, launch_commands(file, result.best.plan.nodes)[0]),
-        today=result.baseline,
-        best=result.best,
-        speedup=result.speedup if sure else None,
-        changes=changes_of(result),
-        machine=tuple(_machine(result.host)),
-        work=tuple(_work(result.workload, result.data)),
-        study=tuple(_study(result)),
-        versions=dict(result.versions),
-        notes=result.notes,
-    )
 
 
 def changes_of(result: Result) -> tuple[ChangeMade, ...]:
@@ -305,7 +246,7 @@ WORTH_A_HINT = 0.05
 HINTS = {"dropout masks": ("dropout", "draws the masks on all threads")}
 """By what the time is spent on: the knob that is for it, and what that does."""
 
-WORDS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def profile_lines(result: Result) -> tuple[str, ...]:
@@ -329,7 +270,7 @@ def _limit(profile: Profile) -> Iterator[str]:
             f"its matrix products: {figure(profile.gflops)} GFLOP/s over the whole step, "
             f"{100 * profile.gflops / profile.limit_gflops:.0f} % of the "
             f"{figure(profile.limit_gflops)} that its cores reach in "
-            f"{WORDS.get(profile.dtype or '', profile.dtype)}"
+            f"{_PRECISIONS.get(profile.dtype or '', profile.dtype)}"
         )
 
 
@@ -356,7 +297,7 @@ class ResultToShow:
     """
 
     result: Result
-    file: str
+    file: str = "cputune.json"
     facts: HostFacts | None = None
 
     @property
@@ -382,12 +323,35 @@ class ResultToShow:
         again = (f"{'; '.join(changes)}: {TUNE_AGAIN}.",) if changes else ()
         return (*other, *again, *self.result.notes)
 
+    def verdict(self) -> Verdict:
+        """What it means, what to do now, and how sure it is."""
+        return verdict_of(self.result, launch_commands(self.file, self.result.best.plan.nodes)[0])
 
-def speeds(summary: Summary) -> Rows:
+    def launch(self) -> dict[str, str]:
+        """How the best plan is started, and what each of its ranks is given."""
+        result, plan = self.result, self.result.best.plan
+        now, files = launch_commands(self.file, plan.nodes)
+        told = {"train": now, "launch files": files, "tune again": tune_command(result)}
+        try:
+            way = carried(result.workload, plan, result.versions)
+        except ValueError as error:  # a batch that was changed by hand
+            return {**told, "impossible": str(error)}
+        if way.variables:
+            words = (f"{name}={shlex.quote(value)}" for name, value in way.variables.items())
+            told["variables"] = " ".join(words)
+        if way.flags:
+            told["flags"] = shlex.join(way.flags)
+        if not plan.as_found:
+            ranks = (f"{who}: {cpulist.render(cpus)}" for who, cpus in places(plan).items() if cpus)
+            told["CPUs"] = "; ".join(ranks) or "not bound"
+        return told
+
+
+def speeds(result: Result) -> Rows:
     """Today's launch, and the best plan where it is another."""
-    sides = [("today", summary.today)]
-    if not summary.nothing_to_change:
-        sides.append(("best", summary.best))
+    sides = {"today": result.baseline}
+    if result.best.plan != result.baseline.plan:
+        sides["perhaps faster" if result.disturbed else "best"] = result.best
     return Rows(
         headings=("", "samples/s", "95 % interval", "plan"),
         right=frozenset({"samples/s"}),
@@ -398,16 +362,8 @@ def speeds(summary: Summary) -> Rows:
                 interval(side.samples_per_second),
                 side.plan.describe(),
             )
-            for name, side in sides
+            for name, side in sides.items()
         ),
-    )
-
-
-def changes(summary: Summary) -> Rows:
-    """What to change, and what each is worth."""
-    return Rows(
-        headings=("knob", "today", "best", "keeps", "worth"),
-        rows=tuple((c.knob, c.today, c.best, c.keeps, worth_words(c)) for c in summary.changes),
     )
 
 
@@ -416,151 +372,89 @@ def interval(rate: Throughput) -> str:
     return f"{figure(rate.low)}–{figure(rate.high)}"
 
 
-PASTED = ("train", "launch files", "tune again", "variables", "flags")
-"""Labels of what is meant for a shell; the first three are commands."""
-
-
-def launch(shown: ResultToShow) -> tuple[tuple[str, str], ...]:
-    """(label, text): how the best plan is started, and what each of its ranks is given."""
-    commands = (
-        *launch_commands(shown.file, shown.result.best.plan.nodes),
-        tune_command(shown.result),
+def change_rows(result: Result) -> Rows:
+    """What to change, and what each is worth."""
+    return Rows(
+        headings=("knob", "today", "best", "keeps", "worth"),
+        rows=tuple((c.knob, c.today, c.best, c.keeps, worth_words(c)) for c in changes_of(result)),
     )
-    return (*zip(PASTED, commands, strict=False), *_given(shown.result))
 
 
-def _given(result: Result) -> Iterator[tuple[str, str]]:
-    """What carries the best plan into a rank: variables, flags, CPUs."""
-    plan = result.best.plan
-    try:
-        way = carried(result.workload, plan, result.versions)
-    except ValueError as error:  # a batch that was changed by hand
-        yield "impossible", str(error)
-        return
-    if way.variables:
-        words = (f"{name}={shlex.quote(value)}" for name, value in way.variables.items())
-        yield "variables", " ".join(words)
-    if way.flags:
-        yield "flags", shlex.join(way.flags)
-    if not plan.as_found:
-        ranks = (f"{who}: {cpulist.render(cpus)}" for who, cpus in places(plan).items() if cpus)
-        yield "CPUs", "; ".join(ranks) or "not bound"
+def blocks(shown: ResultToShow, *, every: bool = False, brief: bool = False) -> Iterator[Block]:
+    """The verdict first, then what to change, the launch, the plans, and what they rest on.
+
+    ``every`` plan, not the fastest alone. ``brief``: at the end of a study, without the launch,
+    the doctor's findings and the machine.
+    """
+    result = shown.result
+    yield shown.verdict()
+    yield speeds(result)
+    if (changes := change_rows(result)).rows:
+        yield Heading("What to change")
+        yield changes
+    if not brief:
+        launch = tuple(shown.launch().items())
+        commands = tuple(label for label, _ in launch[:2])
+        yield Heading("The launch")
+        yield Labelled(rows=launch, commands=commands, pasted=("tune again", "variables", "flags"))
+    yield Heading("The plans")
+    most = len(result.trials) if every else MOST_PLANS
+    yield plans(result, most)
+    lines = list(profile_lines(result))
+    if len(result.trials) > most:
+        lines.insert(0, f"{len(result.trials) - most} slower ones; --all shows them")
+    if brief and result.energy_unknown is not None:
+        lines.append(f"energy not known: {result.energy_unknown}")
+    yield Lines(tuple(("", line) for line in lines))
+    for heading, levers in (("Not tried, and would pay", result.untried), ("Done", result.done)):
+        if levers:
+            yield Heading(heading)
+            yield Lines(tuple(("", one.words) for one in levers))
+    if not brief:
+        if result.findings:
+            yield Heading("What the doctor found then")
+            yield Lines(tuple((f.severity, f"{f.title}  [{f.code}]") for f in result.findings))
+        yield Heading("What it rests on")
+        yield Labelled(rows=basis(result))
+        if shown.topology is not None:
+            yield Drawn(shown.topology, places(result.best.plan))
+    yield Lines(tuple(("note", note) for note in shown.notes()))
 
 
-def basis(summary: Summary) -> tuple[tuple[str, str], ...]:
+def basis(result: Result) -> tuple[tuple[str, str], ...]:
     """(label, text) of what a result rests on: work, study, machine, versions."""
-    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     told = (("versions", versions),) if versions else ()
-    return (*summary.work, *summary.study, *summary.machine, *told)
-
-
-def markdown(shown: ResultToShow, *, every: bool = False) -> str:
-    """The same for pasting into an issue."""
-    summary = summary_of(shown.result, shown.file)
-    rows = trial_rows(shown.result)
-    lines = ["## cputune show", "", *markdown_verdict(summary.verdict)]
-    lines += [*markdown_table(speeds(summary)), ""]
-    if summary.changes:
-        lines += ["### What to change", "", *markdown_table(changes(summary)), ""]
-    commands = [
-        f"# {label}: {text}" if label not in PASTED[:2] else text for label, text in launch(shown)
-    ]
-    lines += ["### The launch", "", *fenced("\n".join(map(visible, commands)), "sh"), ""]
-    most = len(rows) if every else MOST_PLANS
-    lines += ["### The plans", "", *markdown_table(plans(shown.result, most)), ""]
-    if len(rows) > most:
-        lines += [f"{len(rows) - most} slower ones are left out (`--all`).", ""]
-    for heading, levers in _levers(shown.result):
-        lines += [f"### {heading}", "", *(f"- {markdown_text(line)}" for line in levers), ""]
-    lines += ["### What it rests on", ""]
-    lines += [*markdown_table(Rows(headings=("", ""), rows=basis(summary))), ""]
-    lines += [f"- {f.severity}: {markdown_text(f.title)}" for f in shown.result.findings or ()]
-    lines += [f"- {markdown_text(note)}" for note in shown.notes()]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _levers(result: Result) -> Iterator[tuple[str, list[str]]]:
-    """What pays, in words under its heading: what was not tried, and what is done."""
-    headings = {"Not tried, and would pay": result.untried, "Done": result.done}
-    yield from (
-        (heading, [one.words for one in those]) for heading, those in headings.items() if those
-    )
-
-
-def csv_of_trials(result: Result) -> str:
-    """Every trial, a row for each, in the columns of ``Result.to_frame``."""
-    return csv_text(tuple(COLUMNS), (row.values() for row in trial_rows(result)))
+    work = _work(result.workload, result.data)
+    return (*work, *_study(result), *_machine(result.host), *told)
 
 
 def document(shown: ResultToShow) -> dict[str, object]:
-    """The ``cputune.summary/1`` document: what the page says, without the plans in full."""
-    summary = summary_of(shown.result, shown.file)
+    """The ``cputune.summary/1`` document: what is shown, without the plans in full."""
+    result, verdict = shown.result, shown.verdict()
+    sure = result.speedup.narrow and not result.disturbed
     return {
         "schema": SCHEMA,
-        "verdict": summary.verdict.means,
-        "do": summary.verdict.do,
-        "sure": summary.verdict.sure,
-        "speedup": plain(summary.speedup),
-        "today": plain(summary.today),
-        "best": plain(summary.best),
-        "changes": plain(summary.changes),
-        "launch": dict(launch(shown)),
-        "places": {who: cpulist.render(cpus) for who, cpus in places(summary.best.plan).items()},
-        "work": dict(summary.work),
-        "study": dict(summary.study),
-        "machine": dict(summary.machine),
+        "verdict": verdict.means,
+        "do": verdict.do,
+        "sure": verdict.sure,
+        "speedup": plain(result.speedup) if sure else None,
+        "today": plain(result.baseline),
+        "best": plain(result.best),
+        "changes": plain(changes_of(result)),
+        "launch": shown.launch(),
+        "places": {who: cpulist.render(cpus) for who, cpus in places(result.best.plan).items()},
+        "work": dict(_work(result.workload, result.data)),
+        "study": dict(_study(result)),
+        "machine": dict(_machine(result.host)),
         "other_machine": shown.elsewhere,
-        "versions": dict(summary.versions),
-        "findings": plain(shown.result.findings),
-        "untried": plain(shown.result.untried),
-        "done": plain(shown.result.done),
-        "notes": list(summary.notes),
-        "trials": trial_rows(shown.result),
+        "versions": dict(result.versions),
+        "findings": plain(result.findings),
+        "untried": plain(result.untried),
+        "done": plain(result.done),
+        "notes": list(result.notes),
+        "trials": trial_rows(result),
     }
-
-
-def print_result(
-    shown: ResultToShow, console: Console, *, every: bool = False, brief: bool = False
-) -> None:
-    """The verdict first, then what to change, the launch, the plans, and what they rest on.
-
-    ``brief``: at the end of a study, without the launch, the doctor's findings and the machine.
-    """
-    from rich.text import Text
-
-    summary = summary_of(shown.result, shown.file)
-    good = summary.speedup is not None and summary.speedup.significant
-    print_verdict(summary.verdict, console, good=good)
-    console.print()
-    console.print(rich_table(speeds(summary)))
-    if summary.changes:
-        print_heading(console, "What to change")
-        console.print(rich_table(changes(summary)))
-    if not brief:
-        print_heading(console, "The launch")
-        print_labelled(console, launch(shown), PASTED)
-    print_heading(console, "The plans")
-    most = None if every else MOST_PLANS
-    console.print(result_table(shown.result, width=console.width, most=most))
-    hidden = 0 if every else len(shown.result.trials) - MOST_PLANS
-    if hidden > 0:
-        console.print(Text(f"{hidden} slower ones; --all shows them", "dim"))
-    for line in profile_lines(shown.result):
-        console.print(Text(visible(line)))
-    if brief and shown.result.energy_unknown is not None:
-        console.print(Text(visible(f"energy not known: {shown.result.energy_unknown}")))
-    for heading, levers in _levers(shown.result):
-        print_heading(console, heading)
-        for line in levers:
-            print_hanging(console, Text("- "), Text(visible(line)))
-    if not brief:
-        _print_findings(shown.result, console)
-        print_heading(console, "What it rests on")
-        print_labelled(console, basis(summary))
-        if shown.topology is not None:
-            print_picture(console, shown.topology, places(shown.result.best.plan))
-    for note in shown.notes():
-        print_hanging(console, Text("note: ", "yellow"), Text(visible(note)))
 
 
 def show(result: Result, *, every: bool = False) -> None:
@@ -568,23 +462,11 @@ def show(result: Result, *, every: bool = False) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, emoji=False, markup=False)
-    print_result(ResultToShow(result=result, file="cputune.json"), console, every=every)
-
-
-def _print_findings(result: Result, console: Console) -> None:
-    """What the doctor said when the study began, a line each."""
-    from rich.text import Text
-
-    if not result.findings:
-        return
-    print_heading(console, "What the doctor found then")
-    for found in result.findings:
-        words = Text(visible(found.title)).append(f"  [{visible(found.code)}]", "dim")
-        print_hanging(console, Text(f"{found.severity:7} ", STYLES[found.severity]), words)
+    print_blocks(blocks(ResultToShow(result=result), every=every), console)
 
 
 def history_rows(kept: Sequence[Kept]) -> Rows:
-    """A row for each, the newest first."""
+    """A row for each result that was kept, the newest first."""
     return Rows(
         headings=("id", "measured", "machine", "work", "gain", "file"),
         rows=tuple(
@@ -604,11 +486,4 @@ def history_rows(kept: Sequence[Kept]) -> Rows:
 def _gain(speedup: Speedup | None) -> str:
     if speedup is None:
         return "not known"
-    if not speedup.significant:
-        return "none"
-    return factor(speedup)
-
-
-def history_document(kept: Sequence[Kept]) -> dict[str, object]:
-    """The ``cputune.history/1`` document."""
-    return {"schema": "cputune.history/1", "results": [plain(one) for one in kept]}
+    return factor(speedup) if speedup.significant else "none"

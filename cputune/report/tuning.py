@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cputune.errors import MissingPackageError
 from cputune.knobs import TODAY
-from cputune.report.writing import Rows, rich_table
+from cputune.report.writing import Rows
 from cputune.result import COMPLETED, FAILED, PRUNED, ConfirmRun, Result, Trial
 from cputune.text import figure, visible
 from cputune.tuner.changes import changes
@@ -41,7 +38,6 @@ from cputune.tuner.reading import count_of_steps
 from cputune.words import duration
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from rich.text import Text
 
     from cputune.tuner.space import SearchSpace
@@ -141,31 +137,19 @@ def outcome(trial: Trial) -> str:
     return "not measured" if rate is None else f"{figure(rate.median)} samples/s"
 
 
-def result_table(result: Result, *, width: int | None = None, most: int | None = None) -> Table:
-    """Every trial, the fastest first and the failed last; or ``most`` of them, from the first.
-
-    Where ``width``, the columns of the terminal, are few, some of its own are left out.
-    """
-    table = plans(result, most)
-    if width is not None and width < NARROW:
-        table = table.without("steps", "from")
-    return rich_table(table, strong=lambda row: row[-1] == BEST)
-
-
-NARROW = 100
-"""A terminal with fewer columns breaks the words of most plans, if all of the table is shown."""
-
-
 BEST = "best"
 """What stands beside the plan that is recommended."""
 
 
 def plans(result: Result, most: int | None = None) -> Rows:
-    """The table of trials in words."""
+    """The trials, the fastest first and the failed last; or ``most`` of them, from the first."""
     ordered = sorted(result.trials, key=fastest_first)[:most]
+    best = [number for number, one in enumerate(ordered) if one.plan == result.best.plan]
     return Rows(
         headings=("trial", "samples/s", "steps", "plan (ranks × threads each)", "from", ""),
         right=frozenset({"trial", "samples/s", "steps"}),
+        spare=frozenset({"steps", "from"}),
+        strong=frozenset(best),
         rows=tuple(
             (
                 str(trial.number),
@@ -389,36 +373,6 @@ class Standing:
         named = [visible(name) for name in self.neighbours[:_MOST_NAMED]]
         more = len(self.neighbours) - len(named)
         return ", ".join(named) + (f" and {more} more" if more else "") if named else None
-
-
-class ProgressBar:
-    """For ``on_event``: tqdm's bar of the trials and the best so far, also in a notebook.
-
-    Raises MissingPackageError without tqdm, which comes with transformers and with optuna.
-    """
-
-    def __init__(self) -> None:
-        try:
-            with warnings.catch_warnings():  # a notebook without ipywidgets has a bar of text
-                warnings.simplefilter("ignore")
-                from tqdm.auto import tqdm
-        except ImportError as error:
-            raise MissingPackageError(
-                "a progress bar needs tqdm, which is not installed", hint="pip install tqdm"
-            ) from error
-        self._standing = Standing(started=time.monotonic())
-        self._bar = tqdm(unit="trial")
-
-    def __call__(self, event: Event) -> None:
-        """Learn from an event, and draw."""
-        standing, bar = self._standing, self._bar
-        standing.take(event, time.monotonic())
-        searched = isinstance(event, (ConfirmStarted, StudyEnded))
-        bar.n, bar.total = standing.done, standing.done if searched else standing.trials
-        bar.set_description_str(f"{standing.heading}: {standing.doing}", refresh=False)
-        bar.set_postfix_str(standing.gain() or "")
-        if isinstance(event, StudyEnded):
-            bar.close()
 
 
 def race(standing: Standing, *, ascii_only: bool = False) -> list[tuple[str, str]]:

@@ -1,12 +1,14 @@
-"""Tables and labelled lines for a terminal, Markdown and CSV; their text may come from outside."""
+"""What is shown of a record, as blocks, and how a terminal and Markdown show them.
+
+A record is told once; ``print_blocks`` and ``markdown`` show the same blocks. Their words may come
+from outside, so each is cleaned where it is written.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cputune.text import visible
@@ -17,34 +19,170 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from cputune.doctor import Finding
     from cputune.facts import Topology
+
+STYLES = {
+    "error": "bold red", "warning": "bold yellow", "advice": "bold cyan", "note": "yellow",
+    "done": "green",
+}  # fmt: skip
+"""How a label looks: severities, and what else stands before a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What the next block is called."""
+
+    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Headings and cells in words; ``right`` are the headings of columns of numbers."""
+    """A table: headings, and cells in words.
+
+    ``right`` are the headings of columns of numbers, ``spare`` of those that a terminal below 100
+    columns goes without, ``strong`` the numbers of the rows that stand out.
+    """
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    right: frozenset[str] = field(default_factory=frozenset)
+    right: frozenset[str] = frozenset()
+    spare: frozenset[str] = frozenset()
+    strong: frozenset[int] = frozenset()
 
-    def without(self, *headings: str) -> Rows:
-        """The table without these columns."""
-        kept = [number for number, name in enumerate(self.headings) if name not in headings]
-        return Rows(
+    def without_spare(self) -> Rows:
+        """The table without the columns that can be spared."""
+        kept = [number for number, name in enumerate(self.headings) if name not in self.spare]
+        return replace(
+            self,
             headings=tuple(self.headings[number] for number in kept),
             rows=tuple(tuple(row[number] for number in kept) for row in self.rows),
-            right=self.right,
         )
 
 
-NARROW = 60
-"""Columns of a terminal; with fewer a table of ours breaks words."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """Label and text of each row; those of ``commands`` and ``pasted`` are never wrapped."""
+
+    rows: tuple[tuple[str, str], ...]
+    commands: tuple[str, ...] = ()
+    pasted: tuple[str, ...] = ()
 
 
-def rich_table(
-    table: Rows, *, strong: Callable[[tuple[str, ...]], bool] = lambda row: False
-) -> Table:
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Sentences, each with a label (``note``) or without one."""
+
+    lines: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The machine, and who is bound where; for screen readers nothing."""
+
+    topology: Topology
+    bound: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the doctor found; ``stories``, by code, are told in a terminal too."""
+
+    found: tuple[Finding, ...]
+    stories: Mapping[str, str] = field(default_factory=dict)
+
+
+Block = Verdict | Heading | Rows | Labelled | Lines | Drawn | Findings
+
+LEAST_COLUMNS = 60
+"""Of a terminal; with fewer a table of ours breaks words."""
+
+ROOMY = 100
+"""Columns of a terminal that has room for every column of a table."""
+
+
+def print_blocks(blocks: Iterable[Block], console: Console) -> None:
+    """Show them in a terminal, an empty line between them."""
+    before: Block | None = None
+    for block in blocks:
+        if block == Lines(()) or (isinstance(block, Drawn) and console.is_dumb_terminal):
+            continue
+        if before is not None and not isinstance(before, Heading):
+            console.print()
+        _print(block, console)
+        before = block
+
+
+def _print(block: Block, console: Console) -> None:
+    from rich.text import Text
+
+    if isinstance(block, Verdict):
+        styles = ("bold green" if block.good else "bold", "", "dim")
+        for line, style in zip(block.lines(), styles, strict=True):
+            # A command that is wrapped cannot be pasted.
+            console.print(Text(visible(line), style), soft_wrap=line.startswith("Do now: cputune "))
+    elif isinstance(block, Heading):
+        console.print(Text(block.words, style="bold underline"))
+    elif isinstance(block, Rows):
+        console.print(rich_table(block if console.width >= ROOMY else block.without_spare()))
+    elif isinstance(block, Labelled):
+        margin = max((len(label) for label, _ in block.rows), default=0) + 2
+        for label, text in block.rows:
+            head = Text(label.ljust(margin), "dim")
+            if label in block.commands + block.pasted:
+                console.print(Text.assemble(head, visible(text)), soft_wrap=True)
+            else:
+                print_hanging(console, head, Text(visible(text)))
+    elif isinstance(block, Lines):
+        for label, text in block.lines:
+            head = Text(f"{label}: " if label else "- ", STYLES.get(label, ""))
+            print_hanging(console, head, Text(visible(text)))
+    elif isinstance(block, Drawn):
+        from cputune.report.machine import picture
+
+        plain = not (console.encoding or "").lower().startswith("utf")
+        width = min(80, console.width)
+        for line in picture(block.topology, bound=block.bound, width=width, ascii_only=plain):
+            console.print(Text(visible(line)), soft_wrap=True)
+    else:
+        for finding in block.found:
+            _print_finding(finding, console, block.stories.get(finding.code))
+
+
+def print_hanging(console: Console, label: Text, body: Text) -> None:
+    """Print ``body`` beside ``label``, its further lines indented as far."""
+    from rich.text import Text
+
+    blank = Text(" " * len(label))
+    for number, line in enumerate(body.wrap(console, max(20, console.width - len(label)))):
+        line.rstrip()
+        # Not `label + line`: the sum of two texts has the style of the first throughout.
+        console.print(Text.assemble(blank if number else label, line), soft_wrap=True)
+
+
+def _print_finding(finding: Finding, console: Console, story: str | None) -> None:
+    from rich.text import Text
+
+    severity = finding.severity.value
+    margin, blank = Text(f"{severity:7} ", STYLES[severity]), Text(" " * 8)
+    head = Text(visible(finding.title), style="bold")
+    print_hanging(console, margin, head.append(f"  [{finding.code}]", style="not bold dim"))
+    for text, style in (
+        (finding.evidence, ""),
+        (finding.remedy, "green"),
+        (finding.worth_words, ""),
+    ):
+        if text:
+            print_hanging(console, blank, Text(visible(text), style))
+    for line in (finding.command or "").splitlines():
+        console.print(blank + Text(f"$ {visible(line)}", style="cyan"), soft_wrap=True)
+    if story is not None:
+        sources = (f"Source: {url}" for url in source_urls(finding.source))
+        for line in (*story.splitlines(), *sources):
+            console.print(Text(f"        {line}".rstrip(), "dim"), soft_wrap=True)
+
+
+def rich_table(table: Rows) -> Table:
     """For a terminal, without lines; headings are bold, and rows that are ``strong``.
 
     What does not fit is broken, never cut. On a narrow terminal, and where TERM=dumb asks for
@@ -56,12 +194,12 @@ def rich_table(
 
     class ShownTable(Table):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            if options.max_width >= NARROW and not console.is_dumb_terminal:
+            if options.max_width >= LEAST_COLUMNS and not console.is_dumb_terminal:
                 yield from super().__rich_console__(console, options)
                 return
-            for row in table.rows:
+            for number, row in enumerate(table.rows):
                 first, *rest = zip(table.headings, map(visible, row), strict=True)
-                yield Text(" ".join(first).strip(), "bold" if strong(row) else "")
+                yield Text(" ".join(first).strip(), "bold" if number in table.strong else "")
                 for heading, cell in rest:
                     if cell:
                         text = Text(f"{heading}: {cell}" if heading else cell)
@@ -71,10 +209,54 @@ def rich_table(
     for heading in table.headings:
         right = heading in table.right
         shown.add_column(heading, justify="right" if right else "left", overflow="fold")
-    for row in table.rows:
-        style = "bold" if strong(row) else None
+    for number, row in enumerate(table.rows):
+        style = "bold" if number in table.strong else None
         shown.add_row(*(Text(visible(cell)) for cell in row), style=style)
     return shown
+
+
+def markdown(title: str, blocks: Iterable[Block]) -> str:
+    """The same blocks for pasting into an issue."""
+    lines = [f"## {title}"]
+    for block in blocks:
+        lines += ["", *_markdown(block)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown(block: Block) -> Iterator[str]:
+    if isinstance(block, Verdict):
+        yield "\n\n".join(map(markdown_text, block.lines()))
+    elif isinstance(block, Heading):
+        yield f"### {block.words}"
+    elif isinstance(block, Rows):
+        yield from markdown_table(block)
+    elif isinstance(block, Labelled) and block.commands:
+        lines = (
+            text if label in block.commands else f"# {label}: {text}" for label, text in block.rows
+        )
+        yield fenced("\n".join(map(visible, lines)), "sh")
+    elif isinstance(block, Labelled):
+        yield from markdown_table(Rows(headings=("", ""), rows=block.rows))
+    elif isinstance(block, Lines):
+        for label, text in block.lines:
+            yield f"- {label}: {markdown_text(text)}" if label else f"- {markdown_text(text)}"
+    elif isinstance(block, Drawn):
+        from cputune.report.machine import picture
+
+        drawing = picture(block.topology, bound=block.bound)
+        yield fenced("\n".join(map(visible, drawing)), "text")
+    else:
+        yield "\n\n".join(map(_markdown_finding, block.found))
+
+
+def _markdown_finding(finding: Finding) -> str:
+    title = markdown_text(finding.title)
+    parts = [f"#### {finding.severity.value}: {title} (`{finding.code}`)"]
+    parts += map(markdown_text, (finding.evidence, finding.remedy))
+    parts += [finding.worth_words] if finding.worth_words else []
+    if finding.command:
+        parts.append(fenced("\n".join(map(visible, finding.command.splitlines())), "sh"))
+    return "\n\n".join([*parts, f"Source: {links(finding.source)}"])
 
 
 def markdown_table(table: Rows) -> list[str]:
@@ -93,110 +275,25 @@ def markdown_text(text: str) -> str:
     return re.sub(r"([\\`*_<>\[\]#|])", r"\\\1", visible(text))
 
 
-def fenced(text: str, language: str) -> list[str]:
+def fenced(text: str, language: str) -> str:
     """A block of code, whatever fences the text has itself."""
     fence = "```"
     while fence in text:
         fence += "`"
-    return [fence + language, text, fence]
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
-def csv_text(headings: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Comma-separated values (RFC 4180, but for lines that end as elsewhere on Linux).
-
-    What is not known is empty. Text is one line, and begins with ``'`` where a spreadsheet
-    would take it for a formula (https://owasp.org/www-community/attacks/CSV_Injection).
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(headings)
-    writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
-    return out.getvalue()
+def source_urls(source: str) -> list[str]:
+    """The web addresses of a finding's source; what is neither thread nor URL stays as it is."""
+    return [_url(part.strip()) for part in source.split(",")]
 
 
-def _csv_cell(cell: object) -> object:
-    if isinstance(cell, bool):
-        return "true" if cell else "false"
-    if not isinstance(cell, str):
-        return cell
-    text = visible(cell)
-    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
+def links(source: str) -> str:
+    """The source as Markdown links."""
+    parts = [part.strip() for part in source.split(",")]
+    return ", ".join(f"[{part}]({_url(part)})" if _url(part) != part else part for part in parts)
 
 
-def junit(suite: str, cases: Iterable[tuple[str, str | None]]) -> str:
-    """JUnit's XML, as CI systems read it: (name, why it failed or None) of each case."""
-    from xml.etree import ElementTree
-
-    found = list(cases)
-    failures = sum(why is not None for _, why in found)
-    root = ElementTree.Element(
-        "testsuite", name=suite, tests=str(len(found)), failures=str(failures)
-    )
-    for name, why in found:
-        case = ElementTree.SubElement(root, "testcase", name=visible(name), classname=suite)
-        if why is not None:
-            ElementTree.SubElement(case, "failure", message=visible(why))
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def print_verdict(verdict: Verdict, console: Console, *, good: bool = False) -> None:
-    """The three lines that stand before everything else; a command is never wrapped."""
-    from rich.text import Text
-
-    styles = ("bold green" if good else "bold", "", "dim")
-    for line, style in zip(verdict.lines(), styles, strict=True):
-        console.print(Text(visible(line), style), soft_wrap=line.startswith("Do now: cputune "))
-
-
-def markdown_verdict(verdict: Verdict) -> list[str]:
-    """The same, a paragraph for each."""
-    return [part for line in verdict.lines() for part in (markdown_text(line), "")]
-
-
-def print_hanging(console: Console, label: Text, body: Text) -> None:
-    """Print ``body`` beside ``label``, its further lines indented as far."""
-    from rich.text import Text
-
-    blank = Text(" " * len(label))
-    for number, line in enumerate(body.wrap(console, max(20, console.width - len(label)))):
-        line.rstrip()
-        # Not `label + line`: the sum of two texts has the style of the first throughout.
-        console.print(Text.assemble(blank if number else label, line), soft_wrap=True)
-
-
-def print_heading(console: Console, words: str) -> None:
-    """An empty line, and what the next part is called."""
-    from rich.text import Text
-
-    console.print()
-    console.print(Text(words, style="bold underline"))
-
-
-def print_labelled(
-    console: Console, rows: Sequence[tuple[str, str]], pasted: Sequence[str] = ()
-) -> None:
-    """Label and text of each row, the texts below each other; what is ``pasted`` is not wrapped."""
-    from rich.text import Text
-
-    margin = max((len(label) for label, _ in rows), default=0) + 2
-    for label, text in rows:
-        if label in pasted:
-            console.print(
-                Text.assemble((label.ljust(margin), "dim"), visible(text)), soft_wrap=True
-            )
-        else:
-            print_hanging(console, Text(label.ljust(margin), "dim"), Text(visible(text)))
-
-
-def print_picture(console: Console, topology: Topology, bound: Mapping[str, Sequence[int]]) -> None:
-    """The machine, and who is bound where; none for screen readers."""
-    from rich.text import Text
-
-    from cputune.report.machine import picture
-
-    if console.is_dumb_terminal:
-        return
-    console.print()
-    plain = not (console.encoding or "").lower().startswith("utf")
-    for line in picture(topology, bound=bound, width=min(80, console.width), ascii_only=plain):
-        console.print(Text(visible(line)), soft_wrap=True)
+def _url(part: str) -> str:
+    thread = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", part)
+    return f"https://github.com/{thread[1]}/issues/{thread[2]}" if thread else part

@@ -68,7 +68,7 @@ def test_a_host_file_and_markdown(ssh: str, tmp_path: Path, doctor: Run) -> None
     listed = ("--hostfile", str(tmp_path / "hosts"), "--ssh", ssh)
     code, out, _ = doctor(*listed, "--markdown", "--only", "hosts-clock")
     assert code == 0
-    assert out.startswith("## cputune doctor, 1 host\n")
+    assert out.startswith("## cputune doctor\n")
     assert "| node1 |" in out
 
 

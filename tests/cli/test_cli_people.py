@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from in_process import Run
@@ -138,11 +137,9 @@ def test_compare_fails_where_speed_is_lost_beyond_doubt(cputune: Run, by: float,
     words = ("compare", "before.json", "after.json")
     assert cputune(*words).code == code  # 5 % where nobody says how much
     assert cputune(*words, "--fail-if-slower", "40%").code == 0
-    ended = cputune(*words, "--fail-if-slower", "5%", "--junit", "junit.xml")
+    ended = cputune(*words, "--fail-if-slower", "5%")
     assert ended.code == code
     assert ("tune again" in ended.err) is bool(code)
-    suite = ElementTree.parse("junit.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == ("1", str(code))
 
 
 def test_what_has_changed_since_it_was_tuned_is_a_reason_to_tune_again(cputune: Run) -> None:
@@ -184,12 +181,10 @@ def test_verify_ends_with_1_where_more_is_lost_than_was_allowed(
     monkeypatch.setattr("cputune.verifier.verify", lambda *paths, **options: (seen,))
     replace(tuned(), microcode="0x0", host={}, versions={}).save("cputune.json")
     words = ("verify", "launch", "--baseline", "cputune.json", "--fail-if-slower", "5%")
-    ended = cputune(*words, "--junit", "junit.xml", "--markdown")
+    ended = cputune(*words, "--markdown")
     assert ended.code == code
     assert f"| launch/a.sh | passed | ×0.90 (0.88–{high}) |" in ended.out
     assert ("slower by more than 5% than it was tuned: launch/a.sh" in ended.err) is bool(code)
-    suite = ElementTree.parse("junit.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == ("1", str(code))
     if library.probe().cpu.microcode:  # no virtual machine has to tell it
         assert "microcode 0x0 then, " in ended.err
 
@@ -199,14 +194,6 @@ def test_a_share_is_read_as_people_write_it(cputune: Run) -> None:
     assert (
         "hint: --fail-if-slower 5%" in cputune("compare", "a", "b", "--fail-if-slower", "much").err
     )
-
-
-def test_a_result_is_short_in_a_notebook() -> None:
-    result = tuned()
-    assert len(repr(result)) < 200
-    shown = result._repr_html_()
-    assert "times as fast as today" in shown
-    assert len(shown) < 12_000
 
 
 def test_a_result_writes_its_own_page(tmp_path: Path) -> None:

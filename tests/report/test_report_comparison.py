@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -17,14 +16,13 @@ from cputune.report.compare import (
     NO_DIFFERENCE,
     Compared,
     SpeedRatio,
+    blocks,
     compare,
     document,
-    markdown,
-    print_comparison,
     ratio,
-    rows_csv,
     verdict,
 )
+from cputune.report.writing import markdown, print_blocks
 from cputune.result import Measured, Result, Throughput
 from cputune.workload import Workload
 
@@ -193,7 +191,8 @@ def test_what_else_differs_is_a_note(result: Result) -> None:
 
 def shown(result: Result, others: tuple[Compared, ...], width: int = 100) -> str:
     out = io.StringIO()
-    print_comparison("a.json", result, others, Console(file=out, width=width, highlight=False))
+    told = blocks("a.json", result, others)
+    print_blocks(told, Console(file=out, width=width, highlight=False))
     return out.getvalue()
 
 
@@ -234,11 +233,6 @@ def test_one_of_several_may_be_refused(result: Result) -> None:
     other = replace(result, workload=Workload.from_recipe("gpt2-clm"))
     both = (compare(result, result, name="b"), compare(result, other, name="c"))
     assert "c is not compared: they trained different things" in shown(result, both)
-    rows = list(csv.DictReader(io.StringIO(rows_csv("a", result, both))))
-    assert [(row["what"], row["result"]) for row in rows] == [
-        (what, name) for what in ("today", "best") for name in "abc"
-    ]
-    assert [row["verdict"] for row in rows[:3]] == ["", NO_DIFFERENCE, ""]
     told = json.loads(json.dumps(document("a", result, both), allow_nan=False))["results"]
     assert told[1]["best"]["ratio"]["verdict"] == NO_DIFFERENCE
     assert told[2]["refused"]
@@ -252,11 +246,8 @@ def test_hostile_names_and_fields_are_text(result: Result) -> None:
         result, best=rate, versions={evil: evil}, data=evil, host={"cpu": {"model_name": evil}}
     )
     others = (compare(result, b, name=evil),)
-    for text in (
-        shown(result, others),
-        markdown(evil, result, others),
-        rows_csv(evil, result, others),
-    ):
+    page = markdown("cputune compare", blocks(evil, result, others))
+    for text in (shown(result, others), page):
         assert "\x1b" not in text
         assert "\u202e" not in text
-    assert "<script>" not in markdown(evil, result, others)
+    assert "<script>" not in page

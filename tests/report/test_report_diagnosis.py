@@ -15,9 +15,10 @@ from scripts import shellcheck
 from cputune.doctor import Diagnosis, Finding, Severity
 from cputune.facts import HostFacts, Library, Unknown
 from cputune.probing import probe
-from cputune.report.diagnosis import markdown, print_text, source_urls, verdict
+from cputune.report.diagnosis import blocks, verdict
 from cputune.report.fixes import fix_script
 from cputune.report.machine import precision_units
+from cputune.report.writing import markdown, print_blocks, source_urls
 
 HOSTILE = "`touch pwned`; $(touch pwned) \x1b[31m\n touch pwned"
 
@@ -113,15 +114,15 @@ def test_the_script_passes_bash_and_shellcheck(facts: HostFacts, tmp_path: Path)
 def test_control_characters_reach_no_terminal(facts: HostFacts) -> None:
     stream = io.StringIO()
     hostile = Diagnosis(facts=facts, findings=(finding(text=HOSTILE, command="echo \x1b[2J"),))
-    print_text(hostile, Console(file=stream, width=80, no_color=True))
+    print_blocks(blocks(hostile), Console(file=stream, width=80, no_color=True))
     assert "\x1b" not in stream.getvalue()
-    assert "\x1b" not in markdown(hostile)
+    assert "\x1b" not in markdown("", blocks(hostile))
 
 
 def colored(facts: HostFacts, *found: Finding) -> list[str]:
     stream = io.StringIO()
     out = Console(file=stream, width=80, force_terminal=True, color_system="standard")
-    print_text(Diagnosis(facts=facts, findings=found), out)
+    print_blocks(blocks(Diagnosis(facts=facts, findings=found)), out)
     return stream.getvalue().splitlines()
 
 
@@ -149,14 +150,15 @@ def test_unknown_facts_are_one_line_until_stories_are_asked_for(facts: HostFacts
     for stories, shown in ((False, 1), (True, 5)):
         stream = io.StringIO()
         out = Console(file=stream, width=80, no_color=True)
-        print_text(Diagnosis(facts=blind, findings=()), out, stories=stories)
+        print_blocks(blocks(Diagnosis(facts=blind, findings=()), unfold=stories), out)
         rows = [line for line in stream.getvalue().splitlines() if line.startswith("unknown ")]
         assert len(rows) == shown
         assert ("load.3: why 3" in stream.getvalue()) == stories
 
 
 def test_markdown_escapes_what_would_be_markup(facts: HostFacts) -> None:
-    text = markdown(Diagnosis(facts=facts, findings=(finding(text="<img> [a](b) | *c*"),)))
+    found = (finding(text="<img> [a](b) | *c*"),)
+    text = markdown("", blocks(Diagnosis(facts=facts, findings=found)))
     assert r"\<img\> \[a\](b) \| \*c\*" in text
 
 

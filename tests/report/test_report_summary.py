@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cputune.report.show import changes_of, duration, places, summary_of
+from cputune.report.show import ResultToShow, basis, changes_of, document, places
 from cputune.result import Measured, Result, Speedup, Throughput, Worth
+from cputune.words import duration
 
 RATE = Throughput(median=10.0, low=9.5, high=10.5)
 
@@ -69,28 +70,8 @@ def test_no_factor_is_said_of_what_was_disturbed_or_is_not_known_well(result: Re
     wide = replace(best, worth=(gain("precision", 2.0, high=9.0),))
     loud = replace(best, worth=(gain("precision", 2.0),), disturbed=True)
     assert [c.worth for c in (*changes_of(wide), *changes_of(loud))] == [None, None]
-    assert summary_of(loud).speedup is None
-    assert summary_of(replace(result, speedup=Speedup(ratio=9, low=3, high=30))).speedup is None
-
-
-def test_the_summary_of_a_study(result: Result) -> None:
-    found = summary_of(result)
-    assert found.verdict.means.startswith("2.56 times as fast as")
-    assert not found.nothing_to_change
-    assert dict(found.machine)["allowed CPUs"] == "0-1"
-    assert dict(found.work)["batch"] == f"{result.workload.global_batch_size} samples per step"
-    assert dict(found.study)["trials"].startswith(f"{len(result.trials)} (")
-    assert dict(found.study)["search"] == "gaussian-process, budget 20, seed 0"
-    assert " pairs, " in dict(found.study)["side by side"]
-    alone = summary_of(replace(result, confirmation=(), best=result.baseline))
-    assert alone.nothing_to_change
-    assert dict(alone.study)["side by side"].startswith("not confirmed")
-
-
-def test_what_a_machine_does_not_say_is_left_out(result: Result) -> None:
-    assert dict(summary_of(replace(result, host={"cpu": 3})).machine) == {
-        "machine": "an unnamed processor"
-    }
+    unsure = replace(result, speedup=Speedup(ratio=9, low=3, high=30))
+    assert [document(ResultToShow(result=r))["speedup"] for r in (loud, unsure)] == [None, None]
 
 
 def test_everybody_of_a_plan_has_a_place(result: Result) -> None:
@@ -100,3 +81,16 @@ def test_everybody_of_a_plan_has_a_place(result: Result) -> None:
 
 def test_times_for_people() -> None:
     assert [duration(s) for s in (3.2, 700, 3900 * 2)] == ["3 s", "12 min", "2 h 10 min"]
+
+
+def test_what_a_result_rests_on(result: Result) -> None:
+    told = dict(basis(result))
+    assert told["allowed CPUs"] == "0-1"
+    assert told["batch"] == f"{result.workload.global_batch_size} samples per step"
+    assert told["trials"].startswith(f"{len(result.trials)} (")
+    assert told["search"] == "gaussian-process, budget 20, seed 0"
+    assert " pairs, " in told["side by side"]
+    alone = dict(basis(replace(result, confirmation=(), host={"cpu": 3})))
+    assert alone["side by side"].startswith("not confirmed")
+    assert alone["machine"] == "an unnamed processor"
+    assert "allowed CPUs" not in alone

@@ -19,12 +19,12 @@ from cputune.report.tuning import (
     LEGEND,
     line_of,
     outcome,
-    result_table,
+    plans,
     space_lines,
     style_of,
     time_lines,
-    trial_line,
 )
+from cputune.report.writing import rich_table
 from cputune.result import ConfirmRun, Result, Speedup, Turn
 from cputune.tuner.events import (
     ConfirmStarted,
@@ -101,7 +101,7 @@ def test_of_a_trial_that_lost_no_number_is_shown_but_a_bound_that_says_something
     assert outcome(replace(lost, at_most_samples_per_second=9.0)) == "at most 9 samples/s"
     row = next(
         line
-        for line in shown(result_table(replace(result, trials=(lost,)))).splitlines()
+        for line in shown(rich_table(plans(replace(result, trials=(lost,))))).splitlines()
         if plan in line
     )
     assert row.split()[:3] == [str(lost.number), "–", "1"]
@@ -117,29 +117,13 @@ def test_the_table_has_the_fastest_first_and_failures_last(result: Result) -> No
         samples_per_second=None,
     )
     trials = (*result.trials[:2], failed, *result.trials[3:])
-    lines = shown(result_table(replace(result, trials=trials), width=120)).splitlines()[1:]
+    lines = shown(rich_table(plans(replace(result, trials=trials)))).splitlines()[1:]
     assert sum(line.rstrip().endswith("best") for line in lines) == 1
     speeds = [float(line.split()[1]) for line in lines if line.split()[1][0].isdigit()]
     assert speeds == sorted(speeds, reverse=True)
     assert lines[-1].split()[:2] == ["2", "–"]
     assert "out of memory: killed" in lines[-1]
     assert "at 3 GB" not in lines[-1]
-
-
-def test_a_narrow_terminal_has_room_for_the_plans(result: Result) -> None:
-    narrow, wide = (shown(result_table(result, width=width)).splitlines()[0] for width in (80, 100))
-    assert narrow.split() == ["trial", "samples/s", "plan", "(ranks", "×", "threads", "each)"]
-    assert wide.split() == [
-        "trial",
-        "samples/s",
-        "steps",
-        "plan",
-        "(ranks",
-        "×",
-        "threads",
-        "each)",
-        "from",
-    ]
 
 
 def test_the_verdict(result: Result) -> None:
@@ -253,11 +237,6 @@ def test_who_computes_here_is_a_line() -> None:
     assert "--wait-quiet" in str(line_of(event))
     assert str(line_of(replace(event, waiting=True))).startswith("waiting until it is quiet")
     assert style_of(event) == "yellow"
-
-
-def test_a_trial_in_a_line(result: Result) -> None:
-    assert trial_line(result.trials[0]).startswith("trial 0: ")
-    assert trial_line(result.trials[0]).endswith("samples/s  1 × 2 threads, fp32, as found")
 
 
 def test_the_space_in_words() -> None:
