@@ -5,7 +5,6 @@ A module that is already there (a forked rank) is hooked at once.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
@@ -25,9 +24,10 @@ from cputune.inside import (
     site_directory,
     trainer_hooks,
 )
-from cputune.inside.carry import Carrier, Force, Patch, around, watch
+from cputune.inside.carry import Carrier, Force, Original, Patch, around, watch
 from cputune.inside.messages import LOCAL_RANK_NAMES, OF_LAUNCHERS, Speaker, number_from
 from cputune.inside.meter import Meter
+from cputune.inside.trainer_hooks import silence
 
 OUTPUT_NAMES = ("output_dir", "logging_dir", "project_dir", "save_dir")
 """What scripts call the folder that they write; read by argparse, it is led elsewhere."""
@@ -39,13 +39,16 @@ PADS = "pad_to_max_length"
 """What scripts of transformers call it that every sample is as long as the longest there may be."""
 
 CADENCE = {
-    "evaluation": ("eval_steps", "evaluation_steps", "validation_steps"),
-    "saving": ("checkpointing_steps", "save_steps", "saving_steps"),
+    **dict.fromkeys(("eval_steps", "evaluation_steps", "validation_steps"), "evaluation"),
+    **dict.fromkeys(("checkpointing_steps", "save_steps", "saving_steps"), "saving"),
 }
 """What loops of scripts' own call it that they evaluate and save every so many steps."""
 
-EPOCHS = ("num_train_epochs", "num_epochs", "epochs")
-"""What scripts call how often they go through their data."""
+LENGTH = {
+    **dict.fromkeys(("max_train_steps", "max_steps"), "steps_to_end"),
+    **dict.fromkeys(("num_train_epochs", "num_epochs", "epochs"), "epochs"),
+}
+"""What scripts call how long they train, and how often they go through their data."""
 
 LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 """Two names of one framework."""
@@ -100,9 +103,8 @@ def install() -> Meter:
         [
             *carried,
             *trainer_hooks.patches(meter, scratch),
-            *loops.accelerate_patches(meter, scratch),
             *((name, lambda module: _refuse_lightning(module, meter)) for name in LIGHTNING),
-            *loops.torch_patches(meter, scratch),
+            *loops.patches(meter, scratch),
             *([] if scratch is None else _led_elsewhere(scratch)),
             *meter.first.patches(),
             ("torch.utils.data.dataloader", lambda module: _time_loading(module, meter)),
@@ -117,10 +119,9 @@ def _watch_arguments(meter: Meter, scratch: str | None) -> None:
     """Note what the script reads from its command line, and lead its output folder elsewhere."""
     import argparse
 
-    original = argparse.ArgumentParser.parse_known_args
-
-    def parse_known_args(self: Any, *args: object, **kwargs: object) -> Any:
-        namespace, rest = original(self, *args, **kwargs)
+    @around(argparse.ArgumentParser, "parse_known_args")
+    def parse_known_args(original: Any, *args: object, **kwargs: object) -> object:
+        namespace, rest = original(*args, **kwargs)
         meter.flags.update(vars(namespace))
         _note_length(namespace, meter)
         if getattr(namespace, PADS, None) is True:
@@ -134,8 +135,6 @@ def _watch_arguments(meter: Meter, scratch: str | None) -> None:
             if getattr(namespace, "push_to_hub", None) is True:
                 vars(namespace)["push_to_hub"] = False
         return namespace, rest
-
-    argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
 
 
 def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
@@ -164,9 +163,6 @@ def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
         def init(original: Any, *args: object, **kwargs: object) -> Any:
             return original(*args, **{**kwargs, "mode": "disabled"})
 
-    def mlflow(module: ModuleType) -> None:
-        module.set_tracking_uri = lambda *args, **kwargs: None  # type: ignore[attr-defined]
-
     def datasets(module: ModuleType) -> None:
         """Beside data of the user's (``load_from_disk``); trials share what one has prepared."""
 
@@ -185,21 +181,20 @@ def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
         ("torch.utils.tensorboard.writer", tensorboard),
         ("tensorboardX.writer", tensorboard),
         ("wandb", wandb),
-        ("mlflow", mlflow),
+        ("mlflow", lambda module: silence(module, "set_tracking_uri")),
         ("datasets.arrow_dataset", datasets),
     ]
 
 
 def _note_length(namespace: object, meter: Meter) -> None:
     """How long a loop of the script's own trains, where its arguments have usual names."""
-    for key, names in (("steps_to_end", ("max_train_steps", "max_steps")), ("epochs", EPOCHS)):
-        for value in (getattr(namespace, name, None) for name in names):
-            if isinstance(value, (int, float)) and value > 0:
-                meter.facts[key] = value  # type: ignore[literal-required]
-    for what, names in CADENCE.items():
-        for value in (getattr(namespace, name, None) for name in names):
-            if value:
-                meter.cadence[what] = float(value) if str(value).isdigit() else str(value)
+    for name, key in LENGTH.items():
+        value = getattr(namespace, name, None)
+        if isinstance(value, (int, float)) and value > 0:
+            meter.facts[key] = value  # type: ignore[literal-required]
+    for name, what in CADENCE.items():
+        if value := getattr(namespace, name, None):
+            meter.cadence[what] = float(value) if str(value).isdigit() else str(value)
 
 
 def _refuse_lightning(module: ModuleType, meter: Meter) -> None:
@@ -214,11 +209,9 @@ def _refuse_lightning(module: ModuleType, meter: Meter) -> None:
 
 def _time_loading(module: ModuleType, meter: Meter) -> None:
     """How long the script waits for each batch, whoever iterates the loader, and for whom."""
-    cls = module._BaseDataLoaderIter
-    original = cls.__next__
 
-    @functools.wraps(original)
-    def following(self: Any) -> Any:
+    @around(module._BaseDataLoaderIter, "__next__")
+    def following(original: Original, self: Any) -> object:
         began = time.perf_counter()
         try:
             return original(self)
@@ -226,33 +219,23 @@ def _time_loading(module: ModuleType, meter: Meter) -> None:
             meter.waited += time.perf_counter() - began
             meter.facts["loader_workers"] = self._num_workers
 
-    cls.__next__ = following
-
 
 def _time_compiling(module: ModuleType, meter: Meter) -> None:
     """How long torch.compile compiles, forward and backward, the whole of it counted once."""
     began: list[float] = []
 
-    def start(*_: object) -> None:
-        began.append(time.perf_counter())
-
     def end(*_: object) -> None:
         meter.compiled += time.perf_counter() - began.pop()
 
-    module.on_compile_start(start)
+    module.on_compile_start(lambda *_: began.append(time.perf_counter()))
     module.on_compile_end(end)
 
 
 def _note_ipex(module: ModuleType, meter: Meter) -> None:
-    original = getattr(module, "optimize", None)
-    if original is None:
-        return
-
-    def optimize(*args: object, **kwargs: object) -> Any:
+    @around(module, "optimize")
+    def optimize(original: Original, *args: object, **kwargs: object) -> object:
         meter.facts["ipex"] = True
         return original(*args, **kwargs)
-
-    module.optimize = optimize  # type: ignore[attr-defined]
 
 
 def tell_what_is_raised(meter: Meter) -> None:
@@ -264,12 +247,14 @@ def tell_what_is_raised(meter: Meter) -> None:
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if "torch" in sys.modules and kind.__name__ not in OF_LAUNCHERS:
-            meter.speaker.say(
-                {"event": "error", "kind": kind.__name__, "text": str(error)[:MOST_WORDS]}
-            )
+            _tell_error(meter, kind.__name__, str(error))
         original(kind, error, trace)
 
     sys.excepthook = excepthook
+
+
+def _tell_error(meter: Meter, kind: str, text: str) -> None:
+    meter.speaker.say({"event": "error", "kind": kind, "text": text[:MOST_WORDS]})
 
 
 def watch_children() -> None:
@@ -297,14 +282,12 @@ def run_script(argv: list[str]) -> int:
         status = _status(exit_.code)
         if status:
             text = exit_.code if isinstance(exit_.code, str) else f"exit status {status}"
-            meter.speaker.say({"event": "error", "kind": "SystemExit", "text": text[:MOST_WORDS]})
+            _tell_error(meter, "SystemExit", text)
             return status
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # told, then shown: it is the script's own
-        meter.speaker.say(
-            {"event": "error", "kind": type(error).__name__, "text": str(error)[:MOST_WORDS]}
-        )
+        _tell_error(meter, type(error).__name__, str(error))
         traceback.print_exception(type(error), error, _own_part(error.__traceback__))
         return 1
     meter.end()

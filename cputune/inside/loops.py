@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cputune.inside.carry import Original, Patch, around
 from cputune.inside.messages import Framework
 from cputune.inside.meter import Meter, samples_of
+from cputune.inside.trainer_hooks import silence
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -24,296 +26,213 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.hooks import RemovableHandle
 
+_SILENT_METHODS = ("save", "save_state", "save_model", "init_trackers", "log")
+
+
+def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
+    """What to do with the loaders, losses and optimizers of accelerate and of torch."""
+    loop = Loop(meter)
+
+    def prepared(module: ModuleType) -> None:
+        for cls in (module.DataLoaderShard, module.DataLoaderDispatcher):
+            _patch_loaders(cls, loop, "accelerate")
+
+    found: list[tuple[str, Patch]] = [
+        ("accelerate.accelerator", lambda module: _patch_accelerator(module, loop, scratch)),
+        ("accelerate.data_loader", prepared),
+        (
+            "torch.utils.data.dataloader",
+            lambda module: _patch_loaders(module.DataLoader, loop, "pytorch"),
+        ),
+        ("torch._tensor", lambda module: _patch_backward(module.Tensor, loop)),
+        ("torch.optim.optimizer", lambda module: _patch_optimizers(module, loop)),
+        ("torch.optim.lr_scheduler", _let_schedules_end),
+    ]
+    if scratch is not None:
+        found.append(("torch", lambda module: _keep_from_saving(module, meter)))
+    return found
+
 
 class Loop:
     """Which data loader a loop iterates, and which optimizer is its clock.
 
     Attributes:
-        samples: of the batch that was taken last; 0 once its loss went backward.
+        prepared: the loaders that an Accelerator has prepared, each with the script's own.
     """
 
-    def __init__(self, meter: Meter, framework: Framework) -> None:
+    def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self.framework: Framework = framework
-        self.samples = 0
+        self.prepared: list[tuple[object, object]] = []
+        self._samples = 0
+        self._loader: object = None
         self._running = 0
         self._clock: int | None = None
+        self._watching: RemovableHandle | None = None
 
-    def batches(self, iterate: Callable[[], Iterator[object]]) -> Iterator[object]:
+    def trains_by(self, framework: Framework) -> bool:
+        """Whether a loop over this framework is what would train here; not beside a Trainer."""
+        own = "accelerate" if "Accelerator" in self.meter.seen else "pytorch"
+        return framework == own and self.meter.framework != "trainer"
+
+    def over(
+        self, loader: object, framework: Framework, iterate: Callable[[], Iterator[object]]
+    ) -> Iterator[object]:
         """The batches of a loader; those of the loader that is trained on, without end.
 
         A script evaluates and saves when its training loader is exhausted. A loader that
         is iterated inside another one's loop is an evaluation: its time does not count.
         """
-        nested = self._running > 0
-        since, trained = self.meter.pause(), self.meter.backwards
-        if not nested or self.meter.framework is None:
-            self.meter.begin(self.framework)
+        meter, nested = self.meter, self._running > 0
+        since, trained = time.perf_counter(), meter.backwards
+        if not nested or meter.framework is None:
+            meter.begin(framework)
+        if self._watching is None and meter.steps == 0:
+            modules = sys.modules["torch.nn.modules.module"]
+            self._watching = modules.register_module_forward_pre_hook(self._called)
         self._running += 1
         try:
             while True:
-                before = self.meter.backwards
+                before = meter.backwards
                 for batch in iterate():
-                    self.samples = self.meter.see_batch(batch)
+                    self._samples, self._loader = meter.see_batch(batch), loader
                     yield batch
-                if self.meter.backwards == before:
+                if meter.backwards == before:
                     return
         finally:
             self._running -= 1
-            if nested and self.meter.backwards == trained:
-                self.meter.resume(since)
+            if nested and meter.backwards == trained:
+                meter.resume(since)
 
-    @property
-    def idle(self) -> bool:
-        """Whether a framework trains here whose own hooks measure."""
-        raise NotImplementedError
+    def _called(self, model: Module, *args: object) -> None:
+        """The first model that is called to train shows the precision: before its layers."""
+        if model.training and sys.modules["torch"].is_grad_enabled():
+            self.meter.watch(model)
 
-    def over(self, loader: object, iterate: Callable[[], Iterator[object]]) -> Iterator[object]:
-        """The batches of a loader, as often as the script trains on them."""
-        return self.batches(iterate)
-
-    def backward(self, loss: object) -> None:
+    def backward(self, loss: object, accelerator: Accelerator | None = None) -> None:
         """A loss went backward; a batch with several losses is one batch.
 
-        The batches of the first step are counted: a script that accumulates by hand tells
-        nobody how many it takes.
+        The loader whose batch goes backward first is the one that is trained on. The batches of
+        the first step are counted: a script that accumulates by hand tells nobody how many it
+        takes.
         """
-        facts = self.meter.facts
-        if self.meter.steps == 0 and self.samples and "batch" in facts:
-            facts["accumulation"] = facts.get("accumulation", 0) + 1
-        self.meter.micro_step(self.samples, loss.detach() if hasattr(loss, "detach") else loss)
-        self.samples = 0
+        meter = self.meter
+        if meter.steps == 0 and self._samples:
+            if accelerator is None:
+                meter.see_loader(self._loader)
+            elif meter.backwards == 0:
+                self._see_prepared(accelerator)
+            if "batch" in meter.facts:
+                meter.facts["accumulation"] = meter.facts.get("accumulation", 0) + 1
+        meter.micro_step(self._samples, loss.detach() if hasattr(loss, "detach") else loss)
+        self._samples = 0
+
+    def _see_prepared(self, accelerator: Accelerator) -> None:
+        """The loader that is trained on, and what the training does beside and until its end."""
+        loaders = [one for one, _ in self.prepared]
+        if self._loader not in loaders:
+            return
+        meter, first = self.meter, self.meter.first.facts
+        first["loader"] = place = loaders.index(self._loader)
+        meter.see_loader(self.prepared[place][1])
+        if "batch" not in meter.facts:
+            return
+        if getattr(accelerator, "split_batches", False):
+            meter.facts["batch"] //= accelerator.num_processes
+        steps, epochs = meter.facts.get("steps_to_end"), meter.facts.get("epochs")
+        epoch = samples_of(self._loader)
+        if epoch is not None:
+            first["epoch_steps"] = each = -(-epoch // accelerator.gradient_accumulation_steps)
+            steps = steps or (math.ceil(each * epochs) if epochs else None)
+        if steps is not None:
+            first["steps"] = steps
+        first["cadence"] = meter.cadence
+        others = {at: getattr(one, "dataset", None) for at, (_, one) in enumerate(self.prepared)}
+        del others[place]
+        if others:  # such loops evaluate after each pass where no argument says otherwise
+            meter.cadence = {"evaluation": "epoch", **meter.cadence}
+        meter.see_beside(steps, epochs, samples_of(others))
+
+    def steps(self, optimizer: object) -> None:
+        """An optimizer is about to step: what is not measured so far never is."""
+        meter = self.meter
+        if meter.framework is not None and (
+            meter.framework == "trainer" or self.trains_by(meter.framework)
+        ):
+            return
+        meter.refuse_a_child()
+        if "Accelerator" in meter.seen:
+            meter.refuse(
+                "it has an Accelerator, but steps an optimizer outside a data loader that the "
+                "Accelerator has prepared: give the loader to accelerator.prepare()",
+                hopeless=True,
+            )
+        meter.refuse(
+            "it trains by a loop of its own that takes no batch from a "
+            "torch.utils.data.DataLoader, so its samples cannot be counted: iterate a DataLoader",
+            hopeless=True,
+        )
 
     def stepped(self, optimizer: object) -> None:
         """An optimizer has stepped; the first one that ever did is the clock."""
+        if self.meter.framework == "trainer":
+            return
         if self._clock is None:
             self._clock = id(optimizer)
         if self._clock == id(optimizer):
+            if self.meter.steps == 0 and self._watching is not None:
+                self._watching.remove()
             self.meter.step(mean_loss=True, optimizer=optimizer)
 
 
-_SILENT_METHODS = ("save", "save_state", "save_model", "init_trackers", "log")
-
-
-def accelerate_patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
-    """What to do with each module of accelerate once it is loaded."""
-    loop = _PreparedLoop(meter)
-    return [
-        ("accelerate.accelerator", lambda m: _patch_accelerator(m, loop, scratch)),
-        ("accelerate.optimizer", lambda m: _patch_optimizer(m, loop)),
-        ("accelerate.data_loader", lambda m: _patch_prepared_loaders(m, loop)),
-    ]
-
-
-class _PreparedLoop(Loop):
-    """A loop over what an Accelerator has prepared."""
-
-    def __init__(self, meter: Meter) -> None:
-        super().__init__(meter, "accelerate")
-        self.prepared: list[tuple[object, object]] = []
-
-    @property
-    def idle(self) -> bool:
-        """Whether a Trainer drives accelerate here; its own hooks measure then."""
-        return self.meter.framework == "trainer"
-
-
-def _patch_accelerator(module: ModuleType, loop: _PreparedLoop, scratch: str | None) -> None:
+def _patch_accelerator(module: ModuleType, loop: Loop, scratch: str | None) -> None:
     cls = module.Accelerator
-    meter = loop.meter
 
     @around(cls, "__init__")
     def init(original: Original, self: object, *args: object, **kwargs: object) -> None:
-        meter.seen.add("Accelerator")
+        loop.meter.seen.add("Accelerator")
         kwargs.pop("log_with", None)
         if scratch is not None and kwargs.get("project_dir") is not None:
             kwargs["project_dir"] = os.path.join(scratch, "output")
         original(self, *args, **kwargs)
 
     @around(cls, "backward")
-    def backward(original: Original, self: object, loss: object, **kwargs: object) -> object:
+    def backward(original: Original, self: Any, loss: object, **kwargs: object) -> object:
         done = original(self, loss, **kwargs)
-        if not loop.idle:
-            if meter.steps == 0 and meter.backwards == 0:
-                _see_batch(self, loop, meter)
-            loop.backward(loss)
+        if loop.trains_by("accelerate"):
+            loop.backward(loss, self)
         return done
-
-    @around(cls, "prepare_model")
-    def prepare_model(
-        original: Original, self: object, model: object, *args: object, **kwargs: object
-    ) -> object:
-        prepared = original(self, model, *args, **kwargs)
-        if not loop.idle:
-            meter.watch(prepared)
-        return prepared
 
     @around(cls, "prepare_data_loader")
     def prepare_data_loader(
         original: Original, self: object, data_loader: object, *args: object, **kwargs: object
     ) -> object:
         prepared = original(self, data_loader, *args, **kwargs)
-        if not loop.idle and "Trainer" not in meter.seen:
+        if "Trainer" not in loop.meter.seen:
             loop.prepared.append((prepared, data_loader))
         return prepared
 
-    for name in _SILENT_METHODS:
-        if hasattr(cls, name):
-            setattr(cls, name, lambda self, *args, **kwargs: None)
+    silence(cls, *_SILENT_METHODS)
 
 
-def _see_batch(accelerator: Accelerator, loop: _PreparedLoop, meter: Meter) -> None:
-    """The batch of the loader that is trained on: the one whose batch goes backward first."""
-    trained = accelerator.gradient_state.active_dataloader
-    places = [place for place, (one, _) in enumerate(loop.prepared) if one is trained]
-    if not places:
-        return
-    meter.first.facts["loader"] = places[0]
-    prepared, loader = loop.prepared[places[0]]
-    batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    if not isinstance(batch, int):
-        return
-    meter.see_loader(loader)
-    if getattr(accelerator, "split_batches", False):
-        meter.facts["batch"] = batch // accelerator.num_processes
-    first, steps, epochs = (
-        meter.first.facts,
-        meter.facts.get("steps_to_end"),
-        meter.facts.get("epochs"),
-    )
-    epoch = samples_of(prepared)
-    if epoch is not None:
-        first["epoch_steps"] = each = -(-epoch // accelerator.gradient_accumulation_steps)
-        steps = steps or (math.ceil(each * epochs) if epochs else None)
-    if steps is not None:
-        first["steps"] = steps
-    first["cadence"] = meter.cadence
-    others = {at: getattr(one, "dataset", None) for at, (_, one) in enumerate(loop.prepared)}
-    del others[places[0]]
-    if others:  # such loops evaluate after each pass where no argument says otherwise
-        meter.cadence = {"evaluation": "epoch", **meter.cadence}
-    meter.see_beside(steps, epochs, samples_of(others))
-
-
-def _patch_optimizer(module: ModuleType, loop: _PreparedLoop) -> None:
-    @around(module.AcceleratedOptimizer, "step")
-    def step(original: Any, self: Any, *args: object, **kwargs: object) -> Any:
-        done = original(self, *args, **kwargs)
-        if not loop.idle and self.gradient_state.sync_gradients and not self.step_was_skipped:
-            loop.stepped(self)
-        return done
-
-
-def _patch_prepared_loaders(module: ModuleType, loop: _PreparedLoop) -> None:
-    for name in ("DataLoaderShard", "DataLoaderDispatcher"):
-        cls = getattr(module, name, None)
-        if cls is not None:
-            _patch_loaders(cls, loop)
-
-
-def torch_patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
-    """What to do with torch's loaders, losses and optimizers, and with torch.save."""
-    loop = _PlainLoop(meter)
-    silent = [] if scratch is None else [("torch", lambda module: _keep_from_saving(module, meter))]
-    return [
-        *silent,
-        ("torch._tensor", lambda module: _patch_backward(module.Tensor, loop)),
-        ("torch.nn.modules.module", loop.models_of),
-        (
-            "torch.utils.data.dataloader",
-            lambda module: _patch_loaders(module.DataLoader, loop),
-        ),
-        ("torch.optim.optimizer", lambda module: _patch_optimizers(module, loop)),
-        ("torch.optim.lr_scheduler", _let_schedules_end),
-    ]
-
-
-class _PlainLoop(Loop):
-    """A loop over torch's own loaders and optimizers."""
-
-    def __init__(self, meter: Meter) -> None:
-        super().__init__(meter, "pytorch")
-        self._loader: object = None
-        self._watch_models: Callable[..., object] | None = None
-        self._watching: RemovableHandle | None = None
-
-    @property
-    def idle(self) -> bool:
-        """Whether a framework trains here, whose own hooks measure."""
-        return not self.meter.seen.isdisjoint(("Trainer", "Accelerator"))
-
-    def models_of(self, module: ModuleType) -> None:
-        """Where the calls of every model can be seen."""
-        self._watch_models = getattr(module, "register_module_forward_pre_hook", None)
-
-    def over(self, loader: object, iterate: Callable[[], Iterator[object]]) -> Iterator[object]:
-        """The batches of a loader, as often as the script trains on them."""
-        if self._watching is None and self._watch_models is not None and self.meter.steps == 0:
-            self._watching = self._watch_models(self._called)
-        for batch in self.batches(iterate):
-            self._loader = loader
-            yield batch
-
-    def backward(self, loss: object) -> None:
-        """The loader whose batch goes backward first is the one that is trained on."""
-        if self.meter.steps == 0 and self.samples:
-            self.meter.see_loader(self._loader)
-        super().backward(loss)
-
-    def stepped(self, optimizer: object) -> None:
-        """The first optimizer that ever did is the clock."""
-        super().stepped(optimizer)
-        if self._watching is not None:
-            self._watching.remove()
-            self._watching = None
-
-    def _called(self, model: Module, *args: object) -> None:
-        """The first model that is called to train shows the precision: before its layers."""
-        if not self.idle and model.training and sys.modules["torch"].is_grad_enabled():
-            self.meter.watch(model)
-
-
-def _patch_loaders(cls: type, loop: Loop) -> None:
+def _patch_loaders(cls: type, loop: Loop, framework: Framework) -> None:
     @around(cls, "__iter__")
     def iterate(original: Callable[..., Iterator[object]], self: object) -> Iterator[object]:
-        if loop.idle:
+        if not loop.trains_by(framework):
             return original(self)
-        return loop.over(self, lambda: original(self))
+        return loop.over(self, framework, lambda: original(self))
 
 
-def _patch_backward(cls: type, loop: _PlainLoop) -> None:
+def _patch_backward(cls: type, loop: Loop) -> None:
     @around(cls, "backward")
     def backward(original: Original, self: object, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
-        if not loop.idle:
+        if loop.trains_by("pytorch"):
             loop.backward(self)
 
 
-def _patch_optimizers(module: ModuleType, loop: _PlainLoop) -> None:
-    before = getattr(module, "register_optimizer_step_pre_hook", None)  # torch 2.0 and later
-    after = getattr(module, "register_optimizer_step_post_hook", None)
-    if before is None or after is None:
-        return
-    before(lambda *_: _refuse_what_is_not_measured(loop))
-    after(lambda optimizer, *_: None if loop.idle else loop.stepped(optimizer))
-
-
-def _refuse_what_is_not_measured(loop: _PlainLoop) -> None:
-    meter = loop.meter
-    if meter.framework is not None and not (loop.idle and meter.framework == "pytorch"):
-        return
-    meter.refuse_a_child()
-    if "Accelerator" in meter.seen:
-        meter.refuse(
-            "it has an Accelerator, but steps an optimizer outside a data loader that the "
-            "Accelerator has prepared: give the loader to accelerator.prepare()",
-            hopeless=True,
-        )
-    meter.refuse(
-        "it trains by a loop of its own that takes no batch from a torch.utils.data.DataLoader, "
-        "so its samples cannot be counted: iterate a DataLoader",
-        hopeless=True,
-    )
+def _patch_optimizers(module: ModuleType, loop: Loop) -> None:
+    module.register_optimizer_step_pre_hook(lambda optimizer, *_: loop.steps(optimizer))
+    module.register_optimizer_step_post_hook(lambda optimizer, *_: loop.stepped(optimizer))
 
 
 def _let_schedules_end(module: ModuleType) -> None:

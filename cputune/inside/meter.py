@@ -18,7 +18,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, padding, state
@@ -77,10 +77,11 @@ class Meter:
             self._start_lap()
 
     def watch(self, model: object) -> None:
-        """Find out in which precision this model's products really run."""
+        """Find out in which precision this model's products really run; the first is told."""
         if self.steps == 0:
             self._dtype.attach(model)
-            self.facts["model"] = state.model(model)
+            if "model" not in self.facts:
+                self.facts["model"] = state.model(model)
 
     def see_batch(self, batch: object) -> int:
         """How many samples a batch holds; of the first one also how long they are."""
@@ -101,19 +102,15 @@ class Meter:
         self.backwards += 1
         self.first.trained()
         self._samples += samples
-        since = self.pause()
+        since = time.perf_counter()
         self._size += size_of(self.shortened(self._batch))
         self._batch = None
         self.resume(since)
         if loss is not None:
             self._losses.append(loss)
 
-    def pause(self) -> float:
-        """Something begins that is no part of a training step. Returns its beginning."""
-        return time.perf_counter()
-
     def resume(self, since: float) -> None:
-        """It is over; its time is taken out of the step."""
+        """What began then is over and no part of a training step: its time is taken out."""
         self._paused += time.perf_counter() - since
 
     def step(self, *, mean_loss: bool, optimizer: object = None) -> None:
@@ -305,10 +302,6 @@ def _number(loss: Any) -> float | None:
         return None
 
 
-KEPT_OPEN = 128
-"""Files kept open between laps, a third of the cost of opening each; the rest are opened
-each time, so that a rank with many threads does not run out of descriptors."""
-
 TICK_SECONDS = 0.01
 """The unit of /proc/stat (USER_HZ): it cannot speak for less."""
 
@@ -322,118 +315,74 @@ class Delay:
     """Lap by lap, how long the most delayed thread waited because of others."""
 
     def __init__(self) -> None:
-        self._threads = _ThreadDelays()
-        self._cpus = _CpuTimes()
-        self.lap()
+        cpus = set(os.sched_getaffinity(0))
+        for thread in os.listdir("/proc/self/task"):  # oneCCL's workers have CPUs of their own
+            with contextlib.suppress(OSError):
+                cpus |= os.sched_getaffinity(int(thread))
+        self._cpus = {f"cpu{cpu}" for cpu in cpus}
+        self._before = _Counters(self._cpus)
 
     def lap(self) -> float:
         """Seconds since the last lap; 0.0 where the kernel keeps no such account."""
-        waited = self._threads.lap()
-        others, stolen = self._cpus.lap()
-        if others is not None:
-            waited = min(waited, others + TICK_SECONDS)
+        now, before = _Counters(self._cpus), self._before
+        self._before = now
+        waited = max(_growth(now.waits, before.waits), default=0.0)
+        if now.busy:
+            others = sum(_growth(now.busy, before.busy)) - sum(_growth(now.own, before.own))
+            waited = min(waited, max(0.0, others) + TICK_SECONDS)
+        stolen = max(_growth(now.stolen, before.stolen), default=0.0)
         return max(
             waited if waited >= LEAST_SECONDS else 0.0, stolen if stolen > TICK_SECONDS else 0.0
         )
 
 
-class _ThreadDelays:
-    def __init__(self) -> None:
-        self._files: dict[str, int] = {}
-        self._nanoseconds: dict[str, int] = {}
+class _Counters:
+    """What the kernel has counted so far, in seconds.
 
-    def lap(self) -> float:
-        """The largest increase of any thread's run delay, in seconds."""
-        try:
-            threads = os.listdir("/proc/self/task")
-        except OSError:
-            return 0.0
-        largest = 0
-        seen = {}
-        for thread in threads:
-            delay = self._read(thread)
-            if delay is not None:
-                seen[thread] = delay
-                largest = max(largest, delay - self._nanoseconds.get(thread, 0))
-        for gone in self._files.keys() - seen.keys():
-            os.close(self._files.pop(gone))
-        self._nanoseconds = seen
-        return largest / 1e9
+    Attributes:
+        waits: of each of our threads, while it could have run.
+        own: CPU time of this process, and of its children, for the workers of a data loader are no
+            others; by process.
+        busy, stolen: of each CPU of ours; empty where none is shown.
+    """
 
-    def _read(self, thread: str) -> int | None:
-        file = self._files.get(thread)
-        try:
-            if file is not None:
-                return int(os.pread(file, 96, 0).split()[1])
-            file = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return int(os.pread(file, 96, 0).split()[1])
-            finally:
-                if len(self._files) < KEPT_OPEN:
-                    self._files[thread] = file
-                else:
-                    os.close(file)
-        except (OSError, IndexError, ValueError):
-            return None
+    def __init__(self, cpus: Set[str]) -> None:
+        self.waits = _run_delays()
+        self.own = {0: time.process_time(), **_children()}
+        self.busy: dict[str, float] = {}
+        self.stolen: dict[str, float] = {}
+        with contextlib.suppress(OSError), open("/proc/stat", encoding="ascii") as file:
+            for line in file:
+                name, *fields = line.split()
+                if name in cpus:
+                    ticks = list(map(int, fields))
+                    # user nice system idle iowait irq softirq steal
+                    self.busy[name] = (sum(ticks[:3]) + sum(ticks[5:7])) * TICK_SECONDS
+                    self.stolen[name] = ticks[7] * TICK_SECONDS
+                elif not name.startswith("cpu"):
+                    break
 
 
-class _CpuTimes:
-    def __init__(self) -> None:
-        self._cpus = {f"cpu{cpu}".encode() for cpu in _all_affinities()}
-        self._busy: float | None = None
-        self._own: dict[int, float] = {}
-        self._steal: dict[bytes, int] = {}
-
-    def lap(self) -> tuple[float | None, float]:
-        """CPU seconds of others on our CPUs (None: unknown), and those stolen of the worst CPU."""
-        own = {0: time.process_time(), **_children()}
-        busy_ticks, steal, found = 0, {}, False
-        try:
-            with open("/proc/stat", "rb") as file:
-                for line in file:
-                    if not line.startswith(b"cpu"):
-                        break
-                    name, *fields = line.split()
-                    if name in self._cpus:
-                        found = True
-                        # user nice system idle iowait irq softirq steal
-                        busy_ticks += sum(map(int, fields[:3])) + sum(map(int, fields[5:7]))
-                        steal[name] = int(fields[7])
-        except (OSError, ValueError, IndexError):
-            found = False
-        if not found:
-            return None, 0.0
-        busy = busy_ticks * TICK_SECONDS
-        others = None
-        if self._busy is not None:
-            ours = sum(seconds - self._own.get(pid, 0.0) for pid, seconds in own.items())
-            others = max(0.0, busy - self._busy - ours)
-        stolen = max(
-            ((ticks - self._steal.get(cpu, ticks)) * TICK_SECONDS for cpu, ticks in steal.items()),
-            default=0.0,
-        )
-        self._busy, self._own, self._steal = busy, own, steal
-        return others, stolen
+def _growth(now: Mapping[Any, float], before: Mapping[Any, float]) -> list[float]:
+    return [value - before.get(name, 0.0) for name, value in now.items()]
 
 
-def _all_affinities() -> set[int]:
-    """CPUs of all our threads: oneCCL's workers have some of their own."""
-    cpus = set(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError):
-        for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError):
-                cpus |= os.sched_getaffinity(int(thread))
-    return cpus
+def _run_delays() -> dict[str, float]:
+    delays = {}
+    for thread in os.listdir("/proc/self/task"):
+        path = f"/proc/self/task/{thread}/schedstat"
+        with contextlib.suppress(OSError, IndexError), open(path, "rb") as file:
+            delays[thread] = int(file.read().split()[1]) / 1e9
+    return delays
 
 
 def _children() -> dict[int, float]:
-    """CPU seconds of our children, by process: the workers of a data loader are no others."""
     seconds = {}
     with contextlib.suppress(OSError):
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             children = file.read().split()
         for child in children:
-            with contextlib.suppress(OSError, ValueError, IndexError):
+            with contextlib.suppress(OSError, IndexError):
                 with open(f"/proc/{child}/stat", "rb") as file:
                     fields = file.read().rpartition(b")")[2].split()
                 seconds[int(child)] = (int(fields[11]) + int(fields[12])) * TICK_SECONDS

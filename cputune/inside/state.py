@@ -25,18 +25,11 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.utils.hooks import RemovableHandle
 
-_LIBRARIES = (
-    # name in the report, the file names that mean it
-    ("tcmalloc", re.compile(r"libtcmalloc[^/]*\.so")),
-    ("jemalloc", re.compile(r"libjemalloc[^/]*\.so")),
-    ("mimalloc", re.compile(r"libmimalloc[^/]*\.so")),
-    ("libiomp5", re.compile(r"libiomp5[^/]*\.so")),
-    ("libomp", re.compile(r"libomp[.-][^/]*so")),
-    ("libgomp", re.compile(r"libgomp[^/]*\.so")),
-)
 _ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
-_OPENMP = ("libiomp5", "libomp", "libgomp")
+_OPENMP = ("iomp5", "omp", "gomp")
 """In the order in which they win: torch brings libgomp along even where another is preloaded."""
+
+_LIBRARY = re.compile(rf"lib({'|'.join((*_ALLOCATORS, *_OPENMP))})[._-][^/]*so")
 
 _VARIABLES = re.compile(
     r"(OMP|GOMP|KMP|MKL|OPENBLAS)_.*|CCL_(WORKER_.*|ATL_.*)|MALLOC_.*|GLIBC_TUNABLES|TCMALLOC_.*"
@@ -55,8 +48,8 @@ def read() -> RankState:
     grouped = (
         distributed is not None and distributed.is_available() and distributed.is_initialized()
     )
-    mapped = mapped_libraries()
-    found = [name for name, pattern in _LIBRARIES if any(map(pattern.search, mapped))]
+    libraries = mapped_libraries()
+    mapped = {path: found[1] for path in libraries if (found := _LIBRARY.search(path))}
     preloaded = os.environ.get("LD_PRELOAD", "")
     asked = os.environ.get(SHOW_VARIABLE, "").split(",")
     environment = {
@@ -75,10 +68,10 @@ def read() -> RankState:
         "threads": torch.get_num_threads() if torch is not None else None,
         "affinity": sorted(os.sched_getaffinity(0)),
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "allocator": next((name for name in _ALLOCATORS if name in found), "default"),
-        "openmp": next((name for name in _OPENMP if name in found), None),
-        "preload": [_file_of(name, mapped) for name in re.split(r"[:\s]+", preloaded) if name],
-        "mapped": [path for path in mapped if any(p.search(path) for _, p in _LIBRARIES)],
+        "allocator": next((one for one in _ALLOCATORS if one in mapped.values()), "default"),
+        "openmp": next((f"lib{one}" for one in _OPENMP if one in mapped.values()), None),
+        "preload": [_file_of(name, libraries) for name in re.split(r"[:\s]+", preloaded) if name],
+        "mapped": list(mapped),
         "versions": {
             name: str(getattr(sys.modules[name], "__version__", "unknown"))
             for name in _PACKAGES
@@ -244,16 +237,9 @@ def _file_of(name: str, mapped: list[str]) -> str:
 
 def mapped_libraries() -> list[str]:
     """The shared libraries that are mapped into this process, by path."""
-    found: dict[str, None] = {}
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            for line in maps:
-                path = line.rstrip("\n").split(maxsplit=5)[5:]
-                if path and ".so" in path[0]:
-                    found[path[0]] = None
-    except OSError:
-        return []
-    return list(found)
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = [line.rstrip("\n").split(maxsplit=5)[-1] for line in maps]
+    return list(dict.fromkeys(path for path in paths if ".so" in path))
 
 
 class DtypeProbe:
@@ -314,33 +300,17 @@ def ccl_workers(
     if binding is not None:
         return None, f"{binding} binds OpenMP's threads too, and they look like workers"
     threads = dict(_threads(tasks))
-    own = threads.pop(os.getpid(), None)
-    if own is None:
-        return None, f"{tasks} does not show the threads of the process"
-    name, cpus = own
+    name, cpus = threads.pop(os.getpid())
     bound = [place for other, place in threads.values() if other == name and len(place) == 1]
-    found = sorted(place[0] for place in bound if place != cpus)
+    found = sorted(min(place) for place in bound if place != cpus)
     if not found and len(cpus) == 1:
         return None, "the rank has one CPU, on which a worker looks like any other thread"
     return found, ""
 
 
-def _threads(tasks: str) -> Iterator[tuple[int, tuple[str, list[int]]]]:
-    """Every thread with its name and the CPUs that it may run on."""
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(tasks):
-            with contextlib.suppress(OSError, KeyError, ValueError):
-                with open(f"{tasks}/{thread}/status", encoding="utf-8", errors="replace") as file:
-                    fields = dict(
-                        line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line
-                    )
-                yield int(thread), (fields["Name"], _cpus(fields["Cpus_allowed_list"]))
-
-
-def _cpus(text: str) -> list[int]:
-    """The CPUs of a list like ``0-3,8``."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+def _threads(tasks: str) -> Iterator[tuple[int, tuple[str, set[int]]]]:
+    """Every thread that is there, with its name and the CPUs that it may run on."""
+    for thread in os.listdir(tasks):
+        with contextlib.suppress(OSError), open(f"{tasks}/{thread}/comm", "rb") as file:
+            name = file.read().decode(errors="replace")
+            yield int(thread), (name, os.sched_getaffinity(int(thread)))

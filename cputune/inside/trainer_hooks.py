@@ -32,7 +32,7 @@ def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
     return [
         ("transformers.training_args", lambda m: _patch_arguments(m, meter, scratch)),
         ("transformers.trainer", lambda m: _patch_trainer(m, meter)),
-        ("transformers.modeling_utils", lambda m: _silence(m.PreTrainedModel, "save_pretrained")),
+        ("transformers.modeling_utils", lambda m: silence(m.PreTrainedModel, "save_pretrained")),
     ]
 
 
@@ -136,7 +136,7 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
         return original(self, _asked_steps(self, num_training_steps), *args, **kwargs)
 
     cls.evaluate = lambda self, *args, **kwargs: _NoMetrics()
-    _silence(cls, *_SILENT_METHODS)
+    silence(cls, *_SILENT_METHODS)
 
 
 def _see_beside(trainer: Trainer, meter: Meter) -> None:
@@ -210,7 +210,8 @@ class _NoMetrics(dict[str, float]):
         return 0.0
 
 
-def _silence(cls: object, *methods: str) -> None:
+def silence(cls: object, *methods: str) -> None:
+    """Let these methods do nothing, where this version has them."""
     for name in methods:
         if hasattr(cls, name):
-            setattr(cls, name, lambda self, *args, **kwargs: None)
+            setattr(cls, name, lambda *args, **kwargs: None)

@@ -10,24 +10,25 @@ OWN = os.getpid()
 
 
 @pytest.fixture
-def process(tmp_path):
-    """A process as /proc shows it: names and CPUs of its threads, the main one first."""
+def process(tmp_path, monkeypatch):
+    """A process as the kernel shows it: names and CPUs of its threads, the main one first."""
 
     def make(*threads):
-        for number, (name, cpus) in enumerate(threads):
-            task = tmp_path / str(OWN + number)
-            task.mkdir()
-            (task / "status").write_text(f"Name:\t{name}\nCpus_allowed_list:\t{cpus}\n")
+        places = {OWN + number: cpus for number, (_, cpus) in enumerate(threads)}
+        monkeypatch.setattr(os, "sched_getaffinity", places.__getitem__)
+        for number, (name, _) in enumerate(threads):
+            (tmp_path / str(OWN + number)).mkdir()
+            (tmp_path / str(OWN + number) / "comm").write_text(f"{name}\n")
         return str(tmp_path)
 
     return make
 
 
-MAIN, POOL, AUTOGRAD = ("python", "1-2"), ("python", "1-2"), ("pt_autograd_0", "0")
+MAIN, POOL, AUTOGRAD = ("python", {1, 2}), ("python", {1, 2}), ("pt_autograd_0", {0})
 
 
 def test_a_worker_is_bound_to_one_cpu_and_has_no_name(process):
-    assert ccl_workers({}, process(MAIN, POOL, ("python", "3"), ("python", "0"), AUTOGRAD)) == (
+    assert ccl_workers({}, process(MAIN, POOL, ("python", {3}), ("python", {0}), AUTOGRAD)) == (
         [0, 3],
         "",
     )
@@ -38,17 +39,17 @@ def test_oneccl_that_has_switched_its_workers_off_has_none(process):
 
 
 def test_on_one_cpu_a_worker_of_that_cpu_is_not_known(process):
-    found, why = ccl_workers({}, process(("python", "1"), ("python", "1")))
+    found, why = ccl_workers({}, process(("python", {1}), ("python", {1})))
     assert found is None
     assert "one CPU" in why
 
 
 def test_a_worker_elsewhere_is_known_though_the_rank_has_one_cpu(process):
-    assert ccl_workers({}, process(("python", "1"), ("python", "0"))) == ([0], "")
+    assert ccl_workers({}, process(("python", {1}), ("python", {0}))) == ([0], "")
 
 
 def test_threads_that_openmp_binds_are_not_taken_for_workers(process):
-    bound = process(MAIN, ("python", "1"), ("python", "2"))
+    bound = process(MAIN, ("python", {1}), ("python", {2}))
     found, why = ccl_workers({"OMP_PROC_BIND": "close"}, bound)
     assert found is None
     assert "OMP_PROC_BIND" in why
