@@ -39,7 +39,6 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import inspect
 import io
 import json
@@ -63,9 +62,6 @@ if TYPE_CHECKING:
 Patch = Callable[[ModuleType], None]
 Original = Callable[..., object]
 """A function of a library, in whose place one of ours stands."""
-
-OLDER_NAMES = {"use_cpu": "no_cuda", "ddp_backend": "xpu_backend"}
-"""Fields of TrainingArguments in transformers before 4.32 and 4.29."""
 
 
 @dataclass(frozen=True)
@@ -192,22 +188,19 @@ class Carrier:
 
     def patches(self) -> list[tuple[str, Patch]]:
         """What to do with which module once it is loaded."""
-        torch: list[tuple[str, Patch]] = []
+        patches: list[tuple[str, Patch]] = []
         settings = dict(self.force.torch)
         padding, order = settings.pop("padding", None), settings.pop("order", None)
         if settings:
-            torch = [("torch", lambda module: self._set_in_torch(module, settings))]
+            patches.append(("torch", lambda module: self._set_in_torch(module, settings)))
         if padding is not None:
-            torch += beside("padding").CUTTER.patches(padding, self._say)
+            patches += beside("padding").CUTTER.patches(padding, self._say)
         if order is not None:
-            torch += beside("padding").ORDER.patches(self._say)
+            patches += beside("padding").ORDER.patches(self._say)
         if not self.force.world_size:
-            return torch
-        patches: list[tuple[str, Patch]] = [
-            *torch,
-            ("transformers.training_args", self._patch_arguments),
-            ("transformers.trainer", self._patch_trainer),
-        ]
+            return patches
+        patches.append(("transformers.training_args", self._patch_arguments))
+        patches.append(("transformers.trainer", self._patch_trainer))
         if self.force.find_unused and self.force.world_size > 1:
             patches.append(("torch.nn.parallel.distributed", self._patch_distributed))
         if self.force.other_ranks:
@@ -230,7 +223,7 @@ class Carrier:
         @around(module.TrainingArguments, "__post_init__")
         def post_init(original: Original, args: TrainingArguments) -> None:
             for name, value in self.force.arguments.items():
-                self._set(args, name if hasattr(args, name) else OLDER_NAMES.get(name, name), value)
+                self._set(args, name, value)
             self._divide(args)
             original(args)
 
@@ -241,9 +234,6 @@ class Carrier:
             self.changes[name] = f"{name}={value} (was {before})"
 
     def _divide(self, args: TrainingArguments) -> None:
-        if getattr(args, "per_gpu_train_batch_size", None):  # until transformers 4.57
-            args.per_device_train_batch_size = args.per_gpu_train_batch_size
-            args.per_gpu_train_batch_size = None
         own = (args.per_device_train_batch_size, args.gradient_accumulation_steps)
         if isinstance(own[0], Divided):  # arguments that were made of others, as TRL does
             return
@@ -515,16 +505,11 @@ def beside(name: str) -> Any:
     known = sys.modules.get(f"cputune_{name}")
     if known is not None:
         return known
-    spec = importlib.util.spec_from_file_location(f"cputune_{name}", path_beside(name))
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    loader = importlib.machinery.SourceFileLoader(f"cputune_{name}", path)
+    sys.modules[loader.name] = module = ModuleType(loader.name)
+    loader.exec_module(module)
     return module
-
-
-def path_beside(name: str) -> str:
-    return os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
 
 
 def watch(patches: Sequence[tuple[str, Patch]]) -> None:

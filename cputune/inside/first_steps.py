@@ -7,19 +7,17 @@ numbers. ``cputune.equivalence`` compares what two launches tell.
 
 from __future__ import annotations
 
-import functools
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cputune.inside.carry import Patch
+from cputune.inside.carry import Original, Patch, around
 from cputune.inside.messages import Trained
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from torch.optim import Optimizer
 
 LOOKED_AT = 4
@@ -39,7 +37,7 @@ class FirstSteps:
     def __init__(self) -> None:
         self.facts: Trained = {}
         self._steps = 0
-        self._samples: int | None = 0
+        self._samples: list[int | None] = []
         self._fetched: deque[int | None] = deque(maxlen=1024)
         self._rates: list[float] | None = None
         self._gradient: float | None = None
@@ -49,11 +47,14 @@ class FirstSteps:
         self._random: int | None = None
 
     def patches(self) -> list[tuple[str, Patch]]:
-        """What to do with torch's loaders, optimizers, dropouts and clipping; and with seeds."""
+        """What to do with torch's loaders, optimizers, dropouts and clipping; and with seeds.
+
+        A script that sets no seed takes other samples in each launch: here it takes the same.
+        """
         random.seed(0)
         return [
             ("numpy", lambda module: module.random.seed(0)),
-            ("torch", _seed),
+            ("torch", lambda module: module.manual_seed(0)),
             ("torch.nn.functional", self._let_dropout_rest),
             ("torch.utils.data.dataloader", self._watch_loaders),
             ("torch.optim.optimizer", self._watch_optimizers),
@@ -70,9 +71,7 @@ class FirstSteps:
         """A batch went forward and backward."""
         if self._steps >= LOOKED_AT:
             return
-        taken = self._fetched.popleft() if self._fetched else None
-        unknown = taken is None or self._samples is None
-        self._samples = None if unknown else (self._samples + taken) % (1 << 64)  # type: ignore
+        self._samples.append(self._fetched.popleft() if self._fetched else None)
         if self._steps == 0 and self._random is not None:
             self._drawn = self._drawn or _randomness() != self._random
 
@@ -86,7 +85,7 @@ class FirstSteps:
         if self._steps >= LOOKED_AT:
             return None
         self._steps += 1
-        told: Trained = {"rates": self._rates or [], "samples": self._samples}
+        told: Trained = {"rates": self._rates or [], "samples": _sum_of(self._samples)}
         if self._steps == 1:
             told.update(self.facts)
             told["gradient"] = self._gradient
@@ -96,16 +95,13 @@ class FirstSteps:
             order = getattr(sys.modules.get("cputune_padding"), "ORDER", None)
             if order is not None and order.why is None:
                 told["shuffled"] = True
-        self._samples, self._rates = 0, None
+        self._samples, self._rates = [], None
         return told
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not any(map(callable, (*args, *kwargs.values()))):  # a closure makes gradients itself
-            self.before_step(optimizer)
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step, and all gradients are there."""
-        if self._steps >= LOOKED_AT or self._rates is not None:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to step; all gradients are there, but for those of a closure."""
+        closure = any(map(callable, (*args, *kwargs.values())))
+        if closure or self._steps >= LOOKED_AT or self._rates is not None:
             return
         groups = optimizer.param_groups
         self._rates = [float(group["lr"]) for group in groups if "lr" in group]
@@ -116,26 +112,20 @@ class FirstSteps:
                 self._gradient = norm_of(parameters)
 
     def _watch_optimizers(self, module: ModuleType) -> None:
-        before = getattr(module, "register_optimizer_step_pre_hook", None)  # torch 2.0 and later
-        if before is not None:
-            before(self._before_step)
+        module.register_optimizer_step_pre_hook(self._before_step)
 
     def _watch_clipping(self, module: ModuleType) -> None:
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self._see_before(module, name)
 
-    def _see_before(self, module: ModuleType, name: str) -> None:
-        original = getattr(module, name)
-
-        @functools.wraps(original)
-        def clip(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> object:
-            if self._steps == 0 and self._gradient is None:
-                one = hasattr(parameters, "grad")
-                parameters = [parameters] if one else list(parameters)
-                self._gradient = norm_of(parameters)
-            return original(parameters, *args, **kwargs)
-
-        setattr(module, name, clip)
+            @around(module, name)
+            def clip(
+                original: Original, parameters: Any, *args: object, **kwargs: object
+            ) -> object:
+                if self._steps == 0 and self._gradient is None:
+                    one = hasattr(parameters, "grad")
+                    parameters = [parameters] if one else list(parameters)
+                    self._gradient = norm_of(parameters)
+                return original(parameters, *args, **kwargs)
 
     @property
     def _rests(self) -> bool:
@@ -147,62 +137,46 @@ class FirstSteps:
         """Until the first step is over; what torch.compile compiles is left as it is."""
         compiling = getattr(sys.modules.get("torch.compiler"), "is_compiling", lambda: False)
 
-        def resting(original: Callable[..., object]) -> Callable[..., object]:
-            @functools.wraps(original)
+        for name in _DROPOUTS:
+
+            @around(module, name)
             def dropout(
-                input: object, p: float = 0.5, training: bool = True, inplace: bool = False
-            ) -> object:
+                original: Original, input: object,
+                p: float = 0.5, training: bool = True, inplace: bool = False,
+            ) -> object:  # fmt: skip
                 if not compiling():
                     self._drops = self._drops or (training and p > 0)
                     training = training and not self._rests
                 return original(input, p, training, inplace)
 
-            return dropout
-
-        for name in _DROPOUTS:
-            setattr(module, name, resting(getattr(module, name)))
-        attention = getattr(module, "scaled_dot_product_attention", None)
-        if attention is None:
-            return
-
-        @functools.wraps(attention)
+        @around(module, "scaled_dot_product_attention")
         def attend(
-            query: object, key: object, value: object, attn_mask: object = None,
-            dropout_p: float = 0.0, *args: object, **kwargs: object,
+            original: Original, query: object, key: object, value: object,
+            attn_mask: object = None, dropout_p: float = 0.0, *args: object, **kwargs: object,
         ) -> object:  # fmt: skip
             if not compiling():
                 self._drops = self._drops or dropout_p > 0
                 dropout_p = 0.0 if self._rests else dropout_p
-            return attention(query, key, value, attn_mask, dropout_p, *args, **kwargs)
-
-        module.scaled_dot_product_attention = attend  # type: ignore[attr-defined]
+            return original(query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
     def _watch_loaders(self, module: ModuleType) -> None:
         """Which samples each batch holds, in the order in which batches come."""
         cls = module._BaseDataLoaderIter
-        asked, following = cls._next_index, cls.__next__
 
-        def next_index(iterator: object) -> object:
-            index = asked(iterator)
+        @around(cls, "_next_index")
+        def next_index(original: Original, iterator: object) -> object:
+            index = original(iterator)
             if self._steps < LOOKED_AT:
                 iterator.__dict__.setdefault("_cputune_asked", deque()).append(digest_of(index))
             return index
 
-        @functools.wraps(following)
-        def next_batch(iterator: object) -> object:
-            batch = following(iterator)
+        @around(cls, "__next__")
+        def next_batch(original: Original, iterator: object) -> object:
+            batch = original(iterator)
             waiting = iterator.__dict__.get("_cputune_asked")
             if waiting:
                 self._fetched.append(waiting.popleft())
             return batch
-
-        cls._next_index, cls.__next__ = next_index, next_batch
-
-
-def _seed(torch: ModuleType) -> None:
-    """A script that sets no seed takes other samples in each launch: here it takes the same."""
-    if hasattr(torch, "manual_seed"):
-        torch.manual_seed(0)
 
 
 def norm_of(parameters: Iterable[object]) -> float | None:
@@ -240,7 +214,12 @@ def digest_of(index: Any) -> int | None:
     numbers = index if isinstance(index, (list, tuple)) else [index]
     if not all(isinstance(one, int) or hasattr(one, "__index__") for one in numbers):
         return None
-    return sum(_mixed(int(one)) for one in numbers) % (1 << 64)
+    return _sum_of([_mixed(int(one)) for one in numbers])
+
+
+def _sum_of(digests: Sequence[int | None]) -> int | None:
+    known = [one for one in digests if one is not None]
+    return sum(known) % (1 << 64) if len(known) == len(digests) else None
 
 
 def _mixed(number: int) -> int:

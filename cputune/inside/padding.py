@@ -67,9 +67,7 @@ COARSE = 50
 """How much larger they are where products are rounded to bf16."""
 
 NO_MASK = "the batches have no attention mask of samples × tokens"
-NO_TAIL = "no batch so far had a column that is padding in all of its samples"
-ON_THE_LEFT = "the padding stands before the tokens, whose positions count it"
-LABELLED = "tokens that are padding have labels other than -100, which the loss counts"
+NO_TAIL = "no batch so far ended in columns that are padding, without labels, in all its samples"
 COMPILED = "the model is compiled, and each new length would compile it anew"
 OUTSIDE = "its loss is computed outside of the model, from an output for each token"
 TOGETHER = "its loss asks all ranks for their figures (TRL), so it cannot be asked of one alone"
@@ -98,24 +96,21 @@ def counted(batch: object) -> tuple[int, int, int]:
     return padding, tokens, left
 
 
-def lengths(batch: Any, *, labels: bool = True) -> dict[int, int]:
+def lengths(batch: Any) -> dict[int, int]:
     """For each length that a mask has, how many columns are left where the tail is cut.
 
-    ``labels``: those of tokens keep their columns.
+    Labels of tokens keep their columns.
     """
     used: dict[int, int] = {}
     for mask in masks_of(batch).values():
         length = int(mask.shape[1])
         used[length] = max(used.get(length, 1), _last(mask != 0))
-    for name, value in batch.items() if used and labels else ():
-        if _labels_tokens(name, value) and value.shape[1] in used:
+    for name, value in batch.items() if used else ():
+        labels = "label" in str(name) and getattr(value, "ndim", 0) > 1
+        if labels and not value.is_floating_point() and value.shape[1] in used:
             length = int(value.shape[1])
             used[length] = max(used[length], _last(value != IGNORED))
     return {length: min(length, -(-last // MULTIPLE) * MULTIPLE) for length, last in used.items()}
-
-
-def _labels_tokens(name: object, value: Tensor) -> bool:
-    return "label" in str(name) and getattr(value, "ndim", 0) > 1 and not value.is_floating_point()
 
 
 def _last(used: Tensor) -> int:
@@ -266,37 +261,31 @@ class Cutter:
     def ask(self, model: Module, batch: object, run: Run) -> None:
         """Find out whether this batch may be cut, where it has anything to cut."""
         if self.allowed is not None:
-            return None
-        since = time.perf_counter()
-        masks = masks_of(batch)
-        if not masks:
-            return self._decide(False, NO_MASK)
-        columns = lengths(batch)
-        if all(length == left for length, left in columns.items()):
-            without_labels = lengths(batch, labels=False)
-            if any(length != left for length, left in without_labels.items()):
-                self.why = LABELLED
-            elif any(bool((mask[:, 0] == 0).any()) for mask in masks.values()):
-                self.why = ON_THE_LEFT
-            return None
-        if self._together:
-            return self._decide(False, TOGETHER)
-        inner = getattr(model, "module", model)  # DistributedDataParallel
-        if hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None):
-            return self._decide(False, COMPILED)
-        why = difference(inner, batch, cut(batch, columns), run)
-        self._decide(why is None, why or "")
-        self.on_asked(since)
-        return None
-
-    def _decide(self, allowed: bool, why: str) -> None:
-        self.allowed, self.why = allowed, why
+            return
+        since, columns = time.perf_counter(), lengths(batch)
+        if columns and all(length == left for length, left in columns.items()):
+            return
+        why = self._why_not(model, batch, columns, run)
+        self.allowed, self.why = why is None, why or ""
         if self.cuts:
             self._say(
                 "columns that are padding in every sample of a batch are cut off"
-                if allowed
+                if why is None
                 else f"padding is not cut off: {why}"
             )
+        self.on_asked(since)
+
+    def _why_not(
+        self, model: Module, batch: Any, columns: Mapping[int, int], run: Run
+    ) -> str | None:
+        if not columns:
+            return NO_MASK
+        if self._together:
+            return TOGETHER
+        inner = getattr(model, "module", model)  # DistributedDataParallel
+        if hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None):
+            return COMPILED
+        return difference(inner, batch, cut(batch, columns), run)
 
 
 def difference(model: Module, whole: object, shorter: object, run: Run) -> str | None:
@@ -325,8 +314,10 @@ def _figures(torch: Any, model: Any, outcome: Any) -> tuple[float, list[float], 
 
     Of outputs without a loss, some weighted sum stands for any loss of them.
     """
-    loss, shapes = _loss_of(torch, outcome), []
-    if loss is None:
+    shapes: list[Any] = []
+    loss: Any = outcome.get("loss") if isinstance(outcome, Mapping) else outcome
+    loss = loss[0] if isinstance(loss, (tuple, list)) and loss else loss
+    if not torch.is_tensor(loss) or loss.numel() != 1:
         outputs = outcome.items() if isinstance(outcome, Mapping) else enumerate(_all(outcome))
         dice, loss = torch.Generator().manual_seed(0), 0.0
         for name, value in outputs:
@@ -336,14 +327,11 @@ def _figures(torch: Any, model: Any, outcome: Any) -> tuple[float, list[float], 
                     loss = loss + (one * torch.rand(one.shape, generator=dice)).sum()
     learnt = [one for one in model.parameters() if one.requires_grad]
     gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
-    norms = [0.0 if one is None else float(_dense(one).norm()) for one in gradients]
+    norms = [
+        0.0 if one is None else float((one.coalesce().values() if one.is_sparse else one).norm())
+        for one in gradients
+    ]
     return float(loss.detach()), norms, shapes
-
-
-def _loss_of(torch: ModuleType, outcome: object) -> Any:
-    found: object = outcome.get("loss") if isinstance(outcome, Mapping) else outcome
-    first: Tensor = found[0] if isinstance(found, (tuple, list)) and found else found
-    return first if torch.is_tensor(first) and first.numel() == 1 else None
 
 
 def _all(outcome: object) -> Iterator[Tensor]:
@@ -352,10 +340,6 @@ def _all(outcome: object) -> Iterator[Tensor]:
             yield from _all(one)
     else:
         yield outcome
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 @contextlib.contextmanager

@@ -22,26 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 from torch.utils.data import Dataset
-from transformers import (
-    AutoConfig,
-    AutoImageProcessor,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    HfArgumentParser,
-    Trainer,
-    TrainingArguments,
-    default_data_collator,
-    set_seed,
-    training_args,
-)
+from transformers import AutoConfig, Trainer, TrainingArguments, default_data_collator
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 if TYPE_CHECKING:
@@ -56,14 +39,14 @@ Document = dict[str, Any]
 """A recipe, or a part of it, as JSON tells it; or the columns of some rows of a data set."""
 
 MODELS = {
-    "question-answering": AutoModelForQuestionAnswering,
-    "sequence-classification": AutoModelForSequenceClassification,
-    "token-classification": AutoModelForTokenClassification,
-    "masked-lm": AutoModelForMaskedLM,
-    "causal-lm": AutoModelForCausalLM,
-    "seq2seq-lm": AutoModelForSeq2SeqLM,
-    "sentence-embedding": AutoModel,
-    "image-classification": AutoModelForImageClassification,
+    "question-answering": transformers.AutoModelForQuestionAnswering,
+    "sequence-classification": transformers.AutoModelForSequenceClassification,
+    "token-classification": transformers.AutoModelForTokenClassification,
+    "masked-lm": transformers.AutoModelForMaskedLM,
+    "causal-lm": transformers.AutoModelForCausalLM,
+    "seq2seq-lm": transformers.AutoModelForSeq2SeqLM,
+    "sentence-embedding": transformers.AutoModel,
+    "image-classification": transformers.AutoModelForImageClassification,
 }
 IGNORED = -100  # the label that the loss passes over
 FILLERS = (("attention_mask", 0), ("pair_attention_mask", 0), ("labels", IGNORED))
@@ -218,10 +201,13 @@ def load_model(recipe: Document, synthetic: bool) -> tuple[PreTrainedModel, str]
         try:
             return model_class.from_pretrained(recipe["hub_id"], **wanted), recipe["hub_id"]
         except Exception as error:
-            reason = str(error).strip().splitlines()[0][:120]
-            print(f"model: {recipe['hub_id']} cannot be had ({reason})")
+            print(f"model: {recipe['hub_id']} {cannot_be_had(error)}")
     config = AutoConfig.for_model(**recipe["model"])
     return model_class.from_config(config), f"{config.model_type} with random weights"
+
+
+def cannot_be_had(error: Exception) -> str:
+    return f"cannot be had ({(str(error).strip() or type(error).__name__).splitlines()[0][:120]})"
 
 
 def with_lora(model: torch.nn.Module, lora: Document) -> torch.nn.Module:
@@ -243,8 +229,7 @@ def build_data(recipe: dict[str, Any], config: Any, arguments: RecipeArguments) 
         try:
             return load_samples(recipe, arguments.max_train_samples), recipe["dataset"]
         except Exception as error:
-            reason = str(error).strip().splitlines()[0][:120]
-            print(f"data: {recipe['dataset']} cannot be had ({reason})")
+            print(f"data: {recipe['dataset']} {cannot_be_had(error)}")
     samples = arguments.max_train_samples or 64 * recipe["global_batch_size"]
     kind = "images" if recipe["task"] == "image-classification" else "tokens"
     return SyntheticSamples(recipe, config, samples), f"synthetic {kind}"
@@ -260,8 +245,8 @@ def load_samples(recipe: Document, max_samples: int | None) -> Dataset:
     name, *configuration = recipe["dataset"].rsplit("/", 1)
     data = load_dataset(name, *configuration, split=split)
     if recipe["task"] == "image-classification":
-        return Images(data, AutoImageProcessor.from_pretrained(recipe["hub_id"]))
-    tokenizer = AutoTokenizer.from_pretrained(recipe["hub_id"])
+        return Images(data, transformers.AutoImageProcessor.from_pretrained(recipe["hub_id"]))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(recipe["hub_id"])
     if recipe["task"] == "causal-lm" and tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     make = {
@@ -384,14 +369,14 @@ def main() -> None:
         sys.exit("usage: train.py RECIPE --output_dir DIR [TrainingArguments flags]")
     told, *flags = sys.argv[1:]
     recipe = json.loads(told if told.startswith("{") else Path(told).read_text(encoding="utf-8"))
-    if not hasattr(training_args, "ParallelismConfig"):
+    if not hasattr(transformers.training_args, "ParallelismConfig"):
         # transformers 4.56 with accelerate < 1.10.1 names this type without importing it,
         # and HfArgumentParser, which looks every type up, fails.
-        training_args.ParallelismConfig = str
-    parser = HfArgumentParser((RecipeArguments, TrainingArguments))
+        transformers.training_args.ParallelismConfig = str
+    parser = transformers.HfArgumentParser((RecipeArguments, TrainingArguments))
     parser.set_defaults(learning_rate=recipe["learning_rate"])
     arguments, training_arguments = parser.parse_args_into_dataclasses(flags)
-    set_seed(training_arguments.seed)
+    transformers.set_seed(training_arguments.seed)
 
     with training_arguments.main_process_first(desc="loading model and data"):
         model, model_name = build_model(recipe, arguments.synthetic)

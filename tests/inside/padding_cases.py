@@ -20,10 +20,8 @@ from cputune.inside.meter import Meter
 from cputune.inside.padding import (
     COMPILED,
     IGNORED,
-    LABELLED,
     NO_MASK,
     NO_TAIL,
-    ON_THE_LEFT,
     OUTSIDE,
     TOGETHER,
     Cutter,
@@ -164,7 +162,7 @@ class TestWhatTheModelSays:
         cutter = answered(
             bert("BertForTokenClassification"), {**batch, "labels": labels_of(batch, 0)}
         )
-        assert (cutter.allowed, cutter.why) == (None, LABELLED)
+        assert (cutter.allowed, cutter.why) == (None, NO_TAIL)
 
     def test_the_source_of_a_t5_is_cut_and_its_target_is_not(self) -> None:
         config = transformers.T5Config(
@@ -259,7 +257,7 @@ class TestWhenItIsAsked:
             ({"attention_mask": torch.zeros(2, LENGTH, LENGTH)}, False, NO_MASK),  # packed
             (batch_of(LENGTH, LENGTH), None, NO_TAIL),
             (batch_of(3, LENGTH), None, NO_TAIL),
-            ({"attention_mask": batch_of(3, 9)["attention_mask"].flip(1)}, None, ON_THE_LEFT),
+            ({"attention_mask": batch_of(3, 9)["attention_mask"].flip(1)}, None, NO_TAIL),
         ],
     )
     def test_a_batch_without_a_tail_is_not(

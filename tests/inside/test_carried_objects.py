@@ -44,7 +44,7 @@ class Carried:
         class FakeArguments:
             def __init__(self, **fields: Any) -> None:
                 usual = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
-                self.__dict__.update({"bf16": False, "no_cuda": False, **usual, **fields})
+                self.__dict__.update({"bf16": False, **usual, **fields})
                 self.__post_init__()
 
             def __post_init__(self) -> None:
@@ -106,16 +106,12 @@ def batch_of(args: Any) -> tuple[int, int]:
 
 
 class TestTrainingArguments:
-    def test_are_set_before_they_are_checked_in_the_spelling_of_the_version(self) -> None:
-        way = Carried(world_size=2, arguments={"use_cpu": True, "bf16": True, "optim": "adamw_hf"})
+    def test_are_set_before_they_are_checked(self) -> None:
+        way = Carried(world_size=2, arguments={"bf16": True, "optim": "adamw_hf"})
         args = way.arguments()()
-        assert (args.no_cuda, args.checked["bf16"]) == (True, True)
+        assert args.checked["bf16"]
         assert not hasattr(args, "optim"), "a field that this version does not have"
         assert batch_of(args) == (4, 1)
-
-    def test_an_older_field_of_the_batch_counts(self) -> None:
-        args = Carried(world_size=2).arguments()(per_gpu_train_batch_size=16)
-        assert (batch_of(args), args.per_gpu_train_batch_size) == ((8, 1), None)
 
     def test_those_that_are_made_of_others_are_not_divided_again(self) -> None:
         make = Carried(world_size=2).arguments()

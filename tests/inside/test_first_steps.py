@@ -19,7 +19,7 @@ def test_dropout_rests_in_the_first_step_unless_a_plan_draws_its_masks_otherwise
         trains.append(training)
 
     functional = ModuleType("torch.nn.functional")
-    for name in _DROPOUTS:
+    for name in (*_DROPOUTS, "scaled_dot_product_attention"):
         setattr(functional, name, dropout)
     first = FirstSteps()
     dict(first.patches())["torch.nn.functional"](functional)

@@ -16,6 +16,8 @@ from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
 
 TORCH = {
     "torch/__init__.py": """
+def manual_seed(seed):
+    pass
 def save(obj, f):
     (f if hasattr(f, "write") else open(f, "w")).write(obj)
 """,
