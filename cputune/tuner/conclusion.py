@@ -1,7 +1,4 @@
-"""From what a study has found to its result: the recommendation, the gain, the notes.
-
-What torch.compile takes at the start of a run, and after how many steps that is won back.
-"""
+"""From what a study has found to its result: the recommendation, the gain, the notes."""
 
 from __future__ import annotations
 
@@ -232,22 +229,14 @@ def _unconfirmed(findings: Findings, valid: list[Trial]) -> _Recommendation:
         (one for one in measured if one == base or one.plan not in fallen),
         key=lambda one: one.samples_per_second.median,
     )
-    if base == best and fallen:
-        return _Recommendation(
-            baseline=base, best=base, speedup=Speedup(ratio=1.0, low=1.0, high=1.0)
-        )
     if base == best:
-        only = len(valid) == 1
-        note = (
-            "Only one plan gave a number; there is nothing to compare it with."
-            if only
-            else "No plan was faster than the baseline."
-        )
+        only = "Only one plan gave a number; there is nothing to compare it with."
+        note = only if len(valid) == 1 else "No plan was faster than the baseline."
         return _Recommendation(
             baseline=base,
             best=base,
             speedup=Speedup(ratio=1.0, low=1.0, high=1.0),
-            notes=(note,),
+            notes=() if fallen else (note,),
         )
     slow, fast = base.samples_per_second, best.samples_per_second
     speedup = Speedup(
@@ -278,10 +267,8 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
     if findings.exhausted and space is not None:
         tried = len({trial.plan for trial in trials} & set(space.values)) + findings.same_as_today
         notes.append(
-            f"Every one of the {len(space)} plans was tried; the search ended early."
-            if tried == len(space)
-            else f"The search ended after {tried} of {len(space)} plans: no other one is expected "
-            "to be worth a trial."
+            f"The search ended after {tried} of {len(space)} plans: no other one is expected to be "
+            "worth a trial."
         )
     if findings.same_as_today:
         notes.append("A plan is today's launch itself, as its ranks show: it was not run again.")
@@ -296,11 +283,11 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
             f"The launch of today failed when it was run afresh ({findings.baseline.out}); nothing "
             "was measured beside it."
         )
-    for contender in (*findings.fallen, *findings.rivals):
-        if _fell(contender):
-            notes.append(
-                f"{contender.plan.describe()} failed when it was run afresh ({contender.out})."
-            )
+    notes += [
+        f"{one.plan.describe()} failed when it was run afresh ({one.out})."
+        for one in (*findings.fallen, *findings.rivals)
+        if _fell(one)
+    ]
     for plan in dict.fromkeys(findings.unsettled):
         notes.append(
             f"{plan.describe()} still got faster or slower when it was last measured: in a long "
@@ -315,10 +302,8 @@ def _study_notes(findings: Findings, space: SearchSpace | None) -> list[str]:
             "side at the end was quiet."
         )
     elif findings.contended_runs:
-        lost = sum(t.kind == "contended" for t in trials)
         notes.append(
-            f"Other processes delayed {findings.contended_runs} runs, which were repeated"
-            + (f"; {lost} trials never had a quiet run and do not count." if lost else ".")
+            f"Other processes delayed {findings.contended_runs} runs, which were repeated."
         )
     return notes
 

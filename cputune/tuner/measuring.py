@@ -69,37 +69,18 @@ class CutOff:
 
     def note(self) -> str:
         """For a result: what became of the trial."""
-        return f"Trial {self.number} ({self.plan.describe()}) was cut short: {self._known()}."
+        return f"Trial {self.number} ({self.plan.describe()}) was cut short {self.when}."
 
     def error(self) -> NoValidTrialError:
         """For a study of which this was the first trial, and which has no number."""
-        if self.delayed_runs:
-            runs = f"{self.delayed_runs} {'run' if self.delayed_runs == 1 else 'runs'}"
-            return NoValidTrialError(
-                f"{TIME_UP} before today's launch had a quiet run: other processes delayed "
-                f"{runs} of it",
-                details=self._known(),
-                hint=f"end what computes here, or wait for it: --wait-quiet 10m; a quiet study "
-                f"wants about --max-time {self._enough()}",
-            )
-        return NoValidTrialError(
-            f"{TIME_UP} {self.when} of today's launch, before it had a speed to compare with"
-            if self.run.steps
-            else f"{TIME_UP} before today's launch made a step: {self._known()}",
-            details=self._known() if self.run.steps else None,
-            hint=f"give it more: --max-time {self._enough()}",
+        delayed = (
+            "; others delayed its runs before, so wait until it is quiet: --wait-quiet 10m"
+            if self.delayed_runs
+            else ""
         )
-
-    def _known(self) -> str:
-        start = "started again, it took" if self.delayed_runs else "it started for"
-        start += f" {self.startup_seconds:.0f} s"
-        if not self.run.steps:
-            return f"{start}, and the time was up {self.when}"
-        each = self.run.step_seconds / self.run.steps
-        samples = f" of {self.run.samples} samples" if self.run.samples else ""
-        return (
-            f"{start}, then made {count_of_steps(self.run.steps)}{samples} in "
-            f"{figure(each)} s each, and the first steps of a run are slower than the rest"
+        return NoValidTrialError(
+            f"{TIME_UP} {self.when} of today's launch, before it had a speed to compare with",
+            hint=f"give it more: --max-time {self._enough()}{delayed}",
         )
 
     def _enough(self) -> str:

@@ -56,12 +56,11 @@ that looks idle was read to wander by 10 %."""
 DRIFT_SECONDS = 15.0
 """After so long a machine has forgotten where it was, about."""
 
+MOST_TRIALS = 400
+"""The model learns from so many, the fastest: its work grows with the cube of them."""
+
 STEADY = 2.0
 """How much likelier (log) a drift has to make the trials before it is believed in."""
-
-MOST_POINTS = 400
-"""Plans that the model learns from: its work grows with the square of them, and with 400 a
-proposal among thousands of plans takes less than a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +114,13 @@ class SpeedModel:
         everything = np.arange(len(self._prior))
         if not tried:
             return Belief(mean=self._prior.copy(), deviation=np.sqrt(self._variance))
-        rows, centers, variances, times = _points(tried, logs, errors, when)
-        values = centers - self._prior[rows]
+        chosen = np.sort(np.argsort(logs, kind="stable")[:MOST_TRIALS])
+        rows = np.array(tried, dtype=np.int64)[chosen]
+        values = np.asarray(logs, dtype=np.float64)[chosen] - self._prior[rows]
         offset = float(np.median(values))
         covariance = self._kernel(rows, rows)
-        covariance[np.diag_indices_from(covariance)] += variances
+        covariance[np.diag_indices_from(covariance)] += np.square(errors)[chosen] + OWN**2
+        times = None if when is None else np.asarray(when, dtype=np.float64)[chosen]
         factor, whitened = _likeliest(covariance, values - offset, times)
         cross = self._kernel(rows, everything)
         half = _forward(factor, cross)
@@ -202,38 +203,6 @@ def _likeliest(covariance: Array, values: Array, times: Array | None) -> tuple[A
         found.append((likely - STEADY * bool(drift), factor, whitened))
     _, factor, whitened = max(found, key=lambda one: one[0])
     return factor, whitened
-
-
-def _points(
-    tried: Sequence[int],
-    logs: Sequence[float],
-    errors: Sequence[float],
-    when: Sequence[float] | None,
-) -> tuple[Labels, Array, Array, Array | None]:
-    """Plans with the centre and the variance of their trials, one row each, and not too many.
-
-    Trials of one plan are as good as one, whose weight is the sum of theirs. Of more than
-    ``MOST_POINTS`` plans the fastest half counts, which decides, and of the others some that
-    lie evenly between the next and the slowest.
-    """
-    place = {plan: row for row, plan in enumerate(dict.fromkeys(tried))}
-    at = np.array([place[plan] for plan in tried], dtype=np.int64)
-    weights = 1 / (np.square(errors) + OWN**2)
-    total = np.bincount(at, weights)
-    centers = np.bincount(at, weights * np.asarray(logs, dtype=np.float64)) / total
-    times = None if when is None else np.bincount(at, weights * np.asarray(when)) / total
-    chosen = np.arange(len(place))
-    if len(place) > MOST_POINTS:
-        ranked, half = np.argsort(centers, kind="stable"), MOST_POINTS // 2
-        others = np.linspace(half, len(place) - 1, MOST_POINTS - half).astype(np.int64)
-        chosen = np.concatenate([ranked[:half], ranked[others]])
-    rows = np.array(list(place), dtype=np.int64)
-    return (
-        rows[chosen],
-        centers[chosen],
-        1 / total[chosen],
-        None if times is None else times[chosen],
-    )
 
 
 def expected_improvement(belief: Belief, best: float) -> Array:

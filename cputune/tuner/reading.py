@@ -30,9 +30,6 @@ from cputune.tuner.race import Verdict
 LEAST_SECONDS = 1e-9
 """No clock tells less; a step that took less was not measured."""
 
-UNUSABLE_STEPS = 3
-"""After so many steps without a time that can be meant a run is given up."""
-
 LEAST_DELAYED = 3
 """A run is contended when this many steps were delayed, and more than half of all."""
 
@@ -42,10 +39,10 @@ class Run:
     """What was read from one run of a plan.
 
     ``logs`` are the steps that count, as log seconds per sample, each as of a batch of the mean
-    size: ``counted`` holds them as they were. ``sizes`` are those of all steps; ``step_seconds`` is
-    the time of all of them, whether they count or not, ``waited_seconds`` that in which others
-    kept it waiting, and ``trace`` holds each one's, and whether others delayed it. ``ended``: the
-    job came to its own end. ``cut`` says when the time that was given was up: "after 2 steps".
+    size: ``counted`` holds them as they were. ``sizes`` are those of all steps, ``step_seconds`` is
+    the time of all of them, whether they count or not, ``waited_seconds`` that in which others kept
+    it waiting, and ``trace`` holds each one's, and whether others delayed it. ``ended``: the job
+    came to its own end. ``cut`` says when the time that was given was up: "after 2 steps".
     ``compiling_seconds`` are those of ``compiled`` steps, in which torch.compile was at work, and
     ``compile_seconds`` what it has added to them, as far as it is known. ``living`` are its
     processes, where they were left alive.
@@ -56,7 +53,6 @@ class Run:
     sizes: list[int] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
     delayed: int = 0
-    unusable: int = 0
     steps: int = 0
     step_seconds: float = 0.0
     waited_seconds: float = 0.0
@@ -150,13 +146,7 @@ def take(run: Run, step: Step, rules: Rules) -> None:
     run.steps += 1
     run.sizes.append(step.size)
     if not (math.isfinite(seconds) and seconds >= LEAST_SECONDS and samples > 0):
-        run.unusable += 1
-        run.losses.append(step.loss)
-        if run.unusable >= UNUSABLE_STEPS:
-            raise NoMeasurement(
-                f"{count_of_steps(run.unusable)} took {seconds} s for {samples} samples"
-            )
-        return
+        raise NoMeasurement(f"step {index} took {seconds} s for {samples} samples")
     run.step_seconds += seconds
     run.waited_seconds += step.delayed_seconds
     run.samples = samples

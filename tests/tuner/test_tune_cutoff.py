@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tuner.fakes import PLANS
 
@@ -31,39 +33,10 @@ def test_six_trials_of_eight_steps_are_enough(
     assert hint == f"give it more: --max-time {enough}"
 
 
-def test_with_a_step_it_says_what_the_steps_took() -> None:
+def test_it_says_when_and_whether_others_delayed_runs_before() -> None:
     one = cut(9.4, 2, 5.0, samples=8)
-    known = (
-        "it started for 9 s, then made 2 steps of 8 samples in 2.5 s each, "
-        "and the first steps of a run are slower than the rest"
-    )
-    assert one.note() == f"Trial 3 ({PLANS[0].describe()}) was cut short: {known}."
-    assert one.error().details == known
-    assert "after 2 steps of today's launch" in str(one.error())
-    assert "2 steps in 2.5 s each" in cut(9.4, 2, 5.0).note()
-
-
-def test_without_one_it_says_what_it_was_at() -> None:
-    error = cut(9.4).error()
-    assert str(error).endswith(
-        "before today's launch made a step: it started for 9 s, "
-        "and the time was up while importing torch"
-    )
-    assert error.details is None
-
-
-def test_runs_that_others_delayed_are_no_start_of_this_one() -> None:
-    cut = CutOff(
-        number=0,
-        plan=PLANS[0],
-        when="while it started",
-        run=Run(),
-        startup_seconds=30.0,
-        delayed_runs=2,
-    )
-    error = cut.error()
-    assert "before today's launch had a quiet run: other processes delayed 2 runs" in str(error)
-    assert error.details == "started again, it took 30 s, and the time was up while it started"
-    assert error.hint is not None
-    assert "--wait-quiet 10m" in error.hint
-    assert "--max-time 3m" in error.hint
+    assert one.note() == f"Trial 3 ({PLANS[0].describe()}) was cut short after 2 steps."
+    assert "the time given was up after 2 steps of today's launch" in str(one.error())
+    assert "while importing torch" in str(cut(9.4).error())
+    assert "--wait-quiet" not in str(one.error().hint)
+    assert "--wait-quiet 10m" in str(replace(one, delayed_runs=2).error().hint)

@@ -14,11 +14,8 @@ import cputune
 from cputune.knobs import KNOBS, Footprint
 from cputune.plan import Plan
 from cputune.tuner.model import (
-    MOST_POINTS,
-    OWN,
     Belief,
     SpeedModel,
-    _points,
     expected_improvement,
     footprint,
 )
@@ -152,29 +149,6 @@ def test_what_a_profile_has_shown_is_taken_for_what_was_expected() -> None:
     )
     assert usual[1] - usual[0] == pytest.approx(-0.4)
     assert seen[1] - seen[0] == pytest.approx(math.log(1 - 0.9 * 0.5))
-
-
-def test_trials_of_one_plan_are_weighed_by_how_sure_they_are() -> None:
-    rows, centers, variances, times = _points(
-        [7, 3, 7], [1.0, 5.0, 2.0], [0.02, 0.1, 0.04], [1, 2, 5]
-    )
-    sure, unsure = 1 / (0.02**2 + OWN**2), 1 / (0.04**2 + OWN**2)
-    assert rows.tolist() == [7, 3]
-    assert centers == pytest.approx([(sure + 2 * unsure) / (sure + unsure), 5.0])
-    assert variances == pytest.approx([1 / (sure + unsure), 0.1**2 + OWN**2])
-    assert times == pytest.approx([(sure + 5 * unsure) / (sure + unsure), 2.0])
-
-
-def test_of_very_many_plans_the_fastest_half_counts_and_some_of_the_others() -> None:
-    for many in (400, 401, 1600):
-        logs = [float(many - n) for n in range(many)]
-        rows, centers, _, times = _points(list(range(many)), logs, [0.1] * many, logs)
-        assert len(set(rows.tolist())) == MOST_POINTS == 400
-        assert times == pytest.approx(centers)
-        assert np.sort(centers)[:200] == pytest.approx(np.arange(1, 201))
-        assert max(centers) == pytest.approx(many)
-        steps = np.diff(sorted(centers)[200:])
-        assert steps.max() - steps.min() < 1.001
 
 
 @pytest.mark.parametrize(

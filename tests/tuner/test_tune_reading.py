@@ -94,12 +94,10 @@ def test_a_run_that_was_enough_has_not_ended_by_itself() -> None:
 
 
 @pytest.mark.parametrize("step", [Step(0.0, 8), Step(math.inf, 8), Step(0.5, 0)])
-def test_the_third_step_without_a_time_ends_a_run(step: Step) -> None:
-    run, runner = read([step, step, *[Step(0.5, 8)] * 5])
-    assert (run.failure, run.unusable, len(run.logs)) == (None, 2, 5)
-    run, runner = read([step] * 9)
-    assert runner.steps_read == 3
-    assert str(run.failure).startswith("3 steps took")
+def test_a_step_without_a_time_ends_a_run(step: Step) -> None:
+    run, runner = read([Step(0.5, 8), *[step] * 9])
+    assert runner.steps_read == 2
+    assert str(run.failure).startswith("step 1 took")
 
 
 @pytest.mark.parametrize("step", [Step(1e-9, 8), Step(0.5, 1)])

@@ -197,13 +197,6 @@ class TestTurn:
         assert one.turn() == pytest.approx(math.log(0.5))
         assert (one.turns, one.delayed) == (1, 1)
 
-    @pytest.mark.parametrize("seconds", [0.0, math.nan, math.inf])
-    def test_is_as_long_as_ever_after_a_time_that_is_none(self, seconds: float) -> None:
-        one = warm([*steps(0.5, 0.5, seconds), *steps(0.5, 0.5, 0.5)])
-        assert one.turn() is None
-        assert one.turn() == pytest.approx(math.log(0.5))
-        assert asked(one) == [3, 3, 3]
-
     def test_is_as_long_as_ever_after_a_step_that_others_delayed(self) -> None:
         one = warm([*steps(0.5, 0.5), *steps(9.0, delayed=True), *steps(0.5, 0.5, 0.5)])
         one.turn()
