@@ -117,7 +117,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     from cputune.host import RecordedHost
     from cputune.probing import probe
     from cputune.ranks.hosts import open_hosts
-    from cputune.tuner import refuse_impossible, search_space, tune
+    from cputune.tuner import search_space, tune
 
     root = typed["root"]
     if root is not None and not typed["dry_run"]:
@@ -156,8 +156,6 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         interfaces=() if opened is None else opened.interfaces,
     )
     if typed["dry_run"]:
-        if root is None:
-            refuse_impossible(job)
         _print_space(space, options, as_json=typed["as_json"])
         return
     _say_beforehand(facts)

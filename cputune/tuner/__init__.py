@@ -6,9 +6,7 @@ Optuna is imported when a study starts, not before.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -17,18 +15,17 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 
-from cputune.errors import MissingPackageError, RecipeError, UsageError
+from cputune.errors import MissingPackageError, UsageError
 from cputune.facts import HostFacts
-from cputune.host import Command, LiveHost
-from cputune.host.interpreter import has_module, install_tuning, training_python
+from cputune.host import LiveHost
+from cputune.host.interpreter import has_module, install_tuning
 from cputune.options import Keep, TuneOptions, keywords_of
 from cputune.ranks.hosts import RankHosts
 from cputune.result import Result
 from cputune.steps import Runner
-from cputune.text import visible
 from cputune.tuner.events import OnEvent, Said, Waiting
 from cputune.tuner.space import SearchSpace, build_space
-from cputune.workload import Workload, load_recipe, recipe_names
+from cputune.workload import Workload
 
 __all__ = ["SearchSpace", "search_space", "tune"]
 
@@ -129,8 +126,6 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         hosts=() if hosts is None else hosts.facts,
         interfaces=() if hosts is None else hosts.interfaces,
     )
-    if runner is None:
-        refuse_impossible(job)
 
     from cputune.host.locks import measuring_lock, study_lock
     from cputune.probing.energy import EnergyCounters
@@ -194,63 +189,12 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         return study_.run()
 
 
-BUILD_SECONDS = 300.0
-"""A cold import of transformers from a network disk takes minutes."""
-
-_BUILD = """import json
-from cputune.inside.train_recipe import AutoConfig, MODELS, SyntheticSamples, torch, with_lora
-recipe = json.loads(sys.argv[1])
-config = AutoConfig.for_model(**recipe["model"])
-for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
-    number = getattr(config, name, None)
-    if isinstance(number, int) and number < 1:
-        raise ValueError(f"{name} is {number}")
-places = getattr(config, "max_position_embeddings", None)
-if isinstance(places, int) and recipe["sequence_length"] > places > 0:
-    raise ValueError(f"sequence_length is above max_position_embeddings, {places}")
-with torch.device("meta"):
-    model = MODELS[recipe["task"]].from_config(config)
-    if recipe.get("lora"):
-        with_lora(model, recipe["lora"])
-SyntheticSamples(recipe, config, 1)[0]
-"""
-"""Builds the model of a recipe without its weights, and one sample."""
-
-
-def refuse_impossible(job: Workload) -> None:
-    """Build the model of a recipe of the user's own, without weights, before anything starts.
-
-    Raises RecipeError where that cannot be; a python without transformers has nothing to say.
-    """
-    recipe = job.recipe
-    if recipe is None or (recipe.name in recipe_names() and recipe == load_recipe(recipe.name)):
-        return
-    from cputune.ranks.supervisor import bootstrap
-
-    if not has_module("torch") or not has_module("transformers"):
-        return
-    code = bootstrap("cputune.inside", _BUILD)
-    words = (training_python(), "-c", code, json.dumps(recipe.to_json()))
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
-    answer = LiveHost().run(
-        Command(argv=words, environment=environment, timeout_seconds=BUILD_SECONDS)
-    )
-    if answer.returncode:
-        lines = [line.strip() for line in answer.stderr.strip().splitlines() if line.strip()]
-        raise RecipeError(
-            f"no model can be built of the recipe {recipe.name!r}: "
-            f"{visible(lines[-1]) if lines else 'python died'}"[:400],
-            hint="see the configuration of this model_type in transformers",
-        )
-
-
 def _nobody() -> tuple[str, ...]:
     """Beside a runner that simulates."""
     return ()
 
 
 def _who_computes_here() -> Callable[[], tuple[str, ...]]:
-    from cputune.host import LiveHost
     from cputune.probing.load import look_around
 
     host = LiveHost()
