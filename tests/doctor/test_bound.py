@@ -8,19 +8,16 @@ from typing import Any
 import pytest
 from clean_machine import CLEAN, IPEX_ERA, changed, topology
 
-from cputune import cpulist
 from cputune.doctor.variables import (
     advised,
     bound_parties,
     ccl_worker_cpus,
-    gomp_cpus,
     is_true,
     job_nodes,
     lacks_torch,
-    listed_cpus,
     loads_intel_openmp,
     number,
-    omp_binds,
+    openmp_binders,
     pin_domains,
     preloaded,
     under_mpi,
@@ -33,49 +30,6 @@ from cputune.facts import BoundProcess, HostFacts
 
 def env(**variables: str) -> HostFacts:
     return replace(CLEAN, environment=variables)
-
-
-@pytest.mark.parametrize(
-    ("places", "cpus"),
-    [
-        (None, None),
-        ("cores", None),
-        ("{0,1},{4}", (0, 1, 4)),
-        ("{0:4}", (0, 1, 2, 3)),
-        ("{0:2:4}", (0, 4)),
-        ("{2:1}", (2,)),
-        ("{0}:3", (0, 1, 2)),
-        ("{0,1}:2:8", (0, 1, 8, 9)),
-        ("{9}:2:-8", (1, 9)),
-        ("{3}:2:-4", (3,)),  # no CPU is below 0
-        ("{0:4:0}", ()),
-        ("{0:2:4:9}", (0, 4)),
-        ("{0:99999}", tuple(range(4096))),
-        ("{0}:99999", tuple(range(4096))),
-        ("{a}", None),
-    ],
-)
-def test_places_of_openmp(places: str | None, cpus: tuple[int, ...] | None) -> None:
-    assert listed_cpus(places) == cpus
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("0 3 1-2", (0, 1, 2, 3)),
-        ("4-15:2", (4, 6, 8, 10, 12, 14)),
-        ("0,5", (0, 5)),
-        ("0-0", (0,)),
-        ("5-3", ()),
-        ("all", None),
-        ("0-99999", None),
-        (str(cpulist.MAX_CPUS), None),
-        (str(cpulist.MAX_CPUS - 1), (cpulist.MAX_CPUS - 1,)),
-        (None, None),
-    ],
-)
-def test_places_of_libgomp(text: str | None, cpus: tuple[int, ...] | None) -> None:
-    assert gomp_cpus(env(GOMP_CPU_AFFINITY=text) if text else env()) == cpus
 
 
 @pytest.mark.parametrize(
@@ -101,32 +55,34 @@ def test_places_of_oneccl() -> None:
 def test_whoever_is_bound_is_told_with_its_cpus() -> None:
     processes = tuple(BoundProcess(pid=pid, name="train", cpus=(pid,)) for pid in range(1, 18))
     facts = replace(
-        env(I_MPI_PIN_DOMAIN="[0x3]", GOMP_CPU_AFFINITY="4", CCL_WORKER_AFFINITY="5"),
+        env(I_MPI_PIN_DOMAIN="[0x3]", CCL_WORKER_AFFINITY="5"),
         bound_processes=processes,
     )
     found = bound_parties(facts)
-    assert list(found.items())[:4] == [
+    assert list(found.items())[:3] == [
         ("rank 0 (I_MPI_PIN_DOMAIN)", (0, 1)),
-        ("OpenMP threads (GOMP_CPU_AFFINITY)", (4,)),
         ("oneCCL workers (CCL_WORKER_AFFINITY)", (5,)),
         ("train (process 1)", (1,)),
     ]
-    assert len(found) == 3 + 16
+    assert len(found) == 2 + 16
     assert bound_parties(env()) == {}
 
 
 @pytest.mark.parametrize(
-    ("policy", "binds"),
+    ("variables", "binders"),
     [
-        (None, False),
-        ("false", False),
-        ("TRUE", True),
-        ("spread,false", True),
-        ("false,close", False),
+        ({}, []),
+        ({"OMP_PROC_BIND": "false,close", "KMP_AFFINITY": "verbose,none"}, []),
+        (
+            {"OMP_PROC_BIND": "TRUE", "GOMP_CPU_AFFINITY": "0"},
+            ["GOMP_CPU_AFFINITY", "OMP_PROC_BIND"],
+        ),
+        ({"KMP_AFFINITY": "compact"}, []),  # read by libiomp5 alone
+        ({"KMP_AFFINITY": "compact", "LD_PRELOAD": "/opt/libiomp5.so"}, ["KMP_AFFINITY"]),
     ],
 )
-def test_whether_openmp_binds(policy: str | None, binds: bool) -> None:
-    assert omp_binds(env(OMP_PROC_BIND=policy) if policy else env()) is binds
+def test_variables_by_which_openmp_binds(variables: dict[str, str], binders: list[str]) -> None:
+    assert openmp_binders(env(**variables)) == binders
 
 
 @pytest.mark.parametrize(

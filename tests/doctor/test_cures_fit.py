@@ -53,7 +53,6 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "GOMP_CPU_AFFINITY": ("0-3", "900"),
     "OMP_PROC_BIND": ("close", "false"),
     "OMP_PLACES": ("cores", "{0},{900}"),
-    "OMP_SCHEDULE": ("dynamic",),
     "I_MPI_PIN": ("0", "1"),
     "I_MPI_PIN_DOMAIN": ("[3,c]", "socket"),
     "LD_PRELOAD": (TCMALLOC, "/gone.so", f"/gone.so:{TCMALLOC}", "libtcmalloc.so.4"),

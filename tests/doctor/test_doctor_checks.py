@@ -57,15 +57,10 @@ HBM = NumaNode(id=2, cpus=(), memory_bytes=64 * GIB)
 CONDA_NUMPY = Package(name="numpy", version="1.26.4", location="/conda", installer="conda")
 NODES = topology().numa_nodes
 ONE_SOCKET = {"topology": topology(sockets=1)}
-ONE_CPU = {"topology": topology(sockets=1, cores=1, smt=1)}
-TWO_CORES = {"topology": topology(sockets=1, cores=2, smt=1)}
-FOUR_CORES = {"topology": topology(sockets=1, cores=4, smt=1)}
 TWO_BY_OPENMPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
 IOMP = {"LD_PRELOAD": f"{TCMALLOC}:/opt/libiomp5.so"}
 ONE_CORE = {"packages": IPEX_ERA, "topology": topology(sockets=1, cores=1, smt=1)}
-SINGLE_CORE = {"topology": topology(sockets=1, cores=1, smt=1)}
 FAST_CORE = Core(cpus=(0, 2), socket=0, numa_node=0, max_khz=2000)
-HYDRA_RANKS = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
 FULL_SPEED = Frequency(cpus=(0, 1, 2, 3), governor="performance")
 SAVING = Frequency(
     cpus=(4, 5, 6, 7),
@@ -78,10 +73,8 @@ TRAIN = BusyProcess(pid=77, name="train", cpu_share=30.0)
 TORCHRUN = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
 HYDRA = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "OMP_NUM_THREADS": "28"}
 MASTER = {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
-POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 TWO_PODS = {"PET_NNODES": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 STRAY = "/a b/bin/mpirun --version ended with 127"
-OTHER_SOCKET = tuple(range(28, 56))
 NO_NICE = {"settings": {"container": "docker"}, "sys_nice": False}
 
 
@@ -132,16 +125,6 @@ def hybrid(*, on: bool) -> dict[str, Any]:
     }
 
 
-def cores_of(*speeds: int) -> dict[str, Any]:
-    """Cores of these speeds in kHz."""
-    cores = tuple(
-        Core(cpus=(cpu,), socket=0, numa_node=0, max_khz=khz) for cpu, khz in enumerate(speeds)
-    )
-    cpus = tuple(range(len(speeds)))
-    fields = {"cores": cores, "online": cpus, "allowed": cpus, "present": cpus, "hybrid": True}
-    return {"topology": fields}
-
-
 def strays(*found: Stray) -> dict[str, Any]:
     return {"surroundings": Surroundings(strays=found)}
 
@@ -176,7 +159,6 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ("rank-left-over", env(**{**HYDRA, **MASTER, "PMI_RANK": "1"}, RANK="0")),
     ("rank-impossible", env(RANK="2", WORLD_SIZE="2")),
     ("master-addr", env(**HYDRA)),
-    ("master-addr", env(**POD, RANK="0", WORLD_SIZE="2")),
     ("master-addr", env(RANK="0", WORLD_SIZE="2", SLURM_NNODES="2")),
     ("master-port", env(MASTER_PORT="tcp://10.0.0.1:29500")),
     ("master-loopback", env(**{**TWO_PODS, "MASTER_ADDR": "127.0.0.1"})),
@@ -191,24 +173,11 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
             **env(PET_NNODES="2"),
         },
     ),
-    (
-        "gloo-loopback",
-        {
-            "network": {"hostname_addresses": ("127.0.1.1",), "interfaces": None},
-            **env(PET_NNODES="2"),
-        },
-    ),
     ("interface-missing", env(GLOO_SOCKET_IFNAME="ens3")),
-    ("interface-missing", {"network": Network(interfaces=("lo",)), **env(FI_TCP_IFACE="eth0")}),
-    ("interface-missing", {"network": {"interfaces": ()}, **env(FI_TCP_IFACE="eth9,")}),
     ("interface-missing", {"network": {"interfaces": ("lo", "ens 1")}, **env(FI_TCP_IFACE="eth9")}),
-    ("interface-missing", {"network": {"interfaces": ("lo",)}, **env(FI_TCP_IFACE="eth9")}),
     ("provider-local", env(**TWO_PODS, FI_PROVIDER="shm")),
     ("ranks-alone", env(**TORCHRUN, **MASTER, OMP_NUM_THREADS="28", ACCELERATE_USE_CPU=None)),
     ("ranks-alone", env(ACCELERATE_USE_CPU=None)),
-    ("ranks-alone", env(PET_NPROC_PER_NODE="1", ACCELERATE_USE_CPU=None)),
-    ("ranks-alone", env(PET_NPROC_PER_NODE="2", ACCELERATE_USE_CPU=None)),
-    ("ranks-alone", env(WORLD_SIZE="2", ACCELERATE_USE_CPU=None)),
     (
         "mpi-outside",
         {
@@ -221,20 +190,8 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         "mpi-mixed",
         {"launchers": (*CLEAN.launchers, replace(OPENMPI, name="mpiexec", path="/opt/mpiexec"))},
     ),
-    (
-        "mpi-mixed",
-        {"launchers": (INTEL_MPI, replace(OPENMPI, name="mpiexec", path="/usr/bin/mpiexec"))},
-    ),
     ("accelerate-one-process", {"launchers": ()}),
-    (
-        "accelerate-one-process",
-        {
-            "launchers": (),
-            "packages": {"accelerate": replace(CLEAN.packages[0], name="accelerate", version=None)},
-        },
-    ),
     ("mpi-missing", {"launchers": ()}),
-    ("mpi-missing", {"launchers": (), "topology": topology(nodes_per_socket=2)}),
     (
         "ccl-affinity",
         {
@@ -244,30 +201,10 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         },
     ),
     ("ccl-affinity", env(CCL_WORKER_AFFINITY="112")),
-    (
-        "ccl-workers",
-        {
-            "packages": IPEX_ERA,
-            "topology": topology(sockets=1, cores=1, smt=1),
-            **env(CCL_WORKER_COUNT="2", OMP_NUM_THREADS="1"),
-        },
-    ),
     ("ccl-workers", {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="4")}),
-    ("ccl-workers", {**ONE_CORE, **env(CCL_WORKER_COUNT="1")}),
     ("ccl-workers", {**ONE_CORE, **env(CCL_WORKER_COUNT="2")}),
     ("ccl-workers", {**ONE_CORE, **env(CCL_WORKER_COUNT="2", CCL_WORKER_AFFINITY="0,0")}),
     ("ccl-workers", env(CCL_WORKER_COUNT="4")),
-    (
-        "ccl-workers",
-        {
-            "topology": topology(sockets=1, cores=2, smt=1),
-            **env(CCL_WORKER_COUNT="2", OMP_NUM_THREADS="1"),
-        },
-    ),
-    ("ccl-workers", env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="28", LOCAL_WORLD_SIZE="2")),
-    ("ccl-workers", env(CCL_WORKER_COUNT="56", OMP_NUM_THREADS=None)),
-    ("ccl-workers", {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="4", LOCAL_WORLD_SIZE="1")}),
-    ("ccl-workers", {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="64", LOCAL_WORLD_SIZE="1")}),
     (
         "ccl-workers",
         {"packages": IPEX_ERA, **env(**TORCHRUN, CCL_WORKER_COUNT="4", OMP_NUM_THREADS="28")},
@@ -282,30 +219,10 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ("ccl-without-mpi", {"packages": IPEX_ERA, "launchers": ()}),
     (
         "ccl-without-mpi",
-        {
-            "packages": IPEX_ERA,
-            **env(**TORCHRUN, CCL_WORKER_COUNT="1", CCL_PROCESS_LAUNCHER="none"),
-        },
-    ),
-    ("ccl-without-mpi", {"packages": IPEX_ERA, **env(PET_NNODES="1", CCL_WORKER_COUNT="1")}),
-    ("ccl-without-mpi", {"packages": IPEX_ERA, **env(WORLD_SIZE="2", CCL_WORKER_COUNT="1")}),
-    (
-        "ccl-without-mpi",
-        {
-            "packages": IPEX_ERA,
-            **env(
-                **TORCHRUN, CCL_WORKER_COUNT="1", CCL_PROCESS_LAUNCHER="none", CCL_LOCAL_RANK="0"
-            ),
-        },
-    ),
-    (
-        "ccl-without-mpi",
         {"packages": {**IPEX_ERA, "oneccl_bind_pt": None, "torch_ccl": "1.11"}, "launchers": ()},
     ),
     ("ccl-transport", env(CCL_ATL_TRANSPORT="mpi")),
     ("gloo-slow", {"packages": IPEX_ERA}),
-    ("gloo-slow", {"packages": IPEX_ERA, "launchers": (INTEL_MPI,)}),
-    ("gloo-slow", {"packages": IPEX_ERA, "launchers": (INTEL_MPI,), **env(CCL_WORKER_COUNT="0")}),
     ("launch-left-over", env(LOCAL_RANK="0", WORLD_SIZE="2")),
     (
         "module-shadowed",
@@ -358,11 +275,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         {"surroundings": Surroundings(names_nothing=("LC_ALL",)), **env(LC_ALL="de_DE.UTF-8")},
     ),
     ("ranks-auto", {"limits": {"cpu_quota": 8.0}, **env(PET_NPROC_PER_NODE="auto")}),
-    ("ranks-auto", {"limits": {"cpu_quota": 1.5}, **env(PET_NPROC_PER_NODE="auto")}),
-    ("ranks-auto", {"limits": {"cpu_quota": 2.5}, **env(PET_NPROC_PER_NODE="auto")}),
-    ("ranks-auto", {"topology": topology(smt=1), **env(PET_NPROC_PER_NODE="auto")}),
     ("ranks-auto", env(PET_NPROC_PER_NODE="auto")),
-    ("ranks-auto", env(PET_NPROC_PER_NODE="cpu")),
     ("quota-threads", {"limits": {"cpu_quota": 8.5}, **env(OMP_NUM_THREADS=None)}),
     ("quota-throttled", {"limits": {"cpu_quota": 8.0, "periods": 1000, "throttled_periods": 950}}),
     ("ranks-oversubscribed", env(**TORCHRUN, OMP_NUM_THREADS="112")),
@@ -372,23 +285,7 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     (
         "ranks-oversubscribed",
-        {"limits": {"cpu_quota": 8.5}, **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="8")},
-    ),
-    (
-        "ranks-oversubscribed",
-        {"limits": {"cpuset": (0, 1, 2)}, **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="8")},
-    ),
-    (
-        "ranks-oversubscribed",
         {"limits": {"cpu_quota": 1.0}, **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="1")},
-    ),
-    (
-        "ranks-oversubscribed",
-        {"limits": {"cpu_quota": 3.0}, **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="2")},
-    ),
-    (
-        "ranks-oversubscribed",
-        {"limits": {"cpu_quota": 1.0}, **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="2")},
     ),
     (
         "one-core",
@@ -400,75 +297,47 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     ("memory-limit", {"limits": {"memory_bytes": 4 * GIB}}),
     ("memory-limit", {"memory": {"total_bytes": 2 * GIB}}),
-    ("primitive-cache", env(ONEDNN_PRIMITIVE_CACHE_CAPACITY="100000")),
-    ("primitive-cache", {"limits": {"memory_bytes": 8 * GIB}}),
     ("primitive-cache", {"limits": {"memory_bytes": 4 * GIB}}),
     ("shm-small", {"limits": {"shm_bytes": 64 << 20}}),
     ("shm-full", {"limits": {"shm_free_bytes": 12 << 20}}),
     ("shm-read-only", {"limits": {"shm_read_only": True}}),
     ("processes-few", {"limits": {"pids": 256, "pids_used": 40}}),
     ("processes-few", {"limits": {"processes": 128}, "sys_resource": False}),
-    ("processes-few", {"limits": {"pids": 100}}),
     ("memlock-small", {"limits": {"memlock_bytes": 8 << 20}, **env(FI_PROVIDER="verbs")}),
-    ("open-files", {"limits": {"open_files": 256}}),
     ("open-files", {"limits": {"open_files": 256, "open_files_hard": 256}}),
     ("open-files", {"limits": {"open_files": 256, "open_files_hard": 4096}}),
     ("niced", {"limits": {"nice": 19}}),
-    ("niced", {"limits": {"nice": 5}}),
     (
         "niced",
         {"limits": {"nice": 5}, "load": {"busy": (BusyProcess(pid=1, name="a", cpu_share=1.0),)}},
     ),
     ("threads-affinity", {"topology": topology(allowed=(0, 1, 2, 3))}),
-    ("threads-affinity", env(OMP_NUM_THREADS="200")),
     ("threads-affinity", env(MKL_NUM_THREADS="200")),
     ("threads-one", env(OMP_NUM_THREADS="1")),
     ("threads-one", env(OMP_NUM_THREADS=None)),
-    ("threads-one", env(PET_NPROC_PER_NODE="2", OMP_NUM_THREADS=None)),
-    ("threads-one", env(**TORCHRUN, OMP_NUM_THREADS="1")),
     ("threads-one", env(**TORCHRUN, OMP_NUM_THREADS=None)),
-    ("threads-one", env(**{**TORCHRUN, "LOCAL_WORLD_SIZE": "1"}, OMP_NUM_THREADS=None)),
-    ("threads-one", {"topology": topology(sockets=1, cores=2), **env(OMP_NUM_THREADS=None)}),
     ("threads-malformed", env(OMP_NUM_THREADS="$(nproc)")),
-    ("threads-malformed", env(OMP_NUM_THREADS="many")),
-    ("threads-malformed", env(MKL_NUM_THREADS="many")),
     ("threads-malformed", env(OMP_NUM_THREADS="8", MKL_NUM_THREADS="all")),
     ("threads-mkl", env(MKL_NUM_THREADS="4")),
     ("threads-limit", env(OMP_THREAD_LIMIT="8")),
-    ("threads-limit", env(OMP_THREAD_LIMIT="1", OMP_NUM_THREADS="2")),
     ("threads-limit", env(OMP_THREAD_LIMIT="8", OMP_NUM_THREADS=None)),
-    ("threads-subset", env(KMP_HW_SUBSET="1s,8c,1t", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so")),
-    ("threads-subset", env(KMP_HW_SUBSET="1s,8c,2t", OMP_NUM_THREADS="17", **IOMP)),
-    ("threads-subset", env(KMP_HW_SUBSET="1s,8c", OMP_NUM_THREADS="9", **IOMP)),
-    ("threads-subset", env(KMP_HW_SUBSET="1s,1c", OMP_NUM_THREADS="2", **IOMP)),
-    ("threads-subset", env(KMP_HW_SUBSET="8c", OMP_NUM_THREADS="17", **IOMP)),
     ("threads-siblings", env(OMP_NUM_THREADS="112")),
-    ("threads-siblings", env(OMP_NUM_THREADS="57")),
     ("threads-siblings", env(**{**TORCHRUN, "LOCAL_WORLD_SIZE": "29"}, OMP_NUM_THREADS="2")),
-    ("threads-siblings", env(**{**TORCHRUN, "LOCAL_WORLD_SIZE": "57"}, OMP_NUM_THREADS="1")),
     (
         "affinity-shrinks",
         env(KMP_AFFINITY="granularity=fine,compact,1,0", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so"),
     ),
     ("affinity-shrinks", env(OMP_PROC_BIND="close")),
-    ("affinity-shrinks", env(KMP_AFFINITY="compact")),
     (
         "affinity-gomp",
         {"topology": topology(allowed=(0, 1, 2, 3)), **env(GOMP_CPU_AFFINITY="0-7:2")},
     ),
-    ("affinity-gomp", {"topology": {"allowed": ()}, **env(GOMP_CPU_AFFINITY="0-3")}),
-    ("affinity-gomp", env(GOMP_CPU_AFFINITY="0-3")),
-    ("places-outside", {"topology": topology(allowed=(0, 1)), **env(OMP_PLACES="{0},{1},{64:2}")}),
     (
         "numa-not-zero",
         {
             "topology": topology(allowed=tuple(range(28, 56))),
             "limits": {"cpuset": tuple(range(28, 56))},
         },
-    ),
-    (
-        "numa-not-zero",
-        {"topology": topology(nodes_per_socket=2), "limits": {"cpuset": tuple(range(28, 56))}},
     ),
     ("mempolicy", {"settings": {"container": "docker"}, "sys_nice": False}),
     ("shell-bound", {"topology": topology(allowed=(0, 1)), **env(OMP_NUM_THREADS="2")}),
@@ -483,28 +352,6 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
         },
     ),
     (
-        "openmpi-one-core",
-        {"launchers": (OPENMPI, replace(OPENMPI, name="mpiexec", path="/usr/bin/mpiexec"))},
-    ),
-    (
-        "openmpi-one-core",
-        {
-            "topology": topology(allowed=(3, 59)),
-            **env(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2"),
-        },
-    ),
-    (
-        "openmpi-one-core",
-        {
-            "topology": topology(allowed=(3, 59)),
-            **env(
-                OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_LOCAL_SIZE="4"
-            ),
-        },
-    ),
-    ("openmpi-one-core", {"launchers": (OPENMPI,), **env(**HYDRA_RANKS)}),
-    ("openmpi-one-core", {"launchers": (OPENMPI,), **env(OMPI_COMM_WORLD_SIZE="2")}),
-    (
         "bound-twice",
         env(
             I_MPI_PIN_DOMAIN="[0x3,0xc]",
@@ -514,7 +361,6 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     ("bound-twice", {"topology": topology(allowed=(0, 1)), **env(I_MPI_PIN="1")}),
     ("bound-twice", env(GOMP_CPU_AFFINITY="0-3", OMP_PLACES="cores", OMP_PROC_BIND="close")),
-    ("bound-twice", env(GOMP_CPU_AFFINITY="0-3", I_MPI_PIN_DOMAIN="socket")),
     ("pin-mask", env(I_MPI_PIN_DOMAIN="[ffff,ffff0000]")),
     ("pin-mask", env(I_MPI_PIN_DOMAIN=f"[{1 << 200:#x}]")),
     ("pin-off", {"launchers": (INTEL_MPI,), **env(I_MPI_PIN="0")}),
@@ -523,27 +369,15 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ("isa-capped", env(ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")),
     ("isa-capped", env(ATEN_CPU_CAPABILITY="avx2")),
     ("isa-capped", env(MKL_ENABLE_INSTRUCTIONS="AVX2")),
-    ("isa-capped", env(DNNL_MAX_CPU_ISA="AVX2")),
-    ("isa-capped", env(MKL_DEBUG_CPU_TYPE="5")),
-    ("isa-capped", {"cpu": {"isa": ("avx2",)}, **env(MKL_DEBUG_CPU_TYPE="5")}),
-    ("amx-doubtful", {"settings": {"kernel": "5.4.0-99-generic"}, "cpu": {"hypervisor": True}}),
     ("amx-doubtful", {"settings": {"kernel": "5.15.0-91-generic"}}),
-    ("amx-doubtful", {"cpu": {"isa": ("amx_bf16", "avx2", "avx512f")}}),
     ("amx-doubtful", {"cpu": {"isa": ("amx_bf16",)}}),
-    ("amx-doubtful", {"settings": {"kernel": "5.11.0"}}),
-    ("amx-doubtful", {"settings": {"kernel": "5.10.0"}}),
-    ("amx-doubtful", {"settings": {"kernel": "5.15.0"}, "cpu": {"isa": ("amx_bf16", "amx_tile")}}),
     ("isa-old", {"cpu": {"isa": ("avx", "sse4_2")}, **env(ACCELERATE_MIXED_PRECISION="no")}),
-    ("isa-old", {"cpu": {"isa": (), "model_name": None}}),
     ("isa-old", {"cpu": {"isa": ()}}),
     ("bf16-slow", {"cpu": {"isa": CASCADE_LAKE_ISA}}),
     ("bf16-slow", {"cpu": {"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION=None)}),
-    ("bf16-slow", {"cpu": {"isa": ("avx",)}, **env(ACCELERATE_MIXED_PRECISION=None)}),
-    ("bf16-slow", {"cpu": {"isa": ()}}),
     ("bf16-native", env(ACCELERATE_MIXED_PRECISION=None)),
     ("intel-only", {"packages": IPEX_ERA, "cpu": {"vendor": "AuthenticAMD"}}),
     ("intel-only", {"packages": IPEX_ERA, "cpu": {"vendor": "ARM", "architecture": "aarch64"}}),
-    ("intel-only", {"packages": IPEX_ERA, "cpu": {"vendor": "AuthenticAMD", "architecture": None}}),
     (
         "preload-dead",
         {
@@ -558,49 +392,16 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     (
         "preload-dead",
         {
-            "preload_missing": ("/gone/libjemalloc.so",),
-            **env(LD_PRELOAD="/gone/libjemalloc.so"),
-            "libraries": (Library(name="jemalloc", path="/lib/libjemalloc.so.2"),),
-        },
-    ),
-    (
-        "preload-dead",
-        {
             "preload_missing": ("/gone/libtcmalloc.so", "/gone/libx.so"),
             **env(LD_PRELOAD="/gone/libtcmalloc.so:/gone/libx.so:/there.so"),
         },
     ),
-    (
-        "preload-dead",
-        {"preload_missing": ("/gone/libtcmalloc.so",), **env(LD_PRELOAD="/gone/libtcmalloc.so")},
-    ),
-    (
-        "preload-dead",
-        {
-            "preload_missing": ("/gone/libtcmalloc.so",),
-            **env(LD_PRELOAD="/gone/libtcmalloc.so"),
-            "libraries": (),
-        },
-    ),
     ("openmp-two", env(LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so:/usr/lib/libgomp.so.1")),
     ("openmp-two", env(KMP_DUPLICATE_LIB_OK="TRUE")),
-    ("openmp-two", env(LD_PRELOAD="/a/libiomp5.so /b/libiomp5.so /a/libgomp.so.1 /b/libgomp.so.1")),
     ("setting-without-library", env(KMP_BLOCKTIME="1")),
     ("setting-without-library", env(MALLOC_CONF="background_thread:true")),
-    ("setting-without-library", env(MALLOC_CONF="x", LD_PRELOAD=None)),
     ("blocktime-long", env(KMP_BLOCKTIME="infinite")),
-    ("schedule-dynamic", env(OMP_SCHEDULE="DYNAMIC,1")),
     ("conda-pip-mixed", {"packages": {"numpy": CONDA_NUMPY}}),
-    (
-        "conda-pip-mixed",
-        {
-            "packages": {
-                name: replace(CLEAN.packages[0], name=name, installer="conda")
-                for name in ("numpy", "mkl")
-            }
-        },
-    ),
-    ("conda-pip-mixed", {"packages": {"numpy": by("conda", "numpy"), "torch": by("uv", "torch")}}),
     ("allocator-default", env(LD_PRELOAD=None)),
     ("allocator-missing", {"libraries": (), **env(LD_PRELOAD=None)}),
     (
@@ -612,46 +413,23 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     ("facts-missing", {"topology": {"cores_known": False}}),
     ("facts-missing", {"unknown": (Unknown(fact="cpu.isa", reason="no flags"),)}),
-    ("facts-missing", {"topology": {"online": (), "cores": (), "allowed": ()}}),
-    (
-        "facts-missing",
-        {
-            "topology": {"cores_known": False},
-            "unknown": (Unknown(fact="topology.physical_cores", reason="no topology"),),
-        },
-    ),
     # what ran has ended
     ("machine-busy", {"load": {"average_1min": 40.0, "cpu_pressure_percent": 35.0}}),
     ("machine-busy", {"load": {"busy": (TRAIN,)}}),
-    (
-        "machine-busy",
-        {"load": {"busy": tuple(BusyProcess(pid=n, name="a", cpu_share=20.0) for n in range(4))}},
-    ),
-    # the little that it takes explains the load
-    (
-        "machine-busy",
-        {"load": {"average_1min": 40.0, "busy": (BusyProcess(pid=7, name="a", cpu_share=0.3),)}},
-    ),
     ("cpu-steal", {"load": {"steal_share": 0.12}}),
     ("memory-pressure", {"load": {"memory_pressure_percent": 30.0}}),
     ("memory-low", {"memory": {"available_bytes": GIB}}),
     ("swap-in-use", {"memory": {"swap_free_bytes": 6 * GIB}}),
     ("swap-in-use", {"memory": {"swap_free_bytes": 0}, "load": {"memory_pressure_percent": 9.0}}),
-    ("swap-in-use", {"memory": {"swap_free_bytes": 0}}),
-    ("swap-in-use", {"memory": {"swap_free_bytes": 0}, "load": {"memory_pressure_percent": 5.0}}),
     ("governor", {"settings": {"frequencies": (FULL_SPEED, SAVING)}}),
     ("governor", {"settings": {"frequencies": (Frequency(cpus=(0, 1), governor="ondemand"),)}}),
-    ("governor", {"settings": {"frequencies": (Frequency(cpus=(0, 1), governor="schedutil"),)}}),
     ("turbo-off", {"settings": {"turbo": False}}),
     ("turbo-off", {"settings": {"turbo": False}, "cpu": {"vendor": "AuthenticAMD"}}),
     ("huge-pages", {"settings": {"transparent_huge_pages": "never"}}),
     ("numa-balancing", {"settings": {"numa_balancing": True}}),
     ("numa-memoryless", {"topology": {"numa_nodes": (SPLIT.numa_nodes[0], MEMORYLESS)}}),
     ("siblings-together", {"topology": topology(together=True)}),
-    ("siblings-together", {"topology": topology(sockets=1, cores=4, together=True)}),
     ("hybrid-cores", {"topology": hybrid(on=True), **env(OMP_NUM_THREADS="6")}),
-    ("hybrid-cores", cores_of(1000, 901, 900, 500)),
-    ("hybrid-cores", cores_of(1000, 1000, 500)),
     # one thread of a fast core, not both
     (
         "hybrid-cores",
@@ -669,23 +447,15 @@ FAULTS: tuple[tuple[str, Changes], ...] = (
     ),
     ("sockets-unequal", {"topology": topology(allowed=tuple(range(40)))}),
     ("numa-in-socket", {"topology": topology(nodes_per_socket=2)}),
-    ("numa-in-socket", {"topology": topology(sockets=1, nodes_per_socket=2)}),
     ("numa-cpuless", {"topology": {"numa_nodes": (*SPLIT.numa_nodes, HBM)}}),
     ("numa-full", {"topology": {"numa_nodes": (SPLIT.numa_nodes[0], FULL)}}),
-    ("numa-full", {"topology": {"numa_nodes": (NODES[0], replace(NODES[1], free_bytes=GIB // 2))}}),
-    ("cpus-offline", {"topology": {"present": tuple(range(116))}}),
     ("cpus-offline", {"topology": {"present": tuple(range(130))}}),
 )
 
 NEARLY: tuple[tuple[str, Changes], ...] = (
     ("rank-left-over", env(**HYDRA, **MASTER, RANK="0")),
-    ("rank-left-over", env(RANK="1")),
-    ("rank-left-over", env(PMI_RANK="1")),
     ("rank-impossible", env(RANK="1", WORLD_SIZE="2")),
-    ("rank-impossible", env(RANK="3")),
-    ("rank-impossible", env(WORLD_SIZE="0")),
     ("master-addr", env(**HYDRA, **MASTER)),
-    ("master-addr", env(WORLD_SIZE="2")),
     ("master-addr", env(RANK="0", WORLD_SIZE="2")),
     ("master-addr", env(**TORCHRUN, RANK="0")),
     ("master-port", env(MASTER_PORT="29500")),
@@ -699,11 +469,6 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
             **env(PET_NNODES="2", GLOO_SOCKET_IFNAME="eth0"),
         },
     ),
-    (
-        "gloo-loopback",
-        {"network": {"hostname_addresses": ("10.0.0.7", "10.1.0.7")}, **env(PET_NNODES="2")},
-    ),
-    ("gloo-loopback", {"network": {"hostname_addresses": ()}, **env(PET_NNODES="2")}),
     ("interface-missing", env(GLOO_SOCKET_IFNAME="eth0")),
     ("interface-missing", {"network": Network(interfaces=None), **env(GLOO_SOCKET_IFNAME="eth9")}),
     ("provider-local", env(FI_PROVIDER="shm")),
@@ -719,42 +484,26 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
         "ranks-alone",
         {"accelerators": None, "packages": {"torch": "2.13.0"}, **env(ACCELERATE_USE_CPU=None)},
     ),
-    ("ranks-alone", {"packages": {"accelerate": None}, **env(ACCELERATE_USE_CPU=None)}),
     ("mpi-outside", {"launchers": (replace(INTEL_MPI, dialect=None),)}),
     ("mpi-mixed", {"launchers": (INTEL_MPI,), **env(I_MPI_ROOT="/opt")}),
     ("mpi-mixed", {"launchers": (INTEL_MPI, replace(INTEL_MPI, name="mpiexec"))}),
-    ("mpi-mixed", {"launchers": (INTEL_MPI, replace(OPENMPI, name="orterun"))}),
-    ("mpi-mixed", {"launchers": (INTEL_MPI, replace(OPENMPI, name="mpiexec", dialect=None))}),
-    ("mpi-mixed", {"launchers": (replace(INTEL_MPI, dialect=None),), **env(I_MPI_ROOT="/opt")}),
     (
         "accelerate-one-process",
         {"launchers": (), "topology": topology(sockets=1), **env(OMP_NUM_THREADS="28")},
     ),
-    ("accelerate-one-process", {"launchers": (), "packages": {"accelerate": None}}),
-    ("accelerate-one-process", {}),
     ("accelerate-one-process", {"launchers": (replace(INTEL_MPI, dialect=None),)}),
-    ("accelerate-one-process", {"topology": topology(sockets=1), "launchers": ()}),
     (
         "mpi-missing",
         {"launchers": (), "topology": topology(sockets=1), **env(OMP_NUM_THREADS="28")},
     ),
     ("mpi-missing", {"launchers": (), "recorded": True}),
     ("mpi-missing", {"launchers": (), "packages": {"torch": None}}),
-    ("mpi-missing", {"launchers": (replace(INTEL_MPI, dialect=None),)}),
     ("ccl-affinity", env(CCL_WORKER_AFFINITY="0,1,28,29")),
     ("ccl-affinity", {"topology": {"allowed": ()}, **env(CCL_WORKER_AFFINITY="0")}),
     ("ccl-workers", env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52")),
     ("ccl-workers", env(CCL_WORKER_COUNT="0", OMP_NUM_THREADS="112")),
-    ("ccl-workers", env(CCL_WORKER_COUNT="1", LOCAL_WORLD_SIZE="100")),
     ("ccl-without-mpi", {"packages": IPEX_ERA, **env(**HYDRA, **MASTER, CCL_WORKER_COUNT="1")}),
-    ("ccl-without-mpi", {"launchers": ()}),
-    ("ccl-without-mpi", {"packages": IPEX_ERA, "launchers": (), **env(PMI_RANK="0")}),
     ("ccl-without-mpi", {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="1")}),
-    ("ccl-without-mpi", {"packages": IPEX_ERA, **env(**TORCHRUN, CCL_WORKER_COUNT="0")}),
-    (
-        "ccl-without-mpi",
-        {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="1", CCL_PROCESS_LAUNCHER="none")},
-    ),
     (
         "ccl-without-mpi",
         {
@@ -762,26 +511,11 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
             **env(**TORCHRUN, CCL_WORKER_COUNT="1", CCL_PROCESS_LAUNCHER="torchrun"),
         },
     ),
-    (
-        "ccl-without-mpi",
-        {
-            "packages": IPEX_ERA,
-            **env(
-                **TORCHRUN,
-                CCL_WORKER_COUNT="1",
-                CCL_PROCESS_LAUNCHER="none",
-                CCL_LOCAL_RANK="0",
-                CCL_LOCAL_SIZE="2",
-            ),
-        },
-    ),
     ("ccl-transport", env(CCL_ATL_TRANSPORT="ofi")),
     ("ccl-transport", env(CCL_ATL_TRANSPORT="mpi", I_MPI_ROOT="/opt/mpi")),
     ("ccl-transport", {"launchers": (INTEL_MPI,), **env(CCL_ATL_TRANSPORT="mpi")}),
     ("gloo-slow", {"packages": IPEX_ERA, **env(CCL_WORKER_COUNT="4", OMP_NUM_THREADS="52")}),
     ("gloo-slow", {"packages": {**IPEX_ERA, "oneccl_bind_pt": "2.7.0"}}),
-    ("gloo-slow", {"packages": {**IPEX_ERA, "oneccl_bind_pt": None}}),
-    ("gloo-slow", {"packages": {**IPEX_ERA, "torch": None}}),
     ("gloo-slow", {"packages": {**IPEX_ERA, "accelerate": "1.13.0"}}),
     ("gloo-slow", {"packages": IPEX_ERA, "launchers": ()}),
     ("launch-left-over", env(WORLD_SIZE="2")),
@@ -812,18 +546,7 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     ("ranks-auto", {}),
     ("quota-threads", {"limits": {"cpu_quota": 8.5}, **env(OMP_NUM_THREADS="8")}),
     ("quota-throttled", {"limits": {"periods": 1000, "throttled_periods": 950}}),
-    ("quota-throttled", limits(cpu_quota=8.0)),
-    ("quota-throttled", limits(cpu_quota=8.0, periods=1000)),
     ("ranks-oversubscribed", env(**TORCHRUN, OMP_NUM_THREADS="28")),
-    ("ranks-oversubscribed", env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS=None)),
-    ("ranks-oversubscribed", env(OMP_NUM_THREADS="200")),
-    (
-        "ranks-oversubscribed",
-        {
-            "topology": {"online": (), "cores": (), "allowed": ()},
-            **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="8"),
-        },
-    ),
     (
         "one-core",
         {
@@ -834,34 +557,18 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     ),
     ("one-core", {"topology": topology(allowed=(3,)), **env(PMI_RANK="0")}),
     ("one-core", {"topology": topology(allowed=(3,)), **env(LOCAL_WORLD_SIZE="2")}),
-    ("one-core", {"topology": topology(allowed=(3,), cores_known=False)}),
     ("memory-limit", {"limits": {"memory_bytes": 16 * GIB}}),
     (
         "primitive-cache",
         {"limits": {"memory_bytes": 7 * GIB}, **env(ONEDNN_PRIMITIVE_CACHE_CAPACITY="64")},
     ),
-    (
-        "primitive-cache",
-        {**limits(memory_bytes=4 * GIB), **env(ONEDNN_PRIMITIVE_CACHE_CAPACITY="64")},
-    ),
     ("primitive-cache", {**limits(memory_bytes=4 * GIB), **env(LRU_CACHE_CAPACITY="64")}),
-    ("primitive-cache", {**limits(memory_bytes=4 * GIB), "packages": {"torch": None}}),
     ("shm-small", {"limits": {"shm_bytes": GIB}}),
-    ("shm-small", limits(shm_bytes=None)),
     ("shm-full", {"limits": {"shm_free_bytes": 200 * GIB}}),
-    ("shm-full", limits(shm_bytes=None, shm_free_bytes=0)),
     ("shm-read-only", {"limits": {"shm_read_only": False}}),
     ("processes-few", {"limits": {"pids": 4096, "pids_used": 40}}),
     ("processes-few", {"limits": {"processes": 128}, "sys_resource": True}),
-    ("processes-few", limits(pids=None, pids_used=40)),
-    ("processes-few", {**limits(processes=128), "sys_resource": None}),
     ("memlock-small", {"limits": {"memlock_bytes": 8 << 20}, **env(FI_PROVIDER="tcp")}),
-    ("memlock-small", limits(memlock_bytes=MIB)),
-    ("memlock-small", env(FI_PROVIDER="verbs")),
-    ("open-files", {"limits": {"open_files": 1024}}),
-    ("open-files", limits(open_files=None)),
-    ("niced", {"limits": {"nice": 0}}),
-    ("niced", limits(nice=None)),
     ("threads-affinity", {"topology": topology(allowed=(0, 1, 2, 3)), **env(OMP_NUM_THREADS="4")}),
     ("threads-one", {"topology": topology(sockets=1, cores=1, smt=1), **env(OMP_NUM_THREADS="1")}),
     ("threads-one", {"topology": topology(sockets=1, cores=1), **env(OMP_NUM_THREADS=None)}),
@@ -870,21 +577,10 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     ("threads-mkl", env(MKL_NUM_THREADS="28", OMP_NUM_THREADS=None)),
     ("threads-limit", env(OMP_THREAD_LIMIT="112")),
     ("threads-limit", env(OMP_THREAD_LIMIT="0", OMP_NUM_THREADS="2")),
-    ("threads-limit", env(OMP_THREAD_LIMIT="2", OMP_NUM_THREADS="2")),
-    ("threads-subset", env(KMP_HW_SUBSET="2s,28c,1t", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so")),
-    ("threads-subset", env(KMP_HW_SUBSET="1s,8c,2t", OMP_NUM_THREADS="16", **IOMP)),
-    ("threads-subset", env(KMP_HW_SUBSET="1s", OMP_NUM_THREADS="56", **IOMP)),
     ("threads-siblings", env(OMP_NUM_THREADS="56")),
     ("affinity-shrinks", env(KMP_AFFINITY="none", OMP_PROC_BIND="false")),
-    ("places-outside", env(OMP_PLACES="cores")),
     ("numa-not-zero", {"topology": topology(allowed=tuple(range(28, 56)))}),
     ("numa-not-zero", {"limits": {"cpuset": (0, 2, 3)}}),
-    ("numa-not-zero", {"topology": topology(sockets=1), "limits": {"cpuset": (2, 3)}}),
-    # nodes of memory alone
-    (
-        "numa-not-zero",
-        {"topology": {"numa_nodes": (HBM, replace(HBM, id=3))}, "limits": {"cpuset": OTHER_SOCKET}},
-    ),
     ("mempolicy", {"settings": {"container": "docker"}, "sys_nice": True}),
     ("mempolicy", {"topology": {"numa_nodes": (SPLIT.numa_nodes[0], MEMORYLESS)}, **NO_NICE}),
     (
@@ -917,25 +613,12 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
         ),
     ),
     ("bound-twice", env(I_MPI_PIN="1")),
-    ("bound-twice", env(I_MPI_PIN_DOMAIN="socket")),
-    ("bound-twice", env(KMP_AFFINITY="compact", **IOMP)),
-    ("bound-twice", {"topology": {"allowed": ()}, **env(I_MPI_PIN="1")}),
-    ("bound-twice", env(KMP_AFFINITY="compact", I_MPI_PIN="1")),
     ("bound-twice", env(KMP_AFFINITY="verbose,none", I_MPI_PIN="1", **IOMP)),
-    ("bound-twice", env(OMP_PLACES="cores", I_MPI_PIN="1")),
     ("bound-twice", env(OMP_PROC_BIND="close", I_MPI_PIN="1")),
-    ("bound-twice", env(GOMP_CPU_AFFINITY="0-3", I_MPI_PIN="off")),
     ("pin-mask", env(I_MPI_PIN_DOMAIN="[0xffff,0xffff0000]")),
     ("pin-mask", env(I_MPI_PIN_DOMAIN="socket")),
-    ("pin-mask", env(I_MPI_PIN_DOMAIN="[0xzz]")),
-    ("pin-mask", {"topology": {"online": ()}, **env(I_MPI_PIN_DOMAIN="[0x3]")}),
     ("pin-off", {"launchers": (INTEL_MPI,), **env(I_MPI_PIN="1")}),
     ("pin-off", env(I_MPI_PIN="0")),
-    (
-        "pin-off",
-        {"topology": topology(allowed=(0, 1)), "launchers": (INTEL_MPI,), **env(I_MPI_PIN="0")},
-    ),
-    ("pin-off", {**ONE_SOCKET, "launchers": (INTEL_MPI,), **env(I_MPI_PIN="0")}),
     (
         "fp16-ignored",
         {
@@ -951,22 +634,17 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
         {"settings": {"kernel": "5.14.0-427.el9.x86_64"}, "cpu": {"hypervisor": True}},
     ),
     ("amx-doubtful", {"cpu": {"isa": CASCADE_LAKE_ISA}, **kernel("5.4.0")}),
-    ("amx-doubtful", kernel("unknown")),
     ("isa-old", {"cpu": {"isa": ("asimd", "bf16"), "architecture": "aarch64", "vendor": "ARM"}}),
-    ("isa-old", {"cpu": {"isa": CASCADE_LAKE_ISA}}),
     ("bf16-slow", {"cpu": {"isa": (*CASCADE_LAKE_ISA, "avx512_bf16")}}),
-    ("bf16-slow", {"cpu": {"isa": (), "architecture": None}}),
     ("bf16-native", {"cpu": {"isa": CASCADE_LAKE_ISA}, **env(ACCELERATE_MIXED_PRECISION=None)}),
     ("bf16-native", {"packages": {"torch": None}, **env(ACCELERATE_MIXED_PRECISION=None)}),
     ("intel-only", {"packages": IPEX_ERA}),
     ("intel-only", {"cpu": {"vendor": "AuthenticAMD"}}),
-    ("intel-only", {"packages": IPEX_ERA, "cpu": {"vendor": None}}),
     ("openmp-two", env(LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so")),
     ("openmp-two", env(LD_PRELOAD="/lib/libgomp.so.1")),
     ("setting-without-library", env(KMP_BLOCKTIME="1", LD_PRELOAD=f"{TCMALLOC}:/opt/libiomp5.so")),
     ("setting-without-library", env(MALLOC_CONF="x", LD_PRELOAD="/lib/libjemalloc.so.2")),
     ("blocktime-long", env(KMP_BLOCKTIME="200")),
-    ("schedule-dynamic", env(OMP_SCHEDULE="STATIC")),
     ("conda-pip-mixed", {"packages": {"torch": None, "numpy": by("conda", "numpy")}}),
     (
         "allocator-default",
@@ -976,46 +654,16 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
         },
     ),
     ("allocator-default", {"preload_missing": ("/x.so",), **env(LD_PRELOAD="/x.so")}),
-    ("allocator-default", {"packages": {"torch": None}, **env(LD_PRELOAD=None)}),
-    (
-        "allocator-default",
-        {
-            "libraries": (Library(name="jemalloc", path="/lib/libjemalloc.so.2"),),
-            **env(LD_PRELOAD=None),
-        },
-    ),
     ("allocator-missing", {"libraries": (), **env(LD_PRELOAD="/opt/libjemalloc.so.2")}),
-    ("allocator-missing", {"libraries": (), "packages": {"torch": None}, **env(LD_PRELOAD=None)}),
     ("facts-missing", {}),
     ("machine-busy", {"load": {"average_1min": 40.0, "running_threads": 1}}),
     ("machine-busy", {"load": {"busy": (replace(TRAIN, cpu_share=0.4),)}}),
-    ("machine-busy", load(average_1min=None, cpu_pressure_percent=None)),
-    (
-        "machine-busy",
-        {"topology": {"online": (), "cores": (), "allowed": ()}, **load(average_1min=40.0)},
-    ),
-    ("cpu-steal", load(steal_share=None)),
-    ("memory-pressure", load(memory_pressure_percent=None)),
     ("memory-low", {"memory": {"available_bytes": 100 * GIB}}),
-    ("memory-low", {"memory": {"total_bytes": None, "available_bytes": 0}}),
-    ("memory-low", {"memory": {"available_bytes": None}}),
     ("swap-in-use", {"memory": {"swap_free_bytes": 8 * GIB - (100 << 20)}}),
-    ("swap-in-use", {"memory": {"swap_free_bytes": None}}),
-    ("swap-in-use", {"memory": {"swap_total_bytes": None, "swap_free_bytes": 0}}),
     ("governor", {"settings": {"frequencies": (FULL_SPEED, ACTIVE_AT_FULL_SPEED)}}),
-    ("governor", {"settings": {"frequencies": ()}}),
     ("turbo-off", {"settings": {"turbo": None}}),
     ("huge-pages", {"settings": {"transparent_huge_pages": "always"}}),
-    (
-        "numa-balancing",
-        {
-            "settings": {"numa_balancing": True},
-            "topology": topology(sockets=1),
-            **env(OMP_NUM_THREADS="28"),
-        },
-    ),
     ("numa-balancing", {**ONE_SOCKET, "settings": {"numa_balancing": True}}),
-    ("numa-balancing", {}),
     (
         "numa-memoryless",
         {"topology": {"numa_nodes": tuple(replace(n, memory_bytes=0) for n in NODES)}},
@@ -1032,10 +680,6 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
     ("siblings-together", BESIDE_AND_APART),
     ("hybrid-cores", {"topology": hybrid(on=False), **env(OMP_NUM_THREADS="6")}),
     ("hybrid-cores", {"topology": {"hybrid": True, "cores": ()}}),
-    (
-        "sockets-of-one-core",
-        {"topology": topology(sockets=2, cores=1, smt=1), **env(OMP_NUM_THREADS="2")},
-    ),
     ("sockets-of-one-core", {"topology": topology(sockets=4, cores=1, sockets_known=False)}),
     ("sockets-of-one-core", {"topology": topology(sockets=4, cores=2)}),
     ("sockets-unequal", {"topology": topology(allowed=(*range(14), *range(28, 42)))}),
@@ -1045,24 +689,13 @@ NEARLY: tuple[tuple[str, Changes], ...] = (
         "numa-cpuless",
         {"topology": {"numa_nodes": (*NODES, NumaNode(id=2, cpus=(), memory_bytes=None))}},
     ),
-    ("numa-cpuless", {"topology": {"numa_nodes": (NODES[0], replace(NODES[1], cpus=None))}}),
     ("numa-full", {"topology": {"numa_nodes": tuple(replace(n, free_bytes=GIB) for n in NODES)}}),
-    ("numa-full", {"topology": {"numa_nodes": (replace(NODES[0], free_bytes=GIB),)}}),
-    ("numa-full", node(free_bytes=None)),
-    ("numa-full", node(free_bytes=0, memory_bytes=0)),
     ("cpus-offline", {"topology": {"present": tuple(range(224))}, "settings": {"smt": "off"}}),
-    ("cpus-offline", {"topology": {"present": tuple(range(113))}, "settings": {"smt": "forceoff"}}),
-    ("cpus-offline", {"topology": {"present": None}}),
 )
 
 BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     # a check, what is just well, what is just ill
     ("quota-threads", limits(cpu_quota=56.0), limits(cpu_quota=55.9)),
-    (
-        "quota-threads",  # no quota leaves less than one thread
-        {**limits(cpu_quota=0.5), **env(OMP_NUM_THREADS="1")},
-        {**limits(cpu_quota=0.5), **env(OMP_NUM_THREADS="2")},
-    ),
     ("quota-throttled", throttled(99, 99), throttled(100, 99)),
     ("quota-throttled", throttled(100, 10), throttled(100, 11)),
     (
@@ -1076,19 +709,9 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
         env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="100"),
     ),
     (
-        "ranks-oversubscribed",
-        {**limits(cpu_quota=2.5), **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="1")},
-        {**limits(cpu_quota=0.5), **env(LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="1")},
-    ),
-    (
         "one-core",
         {"topology": topology(sockets=1, cores=1)},
         {"topology": topology(sockets=1, cores=2, smt=1, allowed=(1,))},
-    ),
-    (
-        "primitive-cache",
-        env(ONEDNN_PRIMITIVE_CACHE_CAPACITY="1024"),
-        env(ONEDNN_PRIMITIVE_CACHE_CAPACITY="1025"),
     ),
     ("primitive-cache", limits(memory_bytes=8 * GIB + 1), limits(memory_bytes=8 * GIB)),
     ("shm-small", limits(shm_bytes=256 * MIB), limits(shm_bytes=256 * MIB - 1)),
@@ -1100,7 +723,6 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     ),
     ("open-files", limits(open_files=1024), limits(open_files=1023)),
     ("processes-few", limits(pids=368), limits(pids=367)),
-    ("processes-few", limits(pids=408, pids_used=40), limits(pids=407, pids_used=40)),
     (
         "processes-few",
         {**limits(processes=368), "sys_resource": False},
@@ -1117,12 +739,6 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
         env(CCL_WORKER_COUNT="55", OMP_NUM_THREADS=None),
         env(CCL_WORKER_COUNT="56", OMP_NUM_THREADS=None),
     ),
-    ("openmpi-one-core", {**TWO_CORES, "launchers": (OPENMPI,)}, {"launchers": (OPENMPI,)}),
-    (
-        "openmpi-one-core",
-        {"topology": topology(sockets=1, cores=3, smt=1), "launchers": (OPENMPI,)},
-        {**FOUR_CORES, "launchers": (OPENMPI,)},
-    ),
     (
         "openmpi-one-core",  # each of two ranks has its core
         {
@@ -1136,7 +752,6 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     ),
     ("blocktime-long", env(KMP_BLOCKTIME="999"), env(KMP_BLOCKTIME="1000")),
     ("amx-doubtful", kernel("5.16.0"), kernel("5.15.0")),
-    ("amx-doubtful", kernel("6.1.0"), kernel("4.18.0")),
     ("master-port", env(MASTER_PORT="1"), env(MASTER_PORT="0")),
     ("master-port", env(MASTER_PORT="65535"), env(MASTER_PORT="65536")),
     ("master-addr", env(PMI_RANK="0", PMI_SIZE="1"), env(PMI_RANK="0", PMI_SIZE="2")),
@@ -1146,27 +761,12 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
         env(LOCAL_RANK="2", LOCAL_WORLD_SIZE="2"),
     ),
     (
-        "ranks-alone",
-        {"topology": topology(sockets=1, cores=1), **env(ACCELERATE_USE_CPU=None)},
-        {**TWO_CORES, **env(ACCELERATE_USE_CPU=None)},
-    ),
-    (
         "sockets-of-one-core",
         {"topology": topology(sockets=3, cores=1)},
         {"topology": topology(sockets=4, cores=1)},
     ),
     ("numa-full", node(free_bytes=2 * GIB), node(free_bytes=2 * GIB - 1)),
-    (
-        "siblings-together",
-        {"topology": topology(sockets=1, cores=1, together=True)},
-        {"topology": topology(sockets=1, cores=2, together=True)},
-    ),
     ("machine-busy", load(average_1min=28.0), load(average_1min=28.1)),
-    (
-        "machine-busy",
-        {**TWO_CORES, **load(average_1min=1.0)},
-        {**TWO_CORES, **load(average_1min=1.1)},
-    ),
     (
         "machine-busy",
         load(average_1min=40.0, running_threads=1),
@@ -1174,11 +774,6 @@ BORDERS: tuple[tuple[str, Changes, Changes], ...] = (
     ),
     ("machine-busy", load(cpu_pressure_percent=10.0), load(cpu_pressure_percent=10.1)),
     ("machine-busy", load(busy=(process(27.9),)), load(busy=(process(28.0),))),
-    (
-        "machine-busy",
-        {**ONE_CPU, **load(busy=(process(0.49),))},
-        {**ONE_CPU, **load(busy=(process(0.5),))},
-    ),
     ("memory-pressure", load(memory_pressure_percent=5.0), load(memory_pressure_percent=5.1)),
     ("cpu-steal", load(steal_share=0.02), load(steal_share=0.021)),
     (

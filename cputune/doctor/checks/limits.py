@@ -17,8 +17,6 @@ from cputune.workload import Workload
 MIB, GIB = 1 << 20, 1 << 30
 THROTTLED_SHARE = 0.1
 FEWEST_PERIODS = 100
-CACHE_ENTRIES = 1024
-"""What oneDNN keeps unless ONEDNN_PRIMITIVE_CACHE_CAPACITY says otherwise."""
 
 
 @check("ranks-auto", Severity.WARNING)
@@ -38,12 +36,11 @@ def ranks_auto(facts: HostFacts) -> Iterator[Finding]:
     asked = value(facts, "PET_NPROC_PER_NODE")
     if asked is None or asked.lower() not in ("auto", "cpu"):
         return
-    cores = usable_cores(facts)
-    online = len(facts.topology.online)
+    cores, online = len(usable_cores(facts)), len(facts.topology.online)
     yield ranks_auto.finding(
         f"PET_NPROC_PER_NODE={asked} starts {online} ranks, one per CPU of the host; "
-        f"{len(cores)} core{'s' if len(cores) > 1 else ''} may be used",
-        severity=Severity.ERROR if len(cores) < online else None,
+        f"cores that may be used: {cores}",
+        severity=Severity.ERROR if cores < online else None,
         command=f"export PET_NPROC_PER_NODE={advised(facts).ranks}",
     )
 
@@ -63,15 +60,13 @@ def quota_threads(facts: HostFacts) -> Iterator[Finding]:
     Source: onyx-dot-app/onyx#12351, springfall2008/batpred#4771, vllm-project/vllm#34462
     """
     quota, threads = facts.limits.cpu_quota, default_threads(facts)
-    if quota is None or threads <= max(1, math.floor(quota)):
-        return
-    asked = value(facts, "OMP_NUM_THREADS")
-    why = f"OMP_NUM_THREADS={asked}" if asked else "one per allowed core"
-    yield quota_threads.finding(
-        f"the cgroup gives {quota:g} CPUs of time, a training process starts "
-        f"{threads} threads ({why})",
-        command=f"export OMP_NUM_THREADS={advised(facts).threads}",
-    )
+    if quota is not None and threads > max(1, math.floor(quota)):
+        asked = value(facts, "OMP_NUM_THREADS") or "unset, one per allowed core"
+        yield quota_threads.finding(
+            f"the cgroup gives {quota:g} CPUs of time, a training process starts "
+            f"{threads} threads (OMP_NUM_THREADS: {asked})",
+            command=f"export OMP_NUM_THREADS={advised(facts).threads}",
+        )
 
 
 @check("quota-throttled", Severity.WARNING)
@@ -87,15 +82,14 @@ def quota_throttled(facts: HostFacts) -> Iterator[Finding]:
 
     Source: onyx-dot-app/onyx#12351, https://docs.kernel.org/scheduler/sched-bwc.html
     """
-    periods, throttled = facts.limits.periods, facts.limits.throttled_periods
-    quota = facts.limits.cpu_quota
+    limits = facts.limits
+    periods, throttled, quota = limits.periods, limits.throttled_periods, limits.cpu_quota
     # The counters stay when a quota is lifted.
     if quota is None or periods is None or throttled is None or periods < FEWEST_PERIODS:
         return
     if throttled / periods > THROTTLED_SHARE:
         yield quota_throttled.finding(
-            f"throttled in {throttled} of {periods} periods "
-            f"({100 * throttled / periods:.0f} %), the quota is {quota:g} CPUs"
+            f"throttled in {throttled} of {periods} periods, the quota is {quota:g} CPUs"
         )
 
 
@@ -118,10 +112,11 @@ def ranks_oversubscribed(facts: HostFacts) -> Iterator[Finding]:
     if ranks is None or ranks < 2 or threads is None or not cpus or ranks * threads <= room:
         return
     limit = f"{cpus} CPUs" if room == cpus else f"a quota of {quota:g} CPUs"
+    fewer = advised(facts).threads
     yield ranks_oversubscribed.finding(
         f"{ranks} local ranks × OMP_NUM_THREADS={threads} are {ranks * threads} threads on {limit}",
         remedy=None if threads > 1 else "Start fewer ranks: one thread each is too much already.",
-        command=f"export OMP_NUM_THREADS={advised(facts).threads}" if threads > 1 else None,
+        command=f"export OMP_NUM_THREADS={fewer}" if threads > 1 else None,
     )
 
 
@@ -169,21 +164,16 @@ def memory_limit(facts: HostFacts) -> Iterator[Finding]:
     room = room_bytes(facts)
     if room is None:
         return
-    short, unknown = [], []
-    for name in GUIDES:
-        need = needed_bytes(Workload.from_recipe(name))
-        if isinstance(need, Unknown):
-            unknown.append(f"{need.fact} is not known: {need.reason}")
-        elif need > room:
-            short.append(f"{name} {need / GIB:.1f} GiB")
+    needs = {name: needed_bytes(Workload.from_recipe(name)) for name in GUIDES}
+    short = [
+        f"{name} {need / GIB:.1f} GiB"
+        for name, need in needs.items()
+        if not isinstance(need, Unknown) and need > room
+    ]
     if short:
-        what = "the cgroup limit" if room == facts.limits.memory_bytes else "the machine's memory"
-        said = f"{what} is {room / GIB:.1f} GiB; one rank needs at least {', '.join(short)}"
-        nothing = any(name.startswith(f"{GUIDES[0]} ") for name in short)
         yield memory_limit.finding(
-            "; ".join((said, *unknown)),
-            severity=Severity.ERROR if nothing else None,
-            title="Not even the smallest recipe fits into the memory" if nothing else None,
+            f"there is room for {room / GIB:.1f} GiB; one rank needs at least {', '.join(short)}",
+            severity=Severity.ERROR if len(short) == len(GUIDES) else None,
         )
 
 
@@ -201,22 +191,19 @@ def primitive_cache(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#98688, pytorch/pytorch#29893
     """
-    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
-    capacity = number(facts, *names)
     limit = facts.limits.memory_bytes
-    command = "export ONEDNN_PRIMITIVE_CACHE_CAPACITY=64 LRU_CACHE_CAPACITY=64"
-    if capacity is not None and capacity > CACHE_ENTRIES:
-        yield primitive_cache.finding(
-            f"the cache may hold {capacity} kernels, {CACHE_ENTRIES} is oneDNN's own limit",
-            command=command,
-        )
-    elif capacity is not None or value(facts, "LRU_CACHE_CAPACITY"):
+    names = (
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+        "DNNL_PRIMITIVE_CACHE_CAPACITY",
+        "LRU_CACHE_CAPACITY",
+    )
+    if limit is None or limit > 8 * GIB or not facts.package("torch"):
         return
-    elif limit is not None and limit <= 8 * GIB and facts.package("torch"):
+    if not any(value(facts, name) for name in names):
         yield primitive_cache.finding(
             f"the memory limit is {limit / GIB:.1f} GiB and no capacity is set "
-            f"(oneDNN keeps {CACHE_ENTRIES} kernels)",
-            command=command,
+            "(oneDNN keeps 1024 kernels)",
+            command="export ONEDNN_PRIMITIVE_CACHE_CAPACITY=64 LRU_CACHE_CAPACITY=64",
         )
 
 
@@ -267,13 +254,12 @@ def shm_full(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#16979
     """
     size, free = facts.limits.shm_bytes, facts.limits.shm_free_bytes
-    if size is None or free is None or size < SHM_SMALL_BYTES or free >= SHM_SMALL_BYTES:
-        return
-    yield shm_full.finding(
-        f"{free / MIB:.0f} of {size / MIB:.0f} MiB of /dev/shm are free, "
-        f"{SHM_NEEDED_BYTES / MIB:.0f} MiB are needed",
-        command="ls -lhS /dev/shm | head",
-    )
+    if size is not None and free is not None and free < SHM_SMALL_BYTES <= size:
+        yield shm_full.finding(
+            f"{free / MIB:.0f} of {size / MIB:.0f} MiB of /dev/shm are free, "
+            f"{SHM_NEEDED_BYTES / MIB:.0f} MiB are needed",
+            command="ls -lhS /dev/shm | head",
+        )
 
 
 @check("shm-read-only", Severity.WARNING)
@@ -306,19 +292,16 @@ def processes_few(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html#pid
     """
-    limits = facts.limits
-    needed = THREADS_PER_CPU * len(facts.topology.allowed) + OTHER_THREADS
-    if limits.pids is not None and limits.pids - (limits.pids_used or 0) < needed:
-        yield processes_few.finding(
-            f"pids.max is {limits.pids}, of which {limits.pids_used or 0} exist; ranks on "
-            f"{len(facts.topology.allowed)} CPUs start about {needed}"
-        )
+    limits, cpus = facts.limits, len(facts.topology.allowed)
+    needed = THREADS_PER_CPU * cpus + OTHER_THREADS
+    pids = None if limits.pids is None else limits.pids - (limits.pids_used or 0)
     # Root and whoever holds CAP_SYS_RESOURCE are not held to the user's limit.
-    if limits.processes is not None and limits.processes < needed and facts.sys_resource is False:
-        yield processes_few.finding(
-            f"ulimit -u is {limits.processes}; ranks on {len(facts.topology.allowed)} CPUs start "
-            f"about {needed}"
-        )
+    processes = limits.processes if facts.sys_resource is False else None
+    for name, left in (("pids.max", pids), ("ulimit -u", processes)):
+        if left is not None and left < needed:
+            yield processes_few.finding(
+                f"{name} leaves {left}; ranks on {cpus} CPUs start about {needed}"
+            )
 
 
 @check("memlock-small", Severity.WARNING)
@@ -333,11 +316,9 @@ def memlock_small(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://ofiwg.github.io/libfabric/main/man/fi_verbs.7.html
     """
-    provider = (value(facts, "FI_PROVIDER") or "").lower()
-    limit = facts.limits.memlock_bytes
-    if limit is None or limit >= GIB:
-        return
-    if any(name in provider for name in ("verbs", "psm", "mlx", "efa")):
+    provider, limit = (value(facts, "FI_PROVIDER") or "").lower(), facts.limits.memlock_bytes
+    pins = any(name in provider for name in ("verbs", "psm", "mlx", "efa"))
+    if pins and limit is not None and limit < GIB:
         yield memlock_small.finding(
             f"FI_PROVIDER={provider} with {limit / MIB:g} MiB of lockable memory"
         )
@@ -351,23 +332,20 @@ def open_files(facts: HostFacts) -> Iterator[Finding]:
 
     Cause: each tensor that a worker hands over holds a file descriptor.
 
-    Remedy: Raise the soft limit in the shell that trains.
+    Remedy: Raise the soft limit in the shell that trains; the hard one by limits.conf or docker
+    --ulimit nofile.
 
     Source: pytorch/pytorch#11201
     """
     limit, most = facts.limits.open_files, facts.limits.open_files_hard
-    if limit is None or limit >= FEWEST_OPEN_FILES:
-        return
-    can_be_raised = most is None or most > limit
-    yield open_files.finding(
-        severity=Severity.WARNING if limit < FEW_OPEN_FILES else None,
-        evidence=f"{limit} open files are allowed, {FEWEST_OPEN_FILES} is the usual least"
-        + ("" if can_be_raised else "; the hard limit is no higher"),
-        remedy=None
-        if can_be_raised
-        else "Raise the hard limit: limits.conf, docker --ulimit nofile.",
-        command='ulimit -Sn "$(ulimit -Hn)"' if can_be_raised else None,
-    )
+    if limit is not None and limit < FEWEST_OPEN_FILES:
+        can_be_raised = most is None or most > limit
+        yield open_files.finding(
+            f"{limit} open files are allowed (hard limit: {most}), {FEWEST_OPEN_FILES} is the "
+            "usual least",
+            severity=Severity.WARNING if limit < FEW_OPEN_FILES else None,
+            command='ulimit -Sn "$(ulimit -Hn)"' if can_be_raised else None,
+        )
 
 
 @check("niced", Severity.ADVICE)

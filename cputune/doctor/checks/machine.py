@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from cputune import cpulist
@@ -34,24 +35,16 @@ def facts_missing(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://docs.kernel.org/admin-guide/cputopology.html
     """
-    topology = facts.topology
-    if not topology.online:
-        yield facts_missing.finding(_because(facts, "no CPU can be seen", "topology.online"))
-    elif not topology.cores_known:
-        yield facts_missing.finding(
-            _because(facts, "which CPUs are one core is not told", "topology.physical_cores"),
-            severity=Severity.ADVICE,
-        )
-    if facts.why_unknown("cpu.isa"):
-        yield facts_missing.finding(
-            _because(facts, "the instructions of the CPU are not told", "cpu.isa"),
-            severity=Severity.ADVICE if topology.online else None,
-        )
-
-
-def _because(facts: HostFacts, what: str, fact: str) -> str:
-    reason = facts.why_unknown(fact)
-    return f"{what}: {reason}" if reason else what
+    for fact, there, severe in (
+        ("topology.online", bool(facts.topology.online), True),
+        ("topology.physical_cores", facts.topology.cores_known, False),
+        ("cpu.isa", facts.why_unknown("cpu.isa") is None, not facts.topology.online),
+    ):
+        if not there:
+            yield facts_missing.finding(
+                f"{fact}: {facts.why_unknown(fact) or 'not known'}",
+                severity=None if severe else Severity.ADVICE,
+            )
 
 
 @check("machine-busy", Severity.WARNING)
@@ -137,8 +130,8 @@ def memory_low(facts: HostFacts) -> Iterator[Finding]:
     total, available = facts.memory.total_bytes, facts.memory.available_bytes
     if total is None or available is None:
         return
-    little = available < LITTLE_MEMORY_BYTES and available < total / 2
-    if little or available < LITTLE_MEMORY_SHARE * total:
+    least = max(LITTLE_MEMORY_SHARE * total, min(LITTLE_MEMORY_BYTES, total / 2))
+    if available < least:
         yield memory_low.finding(
             f"{available / GIB:.1f} of {total / GIB:.1f} GiB are available",
             command="ps -eo pid,rss,comm --sort=-rss | head",
@@ -157,14 +150,11 @@ def swap_in_use(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://docs.kernel.org/admin-guide/sysctl/vm.html#swappiness
     """
-    memory = facts.memory
-    if memory.swap_total_bytes is None or memory.swap_free_bytes is None:
-        return
-    used = memory.swap_total_bytes - memory.swap_free_bytes
-    if used > max(GIB // 4, memory.swap_total_bytes // 20):
+    total, free = facts.memory.swap_total_bytes, facts.memory.swap_free_bytes
+    if total is not None and free is not None and total - free > max(GIB // 4, total // 20):
         pressed = (facts.load.memory_pressure_percent or 0) > MEMORY_PRESSURE_PERCENT
         yield swap_in_use.finding(
-            f"{used / GIB:.1f} of {memory.swap_total_bytes / GIB:.1f} GiB of swap are used",
+            f"{(total - free) / GIB:.1f} of {total / GIB:.1f} GiB of swap are used",
             severity=Severity.WARNING if pressed else None,
         )
 
@@ -193,8 +183,10 @@ def governor(facts: HostFacts) -> Iterator[Finding]:
     slow = [g for g in facts.settings.frequencies if allowed.intersection(g.cpus) and _saves(g)]
     if slow:
         cpus = cpulist.render(cpu for group in slow for cpu in group.cpus)
+        kinds = ((group.governor, group.driver, group.energy_preference) for group in slow)
+        said = {" ".join(filter(None, kind)): None for kind in kinds}
         yield governor.finding(
-            "; ".join(_described(group) for group in slow),
+            f"on CPUs {cpus}: {'; '.join(said)}",
             command=f"sudo cpupower -c {cpus} frequency-set --governor performance",
         )
 
@@ -203,12 +195,6 @@ def _saves(group: Frequency) -> bool:
     if group.driver in ACTIVE_DRIVERS and group.energy_preference in FULL_SPEED:
         return False
     return group.governor in ("powersave", "ondemand", "conservative", "schedutil")
-
-
-def _described(group: Frequency) -> str:
-    known = [text for text in (group.driver, group.energy_preference) if text]
-    how = f" ({', '.join(known)})" if known else ""
-    return f"governor {group.governor}{how} on CPUs {cpulist.render(group.cpus)}"
 
 
 @check("turbo-off", Severity.ADVICE)
@@ -224,14 +210,11 @@ def turbo_off(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.kernel.org/admin-guide/pm/intel_pstate.html
     """
     if facts.settings.turbo is False:
-        amd = facts.cpu.vendor == "AuthenticAMD"
+        boost = "echo 1 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
+        no_turbo = "echo 0 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
         yield turbo_off.finding(
-            "cpufreq/boost is 0" if amd else "intel_pstate/no_turbo is 1, or cpufreq/boost is 0",
-            command=(
-                "echo 1 | sudo tee /sys/devices/system/cpu/cpufreq/boost"
-                if amd
-                else "echo 0 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
-            ),
+            "intel_pstate/no_turbo is 1, or cpufreq/boost is 0",
+            command=boost if facts.cpu.vendor == "AuthenticAMD" else no_turbo,
         )
 
 
@@ -287,16 +270,11 @@ def numa_memoryless(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://docs.kernel.org/mm/numa.html
     """
-    allowed = set(facts.topology.allowed)
-    bare = [
-        n for n in facts.topology.numa_nodes if n.memory_bytes == 0 and allowed & set(n.cpus or ())
-    ]
-    if bare and any(node.memory_bytes for node in facts.topology.numa_nodes):
-        yield numa_memoryless.finding(
-            "; ".join(
-                f"node {node.id}: CPUs {cpulist.render(node.cpus or ())}, 0 bytes" for node in bare
-            )
-        )
+    allowed, nodes = set(facts.topology.allowed), facts.topology.numa_nodes
+    bare = [node for node in nodes if node.memory_bytes == 0 and allowed & set(node.cpus or ())]
+    if bare and any(node.memory_bytes for node in nodes):
+        said = (f"node {node.id}: CPUs {cpulist.render(node.cpus or ())}" for node in bare)
+        yield numa_memoryless.finding(f"0 bytes of memory at {'; '.join(said)}")
 
 
 LITTLE_FREE_BYTES = 2 * GIB
@@ -316,12 +294,11 @@ def siblings_together(facts: HostFacts) -> Iterator[Finding]:
 
     Source: intel/intel-extension-for-pytorch#310
     """
-    pairs = [core for core in facts.topology.allowed_cores if len(core.cpus) > 1]
-    side_by_side = [core for core in pairs if core.cpus[1] == core.cpus[0] + 1]
-    if len(pairs) > 1 and len(side_by_side) == len(pairs):
+    pairs = [core.cpus for core in facts.topology.allowed_cores if len(core.cpus) > 1]
+    if len(pairs) > 1 and all(cpus[1] == cpus[0] + 1 for cpus in pairs):
         yield siblings_together.finding(
-            f"CPUs {cpulist.render(pairs[0].cpus)} are one core; "
-            f"{cpulist.render(cpu for core in pairs for cpu in core.cpus)} are {len(pairs)} cores",
+            f"CPUs {cpulist.render(pairs[0])} are one core; "
+            f"{cpulist.render(cpu for cpus in pairs for cpu in cpus)} are {len(pairs)} cores",
             command=advised_launch(facts),
         )
 
@@ -380,14 +357,12 @@ def sockets_unequal(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://huggingface.co/docs/transformers/perf_train_cpu_many
     """
-    counts: dict[int, int] = {}
-    for core in facts.topology.allowed_cores:
-        counts[core.socket] = counts.get(core.socket, 0) + 1
+    counts = Counter(core.socket for core in facts.topology.allowed_cores)
     if facts.topology.sockets_known and len(set(counts.values())) > 1:
+        said = ", ".join(f"socket {socket}: {n}" for socket, n in sorted(counts.items()))
         yield sockets_unequal.finding(
-            "allowed cores: "
-            + ", ".join(f"socket {s}: {n}" for s, n in sorted(counts.items()))
-            + f"; {advised(facts).threads} threads fit a rank: {advised(facts).why}",
+            f"allowed cores: {said}; {advised(facts).threads} threads fit a rank: "
+            f"{advised(facts).why}",
             command=advised_launch(facts),
         )
 
@@ -410,8 +385,8 @@ def numa_in_socket(facts: HostFacts) -> Iterator[Finding]:
     sockets = {core.socket for core in cores}
     if facts.topology.sockets_known and len(nodes) > len(sockets):
         yield numa_in_socket.finding(
-            f"{len(sockets)} socket{'s' if len(sockets) > 1 else ''}, {len(nodes)} NUMA nodes "
-            f"with usable cores; advised before anything is measured: {advised(facts).why}"
+            f"sockets: {len(sockets)}, NUMA nodes with usable cores: {len(nodes)}; advised before "
+            f"anything is measured: {advised(facts).why}"
         )
 
 
@@ -428,24 +403,16 @@ def numa_cpuless(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.kernel.org/mm/numa.html, https://docs.kernel.org/admin-guide/mm/numaperf.html
     """
     bare = [n for n in facts.topology.numa_nodes if n.cpus == () and n.memory_bytes]
-    seen = []
-    for node in bare:
-        kind = MEMORY_WORDS.get(node.kind or "", "")
-        near = ",".join(map(str, facts.topology.nearest(node)))
-        seen.append(f"node {node.id}: {(node.memory_bytes or 0) / GIB:.0f} GiB {kind}".rstrip())
-        speed = node.read_mb_per_second
-        seen[-1] += ", no CPUs" + (f", {speed / 1000:.0f} GB/s" if speed else "")
-        seen[-1] += f", nearest to node {near}" if near else ""
-    fast = ",".join(str(node.id) for node in bare if node.kind == "hbm")
     if bare:
-        numactl = any(item.name == "numactl" for item in facts.launchers)
-        many = "-many" if "," in fast else ""
-        yield numa_cpuless.finding(
-            "; ".join(seen),
-            command=f"numactl --preferred{many}={fast} python train.py"
-            if fast and numactl
-            else None,
+        said = (
+            f"node {node.id}: {(node.memory_bytes or 0) / GIB:.0f} GiB of "
+            f"{MEMORY_WORDS.get(node.kind or '', 'memory')}, no CPUs"
+            for node in bare
         )
+        fast = ",".join(str(node.id) for node in bare if node.kind == "hbm")
+        prefer = f"numactl --preferred-many={fast} python train.py"
+        here = any(item.name == "numactl" for item in facts.launchers)
+        yield numa_cpuless.finding("; ".join(said), command=prefer if fast and here else None)
 
 
 @check("numa-full", Severity.ADVICE)
@@ -461,18 +428,12 @@ def numa_full(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://docs.kernel.org/mm/numa.html
     """
-    nodes = [
-        (n.id, n.free_bytes, n.memory_bytes)
-        for n in facts.topology.numa_nodes
-        if n.free_bytes is not None and n.memory_bytes
-    ]
-    tight = [
-        f"node {id}: {free / GIB:.1f} of {memory / GIB:.0f} GiB free"
-        for id, free, memory in nodes
-        if free < LITTLE_FREE_BYTES
-    ]
-    if tight and len(tight) < len(nodes):
-        yield numa_full.finding("; ".join(tight))
+    nodes = facts.topology.numa_nodes
+    free = {n.id: n.free_bytes for n in nodes if n.free_bytes is not None and n.memory_bytes}
+    tight = {id: left for id, left in free.items() if left < LITTLE_FREE_BYTES}
+    if tight and len(tight) < len(free):
+        said = (f"node {id}: {left / GIB:.1f} GiB free" for id, left in tight.items())
+        yield numa_full.finding("; ".join(said))
 
 
 @check("cpus-offline", Severity.ADVICE)
@@ -490,15 +451,13 @@ def cpus_offline(facts: HostFacts) -> Iterator[Finding]:
     """
     topology = facts.topology
     offline = sorted(set(topology.present or ()) - set(topology.online))
-    if not offline or facts.settings.smt in ("off", "forceoff"):
-        return
-    yield cpus_offline.finding(
-        f"present {cpulist.render(topology.present or ())}, "
-        f"online {cpulist.render(topology.online)}",
-        command="\n".join(
-            f"echo 1 | sudo tee /sys/devices/system/cpu/cpu{cpu}/online" for cpu in offline[:8]
-        ),
-    )
+    if offline and facts.settings.smt not in ("off", "forceoff"):
+        switch = "echo 1 | sudo tee /sys/devices/system/cpu/cpu{}/online"
+        yield cpus_offline.finding(
+            f"present {cpulist.render(topology.present or ())}, "
+            f"online {cpulist.render(topology.online)}",
+            command="\n".join(switch.format(cpu) for cpu in offline[:8]),
+        )
 
 
 CHECKS = checks_of(__name__)

@@ -15,45 +15,41 @@ _AMX_KERNEL = (5, 16)
 _WITH_BACKPORTS = r"\.el\d|\.amzn\d|-150\d00\."
 """Red Hat, Amazon and SUSE carry AMX back into kernels that are called older."""
 
-# What each cap still allows, by the kernel flags that it takes away.
+_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", *_AMX, "amx_fp16")
+"""What a cap takes away, the oldest first."""
+
+# By each cap the first flag that it takes away.
 # https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
-_ABOVE_AMX = ("amx_fp16",)
-_ABOVE_FP16 = (*_AMX, *_ABOVE_AMX)
-_ABOVE_BF16 = ("avx512_fp16", *_ABOVE_FP16)
-_ABOVE_VNNI = ("avx512_bf16", *_ABOVE_BF16)
-_ABOVE_AVX512 = ("avx512_vnni", *_ABOVE_VNNI)
-_ABOVE_AVX2 = ("avx512f", *_ABOVE_AVX512)
-_ABOVE_AVX = ("avx2", *_ABOVE_AVX2)
-_LOST_BY_CAP = {
-    "SSE41": _ABOVE_AVX,
-    "AVX": _ABOVE_AVX,
-    "AVX2": _ABOVE_AVX2,
-    "AVX2_VNNI": _ABOVE_AVX2,
-    "AVX2_VNNI_2": _ABOVE_AVX2,
-    "AVX512_CORE": _ABOVE_AVX512,
-    "AVX512_CORE_VNNI": _ABOVE_VNNI,
-    "AVX512_CORE_BF16": _ABOVE_BF16,
-    "AVX512_CORE_FP16": _ABOVE_FP16,
-    "AVX512_CORE_AMX": _ABOVE_AMX,
-    # ATEN_CPU_CAPABILITY (aten/src/ATen/native/DispatchStub.cpp) governs vector code only
-    "ATEN:DEFAULT": ("avx2", "avx512f"),
-    "ATEN:AVX2": ("avx512f",),
-    # MKL_ENABLE_INSTRUCTIONS of oneMKL
-    "MKL:SSE4_2": _ABOVE_AVX,
-    "MKL:AVX": _ABOVE_AVX,
-    "MKL:AVX2": _ABOVE_AVX2,
-    "MKL:AVX2_E1": _ABOVE_AVX2,
-    "MKL:AVX512": _ABOVE_AVX512,
-    "MKL:AVX512_E1": _ABOVE_VNNI,
-    "MKL:AVX512_E2": _ABOVE_BF16,
-    "MKL:AVX512_E3": _ABOVE_FP16,
-    "MKL:AVX512_E4": _ABOVE_AMX,
+_ONEDNN = {
+    "SSE41": "avx2",
+    "AVX": "avx2",
+    "AVX2": "avx512f",
+    "AVX2_VNNI": "avx512f",
+    "AVX2_VNNI_2": "avx512f",
+    "AVX512_CORE": "avx512_vnni",
+    "AVX512_CORE_VNNI": "avx512_bf16",
+    "AVX512_CORE_BF16": "avx512_fp16",
+    "AVX512_CORE_FP16": "amx_tile",
+    "AVX512_CORE_AMX": "amx_fp16",
 }
+_MKL = {
+    "SSE4_2": "avx2",
+    "AVX": "avx2",
+    "AVX2": "avx512f",
+    "AVX2_E1": "avx512f",
+    "AVX512": "avx512_vnni",
+    "AVX512_E1": "avx512_bf16",
+    "AVX512_E2": "avx512_fp16",
+    "AVX512_E3": "amx_tile",
+    "AVX512_E4": "amx_fp16",
+}
+# aten/src/ATen/native/DispatchStub.cpp: it governs vector code only
+_ATEN = {"DEFAULT": "avx2", "AVX2": "avx512f"}
 _CAPS = (
-    ("ONEDNN_MAX_CPU_ISA", ""),
-    ("DNNL_MAX_CPU_ISA", ""),
-    ("ATEN_CPU_CAPABILITY", "ATEN:"),
-    ("MKL_ENABLE_INSTRUCTIONS", "MKL:"),
+    ("ONEDNN_MAX_CPU_ISA", _ONEDNN, _FLAGS),
+    ("DNNL_MAX_CPU_ISA", _ONEDNN, _FLAGS),
+    ("ATEN_CPU_CAPABILITY", _ATEN, _FLAGS[:2]),
+    ("MKL_ENABLE_INSTRUCTIONS", _MKL, _FLAGS),
 )
 
 
@@ -92,20 +88,15 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
     """
-    for name, prefix in _CAPS:
+    for name, caps, flags in _CAPS:
         cap = value(facts, name)
-        lost = [f for f in _LOST_BY_CAP.get(prefix + (cap or "").upper(), ()) if facts.cpu.has(f)]
+        first = caps.get((cap or "").upper())
+        above = flags[flags.index(first) :] if first else ()
+        lost = [flag for flag in above if facts.cpu.has(flag)]
         if lost:
             yield isa_capped.finding(
                 f"{name}={cap}, but this CPU has {', '.join(lost)}", command=f"unset {name}"
             )
-    debug = value(facts, "MKL_DEBUG_CPU_TYPE")
-    if debug is not None:
-        yield isa_capped.finding(
-            f"MKL_DEBUG_CPU_TYPE={debug} forces MKL's code path; it is ignored since 2020.1",
-            severity=Severity.WARNING if facts.cpu.has("avx512f") else Severity.ADVICE,
-            command="unset MKL_DEBUG_CPU_TYPE",
-        )
 
 
 @check("amx-doubtful", Severity.WARNING)
@@ -123,24 +114,21 @@ def amx_doubtful(facts: HostFacts) -> Iterator[Finding]:
 
     Source: uxlfoundation/oneDNN#5689
     """
-    cpu = facts.cpu
+    cpu, kernel = facts.cpu, facts.settings.kernel or ""
     if not any(cpu.has(flag) for flag in _AMX):
         return
     doubts = []
-    kernel = facts.settings.kernel or ""
     release = re.match(r"(\d+)\.(\d+)", kernel)
-    version = (int(release[1]), int(release[2])) if release else _AMX_KERNEL
-    if version < _AMX_KERNEL and not re.search(_WITH_BACKPORTS, kernel):
+    old = release is not None and (int(release[1]), int(release[2])) < _AMX_KERNEL
+    if old and not re.search(_WITH_BACKPORTS, kernel):
         doubts.append(f"kernel {kernel} is older than 5.16")
     missing = [flag for flag in ("amx_tile", "avx512f") if not cpu.has(flag)]
     if missing:
         doubts.append(f"AMX flags without {', '.join(missing)}")
     if doubts:
-        # Before 5.11 Linux did not even name the flags: something else made that list.
-        mild = version >= (5, 11) and not missing
         yield amx_doubtful.finding(
             "; ".join(doubts),
-            severity=Severity.ADVICE if mild else None,
+            severity=None if missing else Severity.ADVICE,
             command="export ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16",
         )
 
@@ -160,10 +148,8 @@ def isa_old(facts: HostFacts) -> Iterator[Finding]:
     """
     cpu = facts.cpu
     if cpu.architecture == "x86_64" and _isa_known(facts) and not cpu.has("avx2"):
-        yield isa_old.finding(
-            f"{cpu.model_name or 'this CPU'} has of the flags that matter for training: "
-            + (", ".join(cpu.isa) or "none")
-        )
+        flags = ", ".join(cpu.isa) or "no flag that matters for training"
+        yield isa_old.finding(f"{cpu.model_name or 'this CPU'} shows {flags}")
 
 
 def _isa_known(facts: HostFacts) -> bool:
@@ -187,20 +173,16 @@ def bf16_slow(facts: HostFacts) -> Iterator[Finding]:
     """
     if not _isa_known(facts) or "bf16" in native_precisions(facts):
         return
-    asked = (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "bf16"
-    shown = [flag for flag in ("avx512f", "avx2", "sve") if facts.cpu.has(flag)]
-    evidence = "the CPU shows none of avx512_bf16, amx_bf16 and Arm's bf16; it has " + (
-        ", ".join(shown) or "no AVX2 either"
-    )
-    if asked:
+    seen = "the CPU shows none of avx512_bf16, amx_bf16 and Arm's bf16"
+    if (value(facts, "ACCELERATE_MIXED_PRECISION") or "").lower() == "bf16":
         yield bf16_slow.finding(
-            f"ACCELERATE_MIXED_PRECISION=bf16, but {evidence}",
+            f"ACCELERATE_MIXED_PRECISION=bf16, but {seen}",
             severity=Severity.WARNING,
             title="bf16 is asked for, but this CPU has no bf16 instructions",
             command="export ACCELERATE_MIXED_PRECISION=no",
         )
     else:
-        yield bf16_slow.finding(evidence)
+        yield bf16_slow.finding(seen)
 
 
 @check("bf16-native", Severity.ADVICE)
@@ -218,12 +200,10 @@ def bf16_native(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/transformers#20445,
     https://huggingface.co/docs/transformers/perf_train_cpu
     """
-    if "bf16" not in native_precisions(facts) or value(facts, "ACCELERATE_MIXED_PRECISION"):
-        return
-    if lacks_torch(facts):
-        return
-    units = [flag for flag in ("amx_bf16", "avx512_bf16", "bf16") if facts.cpu.has(flag)]
-    yield bf16_native.finding(f"the CPU has {', '.join(units)}; training defaults to fp32")
+    native = "bf16" in native_precisions(facts) and not lacks_torch(facts)
+    if native and not value(facts, "ACCELERATE_MIXED_PRECISION"):
+        units = [flag for flag in ("amx_bf16", "avx512_bf16", "bf16") if facts.cpu.has(flag)]
+        yield bf16_native.finding(f"the CPU has {', '.join(units)}; training defaults to fp32")
 
 
 CHECKS = checks_of(__name__)

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from cputune.doctor.finding import Finding, Severity, check, checks_of
+from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
 from cputune.doctor.variables import (
-    is_true,
     number,
     under_mpi,
     under_torchrun,
@@ -20,27 +19,24 @@ from cputune.doctor.variables import (
 )
 from cputune.documents import packaged_toml
 from cputune.facts import HostFacts
-from cputune.host import Stray
 from cputune.stack import versions_of
 
 MIB, GIB = 1 << 20, 1 << 30
 _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
+_ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _HOLLOW = ("no files", "no __init__.py", "editable, gone", "says", "built for")
 
 
 def left_over(facts: HostFacts) -> tuple[str, ...]:
     """Variables of a launch that is not around us: no launcher set them, and no cluster."""
-    if under_mpi(facts) or under_torchrun(facts):
+    around = ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")
+    if under_mpi(facts) or under_torchrun(facts) or any(value(facts, name) for name in around):
         return ()
-    if any(value(facts, n) for n in ("SLURM_PROCID", "SLURM_NNODES", "KUBERNETES_SERVICE_HOST")):
-        return ()
-    ranks = [name for name in _LAUNCH[:4] if number(facts, name) is not None]
-    far = value(facts, "MASTER_ADDR") or ""
-    by_hand = far and not far.startswith(("127.", "localhost", "::1")) and len(ranks) > 1
-    counted = {"RANK", "LOCAL_RANK"} & set(ranks)
-    return () if by_hand or not counted else tuple(n for n in _LAUNCH if value(facts, n))
+    ranks = {name for name in _LAUNCH[:4] if number(facts, name) is not None}
+    address = value(facts, "MASTER_ADDR") or "localhost"
+    by_hand = not address.startswith(("127.", "localhost", "::1")) and len(ranks) > 1
+    counted = not by_hand and ranks & {"RANK", "LOCAL_RANK"}
+    return tuple(name for name in _LAUNCH if counted and value(facts, name))
 
 
 @check("launch-left-over", Severity.ERROR)
@@ -81,32 +77,22 @@ def module_shadowed(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.python.org/3/library/sys_path_init.html
     """
     for stray in facts.surroundings.strays:
-        if stray.how not in ("the working folder", "PYTHONPATH"):
-            continue
-        if stray.how == "PYTHONPATH":
-            command = _without(facts, "PYTHONPATH", *map(_folder, _of(facts, "PYTHONPATH")))
-        else:
+        if stray.how == "the working folder":
             old = stray.path.removesuffix("/__init__.py")
-            new = "/my_".join(old.rsplit("/", 1))
-            command = f"mv {shlex.quote(old)} {shlex.quote(new)}"
+            command = f"mv {shlex.quote(old)} {shlex.quote('/my_'.join(old.rsplit('/', 1)))}"
+        elif stray.how == "PYTHONPATH":
+            command = _without(facts, "PYTHONPATH")
+        else:
+            continue
         yield module_shadowed.finding(
-            f"import {stray.name} takes {stray.path}, by {stray.how}"
-            + (", for scripts that lie there" if command.startswith("mv") else ""),
-            command=command,
+            f"import {stray.name} takes {stray.path}, by {stray.how}", command=command
         )
 
 
-def _of(facts: HostFacts, how: str) -> Iterator[Stray]:
-    return (stray for stray in facts.surroundings.strays if stray.how.startswith(how))
-
-
-def _folder(stray: Stray) -> str:
-    """The one of the list in which it lies."""
-    return stray.path.removesuffix("/__init__.py").rpartition("/")[0]
-
-
-def _without(facts: HostFacts, name: str, *folders: str) -> str:
-    """The command that takes folders out of a variable with a list of them."""
+def _without(facts: HostFacts, name: str) -> str:
+    """The command that takes the folders of strays out of the variable that leads to them."""
+    strays = (stray for stray in facts.surroundings.strays if stray.how.startswith(name))
+    folders = {stray.path.removesuffix("/__init__.py").rpartition("/")[0] for stray in strays}
     listed = [path for path in facts.environment.get(name, "").split(":") if path]
     kept = ":".join(path for path in listed if os.path.abspath(path) not in folders)
     return f"export {name}={shlex.quote(kept)}" if kept else f"unset {name}"
@@ -125,13 +111,12 @@ def library_first(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://man7.org/linux/man-pages/man8/ld.so.8.html
     """
-    found = tuple(_of(facts, "LD_LIBRARY_PATH"))
-    for stray in found:
-        damaged = " is no library" if "no library" in stray.how else " is of another torch"
-        yield library_first.finding(
-            f"{stray.path}{damaged}, and LD_LIBRARY_PATH puts it first",
-            command=_without(facts, "LD_LIBRARY_PATH", *map(_folder, found)),
-        )
+    for stray in facts.surroundings.strays:
+        if stray.how.startswith("LD_LIBRARY_PATH"):
+            yield library_first.finding(
+                f"{stray.path} comes first, by {stray.how}",
+                command=_without(facts, "LD_LIBRARY_PATH"),
+            )
 
 
 @check("package-hollow", Severity.ERROR)
@@ -144,15 +129,14 @@ def package_hollow(facts: HostFacts) -> Iterator[Finding]:
     Cause: an installation that was interrupted, a folder that was copied or left behind, an
     editable install whose source has moved. What is said of versions is said of the metadata.
 
-    Remedy: Install it again.
+    Remedy: Install it again; an editable one from where its source lies now.
 
     Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
     """
     for stray in facts.surroundings.strays:
         if stray.how.startswith("no metadata"):
             yield package_hollow.finding(
-                f"{stray.path}{stray.how.removeprefix('no metadata')} has no metadata: pip does "
-                "not know it, and what it fits is not judged",
+                f"{stray.path}: {stray.how}; pip does not know it, and what it fits is not judged",
                 severity=Severity.WARNING,
                 remedy="Install it by pip or conda where versions are to be held together.",
             )
@@ -161,23 +145,13 @@ def package_hollow(facts: HostFacts) -> Iterator[Finding]:
             package = facts.package(name)
             own = re.match(r"says (\S+),", stray.how)  # the code stays, its metadata is mended
             wanted = own[1] if own else package.version if package else None
-            version = f"=={wanted}" if wanted else ""
-            distribution = package.name if package else name
-            said = {
-                "no files": f"{distribution} has metadata and no {stray.path}",
-                "no __init__.py": f"{stray.path} has no __init__.py: Python takes it for a "
-                "namespace package without content",
-                "editable, gone": f"{stray.name} names {stray.path}, which is not there",
-            }.get(stray.how, f"{stray.path} {'is ' * ('built' in stray.how)}{stray.how}")
+            again = (package.name if package else name) + (f"=={wanted}" if wanted else "")
             gone = stray.how == "editable, gone"
             yield package_hollow.finding(
-                said,
+                f"{stray.path}: {stray.how}",
                 command=f"pip uninstall -y {name}"
                 if gone
-                else f"pip install --force-reinstall --no-deps {distribution}{version}",
-                remedy="Install it again from where its source lies now, or remove it."
-                if gone
-                else None,
+                else f"pip install --force-reinstall --no-deps {again}",
             )
 
 
@@ -197,14 +171,12 @@ def environment_moved(facts: HostFacts) -> Iterator[Finding]:
     """
     for path in facts.surroundings.names_nothing:
         if "/" in path:
-            name = "torch" if path.endswith("torchrun") else "accelerate"
-            package = facts.package(name)
-            version = (
-                f"=={package.version.partition('+')[0]}" if package and package.version else ""
-            )
+            package = facts.package("torch" if path.endswith("torchrun") else "accelerate")
+            version = (package.version or "").partition("+")[0] if package else ""
+            again = f"{package.name}=={version}" if package and version else "torch accelerate"
             yield environment_moved.finding(
                 f"the first line of {path} names a Python that is not there",
-                command=f"pip install --force-reinstall --no-deps {name}{version}",
+                command=f"pip install --force-reinstall --no-deps {again}",
             )
 
 
@@ -223,23 +195,14 @@ def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
     Source: https://docs.python.org/3/library/venv.html#how-venvs-work
     """
     around = facts.surroundings
-    envs = [around.place(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
-    there = [place for place in envs if place is not None]
-    if not around.prefix or any(_same(place.path, around.prefix) for place in there):
-        return
-    for place in there:
-        # A venv inside conda's base keeps CONDA_PREFIX of base, which means nothing to it.
-        if place.variable == "CONDA_PREFIX" and around.place("VIRTUAL_ENV"):
-            continue
-        gone = "" if place.exists else ", which is not there"
+    # A venv inside conda's base keeps CONDA_PREFIX of base, which means nothing to it.
+    active = around.place("VIRTUAL_ENV") or around.place("CONDA_PREFIX")
+    prefixes = [place.path for place in around.places if place.variable in _ENVIRONMENTS]
+    if active and around.prefix and around.prefix not in [path.rstrip("/") for path in prefixes]:
         yield environment_foreign.finding(
-            f"{place.variable}={place.path}{gone}; examined is the Python of {around.prefix}",
-            command=f"unset {place.variable}",
+            f"{active.variable}={active.path}; examined is the Python of {around.prefix}",
+            command=f"unset {active.variable}",
         )
-
-
-def _same(one: str, other: str) -> bool:
-    return one.rstrip("/") == other.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,18 +232,8 @@ def variable_refused(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://huggingface.co/docs/accelerate/usage_guides/environment_variables
     """
-    if facts.package("accelerate") is None and facts.package("torch") is None:
-        return
-    for setting in _said(facts, "refused"):
-        by_device = setting.name in ("ACCELERATE_USE_FSDP", "ACCELERATE_TORCH_DEVICE")
-        if by_device and not without_gpu(facts):
-            continue
-        mild = setting.name == "ACCELERATE_USE_FSDP" and is_true(facts, setting.name)
-        yield variable_refused.finding(
-            f"{setting.name}={value(facts, setting.name)}: {setting.does}",
-            severity=Severity.WARNING if mild else None,
-            command=f"unset {setting.name}",
-        )
+    if without_gpu(facts) and (facts.package("accelerate") or facts.package("torch")):
+        yield from _told(facts, variable_refused, "refused")
 
 
 @cache
@@ -289,13 +242,14 @@ def _settings() -> Mapping[str, tuple[_Setting, ...]]:
     return {kind: tuple(_Setting(**row) for row in rows) for kind, rows in table.items()}
 
 
-def _said(facts: HostFacts, kind: str) -> Iterator[_Setting]:
+def _told(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
     for setting in _settings()[kind]:
         text = value(facts, setting.name)
-        if text is None or not re.fullmatch(f"(?i:{setting.values})", text):
-            continue
-        if setting.unless is None or facts.package(setting.unless) is None:
-            yield setting
+        meant = text is not None and re.fullmatch(f"(?i:{setting.values})", text)
+        if meant and (setting.unless is None or facts.package(setting.unless) is None):
+            yield asking.finding(
+                f"{setting.name}={text}: {setting.does}", command=f"unset {setting.name}"
+            )
 
 
 @check("master-unknown", Severity.ERROR)
@@ -311,14 +265,11 @@ def master_unknown(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     if "MASTER_ADDR" in facts.surroundings.names_nothing and not left_over(facts):
+        alone = (number(facts, "PET_NNODES", "SLURM_NNODES") or 1) == 1
         yield master_unknown.finding(
             "no address was found for the name in MASTER_ADDR",
-            command="export MASTER_ADDR=127.0.0.1" if _alone(facts) else None,
+            command="export MASTER_ADDR=127.0.0.1" if alone else None,
         )
-
-
-def _alone(facts: HostFacts) -> bool:
-    return (number(facts, "PET_NNODES", "SLURM_NNODES") or 1) == 1
 
 
 @check("master-port-taken", Severity.WARNING)
@@ -358,17 +309,13 @@ def address_space(facts: HostFacts) -> Iterator[Finding]:
     Source: https://man7.org/linux/man-pages/man2/getrlimit.2.html
     """
     limit = facts.limits.address_space_bytes
-    if limit is not None and limit < _mapped_bytes(facts):
+    mapped = 4 * GIB + 72 * MIB * 3 * len(facts.topology.allowed)
+    if limit is not None and limit < mapped:
         yield address_space.finding(
-            f"ulimit -v is {limit / GIB:.1f} GiB; a rank maps about "
-            f"{_mapped_bytes(facts) / GIB:.0f} GiB",
+            f"ulimit -v is {limit / GIB:.1f} GiB; a rank maps about {mapped / GIB:.0f} GiB",
             severity=Severity.ERROR if limit < 3 * GIB else None,
             command="ulimit -Sv unlimited",
         )
-
-
-def _mapped_bytes(facts: HostFacts) -> int:
-    return 4 * GIB + 72 * MIB * 3 * len(facts.topology.allowed)
 
 
 @check("file-size", Severity.ERROR)
@@ -422,20 +369,14 @@ def folder_unusable(facts: HostFacts) -> Iterator[Finding]:
 
     Source: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
     """
-    for name in ("HF_HOME", "TMPDIR"):
+    cures = {"HF_HOME": "export HF_HOME=/tmp/huggingface", "TMPDIR": "unset TMPDIR"}
+    for name, command in cures.items():
         place = facts.surroundings.place(name)
-        if place is None:
-            continue
-        by_home = name == "HF_HOME" and not value(facts, "HF_HOME")
-        what = f"{place.path}" + (
-            " (HF_HOME is not set, HOME cannot be written)" if by_home else ""
-        )
-        if not place.writable:
+        if place is not None and not place.writable:
             yield folder_unusable.finding(
-                f"{name}: {what} cannot be written",
-                command="export HF_HOME=/tmp/huggingface" if name == "HF_HOME" else "unset TMPDIR",
+                f"{name}: {place.path} cannot be written", command=command
             )
-        elif name == "TMPDIR" and not place.exists:
+        elif place is not None and name == "TMPDIR" and not place.exists:
             yield folder_unusable.finding(
                 f"TMPDIR={place.path} is not there; Python takes /tmp, other programs fail",
                 command=f"mkdir -p {shlex.quote(place.path)}",
@@ -498,11 +439,7 @@ def debug_left_on(facts: HostFacts) -> Iterator[Finding]:
     Source: https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html,
     https://pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
     """
-    for setting in _said(facts, "slow"):
-        yield debug_left_on.finding(
-            f"{setting.name}={value(facts, setting.name)}: {setting.does}",
-            command=f"unset {setting.name}",
-        )
+    yield from _told(facts, debug_left_on, "slow")
 
 
 @check("proxy-dead", Severity.WARNING)

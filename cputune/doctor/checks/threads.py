@@ -11,12 +11,9 @@ from cputune.doctor.finding import Finding, Severity, check, checks_of
 from cputune.doctor.variables import (
     advised,
     advised_launch,
-    gomp_cpus,
-    listed_cpus,
-    loads_intel_openmp,
     local_ranks,
     number,
-    omp_binds,
+    openmp_binders,
     pin_domains,
     under_mpi,
     under_torchrun,
@@ -24,8 +21,7 @@ from cputune.doctor.variables import (
 )
 from cputune.facts import HostFacts
 
-MANY_CORES = 8
-"""From so many on what threads wait for each other can exceed what a tiny model computes."""
+_UNBOUND = ("none", "disabled", "false", "no", "0", "off", "disable")
 
 
 @check("threads-affinity", Severity.WARNING)
@@ -48,7 +44,7 @@ def threads_affinity(facts: HostFacts) -> Iterator[Finding]:
         if threads is not None and allowed and threads > len(allowed):
             yield threads_affinity.finding(
                 f"{name}={threads}, allowed CPUs: {len(allowed)} ({cpulist.render(allowed)})",
-                command=_set_threads(facts) if name.startswith("OMP") else f"unset {name}",
+                command=_cure(facts, name),
             )
 
 
@@ -67,36 +63,32 @@ def threads_one(facts: HostFacts) -> Iterator[Finding]:
     """
     ranks = local_ranks(facts) or 1
     cores = len(usable_cores(facts)) // ranks
+    threads, unset = number(facts, "OMP_NUM_THREADS"), not value(facts, "OMP_NUM_THREADS")
     if advised(facts).threads < 2:
         return
-    fits = _set_threads(facts)
-    threads, unset = number(facts, "OMP_NUM_THREADS"), not value(facts, "OMP_NUM_THREADS")
-    if threads == 1:
+    if threads == 1 or (unset and ranks > 1 and under_torchrun(facts)):
+        asked = "OMP_NUM_THREADS=1" if threads else "torchrun sets OMP_NUM_THREADS=1"
         yield threads_one.finding(
-            f"OMP_NUM_THREADS=1, while {cores} cores may be used by each of {ranks} "
-            f"local rank{'s' if ranks > 1 else ''}",
-            command=fits,
-        )
-    elif unset and ranks > 1 and under_torchrun(facts):
-        yield threads_one.finding(
-            f"OMP_NUM_THREADS is unset, so torchrun gives 1 thread to each of {ranks} local "
-            f"ranks; {cores} cores are there for each",
-            command=fits,
+            f"{asked}; local ranks: {ranks}, cores that each may use: {cores}",
+            command=_set_threads(facts),
         )
     elif unset and facts.package("torch") and number(facts, "MKL_NUM_THREADS") is None:
         yield threads_one.finding(
-            "OMP_NUM_THREADS is unset: python train.py will use every allowed core "
-            f"({cores} that are usable), torchrun with several ranks 1 thread each; "
-            + _per_rank(facts)
-            + ("; a tiny model is faster with fewer" if cores >= MANY_CORES else ""),
+            f"OMP_NUM_THREADS is unset: python train.py will use {cores} cores, torchrun with "
+            f"several ranks 1 thread each; {_per_rank(facts)}",
             severity=Severity.ADVICE,
             title="OMP_NUM_THREADS is left to the launcher",
-            command=fits,
+            command=_set_threads(facts),
         )
 
 
 def _set_threads(facts: HostFacts) -> str:
     return f"export OMP_NUM_THREADS={advised(facts).threads}"
+
+
+def _cure(facts: HostFacts, name: str) -> str:
+    """Of OMP_NUM_THREADS the count that is advised; other counts are not needed beside it."""
+    return _set_threads(facts) if name == "OMP_NUM_THREADS" else f"unset {name}"
 
 
 def _per_rank(facts: HostFacts) -> str:
@@ -122,10 +114,8 @@ def threads_malformed(facts: HostFacts) -> Iterator[Finding]:
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT"):
         text = value(facts, name)
-        if text is None or re.fullmatch(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", text):
-            continue
-        cure = _set_threads(facts) if name == "OMP_NUM_THREADS" else f"unset {name}"
-        yield threads_malformed.finding(f"{name}={text!r}", command=cure)
+        if text is not None and not re.fullmatch(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", text):
+            yield threads_malformed.finding(f"{name}={text!r}", command=_cure(facts, name))
 
 
 @check("threads-mkl", Severity.WARNING)
@@ -142,17 +132,10 @@ def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
     Source: https://pytorch.org/docs/stable/notes/multiprocessing.html#cpu-oversubscription
     """
     mkl, omp = number(facts, "MKL_NUM_THREADS"), number(facts, "OMP_NUM_THREADS")
-    threads = advised(facts).threads
-    if mkl is not None and omp is None and mkl < threads:
+    if mkl is not None and (mkl < advised(facts).threads if omp is None else mkl != omp):
         yield threads_mkl.finding(
-            f"MKL_NUM_THREADS={mkl}, OMP_NUM_THREADS is unset: torch uses {mkl}; "
+            f"MKL_NUM_THREADS={mkl}, OMP_NUM_THREADS={omp or '(unset)'}: torch uses {mkl}; "
             + _per_rank(facts),
-            title="MKL_NUM_THREADS holds torch to fewer threads than cores",
-            command="unset MKL_NUM_THREADS",
-        )
-    if mkl is not None and omp is not None and mkl != omp:
-        yield threads_mkl.finding(
-            f"MKL_NUM_THREADS={mkl}, OMP_NUM_THREADS={omp}: torch uses {mkl}",
             command="unset MKL_NUM_THREADS",
         )
 
@@ -175,32 +158,6 @@ def threads_limit(facts: HostFacts) -> Iterator[Finding]:
         yield threads_limit.finding(
             f"OMP_THREAD_LIMIT={limit}, {wanted} threads are wanted",
             command="unset OMP_THREAD_LIMIT",
-        )
-
-
-@check("threads-subset", Severity.WARNING)
-def threads_subset(facts: HostFacts) -> Iterator[Finding]:
-    """KMP_HW_SUBSET leaves fewer places than threads
-
-    Symptom: threads share cores although there are enough of them.
-
-    Cause: KMP_HW_SUBSET (``1s,8c,1t``) hides hardware from libiomp5; OMP_NUM_THREADS was
-    set for the whole machine. libgomp does not read it.
-
-    Remedy: Unset KMP_HW_SUBSET, and bind the process from outside.
-
-    Source: https://openmp.llvm.org/design/Runtimes.html#kmp-hw-subset
-    """
-    text = (value(facts, "KMP_HW_SUBSET") or "").lower()
-    counts = dict.fromkeys("sct", 0)
-    for number_text, unit in re.findall(r"(\d{1,6})\s*([sct])", text):
-        counts[unit] = int(number_text)
-    threads = number(facts, "OMP_NUM_THREADS")
-    places = (counts["s"] or facts.topology.sockets) * counts["c"] * (counts["t"] or 1)
-    if threads is not None and 0 < places < threads and loads_intel_openmp(facts):
-        yield threads_subset.finding(
-            f"KMP_HW_SUBSET={text} leaves {places} places, OMP_NUM_THREADS={threads}",
-            command="unset KMP_HW_SUBSET",
         )
 
 
@@ -242,21 +199,9 @@ def affinity_shrinks(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#91989, pytorch/pytorch#99625, pytorch/pytorch#101850,
     huggingface/accelerate#3911
     """
-    kmp = value(facts, "KMP_AFFINITY")
-    if kmp is not None and not {"none", "disabled"} & set(re.split(r"[,=]", kmp.lower())):
-        if loads_intel_openmp(facts):
-            yield affinity_shrinks.finding(f"KMP_AFFINITY={kmp}", command="unset KMP_AFFINITY")
-        else:
-            yield affinity_shrinks.finding(
-                f"KMP_AFFINITY={kmp}; nothing loads libiomp5 yet, and libgomp does not read it",
-                severity=Severity.ADVICE,
-                title="With libiomp5 this would bind the main thread to one core",
-                command="unset KMP_AFFINITY",
-            )
-    if omp_binds(facts):
-        yield affinity_shrinks.finding(
-            f"OMP_PROC_BIND={value(facts, 'OMP_PROC_BIND')}", command="unset OMP_PROC_BIND"
-        )
+    for name in openmp_binders(facts):
+        if name != "GOMP_CPU_AFFINITY":
+            yield affinity_shrinks.finding(f"{name}={value(facts, name)}", command=f"unset {name}")
 
 
 @check("affinity-gomp", Severity.WARNING)
@@ -273,39 +218,10 @@ def affinity_gomp(facts: HostFacts) -> Iterator[Finding]:
     Source: pytorch/pytorch#49971, pytorch/pytorch#149422
     """
     text = value(facts, "GOMP_CPU_AFFINITY")
-    if text is None:
-        return
-    evidence = f"GOMP_CPU_AFFINITY={text}"
-    cpus = gomp_cpus(facts)
-    outside = set(cpus or ()) - set(facts.topology.allowed)
-    if cpus and facts.topology.allowed and outside:
-        evidence += (
-            f" names CPUs {cpulist.render(outside)}, "
-            f"allowed are {cpulist.render(facts.topology.allowed)}"
-        )
-    yield affinity_gomp.finding(evidence, command="unset GOMP_CPU_AFFINITY")
-
-
-@check("places-outside", Severity.WARNING)
-def places_outside(facts: HostFacts) -> Iterator[Finding]:
-    """OMP_PLACES names CPUs that are not allowed
-
-    Symptom: libgomp warns of places, and threads end up together on few CPUs.
-
-    Cause: an explicit list was made for another machine, or for the host of a container.
-
-    Remedy: Unset OMP_PLACES: threads then run on every allowed CPU. OMP_PLACES=cores would bind
-    each to one core, the main thread and what it starts too.
-
-    Source: https://www.openmp.org/spec-html/5.0/openmpse53.html
-    """
-    cpus, allowed = listed_cpus(value(facts, "OMP_PLACES")), facts.topology.allowed
-    outside = set(cpus or ()) - set(allowed)
-    if outside and allowed:
-        yield places_outside.finding(
-            f"OMP_PLACES names CPUs {cpulist.render(outside)}; "
-            f"allowed are {cpulist.render(allowed)}",
-            command="unset OMP_PLACES",
+    if text is not None:
+        yield affinity_gomp.finding(
+            f"GOMP_CPU_AFFINITY={text}; allowed are {cpulist.render(facts.topology.allowed)}",
+            command="unset GOMP_CPU_AFFINITY",
         )
 
 
@@ -322,21 +238,15 @@ def numa_not_zero(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#131011
     """
-    topology = facts.topology
+    topology, cpuset = facts.topology, facts.limits.cpuset
     allowed = set(topology.allowed)
-    nodes = [node for node in topology.numa_nodes if allowed & set(node.cpus or ())]
-    cpuset = facts.limits.cpuset
+    nodes = [str(node.id) for node in topology.numa_nodes if allowed & set(node.cpus or ())]
     # A mask of taskset does not keep numactl from CPU 0; a cpuset does.
-    if cpuset is None or 0 in cpuset or not nodes or len(topology.numa_nodes) < 2:
-        return
-    ids = ",".join(str(node.id) for node in nodes)
-    here = any(item.name == "numactl" for item in facts.launchers)
-    binding = f"numactl --physcpubind={cpulist.render(allowed)} --membind={ids} python train.py"
-    yield numa_not_zero.finding(
-        f"the cpuset holds CPUs {cpulist.render(cpuset)}; allowed are "
-        f"{cpulist.render(allowed)}, on NUMA node {ids}",
-        command=binding if here else None,
-    )
+    if cpuset is not None and 0 not in cpuset and nodes and len(topology.numa_nodes) > 1:
+        yield numa_not_zero.finding(
+            f"the cpuset holds CPUs {cpulist.render(cpuset)}; allowed are "
+            f"{cpulist.render(allowed)}, on NUMA node {','.join(nodes)}"
+        )
 
 
 @check("mempolicy", Severity.ADVICE)
@@ -374,16 +284,17 @@ def shell_bound(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#99625
     """
-    topology = facts.topology
-    limit = set(facts.limits.cpuset or topology.online)
-    narrow = topology.allowed and set(topology.allowed) < limit
-    if narrow and not under_mpi(facts) and not number(facts, "LOCAL_WORLD_SIZE"):
-        yield shell_bound.finding(
-            f"CPUs {cpulist.render(topology.allowed)} of {cpulist.render(limit)}"
-        )
+    narrowed = _narrowed(facts)
+    if narrowed and not under_mpi(facts) and not number(facts, "LOCAL_WORLD_SIZE"):
+        yield shell_bound.finding(f"CPUs {narrowed}")
 
 
-_OFF = ("none", "disabled", "false", "no", "0", "off", "disable")
+def _narrowed(facts: HostFacts) -> str | None:
+    """The CPUs of this process, where an affinity leaves it fewer than the cpuset does."""
+    allowed = set(facts.topology.allowed)
+    limit = set(facts.limits.cpuset or facts.topology.online)
+    narrower = allowed and allowed < limit
+    return f"{cpulist.render(allowed)} of {cpulist.render(limit)}" if narrower else None
 
 
 @check("openmpi-one-core", Severity.ADVICE)
@@ -399,11 +310,11 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
 
     Source: open-mpi/ompi#13009, open-mpi/ompi#12900
     """
-    cores = len(usable_cores(facts))
+    advice, cores = advised(facts), len(usable_cores(facts))
     if under_mpi(facts) and number(facts, "OMPI_COMM_WORLD_SIZE"):
-        allowed, online = len(facts.topology.allowed_cores), facts.topology.physical_cores
+        online = facts.topology.physical_cores
         local = number(facts, "OMPI_COMM_WORLD_LOCAL_SIZE") or 1
-        if allowed == 1 and online // local > 1:
+        if len(facts.topology.allowed_cores) == 1 and online // local > 1:
             yield openmpi_one_core.finding(
                 f"this rank may use CPUs {cpulist.render(facts.topology.allowed)}: one core "
                 f"of {online}, with {local} ranks on the machine",
@@ -411,15 +322,16 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
                 command=f"mpirun --map-by ppr:{local}:node:pe={online // local} python train.py",
             )
         return
-    unbound = any(
-        (value(facts, name) or "").startswith("none")
-        for name in ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")
+    policies = (
+        value(facts, "OMPI_MCA_hwloc_base_binding_policy"),
+        value(facts, "PRTE_MCA_hwloc_default_binding_policy"),
     )
+    unbound = any((policy or "").startswith("none") for policy in policies)
     found = [item for item in facts.launchers if (item.dialect or "").startswith("openmpi")]
-    if found and not unbound and cores >= 4 and advised(facts).ranks <= 2:
+    if found and not unbound and cores >= 4 and advice.ranks <= 2:
         yield openmpi_one_core.finding(
             f"{found[0].path} is Open MPI; mpirun -n 2 gives each rank 1 of {cores} cores",
-            command=advised_launch(facts) if advised(facts).ranks == 2 else None,
+            command=advised_launch(facts) if advice.ranks == 2 else None,
         )
 
 
@@ -436,22 +348,16 @@ def bound_twice(facts: HostFacts) -> Iterator[Finding]:
 
     Source: deepspeedai/DeepSpeed#4531
     """
-    binders = []
-    topology = facts.topology
-    limit = set(facts.limits.cpuset or topology.online)
-    if topology.allowed and set(topology.allowed) < limit:
-        binders.append(f"the process is bound to CPUs {cpulist.render(topology.allowed)}")
-    domain, pin = value(facts, "I_MPI_PIN_DOMAIN"), value(facts, "I_MPI_PIN")
-    if (domain or pin) and (pin or "").lower() not in _OFF:
-        binders.append(f"I_MPI_PIN_DOMAIN={domain}" if domain else f"I_MPI_PIN={pin}")
-    kmp = value(facts, "KMP_AFFINITY")
-    disabled = {"none", "disabled"} & set((kmp or "").lower().split(","))
-    if kmp and not disabled and loads_intel_openmp(facts):
-        binders.append(f"KMP_AFFINITY={kmp}")
-    if value(facts, "GOMP_CPU_AFFINITY"):
-        binders.append(f"GOMP_CPU_AFFINITY={value(facts, 'GOMP_CPU_AFFINITY')}")
-    if omp_binds(facts) and value(facts, "OMP_PLACES"):
-        binders.append(f"OMP_PLACES={value(facts, 'OMP_PLACES')}")
+    narrowed = _narrowed(facts)
+    names = [name for name in ("I_MPI_PIN_DOMAIN", "I_MPI_PIN") if value(facts, name)]
+    if (value(facts, "I_MPI_PIN") or "").lower() in _UNBOUND:
+        names = []
+    names = [*names[:1], *openmp_binders(facts)]
+    if "OMP_PROC_BIND" in names and not value(facts, "OMP_PLACES"):
+        names.remove("OMP_PROC_BIND")  # without places threads stay within what the other left
+    binders = [f"{name}={value(facts, name)}" for name in names]
+    if narrowed:
+        binders.insert(0, f"the process is bound to CPUs {narrowed}")
     if len(binders) > 1:
         yield bound_twice.finding("; ".join(binders))
 
@@ -501,7 +407,7 @@ def pin_off(facts: HostFacts) -> Iterator[Finding]:
     pin = value(facts, "I_MPI_PIN")
     intel = any(item.dialect == "intelmpi" for item in facts.launchers)
     whole = facts.topology.allowed == facts.topology.online
-    if pin and pin.lower() in _OFF and intel and whole and len(facts.topology.numa_nodes) > 1:
+    if pin and pin.lower() in _UNBOUND and intel and whole and len(facts.topology.numa_nodes) > 1:
         yield pin_off.finding(
             f"I_MPI_PIN={pin}, {len(facts.topology.numa_nodes)} NUMA nodes",
             command="unset I_MPI_PIN",

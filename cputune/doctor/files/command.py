@@ -574,18 +574,15 @@ _VARIABLE_CHECKS = (
     threads.threads_malformed,
     threads.threads_mkl,
     threads.threads_limit,
-    threads.threads_subset,
     threads.affinity_shrinks,
     threads.affinity_gomp,
     threads.bound_twice,
-    threads.places_outside,
     launch.ccl_affinity,
     launch.ccl_transport,
     libraries.preload_dead,
     libraries.openmp_two,
     libraries.setting_without_library,
     libraries.blocktime_long,
-    libraries.schedule_dynamic,
     precision.isa_capped,
     precision.fp16_ignored,
     launch.rank_impossible,
@@ -601,7 +598,6 @@ _POD_CHECKS = (
     threads.affinity_gomp,
     libraries.preload_dead,
     libraries.openmp_two,
-    libraries.schedule_dynamic,
 )
 """Those of them that hold on any machine."""
 

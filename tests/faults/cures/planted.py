@@ -376,7 +376,6 @@ FAULTS: tuple[Fault, ...] = (
     team("affinity-shrinks", KMP_AFFINITY="compact"),
     team("affinity-gomp", GOMP_CPU_AFFINITY="0"),
     team("affinity-gomp", GOMP_CPU_AFFINITY="99"),
-    team("places-outside", OMP_PLACES="{900}"),
     # instructions, libraries
     variable("isa-capped", ONEDNN_MAX_CPU_ISA="SSE41"),
     variable("isa-capped", DNNL_MAX_CPU_ISA="SSE41"),
@@ -384,7 +383,6 @@ FAULTS: tuple[Fault, ...] = (
     variable("isa-capped", MKL_ENABLE_INSTRUCTIONS="SSE4_2"),
     variable("preload-dead", LD_PRELOAD="/nowhere/libtcmalloc.so.4"),
     variable("preload-dead", LD_PRELOAD="/nowhere/libjemalloc.so:/nowhere/libiomp5.so"),
-    variable("schedule-dynamic", OMP_SCHEDULE="dynamic"),
     junk("libstdc++.so.6"),
     junk("libgomp.so.1"),
     junk("libc10.so"),
