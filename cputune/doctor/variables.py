@@ -106,13 +106,16 @@ MOST_PROCESSES_SHOWN = 16
 
 
 def bound_parties(facts: HostFacts) -> dict[str, tuple[int, ...]]:
-    """CPUs by whoever is bound to them: ranks, oneCCL workers, processes."""
+    """CPUs by whoever is bound to them: ranks, OpenMP threads, oneCCL workers, processes."""
     parties: dict[str, tuple[int, ...]] = {}
     for rank, domain in enumerate(pin_domains(facts) or ()):
         parties[f"rank {rank} (I_MPI_PIN_DOMAIN)"] = domain
-    workers = ccl_worker_cpus(facts)
-    if workers:
-        parties["oneCCL workers (CCL_WORKER_AFFINITY)"] = workers
+    for name, cpus in (
+        ("OpenMP threads (GOMP_CPU_AFFINITY)", gomp_cpus(facts)),
+        ("oneCCL workers (CCL_WORKER_AFFINITY)", ccl_worker_cpus(facts)),
+    ):
+        if cpus:
+            parties[name] = cpus
     for process in facts.bound_processes[:MOST_PROCESSES_SHOWN]:
         parties[f"{process.name} (process {process.pid})"] = process.cpus
     return parties
@@ -139,6 +142,20 @@ def openmp_binders(facts: HostFacts) -> list[str]:
         "OMP_PROC_BIND": policy in ("true", "close", "spread", "master", "primary"),
     }
     return [name for name, binds in binding.items() if binds]
+
+
+def gomp_cpus(facts: HostFacts) -> tuple[int, ...] | None:
+    """CPUs of GOMP_CPU_AFFINITY: lists and ranges with strides, ``0 3 1-2 4-15:2``."""
+    cpus: set[int] = set()
+    for part in re.split(r"[\s,]+", value(facts, "GOMP_CPU_AFFINITY") or ""):
+        span, _, stride = part.partition(":")
+        if not re.fullmatch(r"[1-9]\d{0,5}|", stride):
+            return None
+        try:
+            cpus.update(cpulist.parse(span)[:: int(stride or 1)])
+        except ValueError:
+            return None
+    return tuple(sorted(cpus)) or None
 
 
 def ccl_worker_cpus(facts: HostFacts) -> tuple[int, ...] | None:

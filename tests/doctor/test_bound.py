@@ -12,6 +12,7 @@ from cputune.doctor.variables import (
     advised,
     bound_parties,
     ccl_worker_cpus,
+    gomp_cpus,
     is_true,
     job_nodes,
     lacks_torch,
@@ -30,6 +31,21 @@ from cputune.facts import BoundProcess, HostFacts
 
 def env(**variables: str) -> HostFacts:
     return replace(CLEAN, environment=variables)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0 3 1-2", (0, 1, 2, 3)),
+        ("4-15:2", (4, 6, 8, 10, 12, 14)),
+        ("0,5", (0, 5)),
+        ("all", None),
+        ("0-99999", None),
+        ("0-3:0", None),
+    ],
+)
+def test_places_of_libgomp(text: str, cpus: tuple[int, ...] | None) -> None:
+    assert gomp_cpus(env(GOMP_CPU_AFFINITY=text)) == cpus
 
 
 @pytest.mark.parametrize(
@@ -55,16 +71,17 @@ def test_places_of_oneccl() -> None:
 def test_whoever_is_bound_is_told_with_its_cpus() -> None:
     processes = tuple(BoundProcess(pid=pid, name="train", cpus=(pid,)) for pid in range(1, 18))
     facts = replace(
-        env(I_MPI_PIN_DOMAIN="[0x3]", CCL_WORKER_AFFINITY="5"),
+        env(I_MPI_PIN_DOMAIN="[0x3]", GOMP_CPU_AFFINITY="4", CCL_WORKER_AFFINITY="5"),
         bound_processes=processes,
     )
     found = bound_parties(facts)
-    assert list(found.items())[:3] == [
+    assert list(found.items())[:4] == [
         ("rank 0 (I_MPI_PIN_DOMAIN)", (0, 1)),
+        ("OpenMP threads (GOMP_CPU_AFFINITY)", (4,)),
         ("oneCCL workers (CCL_WORKER_AFFINITY)", (5,)),
         ("train (process 1)", (1,)),
     ]
-    assert len(found) == 2 + 16
+    assert len(found) == 3 + 16
     assert bound_parties(env()) == {}
 
 
