@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cputune.documents import plain
+from cputune.emitters.promise import Promise
 from cputune.emitters.words import Argument, HostName, VariableName, Variables
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Network
@@ -98,7 +99,7 @@ class LaunchJob:
         environment: the variables of the plan, for every rank.
         companions: files that the command needs beside it.
         header: what was measured, where, when and how fast; lines without a sign.
-        promise: the same for machines, as JSON values.
+        promise: the same for `cputune verify`.
         notes: what holds for every format.
         threads_per_core: of the machine that was measured; 2 with SMT.
         physical_cores: of that machine; None where it is not known.
@@ -117,7 +118,7 @@ class LaunchJob:
     environment: Variables
     companions: tuple[EmittedFile, ...]
     header: tuple[str, ...]
-    promise: Mapping[str, object]
+    promise: Promise
     notes: tuple[str, ...]
     target: HostFacts
     threads_per_core: int

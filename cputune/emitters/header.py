@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 from cputune import cpulist
 from cputune.emitters.format import LaunchJob
+from cputune.emitters.promise import Scale, count, is_extrapolated
 from cputune.emitters.words import comment
 from cputune.facts import HostFacts
 from cputune.plan import Plan
@@ -31,8 +31,7 @@ def full(job: LaunchJob, format: str, title: str, notes: Iterable[str] = ()) -> 
     """The header of an artefact's main file: for people, then one line for `cputune verify`."""
     lines = [f"{title} Written by cputune {_version()}.", "", *job.header]
     lines += [f"Note: {note}" for note in (*job.notes, *notes)]
-    said = json.dumps({"format": format, **job.promise}, separators=(",", ":"))
-    return comment(lines) + f"# cputune-plan: {said}\n"
+    return comment(lines) + replace(job.promise, format=format).line()
 
 
 def measured(result: Result, plan: Plan) -> tuple[str, ...]:
@@ -115,63 +114,15 @@ def _version() -> str:
         return "from a checkout"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How large a job is. ``batch_per_rank`` is in samples of a step of the optimizer.
-
-    It is None where the script's own batch counts, which neither its words nor a trial have shown.
-    """
-
-    nodes: int
-    ranks: int
-    batch_per_rank: int | None
-
-    @property
-    def global_batch_size(self) -> int | None:
-        """Samples of a step of all ranks together."""
-        return None if self.batch_per_rank is None else self.ranks * self.batch_per_rank
-
-    def describe(self) -> str:
-        """``2 nodes, 8 ranks with 12 samples each, 96 together``."""
-        words = f"{_count(self.nodes, 'node')}, {_count(self.ranks, 'rank')}"
-        if self.batch_per_rank is None:
-            return f"{words} that share the script's own batch"
-        each = f"{words} with {_count(self.batch_per_rank, 'sample')}"
-        return each if self.ranks == 1 else f"{each} each, {self.global_batch_size} together"
-
-    def to_json(self) -> dict[str, object]:
-        """The numbers, for ``cputune verify`` and for other programs."""
-        return {**asdict(self), "global_batch_size": self.global_batch_size}
-
-
-def scale_of(plan: Plan, workload: Workload) -> Scale:
-    """How large this plan makes the job. Raises ValueError for a batch that cannot be divided."""
-    return Scale(
-        nodes=plan.nodes,
-        ranks=plan.world_size,
-        batch_per_rank=workload.samples_per_rank(plan.world_size),
-    )
-
-
-def measured_scale(result: Result) -> Scale:
-    """How large the job was that was measured."""
-    return scale_of(result.best.plan, result.workload)
-
-
-def is_extrapolated(result: Result, plan: Plan) -> bool:
-    """Whether the plan runs on another number of nodes than its speed was measured on."""
-    return plan.nodes != result.best.plan.nodes
-
-
 def scale_lines(result: Result | None, plan: Plan, workload: Workload) -> tuple[str, ...]:
     """Of a job on several nodes, or on others than were measured: who takes how many samples."""
-    now = scale_of(plan, workload)
+    now = Scale.of(plan, workload)
     if result is None or not is_extrapolated(result, plan):
         return (f"Batch: {now.describe()}.",) if plan.nodes > 1 else ()
-    before = measured_scale(result)
+    before = Scale.of(result.best.plan, result.workload)
     lines = [
         f"Measured: {before.describe()}.",
-        f"Extrapolated: {now.describe()}. Nothing was measured on {_count(now.nodes, 'node')}: "
+        f"Extrapolated: {now.describe()}. Nothing was measured on {count(now.nodes, 'node')}: "
         "neither speed, nor memory, nor the network between them.",
     ]
     batches = (before.global_batch_size, now.global_batch_size)
@@ -181,25 +132,6 @@ def scale_lines(result: Result | None, plan: Plan, workload: Workload) -> tuple[
             "was asked for: that is another training, and its learning rate may have to follow."
         )
     return tuple(lines)
-
-
-def scale_promise(result: Result | None, plan: Plan, workload: Workload) -> Mapping[str, object]:
-    """The same for machines: ``scale``, and ``measured`` where that was another."""
-    if result is None or not is_extrapolated(result, plan):
-        return {"scale": scale_of(plan, workload).to_json()} if plan.nodes > 1 else {}
-    measured = {
-        **measured_scale(result).to_json(),
-        "samples_per_second": asdict(result.best.samples_per_second),
-    }
-    return {
-        "scale": scale_of(plan, workload).to_json(),
-        "measured": measured,
-        "extrapolated": ["nodes", "samples_per_second"],
-    }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 _COMPARED = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from cputune.carrier.command import carried
 from cputune.carrier.interface import (
@@ -32,7 +32,8 @@ from cputune.emitters.format import (
     LaunchJob,
     Word,
 )
-from cputune.emitters.header import is_extrapolated, scale_lines, scale_promise
+from cputune.emitters.header import scale_lines
+from cputune.emitters.promise import Promise, Scale, is_extrapolated
 from cputune.emitters.words import HostName, typed
 from cputune.errors import UsageError
 from cputune.facts import HostFacts, Network, Package
@@ -204,27 +205,33 @@ def promise(
     result: Result | None,
     variables: Mapping[str, str],
     command: tuple[Word, ...],
-    hosts: tuple[Node, ...] = (),
-) -> dict[str, object]:
+    hosts: tuple[Node, ...],
+) -> Promise:
     """What `cputune verify` holds an artefact against, beside its format.
 
     The speed only where it was measured on as many nodes.
     """
-    said: dict[str, object] = {"plan": plan.to_json(), "environment": dict(variables)}
-    if plan.nodes > 1 and hosts:
-        said["hosts"] = [node.name for node in hosts]
-    if result is not None and not result.disturbed and not is_extrapolated(result, plan):
-        said["samples_per_second"] = asdict(result.best.samples_per_second)
-    samples = workload.samples_per_rank(plan.world_size)
-    if samples is not None:
-        said["global_batch_size"] = samples * plan.world_size
-    said.update(scale_promise(result, plan, workload))
-    if workload.recipe is not None and workload.recipe.every_length is not None:
-        said["sequence_length"] = workload.recipe.every_length
-    if workload.training is not None and workload.keeps(workload.training):
-        said["training"] = plain(workload.training)
-    said["words"] = promised_words(workload, command)
-    return said
+    scale = Scale.of(plan, workload)
+    speed = measured = None
+    if result is not None and is_extrapolated(result, plan):
+        before = Scale.of(result.best.plan, result.workload)
+        measured = {**plain(before), "samples_per_second": plain(result.best.samples_per_second)}
+    elif result is not None and not result.disturbed:
+        speed = result.best.samples_per_second
+    keeps = workload.training is not None and workload.keeps(workload.training)
+    return Promise(
+        plan=plan,
+        environment=dict(variables),
+        hosts=tuple(str(node.name) for node in hosts) if plan.nodes > 1 else (),
+        samples_per_second=speed,
+        global_batch_size=scale.global_batch_size,
+        scale=scale if measured or plan.nodes > 1 else None,
+        measured=measured,
+        extrapolated=("nodes", "samples_per_second") if measured else (),
+        sequence_length=workload.recipe.every_length if workload.recipe is not None else None,
+        training=workload.training if keeps else None,
+        words=tuple(promised_words(workload, command)),
+    )
 
 
 def job_name(job: LaunchJob) -> str:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cputune.documents import parse, record_of
 from cputune.emitters import FORMATS
 from cputune.emitters.job import placed_on
-from cputune.equivalence import Training
+from cputune.emitters.promise import promise_in
 from cputune.errors import ResultError, UsageError
 from cputune.host import read_document
-from cputune.plan import Plan
+from cputune.options import keywords
 from cputune.remote.named import Node
-from cputune.result import Result, Throughput
+from cputune.result import Result
 from cputune.verifier.records import Artefact, Expected
-
-PROMISE = re.compile(r"^#[ \t]*cputune-plan:[ \t]*(\{.*\})[ \t]*$", re.MULTILINE)
-"""The comment by which an artefact says what it was written from; see ``docs/verify.md``."""
 
 RESULT_NAME = "cputune.json"
 LARGEST_BYTES = 4 << 20
@@ -86,8 +81,7 @@ def read(path: Path) -> Artefact | None:
 
 def format_of(text: str) -> str | None:
     """The format of a text: what it says of itself, else what it looks like."""
-    said = promise(text).get("format")
-    if isinstance(said, str):
+    if said := promise_in(text).format:
         return said
     shell, _ = NOT_EMITTED["shell"]
     is_script = re.search(shell, text) is not None
@@ -105,18 +99,6 @@ def format_of(text: str) -> str | None:
     )
 
 
-def promise(text: str) -> Mapping[str, object]:
-    """What the header comment says for machines; empty where it says nothing."""
-    match = PROMISE.search(text)
-    if match is None:
-        return {}
-    try:
-        said = parse(match[1])
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
 def expectation(artefact: Artefact, result_path: Path | None, base: Expected) -> Expected:
     """What an artefact is held against: a result file that is given, else its own header,
     else a ``cputune.json`` beside it, above it or here.
@@ -124,73 +106,25 @@ def expectation(artefact: Artefact, result_path: Path | None, base: Expected) ->
     Raises ResultError where the result file that was given cannot be read, UsageError where
     its plan has no CPUs for the hosts of the launch.
     """
-    said = promise(artefact.text)
+    said = promise_in(artefact.text)
     result = _result(artefact.path, result_path)
-    try:
-        plan = Plan.from_json(_mapping(said["plan"])) if "plan" in said else None
-        promised = _throughput(said.get("samples_per_second"))
-    except (ResultError, KeyError, TypeError, ValueError):
-        plan = promised = None
-    batch, length = said.get("global_batch_size"), said.get("sequence_length")
-    words, environment = _words(said.get("words")), _variables(said.get("environment"))
+    if result is not None and (said.plan is None or result_path is not None):
+        best, workload = result.best, result.workload
+        nodes = 1 if said.plan is None else said.plan.nodes
+        named = tuple(Node(name=name) for name in said.hosts)
+        plan = replace(placed_on(best.plan, nodes, named, result.hosts), as_found=False)
+        length = said.sequence_length if workload.recipe is None else workload.recipe.every_length
+        said = replace(
+            said,
+            plan=plan,
+            samples_per_second=best.samples_per_second if nodes == best.plan.nodes else None,
+            environment={**workload.variables, **plan.environment()},
+            sequence_length=length,
+        )
     if result is not None and result.workload.batch_per_rank is None:
-        batch = batch or result.workload.global_batch_size
-    hosts = _names(said.get("hosts"))
-    if result is not None and (plan is None or result_path is not None):
-        measured = result.best
-        nodes = 1 if plan is None else plan.nodes
-        named = tuple(Node(name=name) for name in hosts)
-        plan = replace(placed_on(measured.plan, nodes, named, result.hosts), as_found=False)
-        promised = measured.samples_per_second if nodes == measured.plan.nodes else None
-        environment = {**result.workload.variables, **plan.environment()}
-        if result.workload.recipe is not None:
-            length = result.workload.recipe.every_length
-    training = None
-    if "training" in said:
-        with contextlib.suppress(ValueError):
-            training = record_of(Training, said["training"])
-    return replace(
-        base,
-        training=training,
-        plan=plan,
-        samples_per_second=promised,
-        global_batch_size=batch if isinstance(batch, int) else None,
-        sequence_length=length if isinstance(length, int) else None,
-        words=words,
-        environment=environment,
-        hosts=hosts,
-    )
-
-
-def _names(value: object) -> tuple[str, ...]:
-    """The hosts of a launch; none where the text says nothing that can be read."""
-    named = value if isinstance(value, list) else []
-    return tuple(name for name in named if isinstance(name, str))
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise TypeError("not a mapping")
-    return value
-
-
-def _words(value: object) -> tuple[str | None, ...] | None:
-    if not isinstance(value, list):
-        return None
-    return tuple(word if isinstance(word, str) else None for word in value)
-
-
-def _variables(value: object) -> dict[str, str] | None:
-    if not isinstance(value, Mapping):
-        return None
-    return {str(name): str(text) for name, text in value.items()}
-
-
-def _throughput(value: object) -> Throughput | None:
-    if value is None:
-        return None
-    numbers = {key: float(str(number)) for key, number in _mapping(value).items()}
-    return Throughput(median=numbers["median"], low=numbers["low"], high=numbers["high"])
+        batch = said.global_batch_size or result.workload.global_batch_size
+        said = replace(said, global_batch_size=batch)
+    return replace(base, **keywords(said))
 
 
 def _result(path: Path, given: Path | None) -> Result | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from cputune.equivalence import Training
+from cputune.emitters.promise import Promise
 from cputune.host import Host
-from cputune.plan import Plan
-from cputune.result import Throughput
 
 State = Literal["passed", "failed", "not checked"]
 PASSED: Final = "passed"
@@ -103,36 +101,20 @@ class Artefact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """What a launch is held against.
+class Expected(Promise):
+    """What a launch is held against, and how it is tried.
 
     Attributes:
-        plan: the plan that the artefact must reproduce; None where no result file is known.
-        samples_per_second: the tuned figure; None where nothing was measured.
-        training: what the launch as typed trains; None where nobody has looked.
-        global_batch_size: samples per optimizer step over all ranks, where that is fixed.
-        sequence_length: tokens of a sample; None where that is not promised.
-        words: the command line of a rank (``promised_words`` of the emitters); None as above.
-        environment: the variables of every rank; None where no plan is known.
         steps: optimizer steps that a launch is run for, warm-up included.
         timeout_seconds: how long one launch may take before it is ended.
         run: whether launches are run at all, or documents only read.
-        hosts: of a launch on several nodes, in the order of its plan.
         ssh: the words that reach a host.
         submit: whether a batch job may be handed to a cluster that has other machines.
     """
 
-    plan: Plan | None = None
-    samples_per_second: Throughput | None = None
-    training: Training | None = None
-    global_batch_size: int | None = None
-    sequence_length: int | None = None
-    words: tuple[str | None, ...] | None = None
-    environment: Mapping[str, str] | None = None
     steps: int = 12
     timeout_seconds: float = 300.0
     run: bool = True
-    hosts: tuple[str, ...] = ()
     ssh: tuple[str, ...] = ("ssh",)
     submit: bool = False
 

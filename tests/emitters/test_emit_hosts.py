@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,10 +10,10 @@ import pytest
 from emit_machines import TODAY, machine, tuned
 
 from cputune.emitters import FORMATS, EmittedFile, emit, parse_hosts
+from cputune.emitters.promise import promise_in
 from cputune.errors import UsageError
 from cputune.layout import make_plan
 from cputune.result import Result
-from cputune.verifier.artefact import promise
 from cputune.workload import Workload
 
 ALPHA, BETA = ((0, 1, 2, 3), (4, 5, 6, 7)), ((8, 9, 10, 11), (12, 13, 14, 15))
@@ -61,7 +60,7 @@ def test_the_host_file_has_their_order(format: str, mpi: str) -> None:
 def test_the_cpus_follow_the_hosts_in_whatever_order_they_are_named() -> None:
     text = main_file("mpirun", hosts=parse_hosts("beta,alpha")).text
     assert re.findall(r"--cpus (\S+)", text) == ["8-11/12-15", "0-3/4-7"]
-    assert promise(text)["hosts"] == ["beta", "alpha"]
+    assert promise_in(text).hosts == ("beta", "alpha")
 
 
 def test_one_of_the_hosts_alone_has_its_own_cpus() -> None:
@@ -98,10 +97,12 @@ def test_variables_alone_name_the_cpus_of_each_host() -> None:
 
 
 def test_what_is_promised_reads_back(tmp_path: Any) -> None:
-    said = promise(main_file("mpirun").text)
-    assert json.loads(json.dumps(said["plan"]))["node_cpus"][1] == [list(r) for r in BETA]
-    assert said["samples_per_second"]
-    assert "samples_per_second" not in promise(main_file("mpirun", hosts=parse_hosts("beta")).text)
+    said = promise_in(main_file("mpirun").text)
+    assert said.plan is not None
+    assert said.plan.node_cpus[1] == BETA
+    assert said.samples_per_second
+    alone = promise_in(main_file("mpirun", hosts=parse_hosts("beta")).text)
+    assert alone.samples_per_second is None
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -40,6 +40,7 @@ from cputune.emitters import (
     parse_hostfile,
     parse_hosts,
 )
+from cputune.emitters.promise import promise_in
 from cputune.errors import CputuneError
 from cputune.host import RecordedHost
 from cputune.host.files import read_document
@@ -127,7 +128,7 @@ def _launch_file(text: str, place: Path) -> None:
         with refused:
             check_file(read_document(file), name, _facts())
         with refused:
-            artefact.promise(text)
+            promise_in(text)
             artefact.read(file)
 
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from cputune.emitters.promise import Promise, promise_in
 from cputune.errors import ResultError, UsageError
 from cputune.plan import Plan
 from cputune.verifier import verify
-from cputune.verifier.artefact import expectation, find, format_of, promise
+from cputune.verifier.artefact import expectation, find, format_of
 from cputune.verifier.records import Artefact, Expected
 
 PLAN = Plan(processes_per_node=2, threads_per_process=1, cpus=((0,), (1,)), precision="bf16")
@@ -49,7 +50,7 @@ def test_a_file_says_its_format_itself():
 def test_a_damaged_promise_is_none(said):
     text = f"#!/bin/bash\n# cputune-plan: {said}\nmpirun train\n"
     assert format_of(text) == "mpirun"
-    assert not promise(text).get("plan")
+    assert promise_in(text) == Promise()
 
 
 def test_the_files_of_a_directory_that_belong_to_artefacts_are_passed_over(tmp_path):
