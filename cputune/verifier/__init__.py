@@ -28,14 +28,13 @@ from cputune.host import Host, LiveHost, read_document
 from cputune.host.locks import measuring_lock
 from cputune.probing import probe
 from cputune.verifier.artefact import consumers_of, expectation, find
-from cputune.verifier.kubernetes import KubernetesConsumer
+from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import (
     FAILED,
     NOT_CHECKED,
     PASSED,
+    Answer,
     Artefact,
-    Consumer,
-    ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
@@ -44,8 +43,8 @@ from cputune.verifier.records import (
     judged,
     not_checked,
 )
-from cputune.verifier.scripts import LaunchConsumer, ShellConsumer
-from cputune.verifier.slurm import SlurmConsumer
+from cputune.verifier.scripts import read_script, run_script
+from cputune.verifier.slurm import submit_script
 
 __all__ = [
     "FAILED",
@@ -58,12 +57,12 @@ __all__ = [
     "verify",
 ]
 
-CONSUMERS: Mapping[str, Consumer] = {
+CONSUMERS: Mapping[str, Callable[[Artefact, Expected, Host], Answer]] = {
     # Readers before runners: a script that bash cannot read is not run.
-    "bash": ShellConsumer(),
-    "kubernetes": KubernetesConsumer(),
-    "launcher": LaunchConsumer(),
-    "sbatch": SlurmConsumer(),
+    "bash": read_script,
+    "kubernetes": judge_documents,
+    "launcher": run_script,
+    "sbatch": submit_script,
 }
 """By the names that a ``Format`` calls them."""
 
@@ -150,19 +149,20 @@ IN_CONTAINERS = ("pytorchjob", "trainjob")
 def _verification(
     artefact: Artefact, expected: Expected, host: Host, doctors: tuple[Outcome, ...]
 ) -> Verification:
-    answer = ConsumerAnswer(checks=doctors)
+    checks, throughput = list(doctors), None
     for name in consumers_of(artefact.format):
-        if any(check.name == "syntax" and check.state == FAILED for check in answer.checks):
+        if any(check.name == "syntax" and check.state == FAILED for check in checks):
             break
-        said = CONSUMERS[name].answer(artefact, expected, host)
-        answer = ConsumerAnswer(
-            checks=(*answer.checks, *said.checks), throughput=said.throughput or answer.throughput
-        )
-    nobody = f"nobody here takes the format {artefact.format!r}"
-    checks = answer.checks or (not_checked("consumer", nobody),)
+        for said in CONSUMERS[name](artefact, expected, host):
+            if isinstance(said, Ratio):
+                throughput = said
+            else:
+                checks.append(said)
+    if not checks:
+        checks = [not_checked("consumer", f"nobody here takes the format {artefact.format!r}")]
     return Verification(
         path=str(artefact.path),
         format=artefact.format,
-        checks=checks,
-        throughput=answer.throughput,
+        checks=tuple(checks),
+        throughput=throughput,
     )

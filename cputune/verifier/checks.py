@@ -6,8 +6,7 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 
 from cputune import cpulist
 from cputune.carrier.environment import is_cleared
@@ -45,7 +44,7 @@ def outcomes(
     consumer: str,
     affinity: Affinity | None = None,
     interpreter: str | None = None,
-) -> tuple[Outcome, ...]:
+) -> Iterator[Outcome]:
     """The checks of one launch: that it ran, and in every rank what the plan says.
 
     ``interpreter`` is the one that the ranks must run in; None where any will do.
@@ -53,26 +52,28 @@ def outcomes(
     ``affinity`` looks at the CPUs of the ranks where a scheduler has dealt them out; else
     they are those that the plan names.
     """
-    start = started(seen, plan, expected.steps, consumer)
+    yield started(seen, plan, expected.steps, consumer)
     ranks = [rank for rank in seen.ranks if rank.state is not None]
     if not ranks:
-        return (start,)
-    checks = [start, *_of_plan(plan, ranks, consumer, numbered=affinity is None)]
+        return
+    yield from _of_plan(plan, ranks, consumer, numbered=affinity is None)
     if plan.nodes > 1 and expected.hosts:
-        checks.append(spread(plan, ranks, consumer))
-    if affinity is not None:
-        checks.append(_check("affinity", affinity(plan, ranks), consumer))
-    if expected.environment is not None:
-        checks += _held("environment", seen_environment(expected.environment, ranks), consumer)
-    checks += _held("workload", seen_workload(expected, ranks), consumer)
-    checks += _held("interpreter", seen_interpreter(interpreter, ranks), consumer)
-    checks.append(loss(ranks, consumer))
+        yield spread(plan, ranks, consumer)
+    promised = {
+        "affinity": () if affinity is None else affinity(plan, ranks),
+        "environment": tuple(seen_environment(expected, ranks)),
+        "workload": tuple(seen_workload(expected, ranks)),
+        "interpreter": tuple(seen_interpreter(interpreter, ranks)),
+    }
+    for name, evidence in promised.items():
+        if evidence:
+            yield _check(name, evidence, consumer)
+    yield loss(ranks, consumer)
     if expected.training is not None and seen.training is not None:
         recipe = expected.sequence_length is not None
-        checks.append(same_training(expected.training, seen.training, consumer, recipe=recipe))
+        yield same_training(expected.training, seen.training, consumer, recipe=recipe)
     if expected.global_batch_size is not None:
-        checks.append(batch(ranks, expected.global_batch_size, consumer))
-    return tuple(checks)
+        yield batch(ranks, expected.global_batch_size, consumer)
 
 
 def _of_plan(
@@ -100,17 +101,6 @@ def _of_plan(
             yield _named(what, NOT_CHECKED, summary, consumer, evidence)
         else:
             yield _check(what, evidence, consumer)
-
-
-def _held(name: str, evidence: tuple[Evidence, ...], consumer: str) -> tuple[Outcome, ...]:
-    """The check of a promise, where there was one and the ranks show anything of it."""
-    if not evidence:
-        return ()
-    held = _check(name, evidence, consumer)
-    if held.state == FAILED or name == "interpreter":
-        return (held,)
-    told = dict.fromkeys(row.seen for row in evidence)
-    return (replace(held, summary=", ".join(told) + " in every rank"),)
 
 
 def started(seen: Launched, plan: Plan, steps: int, consumer: str) -> Outcome:
@@ -155,7 +145,7 @@ def spread(plan: Plan, ranks: Sequence[Rank], consumer: str) -> Outcome:
     Machines that all have one name cannot be told apart.
     """
     rows = [
-        Evidence(what="host", rank=rank.number, seen=(rank.state or {}).get("host", "not known"))
+        Evidence(what="host", rank=rank.number, seen=_state(rank).get("host", "not known"))
         for rank in ranks
     ]
     nodes: dict[int, set[str]] = {}
@@ -177,26 +167,21 @@ def own_affinity(plan: Plan, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
 
     For a scheduler that deals out CPUs by its own numbering.
     """
+    of_node: dict[int, list[int]] = {}
+    for rank in ranks:
+        of_node.setdefault(rank.number // plan.processes_per_node, []).extend(_cpus(rank))
     rows = []
     for rank in ranks:
-        seen = set(cpus_of(rank))
-        node = rank.number // plan.processes_per_node
-        others = {
-            cpu
-            for other in ranks
-            if other is not rank and other.number // plan.processes_per_node == node
-            for cpu in cpus_of(other)
-        }
-        good = len(seen) >= plan.threads_per_process and not seen & others
-        wanted = f"{plan.threads_per_process} CPUs of its own"
-        rows.append(placed(rank, good=good, wanted=wanted))
+        own, together = _cpus(rank), of_node[rank.number // plan.processes_per_node]
+        good = len(own) >= plan.threads_per_process and all(together.count(cpu) == 1 for cpu in own)
+        seen = cpulist.render(own)
+        wanted = seen if good else f"{plan.threads_per_process} CPUs of its own"
+        rows.append(Evidence(what="affinity", rank=rank.number, seen=seen, expected=wanted))
     return tuple(rows)
 
 
-def placed(rank: Rank, *, good: bool, wanted: str) -> Evidence:
-    """The CPUs of one rank; ``wanted`` is said where they are not good."""
-    seen = cpulist.render(cpus_of(rank))
-    return Evidence(what="affinity", rank=rank.number, seen=seen, expected=seen if good else wanted)
+def _cpus(rank: Rank) -> Sequence[int]:
+    return _state(rank).get("affinity", ())
 
 
 def same_training(typed: Training, launched: Training, consumer: str, *, recipe: bool) -> Outcome:
@@ -236,16 +221,11 @@ def batch(ranks: Sequence[Rank], expected: int, consumer: str) -> Outcome:
 
 
 def _samples(rank: Rank) -> int:
-    state = rank.state or {}
+    state = _state(rank)
     batch, accumulation = state.get("batch"), state.get("accumulation")
     if state.get("framework") == "trainer" and batch and accumulation:
         return int(batch) * int(accumulation)
     return rank.steps[0].samples
-
-
-def cpus_of(rank: Rank) -> Sequence[int]:
-    """The CPUs that a rank may run on, as it has shown them."""
-    return rank.state.get("affinity", ()) if rank.state is not None else ()
 
 
 def _check(name: str, evidence: tuple[Evidence, ...], consumer: str) -> Outcome:
@@ -279,105 +259,69 @@ CHANGES_A_PLAN = re.compile(
 """What no launch may add to its plan. scikit-learn sets the two KMP variables itself."""
 
 
-def seen_environment(promised: Mapping[str, str], ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
+def seen_environment(expected: Expected, ranks: Sequence[Rank]) -> Iterator[Evidence]:
     """Every promised variable as promised, and none beside them that would change the plan."""
-    found = []
+    promised = expected.environment
     for rank in ranks:
         seen = _state(rank).get("environment")
-        if seen is None:
+        if promised is None or seen is None:
             continue
         added = {n for n in seen if is_cleared(n) and CHANGES_A_PLAN.fullmatch(n)} - set(promised)
         for name in sorted((set(promised) - SHOWN_BY_KNOBS) | added):
-            found.append(
-                Evidence(
-                    what=name,
-                    rank=rank.number,
-                    expected=f"{name}={promised[name]}" if name in promised else f"no {name}",
-                    seen=f"{name}={_as_promised(promised.get(name), seen[name])}"
-                    if name in seen
-                    else f"no {name}",
-                )
-            )
-    return tuple(found)
+            wanted, shown = promised.get(name), seen.get(name)
+            if wanted in ("true", "false") and shown is not None:
+                shown = shown.lower()  # accelerate's launcher writes True, and reads both
+            texts = [f"no {name}" if text is None else f"{name}={text}" for text in (wanted, shown)]
+            yield Evidence(what=name, rank=rank.number, expected=texts[0], seen=texts[1])
 
 
-def _as_promised(promised: str | None, seen: str) -> str:
-    """Accelerate's launcher writes ``True`` where ``true`` was asked for, and reads both."""
-    if promised in ("true", "false") and seen.lower() == promised:
-        return promised
-    return seen
-
-
-def seen_workload(expected: Expected, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
+def seen_workload(expected: Expected, ranks: Sequence[Rank]) -> Iterator[Evidence]:
     """What each rank trains: the files and words of its command line, the length of a sample."""
-    found: list[Evidence] = []
     for rank in ranks:
-        state = _state(rank)
+        state, wanted = _state(rank), expected.sequence_length
         length = state.get("sequence_length")
-        if expected.sequence_length is not None and length is not None:
-            found.append(
-                Evidence(
-                    what="tokens of a sample",
-                    rank=rank.number,
-                    expected=f"{expected.sequence_length} tokens",
-                    seen=f"{length} tokens",
-                )
+        if wanted is not None and length is not None:
+            yield Evidence(
+                what="tokens of a sample",
+                rank=rank.number,
+                expected=f"{wanted} tokens",
+                seen=f"{length} tokens",
             )
         if expected.words is not None and "words" in state:
-            found += _words(rank.number, expected.words, state["words"])
-    return tuple(found)
+            yield _words(rank.number, expected.words, state["words"])
 
 
 def _words(
     rank: int, promised: Sequence[str | None], seen: Sequence[tuple[str, str | None]]
-) -> Iterator[Evidence]:
-    """One row for the command line as a whole, or one for each word that is another."""
-    wrong = [
-        position
-        for position, word in enumerate(promised[: len(seen)])
-        if word is not None and word != _shown(word, seen[position])
-    ]
-    for position in wrong:
-        file = str(promised[position]).startswith("file:")
-        what = "the file" if file else "the word"
-        yield Evidence(
-            what=f"word {position} of the training command",
-            rank=rank,
-            expected=f"{what} that was emitted as word {position}",
-            seen=f"another {what.removeprefix('the ')}",
-        )
-    counts = [f"{len(words)} words" for words in (promised, seen)]
-    if not wrong:
-        yield Evidence(what="training command", rank=rank, expected=counts[0], seen=counts[1])
+) -> Evidence:
+    """The command line of a rank: as many words, and the first that is another."""
+    wanted, found = (f"{len(words)} words" for words in (promised, seen))
+    for position, (word, (own, file)) in enumerate(zip(promised, seen, strict=False)):
+        of_file = word is not None and word.startswith("file:")
+        if word not in (None, f"file:{file}" if of_file else own):
+            what = "file" if of_file else "word"
+            wanted = f"the {what} that was emitted as word {position}"
+            found = f"another {what}"
+            break
+    return Evidence(what="training command", rank=rank, expected=wanted, seen=found)
 
 
-def _shown(promised: str, seen: tuple[str, str | None]) -> str:
-    return f"file:{seen[1]}" if promised.startswith("file:") else seen[0]
+def seen_interpreter(wanted: str | None, ranks: Sequence[Rank]) -> Iterator[Evidence]:
+    """Which interpreter each rank ran in; ``wanted`` is a path, None where any will do.
 
-
-def seen_interpreter(wanted: str | None, ranks: Sequence[Rank]) -> tuple[Evidence, ...]:
-    """Which interpreter each rank ran in; ``wanted`` is a path, None where any will do."""
-    found = []
+    An environment has its python under several names (torchrun's first line has another).
+    """
     for rank in ranks:
         seen = _state(rank).get("executable")
-        if seen is not None:
-            same = wanted is None or _same_environment(wanted, seen)
-            found.append(
-                Evidence(
-                    what="interpreter",
-                    rank=rank.number,
-                    expected=seen if same else wanted,
-                    seen=seen,
-                )
-            )
-    return tuple(found)
-
-
-def _same_environment(one: str, other: str) -> bool:
-    """An environment has its python under several names (torchrun's first line has another)."""
-    return os.path.dirname(one) == os.path.dirname(other) and (
-        os.path.realpath(one) == os.path.realpath(other)
-    )
+        if seen is None:
+            continue
+        same = wanted is None or (
+            os.path.dirname(wanted) == os.path.dirname(seen)
+            and os.path.realpath(wanted) == os.path.realpath(seen)
+        )
+        yield Evidence(
+            what="interpreter", rank=rank.number, expected=seen if same else wanted, seen=seen
+        )
 
 
 def _state(rank: Rank) -> RankState:

@@ -20,8 +20,8 @@ from cputune.host import Host
 from cputune.plan import Plan
 from cputune.verifier.records import (
     FAILED,
+    Answer,
     Artefact,
-    ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
@@ -36,28 +36,21 @@ AS_A_SCRIPT = "verify the same plan as a script: cputune emit --format torchrun"
 Manifest: TypeAlias = Mapping[str, Any]
 
 
-class KubernetesConsumer:
-    """The SDK models, the operators' rules and the API schema."""
-
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
-        """Every document of the file, each by its kind."""
-        try:
-            with_nulls = list(yaml.safe_load_all(artefact.text))
-        except yaml.YAMLError as error:
-            return _no_manifest("no YAML: " + str(error).partition("\n")[0])
-        documents = [document for document in with_nulls if document is not None]
-        if not documents or not all(isinstance(document, Mapping) for document in documents):
-            return _no_manifest("no Kubernetes document")
-        checks: list[Outcome] = []
-        for document in documents:
-            checks += _checks_of(document, expected.plan)
-            if document.get("kind") in OPERATORS:
-                checks.append(not_checked("launch", NOT_STARTED, AS_A_SCRIPT))
-        return ConsumerAnswer(checks=tuple(checks))
-
-
-def _no_manifest(summary: str) -> ConsumerAnswer:
-    return ConsumerAnswer(checks=(Outcome(name="syntax", state=FAILED, summary=summary),))
+def judge_documents(artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    """The SDK models, the operators' rules and the API schema, for every document of the file."""
+    try:
+        found = [one for one in yaml.safe_load_all(artefact.text) if one is not None]
+    except yaml.YAMLError as error:
+        said = "no YAML: " + str(error).partition("\n")[0]
+        yield Outcome(name="syntax", state=FAILED, summary=said)
+        return
+    if not found or not all(isinstance(document, Mapping) for document in found):
+        yield Outcome(name="syntax", state=FAILED, summary="no Kubernetes document")
+        return
+    for document in found:
+        yield from _checks_of(document, expected.plan)
+        if document.get("kind") in OPERATORS:
+            yield not_checked("launch", NOT_STARTED, AS_A_SCRIPT)
 
 
 def _checks_of(document: Manifest, plan: Plan | None) -> Iterator[Outcome]:

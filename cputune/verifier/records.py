@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, TypeAlias
 
 from cputune.emitters.promise import Promise
-from cputune.host import Host
 
 State = Literal["passed", "failed", "not checked"]
 PASSED: Final = "passed"
@@ -119,20 +118,8 @@ class Expected(Promise):
     submit: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerAnswer:
-    """What one consumer says to one artefact."""
-
-    checks: tuple[Outcome, ...] = ()
-    throughput: Ratio | None = None
-
-
-class Consumer(Protocol):
-    """Somebody who takes artefacts; which formats, their records say."""
-
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
-        """Hand the artefact over and say what came of it. Never raises for a bad artefact."""
-        ...
+Answer: TypeAlias = "Iterator[Outcome | Ratio]"
+"""What a consumer says of an artefact, and how fast a launch of it was."""
 
 
 def judged(

@@ -8,14 +8,15 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from cputune.emitters.mpirun import NAMES
 from cputune.errors import CputuneError
 from cputune.host import Command, Host
 from cputune.host.interpreter import ELSEWHERE
 from cputune.inside import SCRATCH_VARIABLE, SHOW_VARIABLE, SOCKET_VARIABLE, site_directory
 from cputune.plan import Plan
+from cputune.probing.installed import parse_version
 from cputune.ranks.engines import HERE, Held, Launch, is_here, own_address, ssh_handing_on
 from cputune.ranks.launched import Begin, Launched, observe
 from cputune.ranks.messages import RankCommand
@@ -27,8 +28,8 @@ from cputune.steps import TrialError
 from cputune.verifier.checks import SLOWEST_RATIO, Affinity, outcomes, throughput, throughput_check
 from cputune.verifier.records import (
     FAILED,
+    Answer,
     Artefact,
-    ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
@@ -52,14 +53,11 @@ print("{}")
 """
 
 
-class ShellConsumer:
-    """bash and shellcheck, for every format that is a script."""
-
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
-        """Syntax and lint of a script; other files of these formats are passed over."""
-        if not is_script(artefact):
-            return ConsumerAnswer()
-        return ConsumerAnswer(checks=(syntax(artefact.path, host), lint(artefact.path, host)))
+def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    """What bash and shellcheck say of a script; other files of its format are passed over."""
+    if is_script(artefact):
+        yield syntax(artefact.path, host)
+        yield lint(artefact.path, host)
 
 
 def is_script(artefact: Artefact) -> bool:
@@ -110,45 +108,45 @@ TUNED = re.compile(r"^tuned=(.+)$", re.MULTILINE)
 ASK_SECONDS = 60.0
 
 
-class LaunchConsumer:
-    """Whoever starts the ranks of a script, and the ranks themselves."""
+def run_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    """Run the script as it is, and compare what its ranks saw with the plan."""
+    if not expected.run:
+        yield not_run()
+        return
+    environment = host.environment()
+    python, gone = interpreter(artefact, environment, host)
+    consumer, problem = _launcher(artefact.format, python, environment, host)
+    if problem is not None:
+        yield problem
+        return
+    if expected.plan is None:
+        yield no_plan(consumer)
+        return
+    taken = None if gone else python
+    if expected.plan.nodes > 1:
+        yield from over_hosts(artefact, expected, expected.plan, consumer, taken, environment)
+    else:
+        command = Command(argv=("bash", str(artefact.path.resolve())), environment=environment)
+        yield from measured([command], expected, expected.plan, consumer, interpreter=taken)
+    if gone is not None:
+        yield gone
 
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
-        """Run the script as it is, and compare what its ranks saw with the plan."""
-        if not expected.run:
-            return ConsumerAnswer(checks=(not_run(),))
-        environment = host.environment()
-        python, gone = interpreter(artefact, environment, host)
-        consumer, problem = self._launcher(artefact.format, python, environment, host)
-        if problem is not None:
-            return ConsumerAnswer(checks=(problem,))
-        if expected.plan is None:
-            return ConsumerAnswer(checks=(no_plan(consumer),))
-        path, taken = artefact.path.resolve(), None if gone else python
-        if expected.plan.nodes > 1:
-            answer = over_hosts(artefact, expected, expected.plan, consumer, taken, environment)
-        else:
-            command = Command(argv=("bash", str(path)), environment=environment)
-            answer = run([command], expected, expected.plan, consumer, taken)
-        return answer if gone is None else replace(answer, checks=(*answer.checks, gone))
 
-    def _launcher(
-        self, kind: str, python: str, environment: Mapping[str, str], host: Host
-    ) -> tuple[str, Outcome | None]:
-        """Who will start the ranks, with the version; and why it cannot be asked."""
-        packages = versions(python, environment, host)
-        if "torch" not in packages:
-            return "torch", not_installed("launch", f"torch (for {python})", INSTALL_TORCH)
-        environment = _with_bin_of(python, environment, host)
-        if kind == "mpirun":
-            name = mpi_name(environment, host)
-            return name or kind, None if name else not_installed("launch", kind, INSTALL_MPI)
-        if kind == "torchrun":
-            return f"torchrun {packages['torch']}", None
-        if "accelerate" not in packages:
-            return kind, not_installed("launch", kind, "pip install accelerate")
-        mpi = mpi_name(environment, host)
-        return f"accelerate {packages['accelerate']}" + (f", {mpi}" if mpi else ""), None
+def _launcher(
+    kind: str, python: str, environment: Mapping[str, str], host: Host
+) -> tuple[str, Outcome | None]:
+    """Who will start the ranks, with the version; and why it cannot be asked."""
+    packages = versions(python, environment, host)
+    if "torch" not in packages:
+        return "torch", not_installed("launch", f"torch (for {python})", INSTALL_TORCH)
+    if kind == "torchrun":
+        return f"torchrun {packages['torch']}", None
+    mpi = mpi_name(_with_bin_of(python, environment, host), host)
+    if kind == "mpirun":
+        return mpi or kind, None if mpi else not_installed("launch", kind, INSTALL_MPI)
+    if "accelerate" not in packages:
+        return kind, not_installed("launch", kind, "pip install accelerate")
+    return f"accelerate {packages['accelerate']}" + (f", {mpi}" if mpi else ""), None
 
 
 def over_hosts(
@@ -158,91 +156,78 @@ def over_hosts(
     consumer: str,
     python: str | None,
     environment: Mapping[str, str],
-) -> ConsumerAnswer:
+) -> Answer:
     """One launch on the hosts that it names, or why that cannot be tried from here."""
     hosts, ssh, path = expected.hosts, expected.ssh, artefact.path.resolve()
     if len(hosts) != plan.nodes:
         why = f"it starts ranks on {plan.nodes} nodes, and does not say which hosts those are"
-        said = not_checked("launch", why, "cputune emit --hosts a,b writes them down", consumer)
-        return ConsumerAnswer(checks=(said,))
+        yield not_checked("launch", why, "cputune emit --hosts a,b writes them down", consumer)
+        return
     needed = [str(path), os.getcwd(), *([python] if python else [])]
     problem = cannot_run(hosts, ssh, needed, consumer)
     if problem is not None:
-        return ConsumerAnswer(checks=(problem,))
+        yield problem
+        return
     with WorkFolder() as work, scratch_everywhere(hosts, ssh, work.path) as scratch:
         if artefact.format == "torchrun":
             commands: Begin = on_every_host(path, plan, environment, hosts, ssh)
         else:
             commands = [through_ssh(path, environment, ssh, work.path)]
         address = own_address(hosts)
-        return run(commands, expected, plan, consumer, python, address=address, scratch=scratch)
+        yield from measured(
+            commands, expected, plan, consumer, interpreter=python, address=address, scratch=scratch
+        )
 
 
-def run(
+def measured(
     commands: Begin,
     expected: Expected,
     plan: Plan,
     consumer: str,
-    python: str | None,
     *,
+    interpreter: str | None,
+    affinity: Affinity | None = None,
+    logs: Sequence[Path] = (),
     address: str | None = None,
     scratch: Path | None = None,
-) -> ConsumerAnswer:
-    """One launch: what its ranks saw, and how fast they were.
+) -> Answer:
+    """Start a launch, and judge what its ranks saw and how fast they were.
 
-    ``address`` is where ranks of other hosts reach this one, ``scratch`` what they write to.
+    One that is slower than the tuned trial is started once more, and the faster run
+    counts: what else runs on a machine can only slow it down. ``address`` is where ranks of
+    other hosts reach this one, ``scratch`` what they write to.
     """
-    return measured(
-        lambda: observe(
+
+    def start() -> Launched:
+        return observe(
             commands,
             ranks=plan.world_size,
             steps=expected.steps,
             timeout_seconds=expected.timeout_seconds,
+            logs=logs,
             show=expected.environment or (),
             host=address,
             scratch=scratch,
-        ),
-        expected,
-        plan,
-        consumer,
-        interpreter=python,
-    )
+        )
 
-
-def measured(
-    start: Callable[[], Launched],
-    expected: Expected,
-    plan: Plan,
-    consumer: str,
-    *,
-    affinity: Affinity | None = None,
-    interpreter: str | None = None,
-) -> ConsumerAnswer:
-    """Start a launch, and judge what its ranks saw and how fast they were.
-
-    One that is slower than the tuned trial is started once more, and the faster run
-    counts: what else runs on a machine can only slow it down.
-    """
+    tuned, ratio = expected.samples_per_second, None
     try:
         seen = start()
-        checks = outcomes(seen, expected, plan, consumer, affinity, interpreter)
-        if not seen.enough:
-            return ConsumerAnswer(checks=checks)
-        tuned = expected.samples_per_second
-        ratio = None if tuned is None else throughput(seen.steps, tuned)
-        if tuned is not None and ratio is not None and ratio.ratio < SLOWEST_RATIO:
-            again = start()
-            second = throughput(again.steps, tuned) if again.enough else None
-            ratio = max((ratio, second or ratio), key=lambda one: one.ratio)
+        if tuned is not None and seen.enough:
+            ratio = throughput(seen.steps, tuned)
+            if ratio is not None and ratio.ratio < SLOWEST_RATIO:
+                again = start()
+                second = throughput(again.steps, tuned) if again.enough else None
+                ratio = max((ratio, second or ratio), key=lambda one: one.ratio)
     except (OSError, TrialError) as error:
-        failed = Outcome(
-            name="launch",
-            state=FAILED,
-            consumer=consumer,
-            summary=f"it cannot be started: {error}",
-        )
-        return ConsumerAnswer(checks=(failed,))
-    return ConsumerAnswer(checks=(*checks, throughput_check(ratio, consumer)), throughput=ratio)
+        said = f"it cannot be started: {error}"
+        yield Outcome(name="launch", state=FAILED, consumer=consumer, summary=said)
+        return
+    yield from outcomes(seen, expected, plan, consumer, affinity, interpreter)
+    if seen.enough:
+        yield throughput_check(ratio, consumer)
+    if ratio is not None:
+        yield ratio
 
 
 def interpreter(
@@ -302,20 +287,10 @@ def mpi_name(environment: Mapping[str, str], host: Host) -> str | None:
         done = host.run(command)
     except OSError:
         return None
-    text = done.stdout + done.stderr
-    if "Intel(R) MPI" in text:
-        return "Intel MPI" + _after(text, "Version ")
-    if "HYDRA" in text:
-        return "MPICH" + _after(text, "Version:")
-    for mark in ("(Open MPI) ", "(OpenRTE) "):
-        if mark in text:
-            return "Open MPI" + _after(text, mark)
-    return program
-
-
-def _after(text: str, mark: str) -> str:
-    words = text.partition(mark)[2].split()
-    return f" {words[0].rstrip(',')}" if words else ""
+    dialect, version = parse_version(f"{done.stdout}\n{done.stderr}")
+    if dialect is None:
+        return program
+    return f"{NAMES[dialect].removesuffix(' 4').removesuffix(' 5')} {version}"
 
 
 def not_run() -> Outcome:

@@ -14,14 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from cputune.host import Command, Completed, Host
+from cputune.plan import Plan
 from cputune.ranks.engines import own_address
-from cputune.ranks.launched import observe
 from cputune.ranks.work_folder import WorkFolder
 from cputune.verifier.checks import own_affinity
 from cputune.verifier.records import (
     PASSED,
+    Answer,
     Artefact,
-    ConsumerAnswer,
     Evidence,
     Expected,
     Outcome,
@@ -43,31 +43,30 @@ NO_CONTROLLER = (
 )
 
 
-class SlurmConsumer:
-    """sbatch, and srun inside the job."""
-
-    def answer(self, artefact: Artefact, expected: Expected, host: Host) -> ConsumerAnswer:
-        """``sbatch --test-only``, and the job itself on a cluster that is this machine."""
-        if host.which("sbatch") is None:
-            return ConsumerAnswer(checks=(not_installed("sbatch --test-only", "sbatch", INSTALL),))
-        consumer = _version(host)
-        tested = test_only(artefact.path, consumer, host)
-        if tested.state != PASSED:
-            return ConsumerAnswer(checks=(tested,))
-        if not expected.run:
-            return ConsumerAnswer(checks=(tested, not_run()))
-        if expected.plan is None:
-            return ConsumerAnswer(checks=(tested, no_plan(consumer)))
-        others = _other_nodes(host)
-        if others and not expected.submit:
-            why = f"not submitted: the cluster has other machines than this: {others[0]}"
-            remedy = f"cputune verify --submit {artefact.path}"
-            return ConsumerAnswer(checks=(tested, not_checked("launch", why, remedy, consumer)))
+def submit_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
+    """``sbatch --test-only``, and the job itself on a cluster that is this machine."""
+    if host.which("sbatch") is None:
+        yield not_installed("sbatch --test-only", "sbatch", INSTALL)
+        return
+    consumer = _ask(("sbatch", "--version"), host).stdout.strip() or "slurm"
+    tested = test_only(artefact.path, consumer, host)
+    yield tested
+    if tested.state != PASSED:
+        return
+    plan, others = expected.plan, _other_nodes(host) if expected.run else []
+    if not expected.run:
+        yield not_run()
+    elif plan is None:
+        yield no_plan(consumer)
+    elif others and not expected.submit:
+        why = f"not submitted: the cluster has other machines than this: {others[0]}"
+        yield not_checked("launch", why, f"cputune verify --submit {artefact.path}", consumer)
+    else:
         python, gone = interpreter(artefact, host.environment(), host)
         expected = replace(expected, hosts=tuple(others))
-        run = _run(artefact.path, expected, consumer, None if gone else python, host)
-        checks = (tested, *run.checks, *((gone,) if gone else ()))
-        return ConsumerAnswer(checks=checks, throughput=run.throughput)
+        yield from _run(artefact.path, expected, plan, consumer, None if gone else python, host)
+        if gone is not None:
+            yield gone
 
 
 def test_only(path: Path, consumer: str, host: Host) -> Outcome:
@@ -84,36 +83,23 @@ def test_only(path: Path, consumer: str, host: Host) -> Outcome:
 
 
 def _run(
-    path: Path, expected: Expected, consumer: str, python: str | None, host: Host
-) -> ConsumerAnswer:
-    plan = expected.plan
-    assert plan is not None
+    path: Path, expected: Expected, plan: Plan, consumer: str, python: str | None, host: Host
+) -> Answer:
     name = f"cputune-verify-{os.getpid()}-{path.stem}"
     with WorkFolder() as work:
         output = work.path / "job.out"
-        command = Command(
-            argv=(
-                *("sbatch", "--wait", f"--job-name={name}", f"--output={output}"),
-                str(path.resolve()),
-            ),
-            environment=host.environment(),
-        )
+        own = ("sbatch", "--wait", f"--job-name={name}", f"--output={output}")
+        command = Command(argv=(*own, str(path.resolve())), environment=host.environment())
         try:
-            return measured(
-                lambda: observe(
-                    [command],
-                    ranks=plan.world_size,
-                    steps=expected.steps,
-                    timeout_seconds=expected.timeout_seconds,
-                    logs=[output],
-                    show=expected.environment or (),
-                    host=own_address(_addresses(host)) if expected.hosts else None,
-                ),
+            yield from measured(
+                [command],
                 expected,
                 plan,
                 consumer,
-                affinity=own_affinity,
                 interpreter=python,
+                affinity=own_affinity,
+                logs=[output],
+                address=own_address(_addresses(host)) if expected.hosts else None,
             )
         finally:
             _ask(("scancel", f"--name={name}"), host)
@@ -129,11 +115,6 @@ def _other_nodes(host: Host) -> list[str]:
 def _addresses(host: Host) -> list[str]:
     """Where the nodes of the cluster are reached (NodeAddr)."""
     return _ask(("sinfo", "--noheader", "--Node", "--format=%o"), host).stdout.split()
-
-
-def _version(host: Host) -> str:
-    text = _ask(("sbatch", "--version"), host).stdout.strip()
-    return text or "slurm"
 
 
 def _ask(argv: tuple[str, ...], host: Host) -> Completed:

@@ -9,6 +9,7 @@ from cputune.ranks.job import Gather
 from cputune.ranks.launched import Launched, Rank
 from cputune.result import Throughput
 from cputune.steps import Step
+from cputune.verifier import scripts
 from cputune.verifier.checks import (
     median_interval,
     outcomes,
@@ -16,7 +17,7 @@ from cputune.verifier.checks import (
     throughput,
     throughput_check,
 )
-from cputune.verifier.records import Expected
+from cputune.verifier.records import Expected, Ratio
 from cputune.verifier.scripts import measured
 
 PLAN = Plan(processes_per_node=2, threads_per_process=1, precision="bf16", cpus=((0,), (1,)))
@@ -233,37 +234,42 @@ def test_a_slow_launch_with_a_wide_interval_is_not_judged():
     assert throughput_check(ratio, "mpirun").state == "not checked"
 
 
-def run_of(*seconds):
-    """A launch that takes so long for a step at its first start, its second, and so on."""
-    starts = []
+@pytest.fixture
+def run(monkeypatch):
+    """Judge a launch that takes so long for a step at its first start, its second, and so on."""
 
-    def start():
-        made = steps(seconds=seconds[len(starts)])
-        starts.append(made)
-        return launched(rank(0, made), rank(1, made))
+    def judged(*seconds):
+        left = list(seconds)
 
-    return start, starts
+        def observe(*_, **__):
+            made = steps(seconds=left.pop(0))
+            return launched(rank(0, made), rank(1, made))
+
+        monkeypatch.setattr(scripts, "observe", observe)
+        answer = list(measured([], TUNED, PLAN, "mpirun", interpreter=None))
+        ratio = next((said for said in answer if isinstance(said, Ratio)), None)
+        return [said for said in answer if said is not ratio], ratio, len(seconds) - len(left)
+
+    return judged
 
 
 TUNED = Expected(samples_per_second=Throughput(median=16.0, low=15.0, high=17.0))
 
 
-def test_a_slow_launch_is_started_once_more_and_the_faster_run_counts():
-    start, starts = run_of(2.0, 0.5)
-    answer = measured(start, TUNED, PLAN, "mpirun")
-    assert len(starts) == 2
-    assert answer.throughput.measured == 16.0
-    assert {check.state for check in answer.checks} == {"passed"}
+def test_a_slow_launch_is_started_once_more_and_the_faster_run_counts(run):
+    checks, ratio, starts = run(2.0, 0.5)
+    assert starts == 2
+    assert ratio.measured == 16.0
+    assert {check.state for check in checks} == {"passed"}
 
 
-def test_a_launch_that_is_slow_twice_fails_and_is_not_started_again():
-    start, starts = run_of(2.0, 2.1, 0.5)
-    answer = measured(start, TUNED, PLAN, "mpirun")
-    assert len(starts) == 2
-    assert [check.name for check in answer.checks if check.state == "failed"] == ["throughput"]
+def test_a_launch_that_is_slow_twice_fails_and_is_not_started_again(run):
+    checks, _, starts = run(2.0, 2.1, 0.5)
+    assert starts == 2
+    assert [check.name for check in checks if check.state == "failed"] == ["throughput"]
 
 
-def test_a_launch_that_is_fast_enough_is_started_once():
-    start, starts = run_of(0.52)
-    assert measured(start, TUNED, PLAN, "mpirun").checks[-1].state == "passed"
-    assert len(starts) == 1
+def test_a_launch_that_is_fast_enough_is_started_once(run):
+    checks, _, starts = run(0.52)
+    assert checks[-1].state == "passed"
+    assert starts == 1

@@ -142,7 +142,7 @@ def test_a_scratch_folder_stays_for_as_long_as_the_launch(tmp_path):
 
 def test_a_launch_that_does_not_name_its_hosts_is_not_tried(tmp_path):
     artefact = Artefact(path=tmp_path / "mpirun.sh", format="mpirun", text="")
-    (check,) = over_hosts(artefact, Expected(), TWO, "mpirun", None, {}).checks
+    (check,) = over_hosts(artefact, Expected(), TWO, "mpirun", None, {})
     assert check.state == "not checked"
     assert "does not say which hosts" in check.summary
     assert "--hosts" in check.remedy

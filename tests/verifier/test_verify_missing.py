@@ -10,10 +10,10 @@ from test_verify_rules import pytorchjob, trainjob
 from cputune.host import Host
 from cputune.plan import Plan
 from cputune.verifier import verify
-from cputune.verifier.kubernetes import KubernetesConsumer
+from cputune.verifier.kubernetes import judge_documents
 from cputune.verifier.records import Artefact, Expected
-from cputune.verifier.scripts import LaunchConsumer, ShellConsumer
-from cputune.verifier.slurm import SlurmConsumer
+from cputune.verifier.scripts import read_script, run_script
+from cputune.verifier.slurm import submit_script
 
 PLAN = Plan(processes_per_node=1, threads_per_process=1, cpus=((0,),))
 SCRIPT = "#!/usr/bin/env bash\nmpirun -n 1 train\n"
@@ -26,20 +26,18 @@ def artefact(format, text=SCRIPT):
 @pytest.mark.parametrize(
     ("consumer", "format"),
     [
-        (ShellConsumer(), "mpirun"),
-        (LaunchConsumer(), "mpirun"),
-        (LaunchConsumer(), "accelerate"),
-        (LaunchConsumer(), "torchrun"),
-        (SlurmConsumer(), "slurm"),
+        (read_script, "mpirun"),
+        (run_script, "mpirun"),
+        (run_script, "accelerate"),
+        (run_script, "torchrun"),
+        (submit_script, "slurm"),
     ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_a_consumer_that_is_not_installed_is_said_with_its_command(consumer, format):
-    answer = consumer.answer(artefact(format), Expected(plan=PLAN), Host())
-    assert answer.checks
-    assert {check.state for check in answer.checks} == {"not checked"}
-    assert all(check.remedy and check.consumer for check in answer.checks)
-    assert answer.throughput is None
+    checks = list(consumer(artefact(format), Expected(plan=PLAN), Host()))
+    assert {check.state for check in checks} == {"not checked"}
+    assert all(check.remedy and check.consumer for check in checks)
 
 
 @pytest.mark.parametrize("job", [pytorchjob(), trainjob()], ids=["PyTorchJob", "TrainJob"])
@@ -53,10 +51,9 @@ def test_the_sdks_are_no_dependency(job, monkeypatch):
     for module in ("kubernetes", "kubernetes.utils", "kubernetes.utils.quantity"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setitem(sys.modules, "kubernetes_validate", None)
-    answer = KubernetesConsumer().answer(
-        artefact("pytorchjob", yaml.safe_dump(job)), Expected(), Host()
-    )
-    states = {check.name: check for check in answer.checks}
+    text = yaml.safe_dump(job)
+    checks = judge_documents(artefact("pytorchjob", text), Expected(), Host())
+    states = {check.name: check for check in checks}
     for name in ("SDK models", "quantities", "Pod schema"):
         assert states[name].state == "not checked"
         assert states[name].remedy == "pip install 'cputune[verify]'"

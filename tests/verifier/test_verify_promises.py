@@ -46,7 +46,7 @@ def check(name, state, expected, python=None):
         (SHOWN, "passed", "OMP_NUM_THREADS=1"),
         ({**SHOWN, "KMP_INIT_AT_FORK": "FALSE"}, "passed", "bf16"),
         ({**SHOWN, "ACCELERATE_USE_CPU": "True"}, "passed", "ACCELERATE_USE_CPU=true"),
-        ({**SHOWN, "ACCELERATE_USE_CPU": "False"}, "failed", "ACCELERATE_USE_CPU=False"),
+        ({**SHOWN, "ACCELERATE_USE_CPU": "False"}, "failed", "ACCELERATE_USE_CPU=false"),
         ({"OMP_NUM_THREADS": "1"}, "failed", "no ACCELERATE_MIXED_PRECISION"),
         ({**SHOWN, "OMP_NUM_THREADS": "2"}, "failed", "OMP_NUM_THREADS=2"),
         ({**SHOWN, "OMP_PROC_BIND": "close"}, "failed", "the plan has no OMP_PROC_BIND"),
