@@ -292,19 +292,19 @@ def _count(host: Mapping[str, object], name: str) -> int | None:
     return count if isinstance(count, int) and count > 0 else None
 
 
-_OTHER = "--interface NAME takes another"
-
-
 def interface_of(
     nodes: Sequence[Node],
     *,
     asked: str | None,
-    measured: str | None = None,
+    measured: str | None,
     here: Network | None,
     seen: Mapping[str, Network],
     wanted: int,
 ) -> tuple[str | None, tuple[str, ...]]:
     """The interface's name, None where each layer may choose by itself; and notes.
+
+    Where nobody names one it is chosen by what the doctor saw of the hosts; else, by this machine
+    alone, only where its own name leads to itself, so that gloo would fail.
 
     Args:
         nodes: the hosts of the launch, in their order.
@@ -316,19 +316,31 @@ def interface_of(
 
     Raises UsageError for a name that is none, that leads nowhere, or that a host does not have.
     """
-    own = next((node for node in nodes if here is not None and is_here(node, here)), None)
+    own = {} if here is None else {node.name: here for node in nodes if is_here(node, here)}
+    found = {**own, **seen} if asked is not None or not seen else seen
+    known = {node.name: found[node.name] for node in nodes if node.name in found}
     if asked is not None:
         name = checked(asked, nodes=wanted)
-        known = {own.name: here, **seen} if own is not None and here is not None else seen
-        _refuse_missing(name, {node.name: known[node.name] for node in nodes if node.name in known})
+        _refuse_missing(name, known)
         return name, ()
-    if measured is not None:
+    loopback = None if here is None or not own else loopback_name(here)
+    if measured is not None or wanted == 1 or not nodes or not (seen or loopback):
         return measured, ()
-    if wanted == 1 or not nodes:
-        return None, ()
-    if seen:
-        return _from_hosts(nodes, seen)
-    return (None, ()) if own is None or here is None else _from_here(own, here)
+    chosen = choose_interface(list(known.items()))
+    why = chosen.why
+    if not known:
+        why = f"the doctor saw {', '.join(seen)}, and none of these hosts"
+    elif not seen:
+        why = (
+            f"/etc/hosts gives {next(iter(own))} its own name as {loopback}, which gloo would "
+            f"announce, and no other node can reach; {why}"
+        )
+    if chosen.name is None:
+        return None, (f"No interface is named: {why} (--interface NAME).",)
+    unseen = [node.name for node in nodes if node.name not in known]
+    but = f"; {', '.join(unseen)} was not seen (`cputune doctor --hosts`)" if unseen else ""
+    other = "--interface NAME takes another"
+    return chosen.name, (f"Interface {chosen.name}: {why}{but} ({other}).",)
 
 
 def _refuse_missing(asked: str, known: Mapping[str, Network]) -> None:
@@ -340,41 +352,6 @@ def _refuse_missing(asked: str, known: Mapping[str, Network]) -> None:
                 f"{host} has no interface that is called {asked!r}",
                 hint=f"it has {there}" if there else "none there leads to other hosts",
             )
-
-
-def _from_hosts(
-    nodes: Sequence[Node], seen: Mapping[str, Network]
-) -> tuple[str | None, tuple[str, ...]]:
-    """By what the doctor saw on each host."""
-    unseen = [node.name for node in nodes if node.name not in seen]
-    if len(unseen) == len(nodes):
-        return None, (
-            f"No interface is named: the doctor saw {', '.join(seen)}, and none of these hosts "
-            "(--interface NAME).",
-        )
-    chosen = choose_interface([(node.name, seen[node.name]) for node in nodes if node.name in seen])
-    if chosen.name is None:
-        return None, (f"No interface is named: {chosen.why} (--interface NAME).",)
-    but = f"; {', '.join(unseen)} was not seen" if unseen else ""
-    return chosen.name, (f"Interface {chosen.name}: {chosen.why}{but} ({_OTHER}).",)
-
-
-def _from_here(own: Node, here: Network) -> tuple[str | None, tuple[str, ...]]:
-    """By this machine alone: only where its own name leads to itself, so that gloo would fail."""
-    loopback = loopback_name(here)
-    if loopback is None:
-        return None, ()
-    why = (
-        f"/etc/hosts gives {own.name} its own name as {loopback}, which gloo would announce, and "
-        "no other node can reach"
-    )
-    chosen = choose_interface([(own.name, here)])
-    if chosen.name is None:
-        return None, (f"{why}: name the interface between the nodes (--interface eth0).",)
-    return chosen.name, (
-        f"{why}. So {chosen.name} is named to every layer; that the other nodes call it so is not "
-        f"known here (`cputune doctor --hosts`; {_OTHER}).",
-    )
 
 
 def is_here(node: Node, network: Network) -> bool:
