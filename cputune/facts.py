@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cputune.host import Surroundings
+from cputune.host import Package as Package
+from cputune.host import Process, Surroundings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,23 +268,6 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
-    """An installed distribution, read from its metadata and never imported.
-
-    ``build`` is what torch was compiled for ("cpu", "cuda 13.0"); ``others`` are further
-    versions whose metadata lies in the same environment, a sign of a damaged install.
-    """
-
-    name: str
-    version: str | None
-    location: str | None
-    requires: tuple[str, ...] = ()
-    installer: str | None = None
-    build: str | None = None
-    others: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
     """A shared library that can be preloaded: ``tcmalloc``, ``jemalloc``, ``libiomp5``..."""
 
@@ -363,15 +347,6 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundProcess:
-    """A user's process that is bound to fewer CPUs than are online."""
-
-    pid: int
-    name: str
-    cpus: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
     """One machine, as one process on it sees it.
 
@@ -401,7 +376,7 @@ class HostFacts:
     sys_nice: bool | None = None
     sys_resource: bool | None = None
     network: Network = field(default_factory=Network)
-    bound_processes: tuple[BoundProcess, ...] = ()
+    bound_processes: tuple[Process, ...] = ()
     surroundings: Surroundings = field(default_factory=Surroundings)
 
     def package(self, name: str) -> Package | None:

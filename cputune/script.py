@@ -183,7 +183,7 @@ def _ranks_of(launcher: str, options: Sequence[Option]) -> int:
     return _number(asked, launcher)
 
 
-_MPI_RANKS = ("-n", "-np", "--np", "--n", "-c")
+MPI_RANKS = ("-n", "-np", "--np", "--n", "-c")
 _MPI_HOSTS = (
     *("-host", "--host", "-H", "-hosts", "--hosts", "-f", "-hostfile", "--hostfile"),
     *("-machinefile", "--machinefile", "-default-hostfile", "--default-hostfile"),
@@ -215,7 +215,7 @@ def _in_config(options: Sequence[Option], key: str) -> str | None:
     return None if match is None or match[1] in ("null", "~") else match[1]
 
 
-MPIRUNS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
+MPIRUNS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 CONFINERS = ("numactl", "taskset")
 BINDERS = (*CONFINERS, "ipexrun", "srun", "deepspeed", "horovodrun")
 WRAPPERS = ("env", "nohup", "time", "sudo", "bash", "sh", "uv", "poetry", "conda", "nice")
@@ -357,7 +357,7 @@ def _mpirun(words: tuple[str, ...]) -> Typed:
     cut = next((i for i, w in enumerate(words) if i and _RUNS_PYTHON.fullmatch(w)), len(words))
     options, ranks = words[1:cut], 1
     for option, value in pairwise(options):
-        if option in _MPI_RANKS:
+        if option in MPI_RANKS:
             ranks = _number(value, words[0])
         if option in _MPI_HOSTS and not {*value.split(",")} <= {"localhost", os.uname().nodename}:
             raise UsageError(

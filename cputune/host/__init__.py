@@ -10,8 +10,8 @@ from __future__ import annotations
 from cputune.host.base import (
     Command,
     Completed,
-    Distribution,
     Host,
+    Package,
     Place,
     Process,
     Stray,

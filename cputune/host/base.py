@@ -28,10 +28,11 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
-    """An installed Python distribution, as its metadata describes it.
+class Package:
+    """An installed distribution, read from its metadata and never imported.
 
-    ``others`` are further versions of it that lie in the same environment.
+    ``build`` is what torch was compiled for ("cpu", "cuda 13.0"); ``others`` are further
+    versions whose metadata lies in the same environment, a sign of a damaged install.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Distribution:
     location: str | None = None
     requires: tuple[str, ...] = ()
     installer: str | None = None
+    build: str | None = None
     others: tuple[str, ...] = ()
 
 
@@ -149,7 +151,7 @@ class Host:
         """Run a child to its end. Raises OSError where it cannot be started."""
         raise FileNotFoundError(command.argv[0])
 
-    def distributions(self) -> tuple[Distribution, ...]:
+    def distributions(self) -> tuple[Package, ...]:
         """Installed Python distributions, from metadata alone."""
         return ()
 

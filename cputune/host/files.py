@@ -123,8 +123,8 @@ def _umask() -> int:
     return mask
 
 
-def write_tree(directory: Path, files: Mapping[str, str], directories: Iterable[str] = ()) -> None:
-    """Write a directory whole or not at all: relative paths to texts, and empty directories.
+def write_tree(directory: Path, files: Mapping[str, str]) -> None:
+    """Write a directory whole or not at all, of relative paths and their texts.
 
     Raises UsageError where it exists and holds anything, CannotError where it cannot
     be written.
@@ -137,8 +137,6 @@ def write_tree(directory: Path, files: Mapping[str, str], directories: Iterable[
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
-        for inner in directories:
-            (temporary / inner).mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
             (temporary / path).parent.mkdir(parents=True, exist_ok=True)
             (temporary / path).write_text(text, encoding="utf-8")

@@ -93,7 +93,7 @@ def shebang(program: str) -> str | None:
     except OSError:
         return None
     words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
-    return words[0] if words and "python" in os.path.basename(words[0]) else None
+    return next((word for word in words if "python" in os.path.basename(word)), None)
 
 
 def other_interpreter(path: str) -> Interpreter:
@@ -159,11 +159,4 @@ def console_script(name: str) -> str | None:
     """The file of a console script, a Python program: beside this Python, else on PATH."""
     beside = os.path.join(training_interpreter().prefix, "bin")
     found = shutil.which(name, path=beside) or shutil.which(name)
-    if found is None:
-        return None
-    try:
-        with open(found, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return None
-    return found if first.startswith(b"#!") and b"python" in first else None
+    return found if found and shebang(found) else None

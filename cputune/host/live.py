@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from cputune.host.base import Command, Completed, Distribution, Host, Process, Surroundings
+from cputune.host.base import Command, Completed, Host, Package, Process, Surroundings
 from cputune.host.children import end, in_session
 from cputune.host.files import read_file
 from cputune.host.interpreter import other_interpreter, training_interpreter
@@ -96,7 +96,7 @@ class LiveHost(Host):
         log.getChild("host").debug("asked %s: %s after %.3g s", command.argv, code, seconds)
         return Completed(returncode=code, stdout=out, stderr=err, seconds=seconds)
 
-    def distributions(self) -> tuple[Distribution, ...]:
+    def distributions(self) -> tuple[Package, ...]:
         from cputune.host.metadata import read_distributions
 
         return read_distributions(self._python.paths, self._python.prefix)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from cputune.host.base import Distribution
+from cputune.host.base import Package
 
 JUDGED = re.compile(
     r"torch.*|intel-.*|oneccl.*|ccl.*|transformers|accelerate|numpy|datasets|peft|optimum.*|tokenizers|"
@@ -41,7 +41,7 @@ class Shelf(Protocol):
 
 def read_distributions(
     paths: Iterable[str], prefix: str | None, shelf: Shelf | None = None
-) -> tuple[Distribution, ...]:
+) -> tuple[Package, ...]:
     """The distributions on an import path, sorted by name; the first of each name counts.
 
     What pip has left half removed stands among them as it lies there, ``~orch``.
@@ -52,7 +52,7 @@ def read_distributions(
         shelf: what is read; by default this machine.
     """
     shelf = Disk() if shelf is None else shelf
-    found: dict[str, Distribution] = {}
+    found: dict[str, Package] = {}
     for path in dict.fromkeys(paths):
         here: dict[str, list[str]] = {}
         for entry in shelf.names(path):
@@ -70,15 +70,6 @@ def read_distributions(
 def normal_name(name: str) -> str:
     """The name as PEP 503 compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def heads(entry: str) -> tuple[str, ...]:
-    """The files whose heads are read of an entry on an import path; none of what is no metadata."""
-    stem, suffix = os.path.splitext(entry)
-    if suffix not in _METADATA_FILES or entry.startswith("~"):
-        return ()
-    judged = JUDGED.fullmatch(normal_name(stem.partition("-")[0]))
-    return ("INSTALLER", _METADATA_FILES[suffix]) if judged else ("INSTALLER",)
 
 
 class Disk:
@@ -109,11 +100,11 @@ class Disk:
         return lines
 
 
-def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Distribution:
+def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Package:
     """One distribution; of several in one place the one that was installed last."""
     if name.startswith("~"):  # the metadata's name has the version
         left, _, version = os.path.splitext(max(entries))[0].partition("-")
-        return Distribution(name=left, version=version or None, location=path)
+        return Package(name=left, version=version or None, location=path)
     if len(entries) > 1:
         entries = sorted(entries, key=lambda entry: shelf.age(f"{path}/{entry}"))
     read = [_read_entry(shelf, path, name, entry) for entry in entries]
@@ -121,14 +112,14 @@ def _distribution(shelf: Shelf, path: str, name: str, entries: list[str]) -> Dis
     return replace(read[-1], others=tuple(sorted(others)))
 
 
-def _read_entry(shelf: Shelf, path: str, name: str, entry: str) -> Distribution:
+def _read_entry(shelf: Shelf, path: str, name: str, entry: str) -> Package:
     stem, suffix = os.path.splitext(entry)
     shown, _, version = stem.partition("-")
     if suffix == ".egg-info":
         version = re.sub(r"-py\d.*$", "", version)
     directory = os.path.join(path, entry)
     installer = shelf.head(os.path.join(directory, "INSTALLER"))
-    distribution = Distribution(
+    distribution = Package(
         name=shown.replace("_", "-"),
         version=version or None,
         location=path,
@@ -159,14 +150,12 @@ def _is_judged(name: str, requirement: str) -> bool:
     return "extra" not in requirement.partition(";")[2] or bool(re.search(wanted, requirement))
 
 
-def _conda_packages(shelf: Shelf, prefix: str | None) -> list[Distribution]:
+def _conda_packages(shelf: Shelf, prefix: str | None) -> list[Package]:
     """Packages of the conda environment, from ``conda-meta/NAME-VERSION-BUILD.json``."""
     directory = os.path.join(prefix, "conda-meta") if prefix else ""
     found = []
     for entry in shelf.names(directory) if directory else ():
         parts = entry.removesuffix(".json").rsplit("-", 2)
         if entry.endswith(".json") and len(parts) == 3:
-            found.append(
-                Distribution(name=parts[0], version=parts[1], location=None, installer="conda")
-            )
+            found.append(Package(name=parts[0], version=parts[1], location=None, installer="conda"))
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
@@ -18,8 +17,8 @@ from cputune.errors import HostError
 from cputune.host.base import (
     Command,
     Completed,
-    Distribution,
     Host,
+    Package,
     Process,
     Surroundings,
 )
@@ -68,7 +67,7 @@ class _Record:
     python: str | None = None
     affinity: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    packages: tuple[Distribution, ...] | Mapping[str, str | None] = ()
+    packages: tuple[Package, ...] | Mapping[str, str | None] = ()
     launchers: Mapping[str, _Launcher] = field(default_factory=dict)
     processes: tuple[_Running, ...] | None = None
     disk_bytes: Mapping[str, Number | None] = field(default_factory=dict)
@@ -117,7 +116,7 @@ class RecordedHost(Host):
 
     root: str | os.PathLike[str]
     _record: _Record = field(init=False, repr=False, compare=False)
-    _tree: Tree = field(init=False, repr=False, compare=False)
+    _tree: _Tree = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         base = os.path.realpath(self.root)
@@ -126,7 +125,7 @@ class RecordedHost(Host):
                 f"no recorded machine lies at {os.fspath(self.root)!r}",
                 hint="give the directory that holds proc/ and sys/",
             )
-        object.__setattr__(self, "_tree", Tree(base))  # as a frozen record sets its fields
+        object.__setattr__(self, "_tree", _Tree(base))  # as a frozen record sets its fields
         try:
             document = parse(read_file(os.path.join(base, RECORD_FILE)))
             object.__setattr__(self, "_record", record_of(_Record, document))
@@ -193,12 +192,10 @@ class RecordedHost(Host):
                 )
         raise FileNotFoundError(errno.ENOENT, "its answer was not recorded", command.argv[0])
 
-    def distributions(self) -> tuple[Distribution, ...]:
+    def distributions(self) -> tuple[Package, ...]:
         packages = self._record.packages
         if isinstance(packages, Mapping):
-            packages = tuple(
-                Distribution(name=n, version=version) for n, version in packages.items()
-            )
+            packages = tuple(Package(name=n, version=version) for n, version in packages.items())
         found = [
             replace(
                 one,
@@ -246,7 +243,7 @@ def _cpus(told: str | None) -> tuple[int, ...]:
 _PATH_MAX = 4096
 
 
-class Tree:
+class _Tree:
     """Finds what a path of the machine is below ``base``, which must be a real path.
 
     Links are followed, but not out of the tree: the real path of each directory is found
@@ -255,36 +252,20 @@ class Tree:
 
     def __init__(self, base: str) -> None:
         self._base = base
-        self._real = {"": base}
+        self._folders: dict[str, str] = {}
 
     def inside(self, path: str) -> str:
         """The place of a path. Raises OSError where it leads out, or can be none."""
-        if len(path) > _PATH_MAX:
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path[:80])
+        if len(path) > _PATH_MAX or "\0" in path:
+            raise OSError(errno.ENAMETOOLONG, "it is no path", path[:80])
         directory, name = posixpath.split(posixpath.normpath("/" + path))
-        target = os.path.join(self._real_directory(directory.strip("/")), name)
-        try:
-            if stat.S_ISLNK(os.lstat(target).st_mode):
-                return self._checked(os.path.realpath(target))
-        except ValueError as error:  # a NUL in the path
-            raise FileNotFoundError(errno.ENOENT, str(error)) from error
-        return target
+        if directory not in self._folders:
+            self._folders[directory] = self._real(self._base + directory)
+        target = os.path.join(self._folders[directory], name)
+        return self._real(target) if os.path.islink(target) else target
 
-    def _real_directory(self, directory: str) -> str:
-        known = directory
-        while known not in self._real:
-            known = known.rpartition("/")[0]
-        real = self._real[known]
-        rest = directory.removeprefix(known).strip("/") if known != directory else ""
-        for name in rest.split("/") if rest else ():
-            known = f"{known}/{name}".lstrip("/")
-            target = os.path.join(real, name)
-            if os.path.islink(target):
-                target = self._checked(os.path.realpath(target))
-            real = self._real[known] = target
-        return real
-
-    def _checked(self, real: str) -> str:
+    def _real(self, path: str) -> str:
+        real = os.path.realpath(path)
         if real != self._base and not real.startswith(self._base.rstrip("/") + "/"):
-            raise FileNotFoundError(errno.ENOENT, "leads out of the recording", real)
+            raise FileNotFoundError(errno.ENOENT, "leads out of the recording", path)
         return real

@@ -5,6 +5,7 @@ A module of the training stack is looked for as Python would, and never imported
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -38,7 +39,6 @@ _STANDARD = frozenset(_STANDARD_NAMES.split())
 _OVERRIDES = re.compile(r"lib(torch\w*|c10|shm)\.so|lib(gomp|stdc\+\+)\.so\.[\d.]+")
 _SYSTEM = ("/usr/lib", "/lib", "/usr/local/lib")
 _PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
-_LISTENS = "0A"  # TCP_LISTEN of include/net/tcp_states.h
 _ANSWER_SECONDS = 1.0
 _HEAD_BYTES = 1 << 16
 
@@ -326,9 +326,12 @@ def _ports_taken(variables: Mapping[str, str]) -> Iterator[str]:
     port = variables.get("MASTER_PORT", "").strip()
     if not re.fullmatch(r"[0-9]{1,5}", port):
         return
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for row in _text(table).splitlines()[1:]:
-            fields = row.split()
-            if fields[3:4] == [_LISTENS] and int(fields[1].rpartition(":")[2], 16) == int(port):
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", int(port)))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
                 yield "MASTER_PORT"
-                return
+        except OverflowError:  # 65536 and more is no port
+            return

@@ -145,6 +145,8 @@ def read_cpu(look: Look, info: CpuInfo) -> Cpu:
     )
     codename = _x86_codename(look, cpu) if implementer is None else _arm_codename(look, info, flags)
     cpu = replace(cpu, codename=codename)
+    if not flags:
+        look.not_known("cpu.isa", f"{CPUINFO} lists no flags")
     return _with_reasons(look, cpu, f"{CPUINFO} does not tell it")
 
 
@@ -184,8 +186,6 @@ def _with_reasons(look: Look, cpu: Cpu, why: str) -> Cpu:
     for fact in _FACTS:
         if getattr(cpu, fact) is None:
             look.not_known(f"cpu.{fact}", why)
-    if not cpu.isa:
-        look.not_known("cpu.isa", why)
     return cpu
 
 

@@ -7,9 +7,10 @@ asked for their version.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from cputune.facts import HostFacts, Launcher, Library, Package
-from cputune.host import Command, Distribution, Host
+from cputune.facts import HostFacts, Launcher, Library
+from cputune.host import Command, Host, Package
 from cputune.probing._look import Look
 
 
@@ -30,21 +31,11 @@ def read_packages(look: Look) -> tuple[Package, ...]:
                 if distribution.installer == "conda"
                 else "the recording does not name the place",
             )
-        found.append(
-            Package(
-                name=distribution.name,
-                version=distribution.version,
-                location=distribution.location,
-                requires=distribution.requires,
-                installer=distribution.installer,
-                build=_torch_build(look, distribution),
-                others=distribution.others,
-            )
-        )
+        found.append(replace(distribution, build=_torch_build(look, distribution)))
     return tuple(found)
 
 
-def _torch_build(look: Look, distribution: Distribution) -> str | None:
+def _torch_build(look: Look, distribution: Package) -> str | None:
     """``cpu``, ``cuda 13.0``, ``hip 6.4``: what torch was built for, from torch/version.py.
 
     The version alone does not tell: the CUDA wheels of PyPI carry no local tag.

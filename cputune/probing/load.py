@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cputune.facts import BoundProcess, BusyProcess, Load, Topology
+from cputune.facts import BusyProcess, Load, Topology
 from cputune.host import Host, Process
 from cputune.probing._look import Look, decimal, whole_number
 
@@ -157,11 +157,11 @@ def _ticks(text: str) -> tuple[int, ...]:
     return tuple(n for n in ticks if n is not None and n >= 0) if name == "cpu" else ()
 
 
-def bound_processes(processes: tuple[Process, ...], topology: Topology) -> tuple[BoundProcess, ...]:
+def bound_processes(processes: tuple[Process, ...], topology: Topology) -> tuple[Process, ...]:
     """Those that are bound to fewer CPUs than are online, and to others than we are."""
     online, ours = frozenset(topology.online), frozenset(topology.allowed)
     return tuple(
-        BoundProcess(pid=process.pid, name=process.name, cpus=cpus)
+        replace(process, cpus=cpus)
         for process in processes
         if (cpus := tuple(cpu for cpu in process.cpus if cpu in online))
         and len(cpus) < len(online)

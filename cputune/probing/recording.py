@@ -11,7 +11,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -20,8 +19,8 @@ from cputune import cpulist
 from cputune.host import (
     Command,
     Completed,
-    Distribution,
     Host,
+    Package,
     Process,
     RecordedHost,
     Surroundings,
@@ -47,40 +46,25 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
     Raises UsageError where something lies there already, CannotError where it cannot
     be written.
     """
-    noting = NotingHost(host)
-    facts = probe(noting)
-    told_of = {process.pid for process in facts.bound_processes}
-    told_of |= {process.pid for process in facts.load.busy}
-    files, directories = recording(noting, told_of)
-    write_tree(Path(directory), files, directories)
-    return RecordedHost(directory)
-
-
-def recording(
-    noted: NotingHost, told_of: AbstractSet[int]
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The files and directories of a recording, relative to its root.
-
-    ``told_of`` are the processes that the document names: of others nothing is kept.
-    """
-    environment = noted.environment()
+    noted = NotingHost(host)
+    facts = probe(noted)
+    told_of = {p.pid for p in facts.bound_processes} | {p.pid for p in facts.load.busy}
+    affinity = noted.affinity()
     scrub = Scrubber.of(noted)
-    files: dict[str, str] = {}
-    elsewhere: dict[str, str] = {}
-    for path, text in sorted(noted.texts.items()):
-        if path in ADDRESSED:
-            continue
-        place = _place(path, scrub)
-        if path.startswith(_TREES):
-            files[place.lstrip("/")] = _clean(path, text, scrub)
-        else:
-            elsewhere[place] = _clean(path, text, scrub)
+    texts = {
+        _place(path, scrub): _clean(path, text, scrub)
+        for path, text in sorted(noted.texts.items())
+        if path not in ADDRESSED
+    }
     document: dict[str, object] = {
         "schema": RECORD_SCHEMA,
         "python": noted.python_version(),
-        "affinity": _list(noted.affinity()),
-        "environment": read_environment(environment, scrub),
-        "packages": [_package(package, scrub) for package in noted.distributions()],
+        "affinity": None if affinity is None else cpulist.render(affinity),
+        "environment": read_environment(noted.environment(), scrub),
+        "packages": [
+            {**asdict(package), "location": package.location and scrub.text(package.location)}
+            for package in noted.distributions()
+        ],
         "launchers": _launchers(noted, scrub),
         "processes": None
         if noted.seen is None
@@ -90,17 +74,20 @@ def recording(
         "surroundings": scrub.document(json.loads(json.dumps(asdict(noted.around)))),
         "cpuid": noted.registers,
         "unreadable": {_place(path, scrub): code for path, code in noted.errors.items()},
-        "files": elsewhere,
-        "directories": _library_directories(noted, scrub),
+        "files": {path: text for path, text in texts.items() if not path.startswith(_TREES)},
+        "directories": {
+            scrub.text(directory): _names(directory, names, scrub)
+            for directory, names in sorted(noted.directories.items())
+        },
         "real_paths": {scrub.text(k): scrub.text(v) for k, v in noted.real_paths.items()},
         "paths": {
-            _place(path, scrub, file=False): there
-            for path, there in sorted(noted.paths.items())
-            if not path.startswith(("/sys/", "/proc/self/"))
+            _place(path, scrub, file=False): there for path, there in sorted(noted.paths.items())
         },
     }
+    files = {path[1:]: text for path, text in texts.items() if path.startswith(_TREES)}
     files[RECORD_FILE] = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    return files, _directories(noted, scrub)
+    write_tree(Path(directory), files)
+    return RecordedHost(directory)
 
 
 def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
@@ -115,28 +102,18 @@ def _place(path: str, scrub: Scrubber, *, file: bool = True) -> str:
     return scrub.text(path)
 
 
-def _directories(noted: NotingHost, scrub: Scrubber) -> tuple[str, ...]:
-    """Directories of proc and sys that a replay lists or asks for, also where they are empty."""
-    found = {
-        _place(path, scrub, file=False)
-        for path, there in noted.paths.items()
-        if there and path not in noted.texts
-    }
-    for directory, names in noted.directories.items():
-        found.add(directory)
-        if directory == LINKS:
-            names = tuple(map(scrub.interface, names))
-        else:
-            names = tuple(name for name in names if _NUMBERED.fullmatch(name))
-        found.update(f"{directory}/{name}" for name in names)
-    return tuple(sorted(path.lstrip("/") for path in found if path.startswith(_TREES)))
+def _names(directory: str, names: tuple[str, ...], scrub: Scrubber) -> list[str]:
+    """Of the names in a directory those that a replay looks for."""
+    if directory == LINKS:
+        return [scrub.interface(name) for name in names]
+    numbered = directory.startswith(_TREES)
+    return [n for n in names if (_NUMBERED.fullmatch(n) if numbered else is_looked_for(n))]
 
 
 def _clean(path: str, text: str, scrub: Scrubber) -> str:
     """The text of a file without what names a person or a machine, and is not read anyway."""
     if path == "/proc/cpuinfo":
-        text = re.sub(r"(?mi)^serial\b.*\n?", "", text)
-        return re.sub(r"identification = \w+", "identification = 000000", text)
+        return re.sub(r"(?mi)^serial\b.*\n?", "", text)
     if path == "/proc/sys/kernel/hostname":
         return HOST_NAME + "\n"
     if path == "/etc/hosts":
@@ -146,8 +123,6 @@ def _clean(path: str, text: str, scrub: Scrubber) -> str:
         return "".join(f"{line[0]}\n" for line in OS_RELEASE_LINE.finditer(text))
     if path == "/proc/stat":
         return text.partition("\n")[0] + "\n"
-    if path == "/proc/version":
-        return " ".join(text.split()[:3]) + "\n"
     if path == "/proc/self/status":
         return "".join(re.findall(r"(?m)^(?:CapEff|Cpus_allowed_list):.*\n", text))
     if path == "/proc/self/stat":
@@ -199,19 +174,6 @@ def _launchers(noted: NotingHost, scrub: Scrubber) -> dict[str, dict[str, object
     return launchers
 
 
-def _library_directories(noted: NotingHost, scrub: Scrubber) -> dict[str, list[str]]:
-    return {
-        scrub.text(directory): [name for name in names if is_looked_for(name)]
-        for directory, names in sorted(noted.directories.items())
-        if not f"{directory}/".startswith(_TREES)
-    }
-
-
-def _package(package: Distribution, scrub: Scrubber) -> dict[str, object]:
-    place = None if package.location is None else scrub.text(package.location)
-    return {**asdict(package), "location": place}
-
-
 def _process(process: Process, scrub: Scrubber) -> dict[str, object]:
     return {
         "pid": process.pid,
@@ -219,10 +181,6 @@ def _process(process: Process, scrub: Scrubber) -> dict[str, object]:
         "cpus": cpulist.render(process.cpus),
         "cpu_share": process.cpu_share,
     }
-
-
-def _list(cpus: tuple[int, ...] | None) -> str | None:
-    return None if cpus is None else cpulist.render(cpus)
 
 
 Key = TypeVar("Key")
@@ -294,7 +252,7 @@ class NotingHost(Host):
     def affinity(self) -> tuple[int, ...] | None:
         return self._host.affinity()
 
-    def distributions(self) -> tuple[Distribution, ...]:
+    def distributions(self) -> tuple[Package, ...]:
         return self._host.distributions()
 
     def python_version(self) -> str | None:

@@ -48,7 +48,7 @@ def read_settings(look: Look, online: tuple[int, ...]) -> Settings:
         transparent_huge_pages=_chosen(look.text("/sys/kernel/mm/transparent_hugepage/enabled")),
         numa_balancing=_numa_balancing(look),
         smt=look.text(f"{CPU_DIR}/smt/control") or None,
-        kernel=_kernel(look),
+        kernel=look.text("/proc/sys/kernel/osrelease") or None,
         container=_container(look),
         frequencies=frequencies,
         distribution=_distribution(look),
@@ -78,15 +78,12 @@ def _frequencies(look: Look, online: tuple[int, ...]) -> tuple[Frequency, ...]:
 
 
 def _policies(look: Look, online: tuple[int, ...]) -> Iterator[tuple[str, frozenset[int]]]:
-    """Directories of cpufreq with the online CPUs of each: policies, or those of each CPU."""
+    """Directories of cpufreq with the online CPUs of each."""
     base = f"{CPU_DIR}/cpufreq"
     for number in look.numbered(base, "policy"):
         listed = look.text(f"{base}/policy{number}/affected_cpus")
         cpus = frozenset({number}) if listed is None else look.cpus(listed.replace(" ", ","))
         yield f"{base}/policy{number}", (cpus or frozenset()) & frozenset(online)
-    if not look.numbered(base, "policy"):
-        for cpu in online:
-            yield f"{CPU_DIR}/cpu{cpu}/cpufreq", frozenset({cpu})
 
 
 def _turbo(look: Look) -> bool | None:
@@ -107,14 +104,6 @@ def _chosen(text: str | None) -> str | None:
 def _numa_balancing(look: Look) -> bool | None:
     number = look.number("/proc/sys/kernel/numa_balancing")
     return None if number is None else bool(number & NUMA_BALANCING_NORMAL)
-
-
-def _kernel(look: Look) -> str | None:
-    release = look.text("/proc/sys/kernel/osrelease")
-    if release:
-        return release
-    found = re.match(r"Linux version (\S+)", look.text("/proc/version") or "")
-    return found[1] if found else None
 
 
 def _distribution(look: Look) -> LinuxDistribution | None:

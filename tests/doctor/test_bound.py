@@ -26,7 +26,8 @@ from cputune.doctor.variables import (
     value,
     without_gpu,
 )
-from cputune.facts import BoundProcess, HostFacts
+from cputune.facts import HostFacts
+from cputune.host import Process
 
 
 def env(**variables: str) -> HostFacts:
@@ -69,7 +70,7 @@ def test_places_of_oneccl() -> None:
 
 
 def test_whoever_is_bound_is_told_with_its_cpus() -> None:
-    processes = tuple(BoundProcess(pid=pid, name="train", cpus=(pid,)) for pid in range(1, 18))
+    processes = tuple(Process(pid=pid, name="train", cpus=(pid,)) for pid in range(1, 18))
     facts = replace(
         env(I_MPI_PIN_DOMAIN="[0x3]", GOMP_CPU_AFFINITY="4", CCL_WORKER_AFFINITY="5"),
         bound_processes=processes,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hosts.builder import machine
 
-from cputune.host import Distribution
+from cputune.host import Package
 from cputune.host.metadata import read_distributions
 from cputune.probing import probe
 
@@ -31,7 +31,7 @@ def install(
     return info
 
 
-def named(found: tuple[Distribution, ...]) -> dict[str, str | None]:
+def named(found: tuple[Package, ...]) -> dict[str, str | None]:
     return {distribution.name: distribution.version for distribution in found}
 
 

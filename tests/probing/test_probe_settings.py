@@ -15,7 +15,7 @@ CPU = "sys/devices/system/cpu"
 
 def test_the_governor_of_every_cpu_is_read_not_that_of_the_first(tmp_path: Path) -> None:
     files = {
-        f"{CPU}/cpu{cpu}/cpufreq/scaling_governor": "powersave" if cpu > 1 else "performance"
+        f"{CPU}/cpufreq/policy{cpu}/scaling_governor": "powersave" if cpu > 1 else "performance"
         for cpu in range(4)
     }
 

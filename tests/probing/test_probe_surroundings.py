@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hosts.builder import machine
 
-from cputune.facts import BoundProcess, HostFacts
+from cputune.facts import HostFacts
+from cputune.host import Process
 from cputune.probing import probe
 
 NO_DRIVERS = dict.fromkeys(("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"), False)
@@ -55,5 +56,5 @@ def test_dead_preloads_are_those_known_not_to_be_there(tmp_path: Path) -> None:
 def test_a_process_is_bound_where_it_may_not_run_everywhere(tmp_path: Path) -> None:
     processes = [{"pid": 10, "name": "python", "cpus": "2-3"}, {"pid": 12, "cpus": "0-3"}]
     assert facts(tmp_path, processes=processes).bound_processes == (
-        BoundProcess(pid=10, name="python", cpus=(2, 3)),
+        Process(pid=10, name="python", cpus=(2, 3)),
     )

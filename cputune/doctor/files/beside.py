@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from cputune.doctor.files.command import judge_launch, judge_pod_variables
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import read_launches
+from cputune.doctor.files.shell import read_launches, shell_line
 from cputune.doctor.finding import Finding, Severity, checks_of, fault
 from cputune.doctor.named_stack import judge_stack
 from cputune.errors import UsageError
@@ -138,11 +138,9 @@ def words_of(rest: str) -> str:
     if not rest.startswith("["):
         return rest
     try:
-        words = [str(word) for word in json.loads(rest)]
+        return shell_line([str(word) for word in json.loads(rest)])
     except ValueError:
         return ""
-    shell = words[:1] and words[0].rpartition("/")[2] in ("sh", "bash") and words[1:2] == ["-c"]
-    return words[2] if shell and len(words) > 2 else " ".join(words)
 
 
 def _installed(command: str) -> Iterator[tuple[str, str]]:

@@ -457,9 +457,8 @@ def judge_mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]
     if not launch.open_choice:
         yield from _dialect_words(launch, context, dialect, options)
     openmpi = (dialect or "").startswith("openmpi") or any(o in options for o in ("-x", "--mca"))
-    total = launch.option("-n", "-np", "-c", "--n", "--np")
-    if openmpi and total in ("1", "2") and not _binds(launch):
-        text = f"mpirun -n {total} without --bind-to"
+    if openmpi and launch.total in ("1", "2") and not _binds(launch):
+        text = f"mpirun -n {launch.total} without --bind-to"
         yield one_core_each.finding(context.at(launch.line, text))
     domain = launch.environment.get("I_MPI_PIN_DOMAIN", "")
     masks = domain[1:-1].split(",") if domain.startswith("[") else []
@@ -570,26 +569,6 @@ def address_missing() -> None:
     """
 
 
-_VARIABLE_CHECKS = (
-    threads.threads_malformed,
-    threads.threads_mkl,
-    threads.threads_limit,
-    threads.affinity_shrinks,
-    threads.affinity_gomp,
-    threads.bound_twice,
-    launch.ccl_affinity,
-    launch.ccl_transport,
-    libraries.preload_dead,
-    libraries.openmp_two,
-    libraries.setting_without_library,
-    libraries.blocktime_long,
-    precision.isa_capped,
-    precision.fp16_ignored,
-    launch.rank_impossible,
-    launch.master_port,
-    launch.interface_missing,
-)
-"""Checks of the machine that variables alone decide."""
 _POD_CHECKS = (
     threads.threads_malformed,
     threads.threads_mkl,
@@ -599,7 +578,21 @@ _POD_CHECKS = (
     libraries.preload_dead,
     libraries.openmp_two,
 )
-"""Those of them that hold on any machine."""
+"""Checks of a machine that variables alone decide, on any machine."""
+_VARIABLE_CHECKS = (
+    *_POD_CHECKS,
+    threads.bound_twice,
+    launch.ccl_affinity,
+    launch.ccl_transport,
+    libraries.setting_without_library,
+    libraries.blocktime_long,
+    precision.isa_capped,
+    precision.fp16_ignored,
+    launch.rank_impossible,
+    launch.master_port,
+    launch.interface_missing,
+)
+"""And those that variables decide on this one."""
 
 
 def judge_around(launch: TrainingCommand, context: Context) -> Iterator[Finding]:

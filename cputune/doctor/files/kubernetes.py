@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -16,7 +15,7 @@ from cputune.doctor.files.command import (
     threads_unset,
 )
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import TrainingCommand, read_launches
+from cputune.doctor.files.shell import TrainingCommand, read_launches, shell_line
 from cputune.doctor.files.yaml_lines import Document, Path
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
@@ -309,11 +308,9 @@ def launches_of(document: Document, at: Path, name: str) -> tuple[TrainingComman
     words = [str(w) for key in ("command", "args") for w in document.items(*at, key)]
     if not words:
         return ()
-    shell = words[0].rpartition("/")[2] in ("sh", "bash") and "-c" in words[1:3]
-    text = " ".join(words[words.index("-c") + 1 :]) if shell else shlex.join(words)
     line = document.line(*at, "command") or document.line(*at, "args")
     try:
-        launches = read_launches(text, name)
+        launches = read_launches(shell_line(words), name)
     except UsageError:
         return ()
     several = _several(document)

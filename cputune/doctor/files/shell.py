@@ -9,13 +9,14 @@ Read by hand: shlex knows no here-documents, arrays or expansions, and bashlex i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cputune.errors import UsageError
+from cputune.script import MPI_RANKS, MPIRUNS
 
-MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 LETTERS_AT_MOST = 100_000
 """Of one word once its variables are filled in: ``x=$x$x`` doubles with every line."""
 
@@ -50,7 +51,7 @@ _MODULES = {
     "accelerate.commands.launch": "accelerate",
 }
 _RANK_OPTIONS = {
-    "mpirun": ("-n", "-np", "-c", "--n", "--np"),
+    "mpirun": MPI_RANKS,
     "torchrun": ("--nproc_per_node",),
     "accelerate": ("--num_processes",),
     "ipexrun": ("--nprocs_per_node", "--nproc_per_node", "--ninstances"),
@@ -103,9 +104,9 @@ class TrainingCommand:
             return 1
         if self.ranks_per_node is not None:
             return self.ranks_per_node
-        if self._total is None:
+        if self.total is None:
             return 1 if self.launcher in ("torchrun", "accelerate") else None
-        total = _number(self._total)
+        total = _number(self.total)
         machines = self.machines if self.launcher == "accelerate" else 1
         return total and max(1, total // machines)
 
@@ -136,7 +137,7 @@ class TrainingCommand:
     def machines(self) -> int:
         """Machines that take part, at least, as far as the words say."""
         if self.launcher == "mpirun":
-            total, here = _number(self._total), self.ranks_per_node
+            total, here = _number(self.total), self.ranks_per_node
             return max(1, len(self.hosts), -(-total // here) if total and here else 1)
         by_srun = value_of(self.before, ("-N", "--nodes"))
         told = self.option("--nnodes", "--num_machines") or by_srun or "1"
@@ -147,10 +148,11 @@ class TrainingCommand:
         """Whether more than one rank takes part, on this machine or on several."""
         if self.part or self.machines > 1 or (self.ranks_per_node or 1) > 1:
             return True
-        return self._total is not None and _number(self._total) not in (0, 1)
+        return self.total is not None and _number(self.total) not in (0, 1)
 
     @property
-    def _total(self) -> str | None:
+    def total(self) -> str | None:
+        """The ranks that the launcher is told, of all machines or of each."""
         return self.option(*_RANK_OPTIONS.get(self.launcher, ()))
 
 
@@ -194,6 +196,13 @@ def launch_of(words: tuple[str, ...], environment: Mapping[str, str]) -> Trainin
     )
 
 
+def shell_line(words: Sequence[str]) -> str:
+    """The words of a container's command as a line of shell; of ``bash -c LINE`` that line."""
+    if words and words[0].rpartition("/")[2] in ("sh", "bash") and "-c" in words[1:3]:
+        return " ".join(words[words.index("-c") + 1 :])
+    return shlex.join(words)
+
+
 def value_of(words: tuple[str, ...], names: tuple[str, ...]) -> str | None:
     """The last value of an option in these words; dashes and underscores are the same."""
     wanted = {_spelled(name) for name in names}
@@ -220,7 +229,7 @@ def _number(text: str | None) -> int | None:
 
 def _launcher(name: str, words: tuple[str, ...], at: int) -> str | None:
     following, module = (*words[at + 1 : at + 3], "", "")[:2]
-    if name in MPI:
+    if name in MPIRUNS:
         return "mpirun"
     if name in ("torchrun", "ipexrun"):
         return name
@@ -261,7 +270,6 @@ class _Reader:
         self.arrays: dict[str, list[str]] = {}
         self.exported: set[str] = set()
         self.removed: set[str] = set()
-        self.export_all = False
         self.depth = 0
         self.set_in_branch: set[str] = set()
         self.chosen_elsewhere: set[str] = set()
@@ -298,11 +306,8 @@ class _Reader:
             for name in inline:
                 self._note_branch(name, more=False)
             self.variables.update(inline)
-            self.exported.update(inline if self.export_all else ())
 
     def _run(self, line: int, words: tuple[str, ...], inline: dict[str, str]) -> None:
-        if words[0] == "set" and any(re.fullmatch(r"-\w*a\w*", word) for word in words[1:]):
-            self.export_all = True
         launch = launch_of(words, inline)
         if launch is None:
             return
