@@ -131,6 +131,10 @@ def make(path: Path, space: SearchSpace, count: int) -> None:
     for number, plan in enumerate(itertools.chain([space.baseline], itertools.cycle(plans[100:]))):
         if number == count:
             break
+        if number:
+            book.begin(space, plan)
+        else:
+            book.begin_baseline()
         run = read_run(runner, plan, Rules(verdict=race.verdict))
         trial = trial_of(
             run,
@@ -143,7 +147,7 @@ def make(path: Path, space: SearchSpace, count: int) -> None:
         )
         if number < 100:  # what the first have taught is enough to end the rest early
             race.learn(run.logs, race.estimate(run.logs), completed=trial.state == "completed")
-        book.add(trial, run, space)
+        book.end(trial, run)
     copy(book._study, path)
 
 

@@ -1,4 +1,4 @@
-"""Which plan to try next: the one of which the most improvement is expected."""
+"""Which plan to try next, as an Optuna sampler over the plans of a space."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
 
 from cputune.knobs import KnobValue
 from cputune.knobs.batches import accumulation_of
@@ -15,6 +21,8 @@ from cputune.memory import SPARE, room_bytes
 from cputune.plan import Plan
 from cputune.tuner.model import Array, Belief, SpeedModel, expected_improvement
 from cputune.tuner.space import SearchSpace
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 LEAST_PROMISE = 0.003
 LEAST_TRIALS = 7
@@ -47,7 +55,12 @@ class History:
     rank_bytes: int = 0
 
 
-class PlanSampler:
+def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """The knobs as Optuna distributions, every one a choice."""
+    return {knob.name: CategoricalDistribution(knob.values) for knob in space.knobs}
+
+
+class PlanSampler(BaseSampler):  # type: ignore[misc]  # optuna is not followed
     """Proposes the untried plan of which the most improvement is expected.
 
     Proposals follow from the space, the seed and the history alone, so that the same
@@ -62,6 +75,8 @@ class PlanSampler:
         self._index = {plan: index for index, plan in enumerate(self._plans)}
         self._model = SpeedModel(space.facts, self._plans, space.workload.time_shares)
         self._known = 0
+        self._asked: object = None
+        self._next: Plan | None = None
         self._learnt = self._model.believe([], [], [])
 
     def believe(self) -> Mapping[Plan, tuple[float, float]]:
@@ -93,6 +108,14 @@ class PlanSampler:
         # Equal promises are told apart by the seed, not by the order of the space.
         jitter = np.random.default_rng([self._seed, number]).uniform(0, 1e-9, len(open_))
         return open_[int(np.argmax(promise + jitter))]
+
+    def next_plan(self) -> Plan | None:
+        """The plan to try next; None where there is none that is worth it."""
+        past = self._history
+        asked = (len(past.tried), len(past.plans), len(past.failed))
+        if asked != self._asked:
+            self._asked, self._next = asked, self.propose(len(past.tried))
+        return self._next
 
     def _untried(self) -> list[Plan]:
         """The plans that nobody has tried, but for those that would run out of memory."""
@@ -158,3 +181,28 @@ class PlanSampler:
         """How many of these plans have each value of each knob."""
         values = self._space.values
         return Counter(pair for plan in plans if plan in values for pair in values[plan].items())
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Every knob: a plan is proposed as a whole."""
+        return distributions(self._space)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, object]:
+        """The knob values of the proposed plan."""
+        if "fixed_params" in trial.system_attrs:
+            return {}
+        plan = self.next_plan()
+        return {} if plan is None else dict(self._space.values[plan])
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """A knob on its own: never asked for, since a plan is proposed as a whole."""
+        raise NotImplementedError(f"{param_name} is proposed together with the other knobs")

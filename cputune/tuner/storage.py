@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,25 +24,25 @@ from urllib.parse import quote
 
 import optuna
 from msgspec import Meta
-from optuna.distributions import CategoricalDistribution
 from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import Trial as OptunaTrial
 from sqlalchemy.pool import NullPool
 
 from cputune.documents import Record, plain, record_of
 from cputune.errors import CannotError, CputuneError
 from cputune.facts import HostFacts
 from cputune.options import TuneOptions
+from cputune.plan import Plan
 from cputune.result import COMPLETED, FAILED, PRUNED, State, Trial, host_fingerprint
 from cputune.tuner.reading import Run
+from cputune.tuner.sampler import PlanSampler, distributions
 from cputune.tuner.space import SearchSpace
 from cputune.workload import Workload
 
 if TYPE_CHECKING:
     from cputune.ranks.hosts import RankHosts
-
-
-optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,12 @@ class StudyOptions(TuneOptions):
 _IDENTITY, _WORKLOAD, _SCHEMA = "cputune.identity", "cputune.workload", "cputune.schema"
 STUDY_SCHEMA = 1
 _TRIAL, _RUN = "cputune.trial", "cputune.run"
+
+_STATES: Mapping[State, TrialState] = {
+    COMPLETED: TrialState.COMPLETE,
+    PRUNED: TrialState.PRUNED,
+    FAILED: TrialState.FAIL,
+}
 
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 
@@ -70,13 +76,42 @@ class _Steps:
     losses: tuple[Finite | None, ...] = ()
 
 
-STUDY_NAME = "cputune"
+def key_of(plan: Plan) -> Plan | None:
+    """By what a running trial is known: of today's launch ranks show the plan only in the end."""
+    return None if plan.as_found else plan
 
-_STATES: Mapping[State, TrialState] = {
-    COMPLETED: TrialState.COMPLETE,
-    PRUNED: TrialState.PRUNED,
-    FAILED: TrialState.FAIL,
-}
+
+def attributes(trial: Trial, run: Run) -> Mapping[str, object]:
+    """The user attributes of a trial that has ended: some for people, then our own records."""
+    losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
+    steps = _Steps(logs=tuple(run.logs), losses=tuple(losses))
+    why = {} if trial.reason is None else {"reason": trial.reason}
+    return {
+        "plan": trial.plan.describe(),
+        "origin": trial.origin,
+        **why,
+        _RUN: plain(steps),
+        _TRIAL: plain(trial),
+    }
+
+
+def intermediate(run: Run) -> Mapping[int, float]:
+    """Seconds per sample of each step, as Optuna's dashboards draw them."""
+    return {index: math.exp(value) for index, value in enumerate(run.logs)}
+
+
+def outcome(trial: Trial, run: Run) -> tuple[TrialState, float | None]:
+    """How Optuna is told that a trial has ended: its state, and seconds per sample.
+
+    Of a pruned one the last step, as Optuna takes it.
+    """
+    if trial.state == COMPLETED and trial.samples_per_second is not None:
+        return TrialState.COMPLETE, 1 / trial.samples_per_second.median
+    last = math.exp(run.logs[-1]) if run.logs and trial.state == PRUNED else None
+    return _STATES[trial.state], last
+
+
+STUDY_NAME = "cputune"
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
 """Not what somebody has planted there meanwhile."""
@@ -144,7 +179,7 @@ def no_study(path: Path | None, why: str) -> CannotError:
 
 
 class StudyStorage:
-    """The trials that have ended: in memory, or in a file of this tuner alone."""
+    """Trials on record, and those that run: in memory, or in a file of this tuner alone."""
 
     def __init__(self, path: Path | None, *, resume: bool, private: bool = False) -> None:
         """Open the study; with a path in SQLite, for this user alone where it is ``private``.
@@ -167,6 +202,7 @@ class StudyStorage:
                 path.chmod(0o600)
             self._study = _create(path and opened.enter_context(_storage(path)))
             self._open = opened.pop_all()
+        self._running: dict[Plan | None, OptunaTrial] = {}
 
     def close(self) -> None:
         """Close the file; what stands in it stays."""
@@ -176,42 +212,68 @@ class StudyStorage:
         """The error for a file that cannot be used, and why."""
         return no_study(self._path, why)
 
+    def failed(self, error: Exception, *, writing: bool) -> CannotError:
+        """A damaged file, or a disk that is full: the first line of what SQLAlchemy says."""
+        why = str(error).strip().split("\n")[0]
+        if not writing:
+            return self.no_study(why)
+        return CannotError(
+            f"the study in {self._path} cannot be written: {why}",
+            hint="the trials that ended are kept; make room, then go on with --resume",
+        )
+
     def past(self) -> list[tuple[Trial, Run]]:
-        """The trials on record, in order. Raises CannotError where one of them is damaged."""
+        """The trials on record, in order; one that was cut off is told as failed and left out.
+
+        Raises CannotError where one of them is damaged.
+        """
         with self._reading():
             trials = self._study.get_trials(deepcopy=False)
-            schema = self._study.user_attrs.get(_SCHEMA, STUDY_SCHEMA)
-        if schema != STUDY_SCHEMA:
-            raise self.no_study(f"it has schema {schema}, this cputune knows {STUDY_SCHEMA}")
+            self._refuse_others(trials)
+            for frozen in trials:
+                if frozen.state == TrialState.RUNNING:
+                    self._study.tell(frozen.number, state=TrialState.FAIL)
         return [told for frozen in trials if (told := self._told(frozen)) is not None]
 
-    def add(self, trial: Trial, run: Run, space: SearchSpace | None) -> None:
-        """Write down a trial that has ended: its steps, its value, or why it has none.
+    def guide(self, sampler: PlanSampler) -> None:
+        """Who proposes from now on: Optuna asks it."""
+        self._study.sampler = sampler
+
+    def begin_baseline(self) -> None:
+        """Start the trial of today's launch, which has no knobs."""
+        with self._writing():
+            self._running[None] = self._study.ask()
+
+    def begin(self, space: SearchSpace, plan: Plan | None = None) -> Plan:
+        """Start the next trial: a given plan of the space, or what the sampler proposes."""
+        with self._writing():
+            if plan is not None and not self._study.get_trials(False, (TrialState.WAITING,)):
+                self._study.enqueue_trial(dict(space.values[plan]))
+            running = self._study.ask(distributions(space))
+        if plan is None:
+            chosen = running.params
+            plan = next(p for p, values in space.values.items() if dict(values) == chosen)
+        self._running[plan] = running
+        return plan
+
+    def end(self, trial: Trial, run: Run) -> None:
+        """Write a running trial down: its steps, its value, or why it has none.
 
         Once, when the steps are in: a write per step would take time of the cores that
-        are being measured. ``space`` knows the knobs of all plans but today's launch.
+        are being measured.
         """
-        values = {} if space is None else dict(space.values.get(trial.plan, {}))
-        choices = {knob.name: knob.values for knob in (space.knobs if space and values else ())}
-        losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
-        steps = _Steps(logs=tuple(run.logs), losses=tuple(losses))
-        rate = trial.samples_per_second if trial.state == COMPLETED else None
-        frozen = create_trial(
-            state=_STATES[trial.state],
-            value=None if rate is None else 1 / rate.median,
-            params=values,
-            distributions={name: CategoricalDistribution(of) for name, of in choices.items()},
-            user_attrs={
-                "plan": trial.plan.describe(),
-                "origin": trial.origin,
-                "reason": trial.reason,
-                _RUN: plain(steps),
-                _TRIAL: plain(trial),
-            },
-            intermediate_values={at: math.exp(log) for at, log in enumerate(run.logs)},
-        )
+        running = self._running[key_of(trial.plan)]
+        state, value = outcome(trial, run)
         with self._writing():
-            self._study.add_trial(frozen)
+            for index, seconds in intermediate(run).items():
+                running.report(seconds, index)
+            for name, attribute in attributes(trial, run).items():
+                running.set_user_attr(name, attribute)
+            if state == TrialState.COMPLETE:
+                self._study.tell(running, value)
+            else:
+                self._study.tell(running, state=state)
+        del self._running[key_of(trial.plan)]
 
     def discard(self) -> None:
         """Remove the file of a study that was made here and never had a trial."""
@@ -219,6 +281,12 @@ class StudyStorage:
             with suppress(Exception):  # the disk may be full, and the error is told already
                 self.close()
                 self._path.unlink(missing_ok=True)
+
+    def abandon(self, plan: Plan | None = None) -> None:
+        """The trial of this plan was interrupted, or all were: failed, and not on record."""
+        for key in tuple(self._running) if plan is None else (key_of(plan),):
+            with suppress(Exception):
+                self._study.tell(self._running.pop(key), state=TrialState.FAIL)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -228,17 +296,14 @@ class StudyStorage:
         except CputuneError:
             raise
         except Exception as error:
-            raise self.no_study(_first_line(error)) from error
+            raise self.failed(error, writing=False) from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            raise CannotError(
-                f"the study in {self._path} cannot be written: {_first_line(error)}",
-                hint="the trials that ended are kept; make room, then go on with --resume",
-            ) from error
+            raise self.failed(error, writing=True) from error
 
     @property
     def identity(self) -> Identity | None:
@@ -270,6 +335,18 @@ class StudyStorage:
         with self._writing():
             self._study.set_user_attr(name, value)
 
+    def _refuse_others(self, trials: Sequence[FrozenTrial]) -> None:
+        """Raise CannotError for a study that is not as this cputune makes them."""
+        schema = self._study.user_attrs.get(_SCHEMA, STUDY_SCHEMA)
+        if schema != STUDY_SCHEMA:
+            raise self.no_study(f"it has schema {schema}, this cputune knows {STUDY_SCHEMA}")
+        if self._study.direction != StudyDirection.MINIMIZE:
+            raise self.no_study(f"it asks to {self._study.direction.name.lower()}")
+        told = (frozen.user_attrs.get(_TRIAL) for frozen in trials)
+        numbers = [one.get("number") for one in told if isinstance(one, Mapping)]
+        if len(set(map(str, numbers))) < len(numbers):
+            raise self.no_study("the number of a trial stands twice")
+
     def _told(self, frozen: FrozenTrial) -> tuple[Trial, Run] | None:
         """A trial on record; None for one of which nothing was written down."""
         document = frozen.user_attrs.get(_TRIAL)
@@ -286,11 +363,6 @@ class StudyStorage:
             return record_of(kind, document)
         except ValueError as error:
             raise self.no_study(str(error)) from error
-
-
-def _first_line(error: Exception) -> str:
-    """Of what SQLAlchemy says of a damaged file, or of a disk that is full."""
-    return str(error).strip().split("\n")[0]
 
 
 def _create(storage: RDBStorage | None) -> optuna.Study:

@@ -317,6 +317,7 @@ class TuningStudy:
             self._on_event(StudyEnded(result=result))
             return result
         except BaseException as error:
+            self._storage.abandon()
             interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
             if not interrupted and not self._findings.trials:
                 self._storage.discard()
@@ -409,19 +410,27 @@ class TuningStudy:
                 free = None if following is None else nodes.free_for(following[1], left)
                 if following is None or free is None:
                     self._end(nodes.next_ended())
-                else:
-                    origin, plan = following
-                    self._begin(nodes, plan, origin, free)
+                    continue
+                origin, plan, proposed = following
+                begun = self._storage.begin(space, None if proposed else plan)
+                self._begin(nodes, begun, origin, free)
 
-    def _following(self, space: SearchSpace) -> tuple[Origin, Plan] | None:
-        """Who proposes the next plan, and which; None where there is none."""
+    def _following(self, space: SearchSpace) -> tuple[Origin, Plan, bool] | None:
+        """Who proposes the next plan, which, and whether the sampler does; None: there is none."""
         assert self._sampler is not None
         tried = self._past.history.tried
-        for origin, plan in space.suggestions:
-            if plan not in tried and self._sampler.fits(plan) > SURELY_DIES:
-                return origin, plan
-        proposed = self._sampler.propose(len(tried))
-        return None if proposed is None else ("sampler", proposed)
+        suggested = next(
+            (
+                pair
+                for pair in space.suggestions
+                if pair[1] not in tried and self._sampler.fits(pair[1]) > SURELY_DIES
+            ),
+            None,
+        )
+        if suggested is not None:
+            return *suggested, False
+        proposed = self._sampler.next_plan()
+        return None if proposed is None else ("sampler", proposed, True)
 
     def _measure_today(self, runner: Runner) -> None:
         """Today's launch on the first host; on the next one, where that is lost."""
@@ -429,6 +438,7 @@ class TuningStudy:
         nodes = Nodes(runner, None, None, self._measuring)
         lost = True
         while lost and self._has_hosts:
+            self._storage.begin_baseline()
             self._begin(nodes, today, "baseline", ())
             trials = self._findings.trials
             lost = bool(trials) and trials[-1].kind == HostLost.kind
@@ -459,6 +469,7 @@ class TuningStudy:
         self._space = space
         self._leave_today_out(space)
         self._sampler = PlanSampler(space, self._past.history, seed=options.seed)
+        self._storage.guide(self._sampler)
         start = self._measuring.start_seconds if not resumed else None
         if self._limited:
             self._timer.most_seconds = max(USUAL_SECONDS, USUAL_RUNS * self._timer.used_seconds)
@@ -540,6 +551,7 @@ class TuningStudy:
                 delayed_runs=delayed_runs,
             )
             if not run.logs:  # it leaves nothing to write down, and may be tried again
+                self._storage.abandon(plan)
                 return
         if attempt.slower:
             run = replace(run, logs=[value - attempt.slower for value in run.logs])
@@ -559,7 +571,7 @@ class TuningStudy:
         self._findings.data = attempt.data or self._findings.data
         if run.samples is not None and plan.world_size == 1:
             self._findings.samples_per_step = run.samples
-        self._storage.add(trial, run, self._space)
+        self._storage.end(trial, run)
         self._past.add(trial, run, doubt=attempt.doubt)
         if run.living is not None:
             self._measuring.alive.add(trial, run, self._race.estimate(run.logs).center)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,12 @@ def test_every_plan_is_proposed_once_and_then_there_are_none() -> None:
     past = history((TODAY, 0.0))
     sampler = PlanSampler(SPACE, past, seed=0)
     for number in range(len(PLANS)):
+        assert sampler.next_plan() is not None
         plan = sampler.propose(number)
         assert plan is not None
         assert plan not in past.tried
         past.tried.add(plan)
+    assert sampler.next_plan() is None
     assert sampler.propose(len(PLANS)) is None
 
 
@@ -118,6 +121,20 @@ def test_equal_promises_are_told_apart_by_the_seed_and_the_trial() -> None:
     assert len({proposed(past, seed=seed) for seed in range(9)}) > 1
     assert len({proposed(past, number=number) for number in range(9)}) > 1
     assert len({proposed(past, number=3, seed=4) for _ in range(3)}) == 1
+
+
+def test_optuna_is_given_the_values_of_the_plan_unless_they_are_fixed() -> None:
+    past = history((TODAY, 0.0))
+    sampler = PlanSampler(SPACE, past, seed=0)
+
+    def relative(**attributes: object) -> dict[str, Any]:
+        trial: Any = SimpleNamespace(system_attrs=attributes)
+        return sampler.sample_relative(None, trial, {})
+
+    assert relative() == SPACE.values[proposed(past, number=len(past.tried))]
+    assert relative(fixed_params={"ranks": 1}) == {}
+    past.tried.update(PLANS)
+    assert relative() == {}
 
 
 def of_ranks(count: int, batches: int | None = None) -> Plan:

@@ -7,11 +7,13 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 from tuner.fakes import PLANS, SMALL, FakeRunner, failing, truthful
 
@@ -24,7 +26,9 @@ from cputune.tuner.reading import Run
 from cputune.tuner.storage import (
     StudyOptions,
     StudyStorage,
+    attributes,
     identity_of,
+    outcome,
 )
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
@@ -64,7 +68,7 @@ class TestWhatIsToldOfATrial:
         ("state", "logs", "value"),
         [
             (COMPLETED, (0.5, 1.5), 0.25),
-            (PRUNED, (0.5, 1.5), None),
+            (PRUNED, (0.5, 1.5), math.exp(1.5)),
             (FAILED, (0.5,), None),
         ],
     )
@@ -85,7 +89,8 @@ class TestWhatIsToldOfATrial:
             assert path.stat().st_mode & 0o777 == (0o600 if private else 0o644)
             assert [told for told, _ in book.past()] == found
             if not found:
-                book.add(trial, run, SPACE)
+                assert book.begin(SPACE, PLANS[0]) == PLANS[0]
+                book.end(trial, run)
             else:
                 ((_, again),) = book.past()
                 assert (again.logs, again.losses) == (list(logs), [2.0, None, None])
@@ -96,6 +101,35 @@ class TestWhatIsToldOfATrial:
                 seconds = {index: math.exp(one) for index, one in enumerate(logs)}
                 assert frozen.intermediate_values == pytest.approx(seconds)
             book.close()
+
+    def test_a_trial_without_a_step_has_no_value(self) -> None:
+        trial = Trial(number=0, plan=PLANS[0], state=PRUNED)
+        assert outcome(trial, Run()) == (TrialState.PRUNED, None)
+        assert outcome(replace(trial, state=COMPLETED), Run(logs=[1.0]))[1] is None
+        assert "reason" not in attributes(trial, Run())
+
+    def test_one_that_was_cut_off_is_not_on_record(self, tmp_path: Path) -> None:
+        for abandoned in (True, False):
+            book = StudyStorage(tmp_path / f"{abandoned}.db", resume=False)
+            book.abandon()  # of none
+            book.begin_baseline()
+            if abandoned:
+                book.abandon()
+            book.close()
+            again = StudyStorage(tmp_path / f"{abandoned}.db", resume=True)
+            assert again.past() == []
+            (frozen,) = again._study.get_trials()
+            assert frozen.state == TrialState.FAIL
+            assert "cputune.trial" not in frozen.user_attrs
+            again.close()
+
+    def test_a_plan_is_begun_again_where_the_first_was_only_asked_for(self) -> None:
+        book = StudyStorage(None, resume=False)
+        book._study.enqueue_trial(dict(SPACE.values[PLANS[1]]))
+        assert book.begin(SPACE, PLANS[1]) == PLANS[1]
+        assert len(book._study.get_trials()) == 1
+        book._study.enqueue_trial(dict(SPACE.values[PLANS[0]]))
+        assert book.begin(SPACE) == PLANS[0]
 
     def test_a_study_without_a_trial_is_taken_away(self, tmp_path: Path, sound: Path) -> None:
         for resume, left in ((True, ["s.db"]), (False, [])):
@@ -128,7 +162,7 @@ class TestWhatIsToldOfATrial:
         with closing(sqlite3.connect(study)) as other:
             other.execute("drop table trials")
         with pytest.raises(CannotError, match=r"cannot be written: \S") as caught:
-            book.add(Trial(number=9, plan=PLANS[0], state=FAILED), Run(), SPACE)
+            book.begin_baseline()
         assert "\n" not in str(caught.value)
         assert "the trials that ended are kept" in str(caught.value.hint)
         with pytest.raises(CannotError, match="cannot be opened as a study"):
@@ -270,9 +304,16 @@ class TestDamagedStudies:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
+            ("update study_directions set direction = 'MAXIMIZE'", "it asks to maximize"),
             (
                 "update study_user_attributes set value_json = '99' where key = 'cputune.schema'",
                 "it has schema 99, this cputune knows 1",
+            ),
+            (
+                "update trial_user_attributes set value_json = (select value_json from "
+                "trial_user_attributes where key = 'cputune.trial' limit 1) "
+                "where key = 'cputune.trial'",
+                "the number of a trial stands twice",
             ),
         ],
     )
