@@ -70,7 +70,7 @@ def check_file(
             documents = read_documents(text, name)
         except UsageError:
             documents = ()
-        if any(_kind(document) for document in documents):
+        if any(kind_of(document) for document in documents):
             return by_severity(_judge_documents(documents, context))
     if beside.looks_like_dockerfile(name, text):
         return by_severity(beside.judge_dockerfile(text, context))
@@ -104,7 +104,7 @@ def configured_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
 
 
 def _judge_documents(documents: tuple[Document, ...], context: Context) -> Iterator[Finding]:
-    kinds = [_kind(document) for document in documents]
+    kinds = [kind_of(document) for document in documents]
     if not any(kinds):
         raise UsageError(f"{context.name} is YAML of a kind that is not known here", hint=_HINT)
     for document, kind in zip(documents, kinds, strict=True):
@@ -138,7 +138,8 @@ def judge_lines(
         yield from command.judge_launch(launch, Context.of(name, facts, host))
 
 
-def _kind(document: Document) -> str | None:
+def kind_of(document: Document) -> str | None:
+    """``PyTorchJob``, ``TrainJob`` or ``accelerate``; None for what is not judged."""
     kind = document.get("kind")
     if kind in kubernetes.KINDS:
         return str(kind)

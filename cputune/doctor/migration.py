@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cputune.doctor.checkfile import check_file
+from cputune.doctor.checkfile import check_file, kind_of
 from cputune.doctor.checks.surroundings import cache_not_read
-from cputune.doctor.files.accelerate import MARKS, use_cpu_missing
+from cputune.doctor.files.accelerate import use_cpu_missing
 from cputune.doctor.files.beside import (
     instructions,
     looks_like_dockerfile,
@@ -155,7 +155,7 @@ def migrate(text: str, name: str, facts: HostFacts, host: Host | None = None) ->
             if not page.exchange(change):
                 page.note(replace(change, now="", why=f"change it by hand: {change.why}"))
     _oneccl(page, context)
-    if cache_not_read(_with_variable(facts)):
+    if cache_not_read(replace(facts, environment={"TRANSFORMERS_CACHE": "/models"})):
         page.rename("TRANSFORMERS_CACHE", "HF_HUB_CACHE", cache_not_read)
     now = page.text()
     return Migration(
@@ -165,21 +165,12 @@ def migrate(text: str, name: str, facts: HostFacts, host: Host | None = None) ->
     )
 
 
-def _with_variable(facts: HostFacts) -> HostFacts:
-    return replace(facts, environment={"TRANSFORMERS_CACHE": "/models"})
-
-
 def _documents(text: str, name: str) -> tuple[Document, ...]:
     try:
         documents = read_documents(text, name)
     except UsageError:
         return ()
-    known = (KINDS, MARKS)
-    return tuple(
-        one
-        for one in documents
-        if one.get("kind") in known[0] or any(mark in one.mapping() for mark in known[1])
-    )
+    return tuple(document for document in documents if kind_of(document))
 
 
 def _launches(text: str, name: str, documents: tuple[Document, ...]) -> tuple[TrainingCommand, ...]:
@@ -253,54 +244,55 @@ class _Page:
         pattern += r"(?![\w.=-])"
 
         def written(found: re.Match[str]) -> str:
-            self.note(replace(change, line=self._text.count("\n", 0, found.start()) + 1))
+            self.note(replace(change, line=self._line(found)))
             if not new:
-                return "\n".join([_GONE] * (found[0].count("\n") + 1))
+                return _gone(found)
             head = f"{found['q']}{new}{found['e']}"
             return head + (f"{found['s']}{found['v']}{new_value}{found['w']}" if value else "")
 
         return self.sub(pattern, written)
 
     def sub(self, pattern: str, written: Callable[[re.Match[str]], str]) -> bool:
-        """Replace outside of comments; what goes takes the blanks around it along."""
-        code = re.compile(rf"^(?![ \t]*#).*?(?<![\w-])({pattern})", re.MULTILINE)
-        found = code.search(self._text)
-        changed = False
-        while found is not None:
-            inner = re.compile(pattern).match(self._text, found.start(1))
-            assert inner is not None
-            new = written(inner)
-            end = inner.end()
-            if new == _GONE:
-                blank = re.compile(r",?[ \t]*").match(self._text, end)
-                end = blank.end() if blank else end
-            self._text = self._text[: inner.start()] + new + self._text[end:]
-            changed = True
-            found = code.search(self._text, self._text.rfind("\n", 0, inner.start()) + 1)
-            if found is not None and found.start(1) <= inner.start() and new != _GONE:
-                found = code.search(self._text, inner.start() + len(new))
-        return changed
+        """Replace outside of comments; what goes takes the blanks behind it along."""
+
+        def one(found: re.Match[str]) -> str:
+            begin = self._text.rfind("\n", 0, found.start()) + 1
+            if self._text[begin : found.start()].lstrip().startswith("#"):
+                return found[0]
+            new = written(found)
+            return new if new.startswith(_GONE) else new + found["behind"]
+
+        before = self._text
+        self._text = re.sub(rf"(?<![\w-])(?:{pattern})(?P<behind>,?[ \t]*)", one, before)
+        return self._text != before
+
+    def _line(self, found: re.Match[str]) -> int:
+        return self._text.count("\n", 0, found.start()) + 1
 
     def remove(self, pattern: str, why: str, source: str) -> None:
         """Leave out what matches, and say so."""
 
         def gone(found: re.Match[str]) -> str:
-            line = self._text.count("\n", 0, found.start()) + 1
             was = " ".join(found[0].split()).strip(" ;&")
-            self.note(Migrated(was=was, now="", why=why, source=source, line=line))
-            return "\n".join([_GONE] * (found[0].count("\n") + 1))
+            self.note(Migrated(was=was, now="", why=why, source=source, line=self._line(found)))
+            return _gone(found)
 
         self.sub(pattern, gone)
 
     def rename(self, old: str, new: str, check: Check) -> None:
         """A variable that has another name now."""
+        change = Migrated(was=old, now=new, why=check.title, source=check.source)
 
         def named(found: re.Match[str]) -> str:
-            line = self._text.count("\n", 0, found.start()) + 1
-            self.note(Migrated(was=old, now=new, why=check.title, source=check.source, line=line))
+            self.note(replace(change, line=self._line(found)))
             return new
 
         self.sub(rf"{old}\b", named)
+
+
+def _gone(found: re.Match[str]) -> str:
+    """In the place of what is left out: as many lines."""
+    return "\n".join([_GONE] * (found[0].count("\n") + 1))
 
 
 _BINDINGS = "oneccl_bindings_for_pytorch|torch_ccl|oneccl_bind_pt|oneccl[-_]bind[-_]pt"
@@ -363,12 +355,11 @@ KEY_SOURCE = "huggingface/accelerate#3883"
 def _pytorchjob(page: _Page, document: Document) -> None:
     """A number of ranks that is left to the host, and a job that may train on a part of itself."""
     spec = document.line("spec")
-    if document.get("spec", "nprocPerNode") in (None, "auto") and spec is not None:
+    told = document.get("spec", "nprocPerNode")
+    if told in (None, "auto") and spec is not None:
         first = document.line("spec", *list(document.mapping("spec"))[:1]) or spec + 1
         indent = re.match(r"[ \t]*", page.text().split("\n")[first - 1])
-        was = (
-            document.line("spec", "nprocPerNode") if document.get("spec", "nprocPerNode") else None
-        )
+        was = document.line("spec", "nprocPerNode") if told else None
         new = Migrated(
             was="nprocPerNode: auto",
             now='nprocPerNode: "1"',
