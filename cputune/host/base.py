@@ -21,10 +21,10 @@ class Command:
 class Completed:
     """How a child ended. ``returncode`` is None where it was ended at its timeout."""
 
-    returncode: int | None
-    stdout: str
-    stderr: str
-    seconds: float
+    returncode: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,17 +33,10 @@ Number = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    returncode: int | None = None
-    stdout: str = ""
-    stderr: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Launcher:
     path: str | None = None
     error: int | None = None
-    answer: _Answer | None = None
+    answer: Completed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,10 +179,7 @@ class RecordedHost(Host):
             if launcher.error is not None:
                 raise OSError(launcher.error, os.strerror(launcher.error), command.argv[0])
             if launcher.answer is not None:
-                one = launcher.answer
-                return Completed(
-                    returncode=one.returncode, stdout=one.stdout, stderr=one.stderr, seconds=0.0
-                )
+                return launcher.answer
         raise FileNotFoundError(errno.ENOENT, "its answer was not recorded", command.argv[0])
 
     def distributions(self) -> tuple[Package, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from cputune import cpulist
 from cputune.facts import Unknown
@@ -22,7 +23,6 @@ class Look:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._unknown: dict[str, str] = {}
-        self._parsed: dict[str, frozenset[int] | None] = {}
 
     def text(self, path: str) -> str | None:
         """The text of a file without the white space and NULs at its ends."""
@@ -56,25 +56,12 @@ class Look:
         return tuple(sorted(number for number in found if number < cpulist.MAX_CPUS))
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
-        """A file with a kernel list (``0-3,8``); equal texts are parsed once."""
-        return self.cpus(self.text(path))
+        """A file with a kernel list (``0-3,8``)."""
+        return _cpus(self.text(path), cpulist.parse)
 
     def cpu_mask(self, path: str) -> frozenset[int] | None:
         """A file with a kernel bitmap (``00000000,0000000f``)."""
-        return self.cpus(self.text(path), mask=True)
-
-    def cpus(self, text: str | None, *, mask: bool = False) -> frozenset[int] | None:
-        """A kernel list or bitmap that was read already."""
-        if text is None:
-            return None
-        key = ("m" if mask else "l") + text
-        if key not in self._parsed:
-            try:
-                parsed = cpulist.parse_mask(text) if mask else cpulist.parse(text)
-                self._parsed[key] = frozenset(parsed)
-            except ValueError:
-                self._parsed[key] = None
-        return self._parsed[key]
+        return _cpus(self.text(path), cpulist.parse_mask)
 
     def not_known(self, fact: str, reason: str) -> None:
         """Note why a fact stays open; the first reason stands."""
@@ -110,6 +97,20 @@ class Look:
         return tuple(
             Unknown(fact=fact, reason=reason) for fact, reason in sorted(self._unknown.items())
         )
+
+
+@lru_cache(maxsize=8192)
+def _cpus(text: str | None, parse: Callable[[str], tuple[int, ...]]) -> frozenset[int] | None:
+    """Equal texts, of which large machines have many, are parsed once."""
+    try:
+        return None if text is None else frozenset(parse(text))
+    except ValueError:
+        return None
+
+
+def cpus_of(text: str | None) -> frozenset[int] | None:
+    """A kernel list that was read already."""
+    return _cpus(text, cpulist.parse)
 
 
 def whole_number(text: str | None, *, base: int = 10) -> int | None:

@@ -19,8 +19,8 @@ LINKS = "/sys/class/net"
 HOST_NAME = "/proc/sys/kernel/hostname"
 HOSTS = "/etc/hosts"
 ROUTES, TRIE = "/proc/net/route", "/proc/net/fib_trie"
-ADDRESSES_6, ROUTES_6 = "/proc/net/if_inet6", "/proc/net/ipv6_route"
-ADDRESSED = (ROUTES, TRIE, ADDRESSES_6, ROUTES_6)
+ADDRESSES_6 = "/proc/net/if_inet6"
+ADDRESSED = (ROUTES, TRIE, ADDRESSES_6)
 """Files that hold the addresses of a machine: no recording has them."""
 
 LOOPBACK = "lo"
@@ -168,24 +168,12 @@ def _outwards(routes: tuple[Route, ...]) -> str | None:
 
 
 def _default_link(look: Look, routes: tuple[Route, ...]) -> str | None:
-    link = _outwards(routes) or _outwards_6(look.text(ROUTES_6) or "")
+    link = _outwards(routes)
     if link is None:
         known = look.text(ROUTES) is not None
-        reason = "there is no default route" if known else look.why(ROUTES)
+        reason = "there is no default route of IPv4" if known else look.why(ROUTES)
         look.not_known("network.default_link", reason)
     return link
-
-
-def _outwards_6(text: str) -> str | None:
-    ways = []
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) < 10 or fields[1] != "00" or fields[9] == LOOPBACK:
-            continue
-        metric, flags = (whole_number(fields[place], base=16) for place in (5, 8))
-        if metric is not None and flags is not None and flags & _UP and not flags & _REJECT:
-            ways.append((metric, fields[9]))
-    return min(ways)[1] if ways else None
 
 
 def _is_up(state: str | None) -> bool | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cputune.facts import Frequency, LinuxDistribution, Settings
-from cputune.probing._look import CPU_DIR, Look, whole_number
+from cputune.probing._look import CPU_DIR, Look, cpus_of, whole_number
 
 _CONTAINERS = (
     # what its cgroup, or the overlay of its root, is called
@@ -82,7 +82,7 @@ def _policies(look: Look, online: tuple[int, ...]) -> Iterator[tuple[str, frozen
     base = f"{CPU_DIR}/cpufreq"
     for number in look.numbered(base, "policy"):
         listed = look.text(f"{base}/policy{number}/affected_cpus")
-        cpus = frozenset({number}) if listed is None else look.cpus(listed.replace(" ", ","))
+        cpus = frozenset({number}) if listed is None else cpus_of(listed.replace(" ", ","))
         yield f"{base}/policy{number}", (cpus or frozenset()) & frozenset(online)
 
 

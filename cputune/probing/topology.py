@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from cputune.facts import CacheDomain, Core, Memory, NumaNode, Topology
-from cputune.probing._look import CPU_DIR, NODE_DIR, Look, fields, kibibytes, whole_number
+from cputune.probing._look import CPU_DIR, NODE_DIR, Look, cpus_of, fields, kibibytes, whole_number
 from cputune.probing.cpu import CpuInfo
 
 CORE_SETS = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
@@ -188,7 +188,7 @@ def _allowed(
     affinity = look.host.affinity()
     if affinity is None:
         status = fields(look.text("/proc/self/status"))
-        read = look.cpus(status.get("Cpus_allowed_list"))
+        read = cpus_of(status.get("Cpus_allowed_list"))
         affinity = None if read is None else tuple(read)
     allowed = set(online)
     for name, limit in (("affinity", affinity), ("cpuset", cpuset)):

@@ -41,7 +41,7 @@ READ = (
     "/proc/self/cgroup", "/proc/self/mountinfo", "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/osrelease", "/proc/sys/kernel/numa_balancing",
     "/sys/class/net/*/operstate", "/sys/class/net/*/speed", "/proc/net/route",
-    "/proc/net/fib_trie", "/proc/net/if_inet6", "/proc/net/ipv6_route",
+    "/proc/net/fib_trie", "/proc/net/if_inet6",
     "/etc/hosts", "/etc/os-release", "/sys/kernel/mm/transparent_hugepage/enabled",
     f"{_CPU}/online", f"{_CPU}/offline", f"{_CPU}/present", f"{_CPU}/smt/control",
     f"{_CPU}/cpu[0-9]*/online", f"{_CPU}/cpu[0-9]*/cpu_capacity",

@@ -96,66 +96,46 @@ _RANKS: dict[str, Path] = {
 Row: TypeAlias = "tuple[Path, Callable[[Any], object], str]"
 """Of a field: where it stands, whether its value is right, and what is said where it is not."""
 
-_OF_BOTH: tuple[Row, ...] = (
-    (
-        ("metadata", "name"),
-        lambda name: name is None or (isinstance(name, str) and _NAME.fullmatch(name)),
-        "the name {0!r} is not of the form a-z, 0-9 and -, beginning with a letter",
-    ),
-)
+
+def _is_name(name: object) -> bool:
+    return name is None or (isinstance(name, str) and _NAME.fullmatch(name) is not None)
+
+
+def _is_count(count: Any) -> bool:
+    return count is None or (_whole(count) and count >= 1)
+
+
+_NAMED: Row = (
+    ("metadata", "name"), _is_name,
+    "the name {0!r} is not of the form a-z, 0-9 and -, beginning with a letter",
+)  # fmt: skip
 _FIELDS: dict[str, tuple[Row, ...]] = {
     "PyTorchJob": (
-        *_OF_BOTH,
-        (
-            ("apiVersion",),
-            lambda version: version in (None, "kubeflow.org/v1"),
-            "apiVersion is {0!r}; a PyTorchJob is of kubeflow.org/v1",
-        ),
-        (
-            _RANKS["PyTorchJob"],
-            lambda ranks: not _whole(ranks),
-            'nprocPerNode: {0} is a number; write nprocPerNode: "{0}"',
-        ),
-        (
-            (*_REPLICAS, "Master", "replicas"),
-            lambda count: count in (None, 1),
-            "Master has {0} replicas; it is one",
-        ),
-        (
-            (*_REPLICAS, "Worker", "replicas"),
-            lambda count: count is None or (_whole(count) and count >= 1),
-            "Worker has {0!r} replicas; it is at least one, or not there",
-        ),
+        _NAMED,
+        (("apiVersion",), lambda version: version in (None, "kubeflow.org/v1"),
+         "apiVersion is {0!r}; a PyTorchJob is of kubeflow.org/v1"),
+        (_RANKS["PyTorchJob"], lambda ranks: not _whole(ranks),
+         'nprocPerNode: {0} is a number; write nprocPerNode: "{0}"'),
+        ((*_REPLICAS, "Master", "replicas"), lambda count: count in (None, 1),
+         "Master has {0} replicas; it is one"),
+        ((*_REPLICAS, "Worker", "replicas"), _is_count,
+         "Worker has {0!r} replicas; it is at least one, or not there"),
     ),
     "TrainJob": (
-        *_OF_BOTH,
-        (
-            ("apiVersion",),
-            lambda version: version in (None, "trainer.kubeflow.org/v1alpha1"),
-            "apiVersion is {0!r}; a TrainJob is of trainer.kubeflow.org/v1alpha1",
-        ),
-        (
-            _RANKS["TrainJob"],
-            lambda ranks: not isinstance(ranks, str) or not ranks.isdigit(),
-            'numProcPerNode: "{0}" is a string; write numProcPerNode: {0}',
-        ),
-        (
-            ("spec", "trainer", "numNodes"),
-            lambda count: count is None or (_whole(count) and count >= 1),
-            "numNodes is {0!r}; it is a whole number of at least 1",
-        ),
-        (
-            ("spec", "runtimeRef", "kind"),
-            lambda kind: kind in (None, "ClusterTrainingRuntime", "TrainingRuntime"),
-            "runtimeRef.kind is {0!r}; it is ClusterTrainingRuntime or TrainingRuntime",
-        ),
-        (
-            ("spec", "runtimeRef", "name"),
-            lambda name: name is not None,
-            "runtimeRef.name is missing, e.g. torch-distributed",
-        ),
+        _NAMED,
+        (("apiVersion",), lambda version: version in (None, "trainer.kubeflow.org/v1alpha1"),
+         "apiVersion is {0!r}; a TrainJob is of trainer.kubeflow.org/v1alpha1"),
+        (_RANKS["TrainJob"], lambda ranks: not str(ranks).isdigit() or _whole(ranks),
+         'numProcPerNode: "{0}" is a string; write numProcPerNode: {0}'),
+        (("spec", "trainer", "numNodes"), _is_count,
+         "numNodes is {0!r}; it is a whole number of at least 1"),
+        (("spec", "runtimeRef", "kind"),
+         lambda kind: kind in (None, "ClusterTrainingRuntime", "TrainingRuntime"),
+         "runtimeRef.kind is {0!r}; it is ClusterTrainingRuntime or TrainingRuntime"),
+        (("spec", "runtimeRef", "name"), lambda name: name is not None,
+         "runtimeRef.name is missing, e.g. torch-distributed"),
     ),
-}
+}  # fmt: skip
 """What the operators' webhooks refuse: kubeflow/training-operator 1.9
 ``pkg/webhooks/pytorch/pytorchjob_webhook.go``, kubeflow/trainer 2 ``pkg/webhooks``."""
 
