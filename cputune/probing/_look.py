@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 from cputune import cpulist
 from cputune.facts import Unknown
 from cputune.host import Host
+
+Told = TypeVar("Told")
 
 CPU_DIR = "/sys/devices/system/cpu"
 NODE_DIR = "/sys/devices/system/node"
@@ -67,11 +70,16 @@ class Look:
         """Note why a fact stays open; the first reason stands."""
         self._unknown.setdefault(fact, reason)
 
+    def known(self, fact: str, value: Told | None, path: str) -> Told | None:
+        """A value as it is; where it is None it is noted why its file told nothing."""
+        if value is None:
+            self.not_known(fact, self.why(path))
+        return value
+
     def not_known_of(self, record: object, paths: Mapping[str, str]) -> None:
         """Note of each dotted fact that is None in its record why the file told nothing."""
         for fact, path in paths.items():
-            if getattr(record, fact.rpartition(".")[2]) is None:
-                self.not_known(fact, self.why(path))
+            self.known(fact, getattr(record, fact.rpartition(".")[2]), path)
 
     def is_open(self, fact: str) -> bool:
         """Whether a reason was noted why this fact is not known."""

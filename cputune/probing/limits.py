@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cputune.facts import Limits
@@ -28,25 +29,29 @@ NO_LIMIT_BYTES = 1 << 62
 def read_limits(look: Look) -> Limits:
     """Read the limits of the process that asks: the tightest of its cgroup and all above."""
     groups = find_groups(look)
-    cpu, cpuset, memory = (groups.get(name) for name in ("cpu", "cpuset", "memory"))
-    told = cpu or cpuset or memory
+    cpu, cpuset, memory, processes = (groups[name] for name in _CONTROLLERS)
+    told = next((group for group in (cpu, cpuset, memory) if group.directories), None)
     for group, facts in (
         (cpu, ("cpu_quota", "periods", "throttled_periods")),
         (cpuset, ("cpuset",)),
         (memory, ("memory_bytes",)),
-        (groups.get("pids"), ("pids", "pids_used")),
-        (told, ("cgroup_version", "cgroup_path")),
+        (processes, ("pids", "pids_used")),
+        (told or cpu, ("cgroup_version", "cgroup_path")),
     ):
-        for fact in facts if group is None else ():
+        for fact in () if group.directories else facts:
             look.not_known(f"limits.{fact}", "no cgroup of this process can be seen")
     quota, quota_directory = _cpu_quota(look, cpu)
     statistics = _cpu_statistics(look, quota_directory)
-    pids, pids_used = _pids(look, groups.get("pids"))
+    pids, pids_used = _pids(look, processes)
+    size, free = look.host.disk_bytes(SHM), look.host.disk_free_bytes(SHM)
+    for fact, value in (("shm_bytes", size), ("shm_free_bytes", free)):
+        if value is None:
+            look.not_known(f"limits.{fact}", f"the size of {SHM} cannot be seen")
     limits = Limits(
         cpu_quota=quota,
         cpuset=_cpuset(look, cpuset),
         memory_bytes=_memory(look, memory),
-        shm_bytes=_shared_memory(look),
+        shm_bytes=size,
         open_files=_shell_limit(look, "Max open files", "open_files"),
         open_files_hard=_shell_limit(look, "Max open files", "open_files_hard", hard=True),
         memlock_bytes=_shell_limit(look, "Max locked memory", "memlock_bytes"),
@@ -54,7 +59,7 @@ def read_limits(look: Look) -> Limits:
         cgroup_path=None if told is None else told.path,
         throttled_periods=statistics.get("nr_throttled"),
         periods=statistics.get("nr_periods"),
-        shm_free_bytes=_shared_memory_free(look),
+        shm_free_bytes=free,
         shm_read_only=_shared_memory_read_only(look),
         processes=_shell_limit(look, "Max processes", "processes"),
         address_space_bytes=_shell_limit(look, "Max address space", "address_space_bytes"),
@@ -70,30 +75,27 @@ def read_limits(look: Look) -> Limits:
     )
 
 
-def _cpu_quota(look: Look, group: Group | None) -> tuple[float | None, str | None]:
+def _set(look: Look, group: Group, name: str) -> Iterator[tuple[str, str]]:
+    """What a file of the cgroup and of those above it limits, where one does; with its folder."""
+    for directory in group.directories:
+        text = look.text(f"{directory}/{name}")
+        if text is not None and not text.startswith(("max", "-1")):
+            yield text, directory
+
+
+def _cpu_quota(look: Look, group: Group) -> tuple[float | None, str | None]:
     """The tightest quota in CPUs, and the directory that sets it (the own one for none)."""
-    if group is None:
-        return None, None
-    found = [(_quota_of(look, place, group.version), place) for place in group.directories]
-    quotas = [(quota, place) for quota, place in found if quota is not None]
-    return min(quotas, key=lambda told: told[0], default=(None, group.directories[0]))
-
-
-def _quota_of(look: Look, directory: str, version: int) -> float | None:
-    """Quota over period of one cgroup: ``cpu.max``, or the two ``cpu.cfs_*`` files."""
-    if version == 2:
-        path = f"{directory}/cpu.max"
-        told = (look.text(path) or "max").split()
-    else:
-        path = f"{directory}/cpu.cfs_quota_us"
-        told = [look.text(path) or "-1", look.text(f"{directory}/cpu.cfs_period_us") or ""]
-    if told[0] in ("max", "-1"):
-        return None
-    quota, period = map(whole_number, (*told, "")[:2])
-    if quota is None or period is None or quota <= 0 or period <= 0:
-        look.not_known("limits.cpu_quota", look.why(path))
-        return None
-    return quota / period
+    found = []
+    name = "cpu.max" if group.version == 2 else "cpu.cfs_quota_us"
+    for text, directory in _set(look, group, name):
+        period_of = text.partition(" ")[2] or look.text(f"{directory}/cpu.cfs_period_us")
+        quota, period = whole_number(text.partition(" ")[0]), whole_number(period_of)
+        if quota is None or period is None or quota <= 0 or period <= 0:
+            look.not_known("limits.cpu_quota", look.why(f"{directory}/{name}"))
+        else:
+            found.append((quota / period, directory))
+    own = next(iter(group.directories), None)
+    return min(found, key=lambda told: told[0], default=(None, own))
 
 
 def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
@@ -109,73 +111,42 @@ def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
     return found
 
 
-def _pids(look: Look, group: Group | None) -> tuple[int | None, int | None]:
+def _pids(look: Look, group: Group) -> tuple[int | None, int | None]:
     """How many processes and threads the cgroup may have and has, where least are left."""
-    if group is None:
-        return None, None
-    limits: list[tuple[int, int]] = []
-    for directory in group.directories:
-        most = look.text(f"{directory}/pids.max")
-        if most in (None, "max"):
-            continue
-        number, used = whole_number(most), look.number(f"{directory}/pids.current")
+    limits = []
+    for text, directory in _set(look, group, "pids.max"):
+        number, used = whole_number(text), look.number(f"{directory}/pids.current")
         if number is None or used is None:
             look.not_known("limits.pids", look.why(f"{directory}/pids.max"))
         else:
             limits.append((number, used))
-    if limits:
-        return min(limits, key=lambda limit: limit[0] - limit[1])
+    if limits or not group.directories:
+        return min(limits, key=lambda limit: limit[0] - limit[1], default=(None, None))
     path = f"{group.directories[0]}/pids.current"
-    used = look.number(path)
-    if used is None:
-        look.not_known("limits.pids_used", look.why(path))
-    return None, used
+    return None, look.known("limits.pids_used", look.number(path), path)
 
 
-def _cpuset(look: Look, group: Group | None) -> tuple[int, ...] | None:
+def _cpuset(look: Look, group: Group) -> tuple[int, ...] | None:
     """The CPUs of the nearest cgroup that has any; the effective ones where they are told."""
-    if group is None:
-        return None
     names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
-    for directory in group.directories:
-        for name in names:
-            cpus = look.cpu_list(f"{directory}/{name}")
-            if cpus:
-                return tuple(sorted(cpus))
+    for path in (f"{directory}/{name}" for directory in group.directories for name in names):
+        if cpus := look.cpu_list(path):
+            return tuple(sorted(cpus))
     look.not_known("limits.cpuset", "no cgroup of this process lists CPUs")
     return None
 
 
-def _memory(look: Look, group: Group | None) -> int | None:
+def _memory(look: Look, group: Group) -> int | None:
     """The tightest memory limit; None where there is none."""
-    if group is None:
-        return None
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
     limits = []
-    for directory in group.directories:
-        text = look.text(f"{directory}/{name}")
-        if text in (None, "max"):
-            continue
+    for text, directory in _set(look, group, name):
         limit = whole_number(text)
         if limit is None or limit < 0:
             look.not_known("limits.memory_bytes", look.why(f"{directory}/{name}"))
         elif limit < NO_LIMIT_BYTES:
             limits.append(limit)
     return min(limits, default=None)
-
-
-def _shared_memory(look: Look) -> int | None:
-    size = look.host.disk_bytes(SHM)
-    if size is None:
-        look.not_known("limits.shm_bytes", f"the size of {SHM} cannot be seen")
-    return size
-
-
-def _shared_memory_free(look: Look) -> int | None:
-    free = look.host.disk_free_bytes(SHM)
-    if free is None:
-        look.not_known("limits.shm_free_bytes", f"what is free of {SHM} cannot be seen")
-    return free
 
 
 def _shared_memory_read_only(look: Look) -> bool | None:
@@ -192,10 +163,7 @@ def _nice(look: Look) -> int | None:
     """Field 19 of /proc/self/stat (proc(5)), counted from behind the name in parentheses."""
     path = "/proc/self/stat"
     fields = (look.text(path) or "").rpartition(")")[2].split()
-    nice = whole_number(fields[16]) if len(fields) > 16 else None
-    if nice is None:
-        look.not_known("limits.nice", look.why(path))
-    return nice
+    return look.known("limits.nice", whole_number((*fields, *[""] * 17)[16]), path)
 
 
 def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> int | None:
@@ -211,7 +179,7 @@ def _shell_limit(look: Look, title: str, fact: str, *, hard: bool = False) -> in
     return None
 
 
-_CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "pids"})
+_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,26 +194,28 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The cgroup of the process for one controller: own directory first, then upwards."""
+    """The cgroup of the process for one controller: own directory first, then upwards.
 
-    version: int
-    path: str
-    directories: tuple[str, ...]
+    Without directories it cannot be seen.
+    """
+
+    version: int = 2
+    path: str = "/"
+    directories: tuple[str, ...] = ()
 
 
 def find_groups(look: Look) -> dict[str, Group]:
-    """The process's cgroups for cpu, cpuset, memory and pids, those that can be seen.
+    """The process's cgroups for cpu, cpuset, memory and pids.
 
     A controller belongs to one version at a time (cgroups(7)): the line of
     /proc/self/cgroup that names it is version 1, else version 2 (``0::``) has it.
     """
     paths = _own_paths(look)
     mounts = sorted(_mounts(look), key=lambda mount: mount.version)
-    groups = {controller: _find(look, controller, paths, mounts) for controller in _CONTROLLERS}
-    return {controller: group for controller, group in groups.items() if group is not None}
+    return {controller: _find(look, controller, paths, mounts) for controller in _CONTROLLERS}
 
 
-def _find(look: Look, controller: str, paths: dict[str, str], mounts: list[Mount]) -> Group | None:
+def _find(look: Look, controller: str, paths: dict[str, str], mounts: list[Mount]) -> Group:
     version = 1 if controller in paths else 2 if "" in paths else None
     for mount in mounts:
         if version not in (mount.version, None):
@@ -256,7 +226,7 @@ def _find(look: Look, controller: str, paths: dict[str, str], mounts: list[Mount
         directories = _upwards(look, mount, path)
         if directories:
             return Group(version=mount.version, path=path, directories=directories)
-    return None
+    return Group()
 
 
 def _own_paths(look: Look) -> dict[str, str]:

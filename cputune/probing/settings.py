@@ -163,7 +163,4 @@ def read_capability(look: Look, fact: str, bit: int) -> bool | None:
     """Whether the process holds a capability, by its effective ones."""
     mask = re.search(r"^CapEff:\s*([0-9a-f]+)$", look.text(STATUS) or "", re.M)
     number = whole_number(mask[1], base=16) if mask else None
-    if number is None:
-        look.not_known(fact, look.why(STATUS))
-        return None
-    return bool(number >> bit & 1)
+    return look.known(fact, None if number is None else bool(number >> bit & 1), STATUS)

@@ -8,6 +8,7 @@ Power, and lie in virtual machines; the sets are what the scheduler works with.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import fields as fields_of
 from dataclasses import replace
 
 from cputune.facts import CacheDomain, Core, Memory, NumaNode, Topology
@@ -35,8 +36,7 @@ def read_topology(look: Look, info: CpuInfo, cpuset: tuple[int, ...] | None) -> 
     for fact in ("physical_cores", "threads_per_core", "cores_per_socket"):
         if cores is None:
             look.not_known(f"topology.{fact}", _UNTOLD.format("cores"))
-    if present is None:
-        look.not_known("topology.offline", look.why(f"{CPU_DIR}/present"))
+    look.known("topology.offline", present, f"{CPU_DIR}/present")
     if sockets is None:
         look.not_known("topology.sockets", _UNTOLD.format("sockets"))
         look.not_known("topology.cores_per_socket", _UNTOLD.format("sockets"))
@@ -233,8 +233,7 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
         cpus = look.cpu_list(f"{directory}/cpulist")
         if cpus is None:
             cpus = look.cpu_mask(f"{directory}/cpumap")
-        if cpus is None:
-            look.not_known(f"topology.numa_nodes.{node}.cpus", look.why(f"{directory}/cpulist"))
+        look.known(f"topology.numa_nodes.{node}.cpus", cpus, f"{directory}/cpulist")
         memory = {
             key.split()[-1]: value
             for key, value in fields(look.text(f"{directory}/meminfo")).items()
@@ -242,9 +241,7 @@ def read_numa_nodes(look: Look, online: frozenset[int]) -> tuple[NumaNode, ...]:
         }
         total, free = kibibytes(memory.get("MemTotal")), kibibytes(memory.get("MemFree"))
         for fact, bytes_ in (("memory_bytes", total), ("free_bytes", free)):
-            if bytes_ is None:
-                reason = look.why(f"{directory}/meminfo")
-                look.not_known(f"topology.numa_nodes.{node}.{fact}", reason)
+            look.known(f"topology.numa_nodes.{node}.{fact}", bytes_, f"{directory}/meminfo")
         found = NumaNode(
             id=node,
             cpus=None if cpus is None else tuple(sorted(cpus & online)),
@@ -345,8 +342,6 @@ def read_memory(look: Look) -> Memory:
         swap_total_bytes=kibibytes(told.get("SwapTotal")),
         swap_free_bytes=kibibytes(told.get("SwapFree")),
     )
-    for fact in ("total_bytes", "available_bytes", "swap_total_bytes", "swap_free_bytes"):
-        if getattr(memory, fact) is None:
-            reason = f"{MEMINFO} has no such line" if told else look.why(MEMINFO)
-            look.not_known(f"memory.{fact}", reason)
+    for fact in fields_of(Memory):
+        look.known(f"memory.{fact.name}", getattr(memory, fact.name), MEMINFO)
     return memory

@@ -196,7 +196,6 @@ def test_an_empty_cpuset_is_that_of_its_parent(tmp_path: Path) -> None:
         ("cpu.max", "-5 100000\n", "limits.cpu_quota"),
         ("memory.max", "a lot\n", "limits.memory_bytes"),
         ("memory.max", "", "limits.memory_bytes"),
-        ("memory.max", "-1\n", "limits.memory_bytes"),
     ],
 )
 def test_garbage_in_a_limit_is_unknown(tmp_path: Path, path: str, text: str, fact: str) -> None:
