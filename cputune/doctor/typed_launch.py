@@ -8,13 +8,14 @@ child of the Python that is typed, in the folder and with the variables of this 
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import json
 import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 
 from cputune.doctor.checkfile import check_file, judge_lines
@@ -128,64 +129,42 @@ def _whole(text: str | None) -> int | None:
     return int(text) if text and re.fullmatch(r"[1-9][0-9]{0,8}", text) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What the child said: modules that came, those that failed, fields of TrainingArguments."""
-
-    came: tuple[dict[str, str | None], ...]
-    failed: tuple[dict[str, str], ...]
-    fields: tuple[str, ...]
-    trying: str | None
-
-
 def _imports(
     launch: TrainingCommand, text: str, versions: Versions, host: Host
 ) -> Iterator[Finding]:
-    folder = _folder(launch)
-    names = list(dict.fromkeys((*_STACK, *_imported(text))))
+    """What happens where the stack and the script's modules are really imported, in a child."""
+    folder, imported = _folder(launch), _imported(text)
     script = str(resources.files("cputune.doctor.looks").joinpath("imports.py"))
-    argv = (host.executable, script, folder, *names)
+    argv = (host.executable, script, folder, *dict.fromkeys((*_STACK, *imported)))
     variables = {**host.environment(), **launch.environment}
     for name in launch.removed:
         variables.pop(name, None)
     done = host.run(Command(argv=argv, environment=variables, timeout_seconds=_IMPORT_SECONDS))
-    told = _read(done.stdout)
-    wanted = set(_imported(text)) | {"torch"}
-    needed = wanted | ({"accelerate"} if "Trainer" in text else set())
-    for failure in told.failed:
-        if failure["module"] in needed or failure["error"] != "ModuleNotFoundError":
-            yield _failed(failure, folder)
+    told = list(_told(done.stdout))
+    needed = {*imported, "torch", *(["accelerate"] if "Trainer" in text else [])}
+    for said in told:
+        if "error" in said and (said["module"] in needed or said["error"] != _NOT_THERE):
+            yield _failed(said, folder)
+    trying = [said for said in told if "trying" in said or "fields" in said][-1:]
     if done.returncode != 0:
-        what = f"import {told.trying}" if told.trying else "the interpreter"
+        what = f"import {trying[0]['trying']}" if trying and "trying" in trying[0] else "python"
         yield import_fails.finding(f"{what} {how_it_ended(done)}")
-    if told.came:
-        said = (
-            f"{m['module']} {m['version'] or ''}".strip() + f" from {m['path']}" for m in told.came
-        )
-        shown = [text for text, m in zip(said, told.came, strict=True) if m["module"] in _STACK]
-        yield libraries_from.finding(f"{host.executable}: " + "; ".join(shown))
-    yield from _flags(launch, text, told.fields, versions)
+    came = [one for one in told if "path" in one and one["module"] in _STACK]
+    if came:
+        places = (f"{m['module']} {m['version']}".strip() + f" from {m['path']}" for m in came)
+        yield libraries_from.finding(f"{host.executable}: " + "; ".join(places))
+    fields = next((said["fields"] for said in told if "fields" in said), "")
+    yield from _flags(launch, text, fields.split(), versions)
 
 
-def _read(output: str) -> _Told:
-    came: list[dict[str, str | None]] = []
-    failed: list[dict[str, str]] = []
-    fields: tuple[str, ...] = ()
-    trying = None
+_NOT_THERE = "ModuleNotFoundError"
+
+
+def _told(output: str) -> Iterator[dict[str, str]]:
+    """The lines of the child: modules that are tried, that came or failed; fields of a class."""
     for line in output.splitlines():
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue
-        if "trying" in said:
-            trying = str(said["trying"])
-        elif "error" in said:
-            failed.append({key: str(value) for key, value in said.items()})
-        elif "fields" in said:
-            fields, trying = tuple(map(str, said["fields"])), None
-        elif "module" in said:
-            came.append(said)
-    return _Told(came=tuple(came), failed=tuple(failed), fields=fields, trying=trying)
+        with contextlib.suppress(ValueError, AttributeError):  # what libraries print
+            yield {key: str(value) for key, value in json.loads(line).items()}
 
 
 def _failed(failure: dict[str, str], folder: str) -> Finding:

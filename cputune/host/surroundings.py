@@ -37,6 +37,11 @@ _STANDARD_NAMES = """
 _STANDARD = frozenset(_STANDARD_NAMES.split())
 """Of Python's own modules those that importing torch and transformers loads (2.13 and 5.23)."""
 _OVERRIDES = re.compile(r"lib(torch\w*|c10|shm)\.so|lib(gomp|stdc\+\+)\.so\.[\d.]+")
+_HOOKS = r"__editable__.*\.(pth|py)$|easy-install\.pth$|_\w+\.pth$|\w+\.egg-link$"
+"""What makes an install editable."""
+_BINDINGS = ("oneccl_bindings_for_pytorch", "torch_ccl")
+_TAG = r"^Tag: \S+?_(x86_64|aarch64|arm64|ppc64le)$"
+"""A wheel's instruction set."""
 _SYSTEM = ("/usr/lib", "/lib", "/usr/local/lib")
 _PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 _ANSWER_SECONDS = 1.0
@@ -133,55 +138,44 @@ def _shadows(put_first: Sequence[tuple[str, str]], site: Sequence[str]) -> Itera
 def _unlike_metadata(paths: Sequence[str]) -> Iterator[Stray]:
     """Packages that are not what their metadata says, and those that have none."""
     told: dict[str, tuple[str, str]] = {}
-    hooks = {path: _names(path) for path in paths}
-    for path, entries in hooks.items():
-        for entry in entries:
+    editable: set[str] = set()
+    for path in paths:
+        for entry in _names(path):
             stem, suffix = os.path.splitext(entry)
             name, _, version = stem.partition("-")
-            name = name.lower().replace("-", "_").replace(".", "_")
+            name = re.sub(r"[-.]", "_", name.lower())
             if suffix in (".dist-info", ".egg-info") and name in STACK:
-                told.setdefault(name, (path, re.sub(r"-py\d.*$", "", version)))
-        yield from _dead_editables(path, entries)
-        for name in {"oneccl_bindings_for_pytorch", "torch_ccl"} & set(entries):
-            if not os.path.isfile(f"{path}/{name}/env/setvars.sh"):
-                yield Stray(name=name, path=f"{path}/{name}", how="no env/setvars.sh")
+                told.setdefault(name, (f"{path}/{entry}", re.sub(r"-py\d.*$", "", version)))
+            elif re.match(_HOOKS, entry):
+                editable |= {one for one in STACK if one in entry or entry == "easy-install.pth"}
+                yield from _dead_editable(f"{path}/{entry}")
+            elif entry in _BINDINGS and not os.path.isfile(f"{path}/{entry}/env/setvars.sh"):
+                yield Stray(name=entry, path=f"{path}/{entry}", how="no env/setvars.sh")
     for name in STACK:
         # A program of the same name may lie beside the script that runs: bin/accelerate.
         places = (p for p in paths if os.path.isdir(f"{p}/{name}") or _module_at(p, name))
         where = next(places, None)
         if name in told:
-            path, version = told[name]
-            yield from _of_another_machine(name, path)
-            yield from _lies(name, path, version, where, editable=_is_editable(hooks, name))
+            yield from _lies(name, *told[name], where, editable=name in editable)
         elif where is not None and _module_at(where, name) and name in ("torch", "transformers"):
             version = _own_version(f"{where}/{name}")
             yield Stray(name=name, path=f"{where}/{name}", how=f"no metadata {version}".strip())
 
 
 def _lies(
-    name: str, path: str, version: str, where: str | None, *, editable: bool
+    name: str, metadata: str, version: str, where: str | None, *, editable: bool
 ) -> Iterator[Stray]:
-    package = f"{where or path}/{name}"
+    package = f"{where or os.path.dirname(metadata)}/{name}"
+    tag = re.search(_TAG, _text(f"{metadata}/WHEEL"), re.MULTILINE)
+    if tag and tag[1] != platform.machine():
+        yield Stray(name=name, path=package, how=f"built for {tag[1]}")
     if where is None:
-        if not editable and not _module_at(path, name) and name in STACK[:9]:
+        if not editable and name in STACK[:9]:
             yield Stray(name=name, path=package, how="no files")
     elif os.path.isdir(package) and not os.path.isfile(f"{package}/__init__.py"):
         yield Stray(name=name, path=package, how="no __init__.py")
     elif (own := _own_version(package)) and version and own.split("+")[0] != version.split("+")[0]:
         yield Stray(name=name, path=package, how=f"says {own}, its metadata {version}")
-
-
-def _of_another_machine(name: str, path: str) -> Iterator[Stray]:
-    """A wheel whose tag names another instruction set than this machine's."""
-    for entry in _names(path):
-        if entry.endswith(".dist-info") and entry.partition("-")[0].lower() == name:
-            tag = re.search(
-                r"^Tag: \S+?_(x86_64|aarch64|arm64|ppc64le|s390x)$",
-                _text(f"{path}/{entry}/WHEEL"),
-                re.MULTILINE,
-            )
-            if tag and tag[1] != platform.machine():
-                yield Stray(name=name, path=f"{path}/{name}", how=f"built for {tag[1]}")
 
 
 def _own_version(package: str) -> str:
@@ -202,26 +196,14 @@ def _text(path: str) -> str:
         return ""
 
 
-def _is_editable(hooks: Mapping[str, Sequence[str]], name: str) -> bool:
-    return any(
-        re.match(rf"__editable__[._]+{name}|{name}\.egg-link|easy-install\.pth|_{name}\.pth", entry)
-        for entries in hooks.values()
-        for entry in entries
-    )
-
-
-def _dead_editables(path: str, entries: Sequence[str]) -> Iterator[Stray]:
-    """Editable installs whose folder is gone (PEP 660: a .pth file, or a finder with a map)."""
-    for entry in entries:
-        if not re.match(r"__editable__.*\.(pth|py)$|easy-install\.pth$|_\w+\.pth$", entry):
-            continue
-        text = _text(os.path.join(path, entry))
-        lines = text.splitlines() if entry.endswith(".pth") else []
-        named = [line.strip() for line in lines if line.startswith("/")]
-        named += re.findall(r"'[^']+': '(/[^']+)'", text) if entry.endswith(".py") else []
-        for folder in named:
-            if not os.path.exists(folder):
-                yield Stray(name=entry, path=folder, how="editable, gone")
+def _dead_editable(path: str) -> Iterator[Stray]:
+    """Folders that are gone, of an editable install (PEP 660: a .pth file, or a finder's map)."""
+    text = _text(path)
+    named = re.findall(r"'[^']+': '(/[^']+)'", text) if path.endswith(".py") else []
+    named += [line.strip() for line in text.splitlines() if line.startswith("/")]
+    for folder in named:
+        if not os.path.exists(folder):
+            yield Stray(name=os.path.basename(path), path=folder, how="editable, gone")
 
 
 def _libraries(variables: Mapping[str, str], prefix: str, site: Sequence[str]) -> Iterator[Stray]:

@@ -101,8 +101,8 @@ def _is_name(name: object) -> bool:
     return name is None or (isinstance(name, str) and _NAME.fullmatch(name) is not None)
 
 
-def _is_count(count: Any) -> bool:
-    return count is None or (_whole(count) and count >= 1)
+def _is_count(count: object) -> bool:
+    return count is None or (isinstance(count, int) and count is not True and count >= 1)
 
 
 _NAMED: Row = (

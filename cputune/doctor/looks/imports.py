@@ -35,7 +35,7 @@ def look(name: str) -> None:
     path = getattr(module, "__file__", None)
     if path is None:
         path = next(iter(getattr(module, "__path__", ())), None)
-    tell(module=name, path=path, version=None if version is None else str(version))
+    tell(module=name, path=path, version="" if version is None else str(version))
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
         try:
             from transformers import TrainingArguments
 
-            tell(fields=sorted(TrainingArguments.__dataclass_fields__))
+            tell(fields=" ".join(sorted(TrainingArguments.__dataclass_fields__)))
         except BaseException as error:
             tell(
                 module="transformers.TrainingArguments",
