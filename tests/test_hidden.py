@@ -89,31 +89,6 @@ def test_two_values_of_one_flag_have_two_names() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        TOKEN,
-        "ghp_0123456789abcdefghijABCDEFGHIJ",
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc",
-        "AKIAIOSFODNN7EXAMPLE",
-        "https://user:pass@proxy.example:3128",
-        "-----BEGIN RSA PRIVATE KEY-----",
-        "Bearer abcdefghijkl",
-        "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
-        "https://0a1b2c3d@github.com/jane/private",
-        "https://a.blob.core.windows.net/c?sv=2020&sig=aB3%2Bc4d5",
-        "https://b.s3.amazonaws.com/k?X-Amz-Signature=0123abcd",
-        "https://hooks.slack.com/services/T0/B0/abcdefgh",
-        "DefaultEndpointsProtocol=https;AccountKey=abc123==;",
-        "Authorization: token 0123456789abc",
-        '{"password": "swordfish"}',
-        "SG.abcdefghijklmnopqr.stuvwxyzABCDEFGHIJ",
-    ],
-)
-def test_shapes(text: str) -> None:
-    assert looks_secret(text)
-
-
-@pytest.mark.parametrize(
-    "text",
     ["0-55,112-167", "[0x3fff0000000000000000000000,0x3fff]", "granularity=fine,compact,1,0"],
 )
 def test_lists_and_masks_of_cpus_are_no_keys(text: str) -> None:
@@ -133,12 +108,6 @@ def test_a_trial_is_given_the_value(job: Workload) -> None:
         job.filled(job.argv, {})
 
 
-def test_what_a_trial_printed_is_cleaned(job: Workload) -> None:
-    error = Crashed(f"bad token {TOKEN}", details=f"argv: {TOKEN}")
-    error.cleaned(lambda text: job.hide(text, {"HUB_TOKEN": TOKEN}))
-    assert (str(error), error.details) == ("bad token (hidden)", "argv: (hidden)")
-
-
 def test_what_a_trial_printed_of_its_environment_is_cleaned_too(job: Workload) -> None:
     variables = {
         "HUB_TOKEN": TOKEN,
@@ -152,11 +121,6 @@ def test_what_a_trial_printed_of_its_environment_is_cleaned_too(job: Workload) -
     assert not [v for v in (TOKEN, HEX, "swordfish", "jane") if v in text]
     assert "'OMP_NUM_THREADS': '2'" in text
     assert "/tmp/agent" in text
-
-
-def test_a_private_key_is_hidden_as_a_whole() -> None:
-    key = "-----BEGIN RSA PRIVATE KEY-----\nabc\ndef\n-----END RSA PRIVATE KEY-----"
-    assert without_secrets(f"read {key} from id_rsa", {}) == "read (hidden) from id_rsa"
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -179,15 +179,6 @@ def test_a_busy_neighbour_is_seen_with_its_share_and_binding() -> None:
     assert os.getpid() not in found
 
 
-def test_a_recording_is_asked_before_its_files(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/loadavg").write_text("1 2 3\n")
-    (tmp_path / "record.json").write_text('{"unreadable": {"/proc/loadavg": 13}}')
-
-    with pytest.raises(PermissionError):
-        RecordedHost(tmp_path).read_text("/proc/loadavg")
-
-
 @pytest.mark.parametrize("path", ["/../secret", "/proc/../../secret", "../secret", "/proc/\0"])
 def test_no_path_leads_out_of_a_recording(tmp_path: Path, path: str) -> None:
     (tmp_path / "secret").write_text("x")

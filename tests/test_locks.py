@@ -64,12 +64,6 @@ def test_the_lock_of_a_dead_owner_is_stale(tmp_path: Path, hold: Hold) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_study_that_is_free_again_can_be_locked_again(tmp_path: Path) -> None:
-    for _ in range(3):
-        with study_lock(tmp_path / "study.db"):
-            pass
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x", "host": 1}'])
 def test_an_owner_that_is_not_written_down_is_another_process(
     tmp_path: Path, hold: Hold, text: str
@@ -114,13 +108,6 @@ def test_who_comes_later_waits_until_the_owner_has_ended(hold: Hold) -> None:
         assert owner.wait(timeout=10) == -signal.SIGKILL
     (words,) = told
     assert words.startswith(f"process {owner.pid} of ")
-
-
-@pytest.mark.usefixtures("own_machine")
-def test_a_machine_that_nobody_measures_is_had_at_once() -> None:
-    for _ in range(3):
-        with measuring_lock(pytest.fail):
-            pass
 
 
 @pytest.mark.usefixtures("own_machine")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cputune.host.interpreter import Interpreter
-from cputune.host.metadata import read_distributions
 from cputune.host.surroundings import look_around
 
 Make = Callable[[Path], object]
@@ -103,22 +102,6 @@ def test_what_is_not_as_its_metadata_says(
     make(site)
     site.mkdir(parents=True, exist_ok=True)
     assert [stray.how for stray in look(site, monkeypatch).strays] == said
-
-
-def test_of_two_versions_on_the_path_the_first_is_judged(tmp_path: Path) -> None:
-    for folder, version in (("first", "1.15.0"), ("second", "0.20.0")):
-        put(tmp_path / folder, "accelerate", version, said=version)
-    paths = (str(tmp_path / "first"), str(tmp_path / "second"))
-    (found,) = read_distributions(paths, None)
-    assert (found.version, found.location) == ("1.15.0", paths[0])
-
-
-def test_conda_packages_without_pip_metadata_are_known_by_conda(tmp_path: Path) -> None:
-    meta = tmp_path / "conda-meta"
-    meta.mkdir()
-    (meta / "pytorch-2.5.1-py3.11_cpu_0.json").write_text("{}")
-    (found,) = read_distributions((), str(tmp_path))
-    assert (found.name, found.version, found.installer) == ("pytorch", "2.5.1", "conda")
 
 
 def test_launchers_of_a_venv_that_moved_are_named(

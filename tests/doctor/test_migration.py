@@ -23,17 +23,7 @@ ARGUMENTS = """\
  --doc_stride 128  \\
  --output_dir /tmp/debug_squad/ \\
 """
-ONE_PROCESS = f"python run_qa.py \\\n{ARGUMENTS} --use_ipex \\\n --bf16 \\\n --use_cpu\n"
 ONE_PROCESS_OLD = f"python run_qa.py \\\n{ARGUMENTS} --use_ipex \\\n --bf16 --no_cuda\n"
-ONE_HOST = f"""\
-export CCL_WORKER_COUNT=1
-export MASTER_ADDR=127.0.0.1
-mpirun -n 2 -genv OMP_NUM_THREADS=23 \\
-python3 run_qa.py \\
-{ARGUMENTS} --no_cuda \\
- --ddp_backend ccl \\
- --use_ipex
-"""
 TWO_HOSTS = f"""\
 ccl_path=$(python -c "from oneccl_bindings_for_pytorch import cwd; print(cwd)")
 source $ccl_path/env/setvars.sh
@@ -46,20 +36,6 @@ python3 run_qa.py \\
  --ddp_backend ccl \\
  --use_ipex \\
  --bf16
-"""
-ACCELERATE = """\
-compute_environment: LOCAL_MACHINE
-distributed_type: 'NO'
-downcast_bf16: 'no'
-ipex_config:
-  ipex: true
-machine_rank: 0
-main_training_function: main
-mixed_precision: bf16
-num_machines: 1
-num_processes: 1
-rdzv_backend: static
-same_network: true
 """
 FOUR_HOSTS = """\
 compute_environment: LOCAL_MACHINE
@@ -81,10 +57,6 @@ rdzv_backend: static
 same_network: true
 tpu_env: []
 tpu_use_cluster: false
-"""
-BY_HAND = """\
-export CCL_WORKER_COUNT=1 CCL_ATL_TRANSPORT=ofi MASTER_ADDR=10.0.0.1
-mpirun -f hostfile -n 16 -ppn 4 accelerate launch --cpu examples/nlp_example.py
 """
 PYTORCHJOB = """\
 apiVersion: "kubeflow.org/v1"
@@ -164,13 +136,9 @@ RUN pip install --no-cache-dir \\
 """
 GUIDES = {
     # name: (text, what is gone, what has come)
-    "one.sh": (ONE_PROCESS, ("--use_ipex",), ("--bf16 \\\n --use_cpu",)),
     "old.sh": (ONE_PROCESS_OLD, ("--use_ipex", "--no_cuda"), ("--bf16 --use_cpu",)),
-    "host.sh": (ONE_HOST, ("ccl", "CCL_", "--no_cuda", "ipex"), ("--ddp_backend gloo\n",)),
     "hosts.sh": (TWO_HOSTS, ("ccl", "CCL_", "setvars", "ipex"), ("--use_cpu \\\n", "--bf16")),
-    "one.yaml": (ACCELERATE, ("ipex",), ("use_cpu: true",)),
     "four.yaml": (FOUR_HOSTS, ("ipex", "mpirun_ccl"), ("use_cpu: true", "mpirun_hostfile: /home")),
-    "hand.sh": (BY_HAND, ("CCL_",), ("export MASTER_ADDR=10.0.0.1\n", "--cpu examples")),
     "job.yaml": (
         PYTORCHJOB,
         ("CCL_", "setvars", "--no_cuda", " ccl", "TRANSFORMERS_CACHE"),
@@ -200,7 +168,7 @@ def test_the_guides_are_brought_to_today(name, tmp_path):
 
 
 def test_in_its_own_era_a_launch_stays_as_it_is():
-    assert migrate(ONE_HOST, "host.sh", machine(IPEX_ERA)).text == ONE_HOST
+    assert migrate(TWO_HOSTS, "hosts.sh", machine(IPEX_ERA)).text == TWO_HOSTS
 
 
 def test_a_list_of_words_stays_a_list():

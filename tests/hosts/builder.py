@@ -89,7 +89,6 @@ class Cgroup:
     throttled: tuple[int, int] | None = None
     above: tuple[Cgroup, ...] = ()
     root: str = "/"
-    mountinfo: bool = True
 
 
 def machine(
@@ -240,17 +239,13 @@ def _number_cpus(
         for socket, count in enumerate(per_socket)
         for number in range(count)
     ]
-    order = []
-    if siblings == "together":
-        order = [i for i, c in enumerate(cores) for _ in range(1 if c.efficient else smt)]
-    elif siblings == "apart":
-        for thread in range(smt):
-            order += [i for i, c in enumerate(cores) if thread == 0 or not c.efficient]
-    else:
-        raise ValueError(f"siblings are apart or together, not {siblings!r}")
+    threads = [
+        (0 if siblings == "together" else thread, i, thread)
+        for i, c in enumerate(cores)
+        for thread in range(1 if c.efficient else smt)
+    ]
+    order = [i for _, i, _ in sorted(threads)]
     given = list(numbers) if numbers is not None else list(range(len(order)))
-    if len(given) != len(order):
-        raise ValueError(f"{len(order)} CPU numbers are needed, {len(given)} are given")
     members: dict[int, list[int]] = {}
     for cpu, index in zip(given, order, strict=True):
         members.setdefault(index, []).append(cpu)
@@ -462,8 +457,7 @@ def _write_cgroup(tree: Tree | FakeTree, group: Cgroup) -> None:
             f"3{i} 20 0:2{i} {group.root} {point}/{name} rw - cgroup cgroup rw,{name}\n"
             for i, name in enumerate(names)
         )
-    if group.mountinfo:
-        tree.write("proc/self/mountinfo", f"20 1 8:1 / / rw - ext4 /dev/sda1 rw\n{mounts}")
+    tree.write("proc/self/mountinfo", f"20 1 8:1 / / rw - ext4 /dev/sda1 rw\n{mounts}")
     directory = relative
     for level in chain:
         _write_level(tree, level, group.version, directory)

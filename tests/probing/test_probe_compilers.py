@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import cputune
 from cputune.host import LiveHost
 from cputune.probing import probe
 
@@ -41,15 +40,3 @@ def test_it_is_another_where_cxx_names_it(tools: Path, monkeypatch: pytest.Monke
     assert probe(LiveHost()).cxx == path
     monkeypatch.setenv("CXX", "icpx")
     assert probe(LiveHost()).why_unknown("cxx") == "there is no icpx on PATH"
-
-
-def test_a_recording_replays_it(
-    tools: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from cputune.probing.recording import record
-
-    path = program(tools, "clang++")
-    monkeypatch.setenv("CXX", "clang++")
-    replayed = record(LiveHost(), tmp_path_factory.mktemp("records") / "one")
-    assert cputune.probe(replayed).cxx is not None
-    assert str(cputune.probe(replayed).cxx).endswith(Path(path).name)

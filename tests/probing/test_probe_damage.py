@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from hosts.builder import Cgroup, machine
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from cputune.errors import HostError
 from cputune.host import RecordedHost
@@ -66,18 +64,6 @@ def test_every_file_may_hold_garbage(tmp_path: Path, garbage: bytes) -> None:
     json.dumps(document, allow_nan=False)
 
 
-def test_every_file_may_be_a_directory(tmp_path: Path) -> None:
-    host = machine(tmp_path, sockets=2, cores=2, cgroup=Cgroup(path="/a", quota=2))
-    for directory, _, names in list(os.walk(tmp_path)):
-        for name in names:
-            Path(directory, name).unlink()
-            Path(directory, name).mkdir()
-
-    document = host_document(probe(host))
-
-    assert document["topology"]["physical_cores"] is None
-
-
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     host = machine(tmp_path, cores=2, files={"proc/cpuinfo": None})
     os.mkfifo(tmp_path / "proc/cpuinfo")
@@ -85,31 +71,6 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     facts = probe(host)
 
     assert "not a regular file" in (facts.why_unknown("cpu.vendor") or "")
-
-
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_any_file_may_be_cut_off_anywhere(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    root = tmp_path_factory.mktemp("cut")
-    host = machine(
-        root, sockets=2, cores=2, smt=2, cgroup=Cgroup(path="/a/b", quota=2, cpuset="0-3")
-    )
-    files = sorted(path for path in root.rglob("*") if path.is_file())
-    for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=6)):
-        content = path.read_bytes()
-        path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
-
-    facts = probe(host)
-    document = host_document(facts)
-
-    json.dumps(document, allow_nan=False)
-    for fact in ("sockets", "physical_cores", "threads_per_core", "online"):
-        known = document["topology"][fact] is not None
-        assert known or facts.why_unknown(f"topology.{fact}") is not None
 
 
 def test_a_link_out_of_the_tree_is_not_followed(tmp_path: Path) -> None:
@@ -124,14 +85,6 @@ def test_a_link_out_of_the_tree_is_not_followed(tmp_path: Path) -> None:
 
     assert facts.cpu.vendor is None
     assert facts.limits.cgroup_version is None
-
-
-def test_a_link_inside_of_the_tree_is_followed(tmp_path: Path) -> None:
-    host = machine(tmp_path, cores=2)
-    (tmp_path / "proc/cpuinfo").rename(tmp_path / "proc/other")
-    (tmp_path / "proc/cpuinfo").symlink_to("other")
-
-    assert probe(host).cpu.vendor == "GenuineIntel"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +119,7 @@ def test_a_record_with_a_value_of_the_wrong_kind_is_refused(
         machine(tmp_path, cores=2, record={key: value})
 
 
-@pytest.mark.parametrize("share", ["NaN", "Infinity", "-1", "1e999", "9" * 400, "true", '"1"'])
+@pytest.mark.parametrize("share", ["NaN", "-1", "1e999", "true"])
 def test_a_share_that_no_process_can_have_is_refused(tmp_path: Path, share: str) -> None:
     text = f'{{"processes": [{{"pid": 5, "name": "x", "cpus": "0", "cpu_share": {share}}}]}}'
 

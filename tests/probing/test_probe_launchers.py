@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts.builder import machine
 
 from cputune.facts import HostFacts
 from cputune.host import LiveHost
@@ -43,32 +42,6 @@ def test_dialects(dialect: str) -> None:
     text, version = SPOKEN[dialect]
 
     assert parse_version(text) == (dialect, version)
-
-
-def test_open_mpi_s_other_name(tmp_path: Path) -> None:
-    assert parse_version("mpiexec (OpenRTE) 4.1.8\n") == ("openmpi4", "4.1.8")
-
-
-@pytest.mark.parametrize("text", ["", "mpirun: command not found", "slurm 23.02.1", "5.0.1"])
-def test_what_is_no_mpi(text: str) -> None:
-    assert parse_version(text) == (None, None)
-
-
-def test_a_recorded_launcher_speaks_again(tmp_path: Path) -> None:
-    answer = {"returncode": 0, "stdout": SPOKEN["mpich"][0], "stderr": ""}
-    record = {
-        "launchers": {
-            "mpirun": {"path": "/usr/bin/mpirun", "answer": answer},
-            "torchrun": {"path": "/venv/bin/torchrun"},
-        }
-    }
-
-    launchers = probe(machine(tmp_path, record=record)).launchers
-
-    assert [(x.name, x.path, x.dialect, x.version) for x in launchers] == [
-        ("mpirun", "/usr/bin/mpirun", "mpich", "4.0.2"),
-        ("torchrun", "/venv/bin/torchrun", None, None),
-    ]
 
 
 def probed_with(monkeypatch: pytest.MonkeyPatch, directory: Path, **programs: str) -> HostFacts:

@@ -83,13 +83,6 @@ def test_a_container_sees_its_own_group_at_the_top(tmp_path: Path, version: int)
         assert facts.topology.allowed == (2, 3, 4, 5)
 
 
-def test_a_path_outside_of_the_namespace_shows_the_top(tmp_path: Path) -> None:
-    host = machine(tmp_path, cores=4, cgroup=Cgroup(path="/", quota=1.5))
-    (tmp_path / "proc/self/cgroup").write_text("0::/../other\n")
-
-    assert probe(host).limits.cpu_quota == 1.5
-
-
 def test_hybrid_hierarchies_have_each_controller_once(tmp_path: Path) -> None:
     """systemd's hybrid mode: controllers in version 1, version 2 mounted without any."""
     files = {
@@ -134,12 +127,6 @@ def quota(*trees: dict[str, str]) -> float | None:
     return probe(machine(None, files=files)).limits.cpu_quota
 
 
-@pytest.mark.parametrize("damage", ["rubbish", "0:/other", "0::other"])
-def test_damage_among_the_own_cgroups_is_passed_over(damage: str) -> None:
-    files = {"proc/self/cgroup": f"{damage}\n0::/own\n", "proc/self/mountinfo": MOUNTED}
-    assert quota(OWN, files) == 1.5
-
-
 @pytest.mark.parametrize(
     "damage",
     ["rubbish", "1 2 3 4 5 6", "20 25 0:27 / - cgroup2 none rw", "20 25 0:27 / /x rw - cgroup2 x"],
@@ -161,15 +148,6 @@ def test_where_a_part_is_mounted_what_lies_beside_it_is_not_seen(path: str, seen
         f"mnt/cg{POD}-2/inner/cpu.max": "100000 100000\n",  # another's, of the same name
     }
     assert quota(files) == seen
-
-
-def test_a_controller_of_version_2_is_not_looked_for_in_a_mount_of_version_1() -> None:
-    files = {
-        "proc/self/mountinfo": f"30 25 0:26 / /mnt/cpu rw - cgroup none rw,cpu\n{MOUNTED}",
-        "mnt/cpu/cpu.cfs_quota_us": "100000\n",
-        "mnt/cpu/cpu.cfs_period_us": "100000\n",
-    }
-    assert quota(OWN, files) == 1.5
 
 
 def test_a_mount_point_that_is_no_path_ends_the_look(tmp_path: Path) -> None:

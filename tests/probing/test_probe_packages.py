@@ -90,24 +90,6 @@ def test_of_two_in_one_place_the_later_counts_and_the_other_is_told(tmp_path: Pa
     assert (torch.version, torch.others) == ("2.6.0", ("2.13.0",))
 
 
-def test_the_first_place_on_the_path_wins(tmp_path: Path) -> None:
-    install(tmp_path / "user", "numpy", "1.26.4")
-    install(tmp_path / "system", "numpy", "2.1.0")
-
-    (numpy,) = read_distributions([str(tmp_path / "user"), str(tmp_path / "system")], None)
-
-    assert (numpy.version, numpy.others) == ("1.26.4", ())
-
-
-def test_develop_installs_have_their_version_inside(tmp_path: Path) -> None:
-    info = tmp_path / "mine.egg-info"
-    info.mkdir()
-    (info / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0.3\n\nlong text")
-    (tmp_path / "old-1.0-py2.7.egg-info").write_text("Name: old\nVersion: 1.0\n")
-
-    assert named(read_distributions([str(tmp_path)], None)) == {"mine": "0.3", "old": "1.0"}
-
-
 def test_packages_that_only_conda_knows(tmp_path: Path) -> None:
     install(tmp_path / "site", "numpy", "2.1.0", installer="conda")
     meta = tmp_path / "conda-meta"
@@ -135,21 +117,3 @@ def test_what_torch_was_built_for(tmp_path: Path) -> None:
         package = probe(machine(tmp_path / name, record=record)).package("torch")
         assert package is not None
         assert package.build == build
-
-
-def test_spelling_of_a_name_does_not_matter(tmp_path: Path) -> None:
-    facts = probe(machine(tmp_path, record={"packages": {"Oneccl_bind.pt": "2.8.0"}}))
-
-    package = facts.package("oneccl-bind-pt")
-    assert package is not None
-    assert package.version == "2.8.0"
-
-
-def test_a_recording_has_the_order_of_the_machine(tmp_path: Path) -> None:
-    names = ("jaraco.functools", "jaraco_context", "jaraco-classes")
-    for name in names:
-        install(tmp_path / "site", name, "1.0")
-    live = read_distributions([str(tmp_path / "site")], None)
-    record = {"packages": {found.name: found.version for found in live}}
-    replayed = machine(tmp_path / "recorded", record=record).distributions()
-    assert [one.name for one in replayed] == [one.name for one in live]

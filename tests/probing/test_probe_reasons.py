@@ -13,12 +13,6 @@ from cputune.host import LiveHost, RecordedHost
 from cputune.probing import probe
 
 GIB = 1 << 30
-S390X = (
-    "vendor_id       : IBM/S390\n# processors    : 2\nfeatures\t: esan3 zarch vx vxe\n"
-    "processor 0: version = 00,  identification = 000000,  machine = 3931\n\n"
-    "cpu number      : 0\n\ncpu number      : 1\n"
-)
-
 BUILT: dict[str, dict[str, Any]] = {
     "plain": {},
     "two sockets, some CPUs off": {"sockets": 2, "cores": 4, "smt": 2, "offline": "3,9"},
@@ -31,7 +25,6 @@ BUILT: dict[str, dict[str, Any]] = {
     "container of version 2": {"cgroup": Cgroup(path="/a", quota=2.0, cpuset="0-1")},
     "container of version 1": {"cgroup": Cgroup(version=1, path="/docker/a", memory_bytes=GIB)},
     "cgroup without limits": {"cgroup": Cgroup(path="/user.slice")},
-    "mainframe": {"files": {"proc/cpuinfo": S390X}},
     "garbage": {"files": {"proc/cpuinfo": "x", "proc/meminfo": "y", "proc/loadavg": "z"}},
     "node without list": {
         "files": {f"sys/devices/system/node/node0/{name}": None for name in ("cpulist", "cpumap")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from hosts.builder import Cgroup, machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune.errors import CannotError, UsageError
+from cputune.errors import CannotError
 from cputune.host import Completed, LiveHost, RecordedHost
 from cputune.probing import probe
 from cputune.probing.recording import record
@@ -196,16 +195,6 @@ def test_the_machine_we_are_on(tmp_path: Path) -> None:
     assert host_document(replayed) == host_document(probe(record(replay, tmp_path / "s")))
 
 
-def test_something_that_lies_there_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("mine")
-
-    with pytest.raises(UsageError, match="exists already") as caught:
-        record(machine(None), tmp_path)
-
-    assert caught.value.hint
-    assert (tmp_path / "kept").read_text() == "mine"
-
-
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
@@ -240,11 +229,3 @@ def contents(root: Path) -> dict[str, str]:
         for name in directories:
             found[str(Path(directory, name).relative_to(root))] = ""
     return found
-
-
-def test_a_record_is_for_people_too(tmp_path: Path) -> None:
-    record(machine(None), tmp_path / "r")
-
-    document = json.loads((tmp_path / "r/record.json").read_text())
-    assert document["schema"] == "cputune.record/1"
-    assert isinstance(document["environment"], dict)

@@ -108,32 +108,12 @@ def test_nodes_without_cpus_and_without_memory(tmp_path: Path) -> None:
     ]
 
 
-def test_a_node_that_is_not_online_is_not_counted(tmp_path: Path) -> None:
-    files = {"sys/devices/system/node/online": "0"}
-
-    facts = probe(machine(tmp_path, sockets=2, cores=4, files=files))
-
-    assert [node.id for node in facts.topology.numa_nodes] == [0]
-
-
 def test_a_kernel_without_numa(tmp_path: Path) -> None:
     facts = probe(machine(tmp_path, cores=4, nodes=0))
 
     assert facts.topology.numa_nodes == ()
     assert facts.why_unknown("topology.numa_nodes") is not None
     assert facts.topology.cores[0].numa_node is None
-
-
-def test_ids_that_repeat_or_are_minus_one_do_not_matter(tmp_path: Path) -> None:
-    files = {
-        f"{CPU}/cpu{cpu}/topology/{name}": text
-        for cpu in range(16)
-        for name, text in (("physical_package_id", "-1"), ("core_id", "0"))
-    }
-
-    facts = probe(machine(tmp_path, sockets=2, cores=4, smt=2, files=files))
-
-    assert counts(facts) == (2, 8, 2, 16)
 
 
 def test_cpu_numbers_far_apart(tmp_path: Path) -> None:
@@ -184,19 +164,6 @@ def test_cores_may_be_known_where_sockets_are_not(tmp_path: Path) -> None:
     assert facts.why_unknown("topology.physical_cores") is None
 
 
-def test_half_of_the_topology_is_not_taken_for_the_whole(tmp_path: Path) -> None:
-    host = machine(tmp_path, sockets=2, cores=4)
-    for cpu in range(4, 8):
-        for path in (tmp_path / f"{CPU}/cpu{cpu}/topology").iterdir():
-            path.unlink()
-    (tmp_path / "proc/cpuinfo").write_text("processor : 0\n\n")
-
-    facts = probe(host)
-
-    assert not facts.topology.cores_known
-    assert len(facts.topology.online) == 8
-
-
 def test_a_single_cpu_is_one_core_of_one_socket(tmp_path: Path) -> None:
     facts = probe(
         machine(tmp_path, files={"proc/cpuinfo": "processor : 0\n\n"}, kernel="bare", cores=1)
@@ -217,29 +184,3 @@ def test_a_mask_that_leaves_nothing_is_passed_over(tmp_path: Path) -> None:
 
     assert facts.topology.allowed == (0, 1, 2, 3)
     assert "affinity" in (facts.why_unknown("topology.allowed") or "")
-
-
-def test_the_online_list_of_a_container_beats_the_directories(tmp_path: Path) -> None:
-    """lxcfs shows the container's CPUs in ``online`` and every CPU's directory."""
-    facts = probe(machine(tmp_path, cores=8, files={f"{CPU}/online": "0-1\n"}))
-
-    assert counts(facts) == (1, 2, 1, 2)
-
-
-def test_a_power_machine(tmp_path: Path) -> None:
-    text = "".join(
-        f"processor\t: {cpu}\ncpu\t\t: POWER8E (raw), altivec supported\n"
-        "revision\t: 2.1 (pvr 004b 0201)\n\n"
-        for cpu in range(16)
-    )
-    text += "timebase\t: 512000000\nplatform\t: PowerNV\nmachine\t\t: PowerNV 8247-22L\n"
-    host = machine(tmp_path, sockets=2, cores=1, smt=8, kernel="old", files={"proc/cpuinfo": text})
-    for cpu in range(16):
-        (tmp_path / f"{CPU}/cpu{cpu}/topology/physical_package_id").write_text("-1\n")
-
-    facts = probe(host)
-
-    assert counts(facts) == (2, 2, 8, 16)
-    assert facts.cpu.model_name == "POWER8E (raw), altivec supported"
-    assert facts.cpu.architecture == "ppc64"
-    assert (facts.cpu.vendor, facts.cpu.family, facts.cpu.codename) == (None, None, None)
