@@ -11,11 +11,10 @@ from random import Random
 
 from faults.outcome import Outcome
 from faults.parents import LIGHT
-from faults.watched import PATIENCE, TUNE, Watched, on_record, told, traceback_in
+from faults.watched import PATIENCE, TUNE, Watched, judge
 
 GROUPS = Path("/sys/fs/cgroup")
 MEMORY_BYTES = 1 << 30
-LONGEST_SECONDS = 120.0 * PATIENCE
 BUDGET = ("--budget", "8", "--max-time", f"{60 * PATIENCE:.0f}s")
 
 
@@ -42,19 +41,7 @@ def _enter(group: Path) -> None:
     (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def _judge(watched: Watched, *, expects: set[int]) -> Outcome:
-    ended = watched.wait(LONGEST_SECONDS)
-    said = watched.said
-    if ended is None:
-        watched.end()
-    left = [*watched.left_behind(), *map(str, watched.folders())]
-    fine = ended in expects and not traceback_in(said)
-    why = "" if fine else f"ended with {ended}: {said[-1500:]}"
-    lost = len(told(said) - set(on_record(watched.place / "cputune.db")))
-    return Outcome(survived=fine, lost=lost, left=len(left), why=why or ", ".join(left))
-
-
-def cpuset_shrinks(place: Path, dice: Random, *, warm: bool = False) -> Outcome:
+def cpuset_shrinks(place: Path, dice: Random) -> Outcome:
     """The CPUs of the whole study become the first one alone, after its first trial."""
     place.mkdir(parents=True)
     with control_group("cpuset") as group:
@@ -64,30 +51,30 @@ def cpuset_shrinks(place: Path, dice: Random, *, warm: bool = False) -> Outcome:
         (group / "cpuset.cpus").write_text(",".join(map(str, cpus)))
         (group / "cpuset.mems").write_text("0")
         words = (*TUNE, *BUDGET, "--", *LIGHT)
-        watched = Watched(place, words, limit=lambda: _enter(group), warm=warm)
+        watched = Watched(place, words, limit=lambda: _enter(group))
         watched.until("trial 0:")
         watched.wait(dice.uniform(0.0, 1.0))
         (group / "cpuset.cpus").write_text(str(cpus[0]))
-        return _judge(watched, expects={0, 3, 4})
+        return judge(watched, expects=(0, 3, 4))
 
 
-def cpu_goes_offline(place: Path, dice: Random, *, warm: bool = False) -> Outcome:
+def cpu_goes_offline(place: Path, dice: Random) -> Outcome:
     """The last CPU is taken offline after the first trial, and comes back at the end."""
     switch = Path(f"/sys/devices/system/cpu/cpu{max(os.sched_getaffinity(0))}/online")
     if not os.access(switch, os.W_OK) or os.environ.get("FAULTS_MAY_OFFLINE") != "1":
         return Outcome(tried=False)
     place.mkdir(parents=True)
-    watched = Watched(place, (*TUNE, *BUDGET, "--", *LIGHT), warm=warm)
+    watched = Watched(place, (*TUNE, *BUDGET, "--", *LIGHT))
     watched.until("trial 0:")
     watched.wait(dice.uniform(0.0, 1.0))
     try:
         switch.write_text("0")
-        return _judge(watched, expects={0, 3, 4})
+        return judge(watched, expects=(0, 3, 4))
     finally:
         switch.write_text("1")
 
 
-def memory_of_the_group_is_gone(place: Path, dice: Random, *, warm: bool = False) -> Outcome:
+def memory_of_the_group_is_gone(place: Path, dice: Random) -> Outcome:
     """A rank takes all memory of the control group, and the kernel kills it for that."""
     place.mkdir(parents=True)
     with control_group("memory") as group:
@@ -98,8 +85,8 @@ def memory_of_the_group_is_gone(place: Path, dice: Random, *, warm: bool = False
         limits[0].write_text(str(MEMORY_BYTES))
         environment = {"FAULT": "memory", "FAULT_AT": "2", "FAULT_BOOK": str(place / "book")}
         words = (*TUNE, *BUDGET, "--", *LIGHT)
-        watched = Watched(place, words, environment, limit=lambda: _enter(group), warm=warm)
-        return _judge(watched, expects={0})
+        watched = Watched(place, words, environment, limit=lambda: _enter(group))
+        return judge(watched)
 
 
 CLOCK = """
@@ -110,13 +97,13 @@ time.time_ns = lambda: int(time.time() * 1e9)
 """
 
 
-def clock_jumps(place: Path, dice: Random, *, warm: bool = False) -> Outcome:
+def clock_jumps(place: Path, dice: Random) -> Outcome:
     """The wall clock is another one at every look, days before or after."""
     place.mkdir(parents=True)
     (place / "sitecustomize.py").write_text(CLOCK.format(seed=dice.randrange(1 << 30)))
     words = (*TUNE, *BUDGET, "--max-time", "1h", "--", *LIGHT)
     watched = Watched(place, words, {"PYTHONPATH": str(place)})
-    return _judge(watched, expects={0})
+    return judge(watched)
 
 
 MACHINE = {

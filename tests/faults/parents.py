@@ -21,6 +21,9 @@ SIGNALS = (
 AGAIN_SECONDS = 1.0
 """A second Ctrl-C comes at a random moment within it: to save takes about as long."""
 
+LATE_SECONDS = 3.5
+"""The latest moment of a signal from the confirmation on, which takes about as long."""
+
 SLOW_SECONDS = 60.0
 
 _READ_FIRST = ("__init__", "__main__", "start")
@@ -33,7 +36,6 @@ class Chain:
     Attributes:
         place: an empty folder; each study has one of its own below it.
         longest_seconds: the latest moment of a signal.
-        warm: whether it begins as a fork (see ``faults.warm``).
         late: the moment is counted from the beginning of the confirmation, so that it, the
             writing of the result and the end of the process are hit.
         again: it is sent a second time, while the first is obeyed.
@@ -44,7 +46,6 @@ class Chain:
     number: signal.Signals
     dice: Random
     longest_seconds: float
-    warm: bool = False
     late: bool = False
     again: bool = False
     _studies: int = 0
@@ -60,14 +61,14 @@ class Chain:
             self._told, self._folders = set(), set()
             while (outcome := self._try(folder)) is not None:
                 yield outcome
-                if not outcome.survived:
+                if outcome.why:
                     break  # what follows would tell of the same again
 
     def _try(self, folder: Path) -> Outcome | None:
         """Start or resume, and send the signal; None where a study came to its own end."""
         again = ("--resume",) if (folder / "cputune.db").exists() else ()
         words = (*TUNE, "--budget", "12", *again, "--force", "--", *self.script)
-        watched = Watched(folder, words, warm=self.warm)
+        watched = Watched(folder, words)
         if self.late:
             watched.until("side by side", SLOW_SECONDS)
         ended = watched.wait(self.dice.uniform(0.0, self.longest_seconds))
@@ -81,12 +82,14 @@ class Chain:
         self._told |= told(said)
         if ended is None:
             watched.end()
-        left = [*watched.left_behind(), *self._stale_folders(watched)]
-        lost = self._lost(folder / "cputune.db")
-        why = self._complaint(ended, said, folder)
-        if not (signalled or left or lost or why):
-            return None
-        return Outcome(survived=not why, lost=lost, left=len(left), why=why or ", ".join(left))
+        left = (*watched.left_behind(), *self._stale_folders(watched))
+        record = on_record(folder / "cputune.db")
+        outcome = Outcome(
+            lost=len(self._told - set(record)) + len(record) - len(set(record)),
+            left=left,
+            why=self._complaint(ended, said, folder),
+        )
+        return outcome if signalled or outcome.wrong else None
 
     def _complaint(self, ended: int | None, said: str, folder: Path) -> str:
         """What is not as documented, or nothing."""
@@ -120,11 +123,6 @@ class Chain:
         stale = now & self._folders if told(watched.said) else set()
         self._folders = now - stale  # a run that is killed early has not come to look
         return [str(path) for path in stale]
-
-    def _lost(self, study: Path) -> int:
-        """Trials that were told of and are not on record, and those that are there twice."""
-        record = on_record(study)
-        return len(self._told - set(record)) + len(record) - len(set(record))
 
 
 def reached_us(said: str) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from faults.outcome import Outcome
 from faults.parents import LIGHT
-from faults.watched import TUNE, Watched, on_record, told, traceback_in
+from faults.watched import TUNE, Watched, judge, told
 
 STRIKES = {
     # FAULT of light.py: how the table names it
@@ -29,29 +30,19 @@ HANGS = {
     "closes": "a rank closes its channel",
     "rubbish": "a rank writes rubbish into its channel",
 }
-LONGEST_SECONDS = 400.0
 
 
-def strike(fault: str, place: Path, *, warm: bool = False) -> Outcome:
+def strike(fault: str, place: Path) -> Outcome:
     """A study of which the third rank that begins goes wrong so."""
     place.mkdir(parents=True)
     environment = {"FAULT": fault, "FAULT_AT": "2", "FAULT_BOOK": str(place / "book")}
-    words = (*TUNE, "--budget", "6", "--", *LIGHT)
-    watched = Watched(place, words, environment, warm=warm)
-    ended = watched.wait(LONGEST_SECONDS)
-    if ended is None:
-        watched.end()
-    left = [*watched.left_behind(), *map(str, watched.folders())]
-    said = watched.said
-    lost = len(told(said) ^ set(on_record(place / "cputune.db")))
-    why = _complaint(ended, said, place)
-    return Outcome(survived=not why, lost=lost, left=len(left), why=why or ", ".join(left))
+    watched = Watched(place, (*TUNE, "--budget", "6", "--", *LIGHT), environment)
+    outcome = judge(watched)
+    return replace(outcome, why=outcome.why or _complaint(watched.said, place))
 
 
-def _complaint(ended: int | None, said: str, place: Path) -> str:
-    if ended != 0:
-        return f"ended with {ended}: {said[-800:]}"
-    if traceback_in(said) or "\x1b" in said or 99 in told(said):
+def _complaint(said: str, place: Path) -> str:
+    if "\x1b" in said or 99 in told(said):
         return said[-800:]
     if os.path.getsize(place / "book") < 4:
         return f"nobody was struck: {said[-1500:]}"

@@ -14,12 +14,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import psutil
-from faults.warm import Forked
-
-Process = subprocess.Popen[bytes] | Forked
+from faults.outcome import Outcome
 
 HERE = Path(__file__).resolve().parent
 MARK = "CPUTUNE_WATCHED"
@@ -28,6 +25,8 @@ TUNE = ("tune", "--share-machine")
 
 PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
 """How many times longer than on a usual machine is waited: in an emulated guest, say."""
+
+LONGEST_SECONDS = 400.0 * PATIENCE
 
 GONE_SECONDS = 8.0 * PATIENCE
 """So long may what was started outlive a parent that was killed."""
@@ -46,52 +45,33 @@ class Watched:
         place: the working folder; TMPDIR is ``tmp`` below it.
         environment: variables beside those of this process.
         limit: called in the new process before it begins.
-        warm: a fork of this process, see ``faults.warm``.
     """
 
     place: Path
     words: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     limit: Callable[[], None] | None = None
-    warm: bool = False
 
     def __post_init__(self) -> None:
         (self.place / "tmp").mkdir(parents=True, exist_ok=True)
         self.mark = f"{self.place}-{time.monotonic_ns()}"
         outer = {**os.environ, **TIDY, **self.environment}
-        env = {**outer, MARK: self.mark, "TMPDIR": str(self.place / "tmp")}
-        with self._file("out").open("wb") as out, self._file("err").open("wb") as err:
-            self.process = (self._fork if self.warm else self._start)(env, out, err)
-
-    def _start(self, env: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Process:
-        return subprocess.Popen(
-            [sys.executable, "-m", "cputune", *self.words],
-            cwd=self.place,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            preexec_fn=self.limit,
-        )
-
-    def _fork(self, env: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Process:
-        return Forked(
-            self.words,
-            cwd=self.place,
-            env=env,
-            out=out.fileno(),
-            err=err.fileno(),
-            limit=self.limit,
-        )
-
-    def _file(self, name: str) -> Path:
-        return self.place / f"std{name}"
+        with (self.place / "stdout").open("wb") as out, (self.place / "stderr").open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cputune", *self.words],
+                cwd=self.place,
+                env={**outer, MARK: self.mark, "TMPDIR": str(self.place / "tmp")},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=self.limit,
+            )
 
     @property
     def said(self) -> str:
         """What it has written to stderr so far."""
-        return self._file("err").read_text(errors="replace")
+        return (self.place / "stderr").read_text(errors="replace")
 
     def until(self, text: str, seconds: float = 120.0 * PATIENCE) -> bool:
         """Wait until it has said this; False where it has ended without, or time is up."""
@@ -153,6 +133,26 @@ class Watched:
             with contextlib.suppress(psutil.Error, OSError):
                 process.kill()
         self.process.wait()
+
+
+def judge(
+    watched: Watched,
+    *,
+    expects: tuple[int, ...] = (0,),
+    study: str = "cputune.db",
+    mend: Callable[[], object] = lambda: None,
+) -> Outcome:
+    """How it ended, against what is documented; ``mend`` is called before its study is read."""
+    ended, said = watched.wait(LONGEST_SECONDS), watched.said
+    if ended is None:
+        watched.end()
+    left = (*watched.left_behind(), *map(str, watched.folders()))
+    mend()
+    record = on_record(watched.place / study)
+    lost = len(told(said) - set(record)) + len(record) - len(set(record))
+    fine = ended in expects and not traceback_in(said) and (ended == 0 or "hint:" in said)
+    why = "" if fine else f"ended with {ended}: {said[-1500:]}"
+    return Outcome(lost=lost, left=left, why=why)
 
 
 def told(said: str) -> set[int]:

@@ -62,15 +62,16 @@ CASES = (
     ),
     Case(name="args_in_code.py", words=("{place}", "6"), batch=16),
     Case(name="no_trainer.py", words=NO_TRAINER),
-    Case(
-        name="nlp_example.py",
-        words=("{place}", "--mixed_precision", "no", "--cpu", "--steps", STEPS),
-        batch=16,
-    ),
     Case(name="sentence_pairs.py", words=("{place}", "6"), batch=16, needs="sentence_transformers"),
     Case(name="trl_sft.py", words=TRL, precision="bf16", flags=True, needs="trl"),
     Case(name="trl_dpo.py", words=TRL, precision="bf16", flags=True, needs="trl"),
     Case(name="peft_lora.py", words=("{place}", "--max_steps", "6"), needs="peft"),
-    Case(name="plain_loop.py", ranks=1),
+    Case(
+        name="plain_loop.py",
+        words=("--accumulate", "2", "--bf16", "--epochs", "2"),
+        batch=16,
+        precision="bf16",
+        ranks=1,
+    ),
     Case(name="plain_ddp.py", launcher=("torchrun", "--nproc-per-node", "2"), batch=16, ranks=2),
 )

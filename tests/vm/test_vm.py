@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import tarfile
@@ -51,6 +52,16 @@ STATES = {
 }
 
 
+@contextlib.contextmanager
+def changed(guest: Guest, do: str, undo: str) -> Iterator[None]:
+    """The guest in another state, for a while."""
+    guest.run(do)
+    try:
+        yield
+    finally:
+        guest.run(undo)
+
+
 def doctor(guest: Guest, within: str = "") -> Document:
     """The document of a doctor that is started ``within`` a command, such as taskset."""
     ended = guest.run(f"{within} python3 -m cputune doctor --json --fail-on never".strip())
@@ -86,28 +97,23 @@ def test_the_whole_machine_is_as_lscpu_says(guest: Guest) -> None:
 @pytest.mark.parametrize("cpus", ["3", "2,5-7", "4,6"])
 def test_cpus_that_are_taken_offline(guest: Guest, cpus: str) -> None:
     switch = "".join(f"echo {{0}} > {CPU}/cpu{cpu}/online; " for cpu in cpulist.parse(cpus))
-    guest.run(switch.format(0))
-    try:
+    with changed(guest, switch.format(0), switch.format(1)):
         document = doctor(guest)
         topology = document["host"]["topology"]
         assert_as_lscpu(topology, guest.run(COMMAND).stdout)
         assert topology["offline"] == cpus
         assert "cpus-offline" in codes(document)
-    finally:
-        guest.run(switch.format(1))
 
 
 def test_smt_that_is_switched_off(guest: Guest) -> None:
-    guest.run(f"echo off > {CPU}/smt/control")
-    try:
+    do, undo, _ = STATES["smt-off"]
+    with changed(guest, do, undo):
         document = doctor(guest)
         topology = document["host"]["topology"]
         assert_as_lscpu(topology, guest.run(COMMAND).stdout)
         assert (topology["physical_cores"], topology["threads_per_core"]) == (4, 1)
         assert document["host"]["settings"]["smt"] == "off"
         assert "cpus-offline" not in codes(document)
-    finally:
-        guest.run(f"echo on > {CPU}/smt/control")
 
 
 @pytest.mark.parametrize("cpus", ["2-5", "7", "1,3,5"])
@@ -159,13 +165,11 @@ def test_the_tightest_quota_above_holds(guest: Guest, cgroup: str) -> None:
 @pytest.mark.parametrize(("value", "balances"), [(0, False), (1, True), (2, False)])
 def test_numa_balancing_is_read_from_its_sysctl(guest: Guest, value: int, balances: bool) -> None:
     sysctl = "/proc/sys/kernel/numa_balancing"
-    before = guest.run(f"cat {sysctl}; echo {value} > {sysctl}").stdout.strip()
-    try:
+    before = guest.run(f"cat {sysctl}").stdout.strip()
+    with changed(guest, f"echo {value} > {sysctl}", f"echo {before} > {sysctl}"):
         document = doctor(guest)
-        assert document["host"]["settings"]["numa_balancing"] is balances
-        assert ("numa-balancing" in codes(document)) == balances
-    finally:
-        guest.run(f"echo {before} > {sysctl}")
+    assert document["host"]["settings"]["numa_balancing"] is balances
+    assert ("numa-balancing" in codes(document)) == balances
 
 
 def test_the_own_name_on_loopback_is_found_for_a_job_on_two_nodes(guest: Guest) -> None:
@@ -177,11 +181,9 @@ def test_the_own_name_on_loopback_is_found_for_a_job_on_two_nodes(guest: Guest) 
 
 def test_shared_memory_that_is_full_and_read_only(guest: Guest) -> None:
     guest.run('fallocate --length "$(df --output=avail -B1 /dev/shm | tail -1)" /dev/shm/left')
-    guest.run("mount -o remount,ro /dev/shm")
-    try:
+    undo = "mount -o remount,rw /dev/shm; rm /dev/shm/left"
+    with changed(guest, "mount -o remount,ro /dev/shm", undo):
         assert {"shm-full", "shm-read-only"} <= codes(doctor(guest))
-    finally:
-        guest.run("mount -o remount,rw /dev/shm; rm /dev/shm/left")
 
 
 def test_nice_and_the_limit_of_processes(guest: Guest) -> None:
@@ -195,11 +197,9 @@ def test_nice_and_the_limit_of_processes(guest: Guest) -> None:
 
 def test_a_busy_neighbour_is_named(guest: Guest) -> None:
     spin = "taskset --cpu-list 6 sh -c 'while :; do :; done'"
-    guest.run(f"{spin} < /dev/null > /dev/null 2>&1 & echo $! > /tmp/busy")
-    try:
+    begin = f"{spin} < /dev/null > /dev/null 2>&1 & echo $! > /tmp/busy"
+    with changed(guest, begin, "kill $(cat /tmp/busy)"):
         found = host(guest)
-    finally:
-        guest.run("kill $(cat /tmp/busy)")
 
     assert [(process["name"], process["cpus"]) for process in found["bound_processes"]] == [
         ("sh", "6")
@@ -223,12 +223,9 @@ def test_ranks_keep_inside_what_is_allowed(guest: Guest) -> None:
 
 
 def test_ranks_keep_off_a_cpu_that_is_offline(guest: Guest) -> None:
-    guest.run(f"echo 0 > {CPU}/cpu2/online")
-    try:
+    switch = f"{CPU}/cpu2/online"
+    with changed(guest, f"echo 0 > {switch}", f"echo 1 > {switch}"):
         seen = launch(guest, "mpirun")
-    finally:
-        guest.run(f"echo 1 > {CPU}/cpu2/online")
-
     assert [rank["cpus"] for rank in seen] == [[0, 3], [4, 6]]
 
 
@@ -237,14 +234,11 @@ def test_a_recording_replays_as_the_machine_it_was(
     guest: Guest, name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     before, after, within = STATES[name]
-    guest.run(before)
-    try:
+    with changed(guest, before, after):
         lscpu = guest.run(COMMAND).stdout
         live = host(guest, within)
         guest.run(f"{within} python3 -m cputune doctor --record /tmp/recording --fail-on never")
         packed = guest.run("tar -C /tmp/recording -c . | base64; rm -r /tmp/recording").stdout
-    finally:
-        guest.run(after)
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed))) as archive:
         recordings.unpack(archive, tmp_path)
 
