@@ -80,7 +80,7 @@ test-nodes: $(VENV)/.dev  ## two hosts on this machine: doctor, tune, launches, 
 test-scripts: $(VENV)/.dev  ## what is like others or long: each script run, tuned, launched, verified (half an hour)
 	$(BIN)/python -m pytest -m matrix
 
-test-cures: $(VENV)/.dev  ## plant a hundred faults, type the cure that is printed, train (half an hour)
+test-cures: $(VENV)/.dev  ## plant faults of environments, type the cure that is printed, train (half an hour)
 	$(BIN)/python -m pytest -m cures tests/faults/cures
 
 test-consumers: $(VENV)/.dev  ## hand files to every consumer that can be had, Intel MPI and Slurm too

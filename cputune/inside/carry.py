@@ -387,7 +387,7 @@ class Carrier:
             original: Any, accelerator: Any, optimizer: Any, *args: object, **kwargs: object
         ) -> Any:
             if not self._has_trainer:
-                self.set_adamw(optimizer)
+                self._set_adamw(optimizer)
             return original(accelerator, optimizer, *args, **kwargs)
 
     def _keep_shuffles(self, sampler: Sampler) -> None:
@@ -463,7 +463,7 @@ class Carrier:
             loader.__dict__["batch_size"] = batch * shared_by
             self.changes["batch"] = f"batch of the data loader={batch * shared_by} (was {own})"
 
-    def set_adamw(self, optimizer: Optimizer) -> None:
+    def _set_adamw(self, optimizer: Optimizer) -> None:
         """Each parameter group of torch's AdamW says itself how it steps, from step to step."""
         kind = self.force.arguments.get("optim")
         if kind is None or type(optimizer).__name__ != "AdamW":
@@ -544,29 +544,20 @@ class _Watcher(importlib.abc.MetaPathFinder):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _CarriedLoader(spec.loader, patches)  # type: ignore[assignment]
+                    _patch_after(spec.loader, name, patches)
                 return spec
         return None
 
 
-class _CarriedLoader:
-    """The real loader, and a few calls after it."""
+def _patch_after(loader: object, name: str, patches: Sequence[Patch]) -> None:
+    """An archive has one loader for all of its modules: this one alone is patched."""
 
-    def __init__(self, loader: importlib.abc.Loader, patches: Sequence[Patch]) -> None:
-        self._loader = loader
-        self._patches = patches
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        for patch in self._patches:
-            patch(module)
+    @around(loader, "exec_module")
+    def load(original: Original, module: ModuleType) -> None:
+        original(module)
+        if module.__name__ == name:
+            for patch in patches:
+                patch(module)
 
 
 _kept: list[object] = []

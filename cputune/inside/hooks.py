@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from cputune.inside import (
@@ -288,21 +288,13 @@ def run_script(argv: list[str]) -> int:
         return 130
     except BaseException as error:  # told, then shown: it is the script's own
         _tell_error(meter, type(error).__name__, str(error))
-        traceback.print_exception(type(error), error, _own_part(error.__traceback__))
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals.get("__name__") != "__main__":
+            trace = trace.tb_next  # it begins in the script, without us and runpy before it
+        traceback.print_exception(type(error), error, trace)
         return 1
     meter.end()
     return 0
-
-
-def _own_part(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script on, without us and runpy before it."""
-    ours = (__file__, carry.__file__)
-    while trace is not None and (
-        trace.tb_frame.f_code.co_filename in ours
-        or trace.tb_frame.f_globals.get("__name__") == "runpy"
-    ):
-        trace = trace.tb_next
-    return trace
 
 
 def _status(code: object) -> int:

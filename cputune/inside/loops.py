@@ -152,7 +152,7 @@ class Loop:
             meter.cadence = {"evaluation": "epoch", **meter.cadence}
         meter.see_beside(steps, epochs, samples_of(others))
 
-    def steps(self, optimizer: object) -> None:
+    def about_to_step(self) -> None:
         """An optimizer is about to step: what is not measured so far never is."""
         meter = self.meter
         if meter.framework is not None and (
@@ -231,7 +231,7 @@ def _patch_backward(cls: type, loop: Loop) -> None:
 
 
 def _patch_optimizers(module: ModuleType, loop: Loop) -> None:
-    module.register_optimizer_step_pre_hook(lambda optimizer, *_: loop.steps(optimizer))
+    module.register_optimizer_step_pre_hook(lambda *_: loop.about_to_step())
     module.register_optimizer_step_post_hook(lambda optimizer, *_: loop.stepped(optimizer))
 
 

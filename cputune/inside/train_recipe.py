@@ -287,7 +287,12 @@ def text_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str
     if task == "sequence-classification":
         return {**tokens, "labels": rows["label"]}
     if task in ("masked-lm", "causal-lm"):
-        return {**tokens, "labels": [language_labels(ids, task) for ids in tokens["input_ids"]]}
+        share = 1.0 if task == "causal-lm" else MASKED_SHARE
+        chosen = [
+            [token if random.random() < share else IGNORED for token in ids]
+            for ids in tokens["input_ids"]
+        ]
+        return {**tokens, "labels": chosen}
     targets = rows[next(name for name in TARGETS if name in rows)]
     if task == "seq2seq-lm":
         wanted = padded(targets, recipe.get("target_length") or length)["input_ids"]
@@ -324,13 +329,6 @@ def first_of_word(words: list[int | None], labels: list[int]) -> list[int]:
         found.append(IGNORED if word is None or word == before else labels[word])
         before = word
     return found
-
-
-def language_labels(ids: list[int], task: str) -> list[int]:
-    """Every token for a causal model, a random share of them for a masked one."""
-    if task == "causal-lm":
-        return list(ids)
-    return [token if random.random() < MASKED_SHARE else IGNORED for token in ids]
 
 
 def answer_features(rows: Any, tokenizer: Any, recipe: dict[str, Any]) -> dict[str, Any]:

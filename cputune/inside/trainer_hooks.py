@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -40,14 +40,36 @@ def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> N
     @around(module.TrainingArguments, "__post_init__")
     def post_init(original: Original, self: TrainingArguments) -> None:
         if not hasattr(self, "_cputune_asked"):
-            self._cputune_asked = (self.max_steps, self.num_train_epochs)
-            self._cputune_cadence = _cadence(self)
-            self._cputune_evaluates = bool(self.do_eval)
-            # Every parser that makes flags of these arguments (HfArgumentParser, TRL's own)
-            # knows all their names.
-            self._cputune_parsed = meter.flags >= {f.name for f in fields(self) if f.init}
+            self._cputune_asked = Asked(
+                steps=self.max_steps,
+                epochs=self.num_train_epochs,
+                cadence=_cadence(self),
+                evaluates=bool(self.do_eval),
+                parsed=meter.flags >= {f.name for f in fields(self) if f.init},
+            )
             _quiet(self, scratch)
         original(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a script says in its TrainingArguments, before a trial lets it do nothing of that.
+
+    Attributes:
+        parsed: whether they come from the command line: every parser that makes flags of them
+            (HfArgumentParser, TRL's own) knows all their names.
+    """
+
+    steps: int = 0
+    epochs: float = 0
+    cadence: dict[str, str | float] = field(default_factory=dict)
+    evaluates: bool = False
+    parsed: bool = False
+
+
+def asked_by(args: object) -> Asked:
+    """Of arguments that were not made here (unpickled), nothing is known."""
+    return getattr(args, "_cputune_asked", None) or Asked()
 
 
 def _cadence(args: TrainingArguments) -> dict[str, str | float]:
@@ -107,23 +129,7 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
         _drop_early_stopping(self)
         self.add_callback(callback)
         _watch_training_step(self, meter)
-        # These train, whatever other arguments were made before or after them.
-        arguments, facts = self.args, meter.facts
-        facts["parses_arguments"] = getattr(arguments, "_cputune_parsed", False)
-        facts["batch"] = arguments.per_device_train_batch_size
-        facts["accumulation"] = arguments.gradient_accumulation_steps
-        facts["learning_rate"] = arguments.learning_rate
-        facts["dataset"] = type(self.train_dataset).__name__
-        facts["dataset_samples"] = samples_of(self.train_dataset)
-        facts.pop("epochs", None)
-        if hasattr(arguments, "_cputune_asked"):
-            steps, epochs = arguments._cputune_asked
-            facts["steps_to_end"] = steps if steps > 0 else _asked_steps(self, 0)
-            if steps <= 0:
-                facts["epochs"] = epochs
-        meter.first.facts["steps"] = _asked_steps(self, ENDLESS)
-        meter.cadence = meter.first.facts["cadence"] = getattr(arguments, "_cputune_cadence", {})
-        _see_beside(self, meter)
+        _see(self, meter)
         meter.begin("trainer")
         original(self, None, *args, **kwargs)
         meter.end()
@@ -133,28 +139,36 @@ def _patch_trainer(module: ModuleType, meter: Meter) -> None:
     def create_scheduler(
         original: Original, self: object, num_training_steps: int, *args: object, **kwargs: object
     ) -> object:
-        return original(self, _asked_steps(self, num_training_steps), *args, **kwargs)
+        return original(self, _asked_steps(self) or num_training_steps, *args, **kwargs)
 
     cls.evaluate = lambda self, *args, **kwargs: _NoMetrics()
     silence(cls, *_SILENT_METHODS)
 
 
-def _see_beside(trainer: Trainer, meter: Meter) -> None:
-    """Its evaluations, of which one more ends a script that was given --do_eval, and checkpoints.
+def _see(trainer: Trainer, meter: Meter) -> None:
+    """What this trainer trains, whatever other arguments were made, and what it does beside.
 
-    An evaluation that writes text takes as long as the texts are, which nobody has seen.
+    One more evaluation ends a script that was given --do_eval. One that writes text takes as long
+    as the texts are, which nobody has seen.
     """
-    arguments, samples = trainer.args, samples_of(trainer.eval_dataset)
-    steps, epochs = _asked_steps(trainer, 0), meter.facts.get("epochs")
-    there = meter.facts["dataset_samples"]
-    if epochs is None and there:
-        epochs = steps * _samples_per_step(arguments) / there
-    if trainer.eval_dataset is None:
-        samples = 0
-    elif getattr(arguments, "predict_with_generate", False):
+    args, facts, data = trainer.args, meter.facts, trainer.train_dataset
+    asked, steps, there = asked_by(args), _asked_steps(trainer), samples_of(data)
+    facts["parses_arguments"] = asked.parsed
+    facts["batch"] = args.per_device_train_batch_size
+    facts["accumulation"] = args.gradient_accumulation_steps
+    facts["learning_rate"] = args.learning_rate
+    facts["dataset"], facts["dataset_samples"] = type(data).__name__, there
+    facts["steps_to_end"] = steps or 0
+    facts.pop("epochs", None)
+    epochs = steps * _samples_per_step(args) / there if steps and there else None
+    if asked.steps <= 0:
+        facts["epochs"] = epochs = asked.epochs
+    meter.first.facts["steps"] = steps or ENDLESS
+    meter.cadence = meter.first.facts["cadence"] = asked.cadence
+    samples = 0 if trainer.eval_dataset is None else samples_of(trainer.eval_dataset)
+    if samples and getattr(args, "predict_with_generate", False):
         samples = None
-    more = int(getattr(arguments, "_cputune_evaluates", False))
-    meter.see_beside(steps or None, epochs, samples, more)
+    meter.see_beside(steps, epochs, samples, int(asked.evaluates))
 
 
 def _callback_class(base: type, meter: Meter) -> type:
@@ -179,17 +193,12 @@ def _watch_training_step(trainer: Trainer, meter: Meter) -> None:
     trainer.training_step = training_step
 
 
-def _asked_steps(trainer: Trainer, endless: int) -> int:
+def _asked_steps(trainer: Trainer) -> int | None:
     """The steps that the script would train for, so that its learning rates stay its own."""
-    args = trainer.args
-    steps, epochs = getattr(args, "_cputune_asked", (0, 0))
-    if steps > 0:
-        return int(steps)
-    try:
-        samples = len(trainer.train_dataset)
-    except TypeError:
-        return endless
-    return max(1, math.ceil(float(samples / _samples_per_step(args) * epochs)))
+    asked, samples = asked_by(trainer.args), samples_of(trainer.train_dataset)
+    if asked.steps > 0 or samples is None:
+        return asked.steps if asked.steps > 0 else None
+    return max(1, math.ceil(float(samples / _samples_per_step(trainer.args) * asked.epochs)))
 
 
 def _samples_per_step(args: TrainingArguments) -> int:

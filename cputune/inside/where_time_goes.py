@@ -65,12 +65,12 @@ class StepProfiler:
     def __init__(self, steps: int, *, settled: int) -> None:
         self._steps = steps
         self._settled = settled
-        self._profile: StepProfile | None = None
+        self._profile: Any = None
         self._first = 0
         self._since = time.perf_counter()
         self._reached: list[float] = []
 
-    def after(self, step: int, torch: object, dtype: str | None) -> Profiled | None:
+    def after(self, step: int, torch: Any, dtype: str | None) -> Profiled | None:
         """A step is over; what was seen, once it is the last of them.
 
         ``dtype`` is that of the matrix products. All ranks are here at the same step, so that
@@ -78,28 +78,33 @@ class StepProfiler:
         and after them, for at one moment a shared machine may reach half of it; and what the
         products of the steps reach, the cores can.
         """
-        long = time.perf_counter() - self._since > ENOUGH_SECONDS
+        seconds = time.perf_counter() - self._since
+        long = seconds > ENOUGH_SECONDS
         if self._first == 0 and (step == self._settled or long):
             self._reach(torch, dtype)
+            self._profile = torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CPU],
+                record_shapes=True,
+                with_flops=True,
+            )
+            self._profile.start()
             self._first, self._since = step, time.perf_counter()
-            self._profile = StepProfile(torch)
-            self._profile.begin()
             return None
         steps = step - self._first
         if self._profile is None or not (steps == self._steps or long):
             return None
-        seen = self._profile.end()
+        self._profile.stop()
+        events = list(self._profile.events())
         self._profile = None
-        flops, products = seen["flops"], product_share(seen["shares"])
-        gflops = None if flops is None else flops / seen["seconds"] / 1e9
+        gflops, found = gflops_of(events, seconds), shares(events, seconds)
         self._reach(torch, dtype)
-        if self._reached and products and gflops is not None:
-            self._reached.append(gflops / products)
+        if self._reached and product_share(found) and gflops is not None:
+            self._reached.append(gflops / product_share(found))
         return {
             "event": "profile",
             "steps": steps,
-            "seconds": seen["seconds"],
-            "shares": seen["shares"],
+            "seconds": seconds,
+            "shares": found,
             "gflops": gflops,
             "limit_gflops": max(self._reached, default=None),
             "dtype": dtype,
@@ -110,36 +115,11 @@ class StepProfiler:
             self._reached.append(machine_limits.gflops(torch, dtype))
 
 
-class StepProfile:
-    """The profile of the steps from ``begin`` to ``end``."""
-
-    def __init__(self, torch: Any) -> None:
-        profiler = torch.profiler
-        self._profile = profiler.profile(
-            activities=[profiler.ProfilerActivity.CPU], record_shapes=True, with_flops=True
-        )
-        self._began = 0.0
-
-    def begin(self) -> None:
-        """Steps count from now on."""
-        self._profile.start()
-        self._began = time.perf_counter()
-
-    def end(self) -> dict[str, Any]:
-        """Shares of the time by kind, its seconds, and the operations of matrix products.
-
-        Those are None where some are not counted.
-        """
-        seconds = time.perf_counter() - self._began
-        self._profile.stop()
-        events = list(self._profile.events())
-        return {
-            "seconds": seconds,
-            "shares": shares(events, seconds),
-            "flops": None
-            if any(map(_is_of_ipex, events))
-            else sum(event.flops or 0 for event in events if event.name in _PRODUCTS),
-        }
+def gflops_of(events: Iterable[Any], seconds: float) -> float | None:
+    """Those of matrix products, over the whole time; None where some are not counted."""
+    if any(map(_is_of_ipex, events)):
+        return None
+    return sum(one.flops or 0 for one in events if one.name in _PRODUCTS) / seconds / 1e9
 
 
 _IPEX = "torch_ipex::"

@@ -83,6 +83,12 @@ def answered(model: Any, batch: Mapping[str, Any]) -> Cutter:
     return cutter
 
 
+def pair(length: int, used: int) -> dict[str, Any]:
+    """A second input of two samples, so long, of which so many tokens are used."""
+    mask = (torch.arange(length) < used).long().expand(2, length)
+    return {"pair_input_ids": mask * 7, "pair_attention_mask": mask}
+
+
 CLASS = {"labels": torch.tensor([0, 1])}
 
 
@@ -101,29 +107,27 @@ class TestWhatIsCut:
         assert batch["input_ids"].shape == (2, LENGTH), "the script's own batch stays"
 
     def test_a_batch_of_transformers_stays_one(self) -> None:
-        batch = transformers.BatchEncoding(batch_of(3, 9))
-        shorter = cut(batch, lengths(batch))
+        shorter = cut(batch := transformers.BatchEncoding(batch_of(3, 9)), lengths(batch))
         assert type(shorter) is transformers.BatchEncoding
         assert shorter["input_ids"].shape == (2, 16)
-        assert batch["input_ids"].shape == (2, LENGTH)
 
-    def test_several_inputs_of_unlike_length_each_by_their_own_mask(self) -> None:
-        batch = batch_of(3, 9)
-        other = torch.zeros(2, 40, dtype=torch.long)
-        other[:, :20] = 1
-        batch |= {"pair_input_ids": other * 7, "pair_attention_mask": other}
-        shorter = cut(batch, lengths(batch))
-        assert shorter["input_ids"].shape == shorter["attention_mask"].shape == (2, 16)
-        assert shorter["pair_input_ids"].shape == shorter["pair_attention_mask"].shape == (2, 24)
-
-    def test_masks_of_four_dimensions_are_cut_beside_one_that_tells(self) -> None:
-        batch = batch_of(3, 9)
-        batch["attention_bias_mask"] = torch.zeros(2, 1, LENGTH, LENGTH)
-        assert cut(batch, lengths(batch))["attention_bias_mask"].shape == (2, 1, 16, 16)
-
-    def test_numbers_as_wide_as_the_length_keep_their_width(self) -> None:
-        batch = batch_of(3, 9, inputs_embeds=torch.zeros(2, LENGTH, LENGTH))
-        assert cut(batch, lengths(batch))["inputs_embeds"].shape == (2, 16, LENGTH)
+    @pytest.mark.parametrize(
+        ("more", "shapes"),
+        [
+            # several inputs of unlike length, each by its own mask
+            (pair(40, 20), {"pair_input_ids": (2, 24), "pair_attention_mask": (2, 24)}),
+            ({"a_bias_mask": torch.zeros(2, 1, LENGTH, LENGTH)}, {"a_bias_mask": (2, 1, 16, 16)}),
+            # numbers as wide as the length keep their width
+            ({"inputs_embeds": torch.zeros(2, LENGTH, LENGTH)}, {"inputs_embeds": (2, 16, LENGTH)}),
+            # a target as long as the source keeps all that it says
+            ({"labels": torch.full((2, LENGTH), 7)}, {"labels": (2, LENGTH)}),
+        ],
+    )
+    def test_each_tensor_by_its_mask(
+        self, more: dict[str, Any], shapes: dict[str, tuple[int, ...]]
+    ) -> None:
+        shorter = cut(batch := batch_of(3, 9, **more), lengths(batch))
+        assert {name: tuple(shorter[name].shape) for name in shapes} == shapes
 
     def test_a_packed_mask_that_numbers_its_documents_ends_with_the_last(self) -> None:
         batch = batch_of(9, 9)
@@ -142,7 +146,6 @@ class TestWhatTheModelSays:
         [
             ("BertForSequenceClassification", "BertConfig"),
             ("RobertaForSequenceClassification", "RobertaConfig"),
-            ("ElectraForSequenceClassification", "ElectraConfig"),
             ("GPT2ForSequenceClassification", "GPT2Config"),  # by its last token
         ],
     )
@@ -173,10 +176,6 @@ class TestWhatTheModelSays:
         batch = batch_of(3, 9, labels=torch.randint(5, 50, (2, 12)))
         assert cut(batch, lengths(batch))["labels"].shape == (2, 12)
         assert why_not(model, batch) is None
-
-    def test_a_target_as_long_as_the_source_keeps_all_that_it_says(self) -> None:
-        batch = batch_of(3, 9, labels=torch.full((2, LENGTH), 7))
-        assert lengths(batch) == {LENGTH: LENGTH}
 
     def test_answers_that_are_sought_over_all_positions_are_not_the_same(self) -> None:
         where = {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 3])}
@@ -219,9 +218,7 @@ class TestWhatTheModelSays:
                 )
                 return {"loss": (one - other).square().mean()}
 
-        batch = batch_of(3, 9)
-        mask = (torch.arange(32) < 5).long().expand(2, 32)
-        batch |= {"pair_input_ids": mask * 7, "pair_attention_mask": mask}
+        batch = batch_of(3, 9, **pair(32, 5))
         assert lengths(batch) == {LENGTH: 16, 32: 8}
         assert why_not(Pairs().train(), batch) is None
 

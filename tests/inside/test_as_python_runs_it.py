@@ -17,7 +17,7 @@ import json, sys
 def annotated(x: int): pass
 if __name__ == "__main__":
     main = sys.modules["__main__"]
-    print(json.dumps([sys.argv, sys.path[0], __file__, __package__ or "",
+    print(json.dumps([sys.argv, sys.path, __file__, __package__ or "",
                       __spec__ and __spec__.name, main.__dict__ is globals(),
                       str(annotated.__annotations__)]))
 """
@@ -53,6 +53,7 @@ def seen(place: Path, *words: str) -> object:
     return json.loads(answer.stdout)
 
 
+@pytest.mark.parametrize("python", [(), ("-P",)] if sys.version_info >= (3, 11) else [()])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "words",
@@ -63,5 +64,7 @@ def seen(place: Path, *words: str) -> object:
         ("-m", "package.inner.train", "-m"),
     ],
 )
-def test_as_python_runs_it(place: Path, way: str, words: tuple[str, ...]) -> None:
-    assert seen(place, *WAYS[way], *words) == seen(place, *words)
+def test_as_python_runs_it(
+    place: Path, way: str, words: tuple[str, ...], python: tuple[str, ...]
+) -> None:
+    assert seen(place, *python, *WAYS[way], *words) == seen(place, *python, *words)

@@ -213,17 +213,25 @@ class TestAccelerator:
         assert made.prepare_data_loader(loader(8))[0] == 4
 
     @pytest.mark.parametrize(
-        ("force", "reason"),
+        ("force", "own", "steps", "reason"),
         [
-            ({"world_size": 3}, "a global batch of 8 cannot be divided over 3 ranks"),
-            ({"world_size": 2, "samples_per_rank": 6}, "cannot be cut into the script's 4"),
+            ({"world_size": 3}, 8, 1, "a global batch of 8 cannot be divided over 3 ranks"),
+            ({"samples_per_rank": 6}, 8, 4, "6 samples of a rank cannot be cut into .* 4"),
+            ({"samples_per_rank": 4}, None, 1, "cannot be seen, nor divided"),
         ],
     )
-    def test_is_refused_what_its_loop_cannot_take(self, force: Any, reason: str) -> None:
-        made = Carried(**force).accelerator()()
-        made.gradient_accumulation_steps = 1 if force["world_size"] == 3 else 4
+    def test_is_refused_what_its_loop_cannot_take(
+        self, force: Any, own: int | None, steps: int, reason: str
+    ) -> None:
+        made = Carried(**{"world_size": 2, **force}).accelerator()()
+        made.gradient_accumulation_steps = steps
         with pytest.raises(RefusedError, match=reason):
-            made.prepare_data_loader(loader(8))
+            made.prepare_data_loader(loader(own))
+
+    def test_batches_that_the_script_counts_by_hand_are_known_by_the_trial(self) -> None:
+        """The framework is told of one, and the script takes four."""
+        made = Carried(world_size=2, samples_per_rank=16, accumulation=4).accelerator()()
+        assert made.prepare_data_loader(loader(8))[0] == 4
 
     def test_of_a_trainer_is_the_trainers(self) -> None:
         way = Carried(world_size=2, arguments={"bf16": True, "optim": "adamw_torch_fused"})
@@ -233,35 +241,27 @@ class TestAccelerator:
         assert made.prepare_optimizer(AdamW(None)) == [{"fused": None}]
         assert "mixed_precision" not in way.carrier.changes
 
-    def test_adamw_steps_as_the_plan_says(self) -> None:
-        way = Carried(world_size=2, arguments={"optim": "adamw_torch_fused"})
-        groups = way.accelerator()().prepare_optimizer(AdamW(True, None))
-        assert groups == [{"fused": True, "foreach": False}] * 2
-        assert way.carrier.changes == {"fused": "AdamW fused=True"}
+    @pytest.mark.parametrize(
+        ("kind", "before", "after", "told"),
+        [
+            (None, True, {"fused": True}, False),
+            ("adamw_torch", True, {"fused": False, "foreach": False}, True),
+            ("adamw_torch", None, {"fused": False, "foreach": False}, False),
+            ("adamw_torch_fused", True, {"fused": True, "foreach": False}, False),
+            ("adamw_torch_fused", None, {"fused": True, "foreach": False}, True),
+        ],
+    )
+    def test_adamw_steps_as_the_plan_says(
+        self, kind: str | None, before: bool | None, after: dict[str, bool], told: bool
+    ) -> None:
+        way = Carried(world_size=1, arguments={} if kind is None else {"optim": kind})
+        assert way.accelerator()().prepare_optimizer(AdamW(before)) == [after]
+        assert way.carrier.changes == ({"fused": f"AdamW fused={after['fused']}"} if told else {})
 
-
-@pytest.mark.parametrize(
-    ("kind", "before", "after", "told"),
-    [
-        (None, True, {"fused": True}, False),
-        ("adamw_torch", True, {"fused": False, "foreach": False}, True),
-        ("adamw_torch", None, {"fused": False, "foreach": False}, False),
-        ("adamw_torch_fused", True, {"fused": True, "foreach": False}, False),
-    ],
-)
-def test_adamw_is_told_of_where_it_changes(
-    kind: str | None, before: bool | None, after: dict[str, bool], told: bool
-) -> None:
-    way = Carried(world_size=1, arguments={} if kind is None else {"optim": kind})
-    way.carrier.set_adamw(optimizer := AdamW(before))
-    assert optimizer.param_groups == [after]
-    assert bool(way.carrier.changes) is told
-
-
-def test_another_optimizer_stays_as_it_is() -> None:
-    sgd = type("SGD", (AdamW,), {})(None)
-    Carried(world_size=1, arguments={"optim": "adamw_torch"}).carrier.set_adamw(sgd)
-    assert sgd.param_groups == [{"fused": None}]
+    def test_another_optimizer_steps_as_it_did(self) -> None:
+        sgd = type("SGD", (AdamW,), {})(None)
+        made = Carried(world_size=1, arguments={"optim": "adamw_torch"}).accelerator()()
+        assert made.prepare_optimizer(sgd) == [{"fused": None}]
 
 
 def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:

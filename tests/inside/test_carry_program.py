@@ -39,10 +39,10 @@ print("trained")
 
 
 def carried(
-    place: Path, plan: object, *words: str, python: tuple[str, ...] = (), **environment: str
+    place: Path, plan: object, *words: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return ran(
-        [sys.executable, *python, str(carry_script()), json.dumps(plan), *words],
+        [sys.executable, str(carry_script()), json.dumps(plan), *words],
         cwd=place,
         env=environment,
     )
@@ -96,19 +96,6 @@ def test_it_runs_whatever_python_runs(tmp_path: Path, kind: str) -> None:
         script = Path(py_compile.compile(str(source), str(tmp_path / "train.pyc")) or "")
     done = carried(tmp_path, {}, str(script), "-x")
     assert done.stdout == "__main__ ['-x']\n", done.stderr
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="-P came with Python 3.11")
-@pytest.mark.parametrize("words", [("look.py",), ("-m", "look")])
-@pytest.mark.parametrize("python", [(), ("-P",)])
-def test_the_path_is_pythons_own(
-    tmp_path: Path, python: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    (tmp_path / "look.py").write_text("import sys\nprint(sys.path)")
-    environment = {"PYTHONPATH": str(tmp_path)}
-    plain = ran([sys.executable, *python, *words], cwd=tmp_path, env=environment, check=True)
-    done = carried(tmp_path, {}, *words, python=python, **environment)
-    assert done.stdout == plain.stdout, done.stderr
 
 
 DISTRIBUTED = """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
 from cputune.inside import machine_limits, where_time_goes
+from cputune.inside.messages import Profiled
 from cputune.inside.where_time_goes import StepProfiler, kind_of, shares
 
 SETTLED = 5
@@ -26,6 +28,7 @@ class FakeEvent:
     start: float = 0.0
     own: float = 0.0
     cpu_parent: FakeEvent | None = None
+    flops: float = 0.0
 
     @property
     def self_cpu_time_total(self) -> float:
@@ -79,27 +82,35 @@ def test_of_an_all_reduce_only_what_nothing_computes_beside_counts() -> None:
 
 
 class FakeProfile:
-    """A profile of nothing, for whoever decides when to look."""
+    """What torch's profiler tells of the steps, on a clock of its own."""
 
-    def __init__(self, torch: object) -> None:
-        self.began = False
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *events: FakeEvent, seconds: float) -> None:
+        self.now, self.seconds, self.events = 0.0, seconds, lambda: events
+        self.profiler, self.ProfilerActivity = self, SimpleNamespace(CPU="cpu")
+        monkeypatch.setattr(where_time_goes.time, "perf_counter", lambda: self.now)
 
-    def begin(self) -> None:
-        self.began = True
+    def profile(self, **how: object) -> FakeProfile:
+        return self
 
-    def end(self) -> dict[str, object]:
-        return {"seconds": 80.0, "shares": {}, "flops": 0}
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def seen(self, look: StepProfiler, dtype: str | None = None) -> tuple[int, Profiled]:
+        """What is told, and after which step; each takes so many seconds."""
+        for step in range(1, 20):
+            self.now += self.seconds
+            if (told := look.after(step, self, dtype)) is not None:
+                return step, told
+        raise AssertionError("nothing was told")
 
 
 def test_where_steps_are_long_fewer_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(0, 10_000, 40))
-    monkeypatch.setattr(where_time_goes, "StepProfile", FakeProfile)
-    monkeypatch.setattr(where_time_goes.time, "perf_counter", lambda: float(next(clock)))
-    look = StepProfiler(4, settled=SETTLED)
-    told = [look.after(step, None, None) for step in range(1, 6)]
-    (seen,) = [one for one in told if one is not None]
-    assert told.index(seen) < 3
-    assert seen["steps"] == 1
+    torch = FakeProfile(monkeypatch, seconds=40.0)
+    step, seen = torch.seen(StepProfiler(4, settled=SETTLED))
+    assert (step, seen["steps"]) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -114,28 +125,20 @@ def test_where_steps_are_long_fewer_will_do(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_limit_is_the_most_that_was_reached(
     bursts: tuple[float, float], share: float, limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Seen(FakeProfile):
-        def end(self) -> dict[str, object]:
-            return {"seconds": 1.0, "shares": {"matrix products": share}, "flops": 198e9}
-
     left = iter(bursts)
-    monkeypatch.setattr(where_time_goes, "StepProfile", Seen)
     monkeypatch.setattr(machine_limits, "gflops", lambda torch, dtype: next(left))
-    look = StepProfiler(1, settled=SETTLED)
-    (seen,) = filter(None, [look.after(step, None, "bfloat16") for step in range(1, SETTLED + 2)])
+    product = FakeEvent("aten::mm", own=share * 1e6, flops=198e9)
+    torch = FakeProfile(monkeypatch, product, seconds=1.0)
+    _, seen = torch.seen(StepProfiler(1, settled=SETTLED), "bfloat16")
     assert seen["gflops"] == pytest.approx(198.0)
     assert seen["limit_gflops"] == pytest.approx(limit)
 
 
 def test_of_products_that_nobody_counts_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Uncounted(FakeProfile):
-        def end(self) -> dict[str, object]:
-            return {"seconds": 1.0, "shares": {"matrix products": 0.5}, "flops": None}
-
-    monkeypatch.setattr(where_time_goes, "StepProfile", Uncounted)
     monkeypatch.setattr(machine_limits, "gflops", lambda torch, dtype: 430.0)
-    look = StepProfiler(1, settled=SETTLED)
-    (seen,) = filter(None, [look.after(step, None, "bfloat16") for step in range(1, SETTLED + 2)])
+    product = FakeEvent("torch_ipex::ipex_linear", own=5e5)
+    torch = FakeProfile(monkeypatch, product, seconds=1.0)
+    _, seen = torch.seen(StepProfiler(1, settled=SETTLED), "bfloat16")
     assert (seen["gflops"], seen["limit_gflops"]) == (None, 430.0)
 
 
