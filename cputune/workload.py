@@ -19,6 +19,7 @@ from cputune.equivalence import Training
 from cputune.errors import RecipeError, UsageError
 from cputune.hidden import HIDDEN, hide_arguments, without_secrets
 from cputune.host import read_document
+from cputune.inside.messages import Framework
 from cputune.script import read_typed
 
 DEFAULT_RECIPE = "bert-mini"
@@ -35,8 +36,6 @@ Task = Literal[
     "sentence-embedding",
     "image-classification",
 ]
-Framework = Literal["trainer", "accelerate", "pytorch"]
-"""What a script trains with; "pytorch" is a loop of its own over torch alone."""
 Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
 Variable = Annotated[str, Meta(pattern="^[A-Z][A-Z0-9_]*$")]
 Samples = Annotated[int, Meta(ge=1, le=1 << 30)]

@@ -408,7 +408,7 @@ class Carrier:
                 ranks.broadcast(seed, 0)
             generator.manual_seed(int(seed))
 
-        class Drawn(type(sampler)):  # type: ignore[misc]
+        class Reseeded(type(sampler)):  # type: ignore[misc]
             def __iter__(self) -> Iterator[object]:
                 draw()
                 yield from super().__iter__()
@@ -419,8 +419,8 @@ class Carrier:
         if self.force.world_size == 1:
             draw()
         else:
-            Drawn.__name__ = type(sampler).__name__
-            sampler.__class__ = Drawn
+            Reseeded.__name__ = type(sampler).__name__
+            sampler.__class__ = Reseeded
 
     def _refuse_other_loader(self, accelerator: Accelerator) -> None:
         """The batch that is trained on must be one of the loader that was divided."""

@@ -18,7 +18,6 @@ from cputune.inside import (
     CHILD_VARIABLE,
     CPUS_VARIABLE,
     FORCE_VARIABLE,
-    SCRATCH_VARIABLE,
     carry,
     loops,
     site_directory,
@@ -84,13 +83,11 @@ def install() -> Meter:
     """Set every hook in this process. Nothing is said before the script trains."""
     meter = Meter(Speaker())
     force = os.environ.get(FORCE_VARIABLE)
-    scratch = os.environ.get(SCRATCH_VARIABLE) or None
-    meter.scratch = scratch
     os.environ.update(SILENT)
-    if scratch is not None:
-        os.environ.update({name: os.path.join(scratch, part) for name, part in ELSEWHERE.items()})
+    for name, part in ELSEWHERE.items():
+        os.environ[name] = os.path.join(meter.scratch, part)
     sys.dont_write_bytecode = True
-    _watch_arguments(meter, scratch)
+    _watch_arguments(meter)
     meter.facts["ipex"] = False
     carried: list[tuple[str, Patch]] = []
     if force:
@@ -102,10 +99,10 @@ def install() -> Meter:
     watch(
         [
             *carried,
-            *trainer_hooks.patches(meter, scratch),
+            *trainer_hooks.patches(meter),
             *((name, lambda module: _refuse_lightning(module, meter)) for name in LIGHTNING),
-            *loops.patches(meter, scratch),
-            *([] if scratch is None else _led_elsewhere(scratch)),
+            *loops.patches(meter),
+            *_led_elsewhere(meter),
             *meter.first.patches(),
             ("torch.utils.data.dataloader", lambda module: _time_loading(module, meter)),
             ("torch._dynamo.callback", lambda module: _time_compiling(module, meter)),
@@ -115,7 +112,7 @@ def install() -> Meter:
     return meter
 
 
-def _watch_arguments(meter: Meter, scratch: str | None) -> None:
+def _watch_arguments(meter: Meter) -> None:
     """Note what the script reads from its command line, and lead its output folder elsewhere."""
     import argparse
 
@@ -127,19 +124,17 @@ def _watch_arguments(meter: Meter, scratch: str | None) -> None:
         if getattr(namespace, PADS, None) is True:
             typed = any(word == f"--{PADS}" for word in sys.argv)
             meter.facts["padding_mend"] = f"without --{PADS}" if typed else f"--{PADS} False"
-        if scratch is not None:
-            for name in OUTPUT_NAMES:
-                if isinstance(given := getattr(namespace, name, None), (str, os.PathLike)):
-                    output = os.path.join(scratch, "output")
-                    setattr(namespace, name, output if isinstance(given, str) else Path(output))
-            if getattr(namespace, "push_to_hub", None) is True:
-                vars(namespace)["push_to_hub"] = False
+        for name in OUTPUT_NAMES:
+            if isinstance(given := getattr(namespace, name, None), (str, os.PathLike)):
+                elsewhere = meter.output if isinstance(given, str) else Path(meter.output)
+                setattr(namespace, name, elsewhere)
+        if getattr(namespace, "push_to_hub", None) is True:
+            vars(namespace)["push_to_hub"] = False
         return namespace, rest
 
 
-def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
+def _led_elsewhere(meter: Meter) -> list[tuple[str, Patch]]:
     """What to do with the libraries that write of themselves, once they are loaded."""
-    output = os.path.join(scratch, "output")
 
     def hydra(module: ModuleType) -> None:
         for name, key in (("run", "hydra.run.dir"), ("multirun", "hydra.sweep.dir")):
@@ -148,7 +143,7 @@ def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
             def run(
                 original: Any, *args: object, overrides: Any, key: str = key, **kwargs: object
             ) -> Any:
-                return original(*args, overrides=[*overrides, f"{key}='{output}'"], **kwargs)
+                return original(*args, overrides=[*overrides, f"{key}='{meter.output}'"], **kwargs)
 
     def tensorboard(module: ModuleType) -> None:
         @around(module.SummaryWriter, "__init__")
@@ -156,7 +151,7 @@ def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
             original: Any, writer: Any, log_dir: Any = None, *args: object, **given: object
         ) -> None:
             given.pop("logdir", None)  # the older name of tensorboardX
-            original(writer, output, *args, **given)
+            original(writer, meter.output, *args, **given)
 
     def wandb(module: ModuleType) -> None:
         @around(module, "init")
@@ -172,7 +167,7 @@ def _led_elsewhere(scratch: str) -> list[tuple[str, Patch]]:
             kept = sys.modules["datasets.config"].HF_DATASETS_CACHE
             if os.path.exists(path) or path.startswith(str(kept)):
                 return path
-            prepared = os.path.join(os.path.dirname(scratch), "prepared")
+            prepared = os.path.join(os.path.dirname(meter.scratch), "prepared")
             os.makedirs(prepared, exist_ok=True)
             return os.path.join(prepared, os.path.basename(path))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SILENT_METHODS = ("save", "save_state", "save_model", "init_trackers", "log")
 
 
-def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
+def patches(meter: Meter) -> list[tuple[str, Patch]]:
     """What to do with the loaders, losses and optimizers of accelerate and of torch."""
     loop = Loop(meter)
 
@@ -37,8 +37,9 @@ def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
         for cls in (module.DataLoaderShard, module.DataLoaderDispatcher):
             _patch_loaders(cls, loop, "accelerate")
 
-    found: list[tuple[str, Patch]] = [
-        ("accelerate.accelerator", lambda module: _patch_accelerator(module, loop, scratch)),
+    return [
+        ("torch", lambda module: _keep_from_saving(module, meter)),
+        ("accelerate.accelerator", lambda module: _patch_accelerator(module, loop)),
         ("accelerate.data_loader", prepared),
         (
             "torch.utils.data.dataloader",
@@ -48,9 +49,6 @@ def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
         ("torch.optim.optimizer", lambda module: _patch_optimizers(module, loop)),
         ("torch.optim.lr_scheduler", _let_schedules_end),
     ]
-    if scratch is not None:
-        found.append(("torch", lambda module: _keep_from_saving(module, meter)))
-    return found
 
 
 class Loop:
@@ -184,15 +182,15 @@ class Loop:
             self.meter.step(mean_loss=True, optimizer=optimizer)
 
 
-def _patch_accelerator(module: ModuleType, loop: Loop, scratch: str | None) -> None:
+def _patch_accelerator(module: ModuleType, loop: Loop) -> None:
     cls = module.Accelerator
 
     @around(cls, "__init__")
     def init(original: Original, self: object, *args: object, **kwargs: object) -> None:
         loop.meter.seen.add("Accelerator")
         kwargs.pop("log_with", None)
-        if scratch is not None and kwargs.get("project_dir") is not None:
-            kwargs["project_dir"] = os.path.join(scratch, "output")
+        if kwargs.get("project_dir") is not None:
+            kwargs["project_dir"] = loop.meter.output
         original(self, *args, **kwargs)
 
     @around(cls, "backward")

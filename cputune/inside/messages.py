@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn, TypedDict
 from cputune.inside import SOCKET_VARIABLE, TURNS_VARIABLE
 
 Framework = Literal["trainer", "accelerate", "pytorch"]
+"""What a script trains with; "pytorch" is a loop of its own over torch alone."""
 
 
 class Hello(TypedDict):

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NoReturn
 
-from cputune.inside import CHILD_VARIABLE, padding, state
+from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, padding, state
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import RANK_NAMES, Framework, RankState, Speaker, number_from
 from cputune.inside.where_time_goes import StepProfiler
@@ -33,7 +33,7 @@ class Meter:
     Attributes:
         facts: what the hooks learn of the script for the state of this rank.
         cadence: when its arguments let it evaluate and save, as a word or in steps.
-        scratch: a folder of the trial's own, for a part of a checkpoint.
+        scratch: a folder of the trial's own; what the script would write goes to ``output`` there.
         waited: seconds of this step in which the script waited for a batch.
         compiled: seconds of this step in which torch.compile compiled.
         items_counted: whether a loss of this step was divided by the items of all its batches.
@@ -48,7 +48,8 @@ class Meter:
         self.facts: RankState = {}
         self.flags: set[str] = set()
         self.cadence: dict[str, str | float] = {}
-        self.scratch: str | None = None
+        self.scratch = os.environ.get(SCRATCH_VARIABLE, "/tmp")
+        self.output = os.path.join(self.scratch, "output")
         self.steps = 0
         self.backwards = 0
         self.waited = 0.0
@@ -190,7 +191,7 @@ class Meter:
             self.facts["checkpoints"] = checkpoints
 
     def _see_checkpoint(self, optimizer: object) -> None:
-        if self.scratch is None or not self.facts.get("checkpoints") or number_from(RANK_NAMES):
+        if not self.facts.get("checkpoints") or number_from(RANK_NAMES):
             return
         seconds = state.checkpoint_seconds(optimizer, self.scratch)
         if seconds is not None:

@@ -7,7 +7,6 @@ A trial writes nothing, reports to nobody and does not end by itself: that is se
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field, fields
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -27,16 +26,16 @@ _SILENT_METHODS = (
 )  # fmt: skip
 
 
-def patches(meter: Meter, scratch: str | None) -> list[tuple[str, Patch]]:
+def patches(meter: Meter) -> list[tuple[str, Patch]]:
     """What to do with each module of transformers once it is loaded."""
     return [
-        ("transformers.training_args", lambda m: _patch_arguments(m, meter, scratch)),
+        ("transformers.training_args", lambda m: _patch_arguments(m, meter)),
         ("transformers.trainer", lambda m: _patch_trainer(m, meter)),
         ("transformers.modeling_utils", lambda m: silence(m.PreTrainedModel, "save_pretrained")),
     ]
 
 
-def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> None:
+def _patch_arguments(module: ModuleType, meter: Meter) -> None:
     @around(module.TrainingArguments, "__post_init__")
     def post_init(original: Original, self: TrainingArguments) -> None:
         if not hasattr(self, "_cputune_asked"):
@@ -47,7 +46,7 @@ def _patch_arguments(module: ModuleType, meter: Meter, scratch: str | None) -> N
                 evaluates=bool(self.do_eval),
                 parsed=meter.flags >= {f.name for f in fields(self) if f.init},
             )
-            _quiet(self, scratch)
+            _quiet(self, meter.output)
         original(self)
 
 
@@ -83,7 +82,7 @@ def _cadence(args: TrainingArguments) -> dict[str, str | float]:
     return found
 
 
-def _quiet(args: TrainingArguments, scratch: str | None) -> None:
+def _quiet(args: TrainingArguments, output: str) -> None:
     """No evaluation, saving, logging or hub; and training that does not end by itself."""
     _set(args, eval_strategy="no", do_eval=False, do_predict=False, eval_on_start=False)
     if hasattr(args, "evaluation_strategy"):
@@ -97,9 +96,7 @@ def _quiet(args: TrainingArguments, scratch: str | None) -> None:
         "greedy",
     ):
         args.lr_scheduler_type = "constant"  # those two insist on an evaluation
-    if scratch is not None:
-        elsewhere = os.path.join(scratch, "output")
-        _set(args, output_dir=elsewhere, logging_dir=elsewhere)
+    _set(args, output_dir=output, logging_dir=output)
 
 
 def _set(args: object, **values: object) -> None:

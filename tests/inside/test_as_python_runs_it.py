@@ -39,6 +39,7 @@ def place(tmp_path: Path) -> Path:
     (inner.parent / "far.py").write_text("FAR = 1\n")
     (inner / "train.py").write_text(SIBLING + LOOK)
     (inner / "alone.py").write_text("import near\n" + LOOK)
+    (tmp_path / "look.py").write_text(LOOK)
     (tmp_path / "link.py").symlink_to(inner / "alone.py")
     return tmp_path
 
@@ -47,24 +48,29 @@ def seen(place: Path, *words: str) -> object:
     answer = ran(
         [sys.executable, *words],
         cwd=place,
-        env={"PYTHONPATH": str(Path(cputune.__file__).parent.parent)},
+        env={"PYTHONPATH": f"{Path(cputune.__file__).parent.parent}:{place}"},
     )
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
 
 
-@pytest.mark.parametrize("python", [(), ("-P",)] if sys.version_info >= (3, 11) else [()])
+SAFE = ("-P",) if sys.version_info >= (3, 11) else ()
+"""No folder of a script's own is searched then."""
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "words",
+    ("python", "words"),
     [
-        ("-m", "package.inner.train", "--a", "1"),
-        ("package/inner/alone.py", "--a", "1"),
-        ("link.py",),
-        ("-m", "package.inner.train", "-m"),
+        ((), ("-m", "package.inner.train", "--a", "1")),
+        ((), ("package/inner/alone.py", "--a", "1")),
+        ((), ("link.py",)),
+        ((), ("-m", "package.inner.train", "-m")),
+        (SAFE, ("-m", "package.inner.train")),
+        (SAFE, ("look.py",)),
     ],
 )
 def test_as_python_runs_it(
-    place: Path, way: str, words: tuple[str, ...], python: tuple[str, ...]
+    place: Path, way: str, python: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     assert seen(place, *python, *WAYS[way], *words) == seen(place, *python, *words)
