@@ -358,12 +358,9 @@ def parser_of(flag: str, launch: TrainingCommand, context: Context) -> str:
 
 def said_of(word: Word) -> str:
     """``--no_cuda is refused by transformers 5.23.0: write --use_cpu``."""
-    notes = "; ".join(note for note in (word.why, _instead(word)) if note)
+    instead = f"write {word.instead}" if word.instead else None
+    notes = "; ".join(note for note in (word.why, instead) if note)
     return f"{word.spelling} is {word.state.value} by {word.reader}" + (notes and f": {notes}")
-
-
-def _instead(word: Word) -> str | None:
-    return f"write {word.instead}" if word.instead else None
 
 
 _NOT_HYDRA = (
@@ -453,10 +450,10 @@ def bound_behind() -> None:
 def judge_mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
     """Every fault of an mpirun line."""
     dialect = _dialect(context)
-    options = _own_options(launch)
+    options = tuple(word.partition("=")[0] for word in launch.options if word.startswith("-"))
     if not launch.open_choice:
         yield from _dialect_words(launch, context, dialect, options)
-    openmpi = (dialect or "").startswith("openmpi") or any(o in options for o in ("-x", "--mca"))
+    openmpi = dialect.startswith("openmpi") or any(o in options for o in ("-x", "--mca"))
     if openmpi and launch.total in ("1", "2") and not _binds(launch):
         text = f"mpirun -n {launch.total} without --bind-to"
         yield one_core_each.finding(context.at(launch.line, text))
@@ -475,17 +472,14 @@ def judge_mpirun(launch: TrainingCommand, context: Context) -> Iterator[Finding]
         yield bound_behind.finding(context.at(launch.line, text))
 
 
-def _dialect(context: Context) -> str | None:
+def _dialect(context: Context) -> str:
+    """That of the mpirun that is here; "" where none is, or it does not tell."""
     found = (item.dialect for item in context.facts.launchers if item.name in ("mpirun", "mpiexec"))
-    return next((dialect for dialect in found if dialect), None) if context.here else None
-
-
-def _own_options(launch: TrainingCommand) -> tuple[str, ...]:
-    return tuple(word.partition("=")[0] for word in launch.options if word.startswith("-"))
+    return next(filter(None, found), "") if context.here else ""
 
 
 def _dialect_words(
-    launch: TrainingCommand, context: Context, dialect: str | None, options: tuple[str, ...]
+    launch: TrainingCommand, context: Context, dialect: str, options: tuple[str, ...]
 ) -> Iterator[Finding]:
     if dialect in REFUSED:
         wrong = [option for option in options if option in REFUSED[dialect]]

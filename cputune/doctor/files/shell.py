@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -68,7 +69,7 @@ class TrainingCommand:
     ``environment`` holds what the script exports and what the launcher passes on, ``removed``
     what the script unsets, ``OMP_*`` for all of a beginning. ``part`` says that it is one of
     several ranks although its own words do not (a pod of a job, a task of srun); ``open_choice``
-    that the script holds other words for other machines, set in several branches of an if or case.
+    that the script holds other words for other machines: a variable that is set several times.
     """
 
     line: int
@@ -270,9 +271,7 @@ class _Reader:
         self.arrays: dict[str, list[str]] = {}
         self.exported: set[str] = set()
         self.removed: set[str] = set()
-        self.depth = 0
-        self.set_in_branch: set[str] = set()
-        self.chosen_elsewhere: set[str] = set()
+        self.times_set: Counter[str] = Counter()
         self.open_choice = False
 
     def read(self, line: int, raw: list[_Word]) -> None:
@@ -286,9 +285,7 @@ class _Reader:
             name, more = word[0].rstrip("+"), word[0].endswith("+")
             found = [text for item in word[1] for text in self._expanded(item)]
             self.arrays[name] = ([*self.arrays.get(name, []), *found] if more else found)[:10_000]
-            self._note_branch(name, more=more)
-        self.depth += bool(words) and words[0] in ("if", "case")
-        self.depth -= bool(words) and words[0] in ("fi", "esac")
+            self.times_set[name] += not more
         while words and words[0] in _KEYWORDS:
             words.pop(0)
         inline: dict[str, str] = {}
@@ -303,8 +300,7 @@ class _Reader:
         elif words:
             self._run(line, tuple(words), inline)
         else:
-            for name in inline:
-                self._note_branch(name, more=False)
+            self.times_set.update(inline.keys())
             self.variables.update(inline)
 
     def _run(self, line: int, words: tuple[str, ...], inline: dict[str, str]) -> None:
@@ -339,23 +335,17 @@ class _Reader:
                     self.exported.discard(name)
             self.removed.add(f"{beginning[1]}*" if beginning else word)
 
-    def _note_branch(self, name: str, *, more: bool) -> None:
-        if self.depth > 0 and not more:
-            if name in self.set_in_branch:
-                self.chosen_elsewhere.add(name)
-            self.set_in_branch.add(name)
-
     def _expanded(self, word: str) -> list[str]:
         whole = _WHOLE_ARRAY.fullmatch(word)
         if whole and whole[1] in self.arrays:
-            self.open_choice |= whole[1] in self.chosen_elsewhere
+            self.open_choice |= self.times_set[whole[1]] > 1
             return self.arrays[whole[1]]
         text = _EXPANSION.sub(self._value, word)
         return [text if len(text) <= max(LETTERS_AT_MOST, len(word)) else "$?"]
 
     def _value(self, match: re.Match[str]) -> str:
         name = match[1] or match[2]
-        self.open_choice |= name in self.chosen_elsewhere
+        self.open_choice |= self.times_set[name] > 1
         return self.variables.get(name) or (match[0] if match[3] is None else match[3])
 
 
