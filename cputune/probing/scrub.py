@@ -25,8 +25,7 @@ _HOST_VARIABLES = (
 _NODE_LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_TOPOLOGY_ADDR")
 _HOST = re.compile(r"(?!localhost|other-host|[\d.:]*$)(?=\w*[\d.-])[A-Za-z0-9][\w.-]{2,}")
 """A name that is no common word: it holds a digit, a dot or a hyphen."""
-_ADDRESSES = frozenset(("MASTER_ADDR", "PET_MASTER_ADDR", "PET_LOCAL_ADDR"))
-_ADDRESS_AND_PORT = "CCL_KVS_IP_PORT"
+_ADDRESSES = frozenset(("MASTER_ADDR", "PET_MASTER_ADDR", "PET_LOCAL_ADDR", "CCL_KVS_IP_PORT"))
 
 _IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?!\d|\.\d)")
 _IPV6 = re.compile(  # eight groups, or fewer around a double colon; a time of day is neither
@@ -39,15 +38,12 @@ _HARDWARE_ADDRESS = re.compile(r"(?i)(?<![0-9a-z])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]
 _COMMON_PARTS = frozenset(
     ["bin", "conda", "data", "home", "lib", "opt", "python", "root", "sys", "torch", "user", "usr"]
 )
-_PLAIN_GROUPS = re.compile(
-    r"kubepods(-besteffort|-burstable)?(\.slice)?|besteffort|burstable|guaranteed|docker|lxc"
-    r"|(system|user|machine|session|app|background|init)\.(slice|scope)|init\.scope|libpod_parent"
-    r"|(cpu|cpuset|cpuacct|memory|unified|systemd)(,(cpu|cpuacct))*"
-)
-_KNOWN_GROUPS = re.compile(
-    r"(?P<kind>kubepods-(?:besteffort-|burstable-)?pod|pod|docker-|crio-|cri-containerd-|libpod-"
-    r"|user@|user-|session-|lxc\.payload\.)?.*?(?P<suffix>\.slice|\.scope|\.service)?"
-)
+_PLAIN = """
+. .. kubepods besteffort burstable guaranteed docker lxc init.scope libpod_parent system.slice
+user.slice machine.slice cpu cpuset cpuacct cpu,cpuacct memory unified systemd
+"""
+_PLAIN_GROUPS = frozenset(_PLAIN.split())
+_CONTAINER = re.compile(r"kubepods|docker|crio|cri-containerd|libpod|lxc\.payload|")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +124,9 @@ class Scrubber:
         clean = {name: self.value(value) for name, value in variables.items()}
         ours = ("", "localhost", HOST_NAME, ADDRESS_4, ADDRESS_6)
         for name in _ADDRESSES & set(clean):
-            if clean[name] not in ours and not re.fullmatch(r"127[\d.]+|::1", clean[name]):
-                clean[name] = OTHER_HOST
-        host, _, port = clean.get(_ADDRESS_AND_PORT, "").rpartition("_")
-        if host not in ours:
-            clean[_ADDRESS_AND_PORT] = f"{OTHER_HOST}_{port}"
+            host, _, port = clean[name].partition("_")
+            if host not in ours and not re.fullmatch(r"127[\d.]+|::1", host):
+                clean[name] = f"{OTHER_HOST}_{port}" if port else OTHER_HOST
         return clean
 
     def group_path(self, path: str) -> str:
@@ -141,13 +135,11 @@ class Scrubber:
 
     def group(self, part: str) -> str:
         """One part of a cgroup path; names of controllers and of the usual slices stay."""
-        if part in ("", ".", "..") or _PLAIN_GROUPS.fullmatch(part):
+        if not part or part in _PLAIN_GROUPS:
             return part
         if part not in self._groups:
-            known = _KNOWN_GROUPS.fullmatch(part)
-            kind = (known and known["kind"]) or "group-"
-            suffix = (known and known["suffix"]) or ""
-            self._groups[part] = f"{kind}{len(self._groups) + 1}{suffix}"
+            kind = re.match(_CONTAINER, part)
+            self._groups[part] = f"{(kind and kind[0]) or 'group'}-{len(self._groups) + 1}"
         return self._groups[part]
 
     def interface(self, name: str) -> str:
