@@ -21,7 +21,7 @@ from importlib import resources
 from cputune.doctor.checkfile import check_file, judge_lines
 from cputune.doctor.deep import how_it_ended
 from cputune.doctor.files.command import flag_refused
-from cputune.doctor.files.shell import TrainingCommand, read_launches
+from cputune.doctor.files.shell import TrainingCommand, number_of, read_launches
 from cputune.doctor.finding import Finding, Severity, by_severity, checks_of, fault
 from cputune.doctor.variables import advised
 from cputune.errors import UsageError
@@ -100,11 +100,11 @@ def _config(launch: TrainingCommand, facts: HostFacts, host: Host) -> Iterator[F
 
 def _batch(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
     """What a step of this launch trains on, and of the launch that is advised in its place."""
-    size = _whole(launch.argument("--per_device_train_batch_size"))
+    size = number_of(launch.argument("--per_device_train_batch_size"))
     ranks = launch.ranks
-    if size is None or ranks is None:
+    if not size or ranks is None:
         return
-    each = size * (_whole(launch.argument("--gradient_accumulation_steps")) or 1)
+    each = size * (number_of(launch.argument("--gradient_accumulation_steps")) or 1)
     total = ranks * launch.machines * each
     better = advise(facts, batch=total, nodes=launch.machines)
     if ranks > 1:
@@ -123,10 +123,6 @@ def _batch(launch: TrainingCommand, facts: HostFacts) -> Iterator[Finding]:
             f"{each} samples of a step cannot be divided over the {advised(facts).ranks} ranks "
             "that this machine suggests"
         )
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"[1-9][0-9]{0,8}", text) else None
 
 
 def _imports(

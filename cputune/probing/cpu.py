@@ -229,16 +229,11 @@ def _x86_codename(look: Look, cpu: Cpu) -> str | None:
     telling = set(cpu.isa) & set(processors().flags["telling"].split())
     candidates = [known for known in processors().x86 if known.has_model(cpu)]
     alike = [known for known in processors().x86 if set(known.flags.split()) == telling]
-    for generation in candidates:
-        if generation in alike:
-            return generation.name
-    by_flags = [known.name for known in alike if known.vendor == cpu.vendor]
-    shown = f"the flags are those of {' or '.join(by_flags)}" if by_flags else "the flags differ"
-    if candidates:
-        names = " or ".join(generation.name for generation in candidates)
-        look.not_known("cpu.codename", f"{numbers} is {names}, but {shown}")
-    else:
-        look.not_known("cpu.codename", f"{numbers} is in no table of ours; {shown}")
+    if both := [generation.name for generation in candidates if generation in alike]:
+        return both[0]
+    by_numbers = " or ".join(generation.name for generation in candidates) or "in no table of ours"
+    by_flags = " or ".join(known.name for known in alike if known.vendor == cpu.vendor) or "none"
+    look.not_known("cpu.codename", f"{numbers} is {by_numbers}, by its flags it is {by_flags}")
     return None
 
 

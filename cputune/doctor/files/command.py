@@ -17,7 +17,7 @@ from cputune.doctor.files.accelerate import (
     use_cpu_missing,
 )
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import TrainingCommand, value_of
+from cputune.doctor.files.shell import TrainingCommand, number_of, value_of
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.facts import HostFacts
 from cputune.host import Host
@@ -170,8 +170,9 @@ def _threads(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
                 severity=Severity.ADVICE if known and threads == 1 else None,
                 command=f"export OMP_NUM_THREADS={threads}" if known else None,
             )
-    if context.here and launch.ranks is not None and re.fullmatch(r"[0-9]{1,6}", asked or ""):
-        yield from _oversubscribed(launch, context, launch.ranks, int(asked or 1))
+    threads_asked = number_of(asked)
+    if context.here and launch.ranks is not None and threads_asked is not None:
+        yield from _oversubscribed(launch, context, launch.ranks, threads_asked)
 
 
 def _oversubscribed(
@@ -192,9 +193,9 @@ def _oversubscribed(
 
 def _workers(launch: TrainingCommand, context: Context) -> int:
     """OneCCL workers of each rank."""
-    workers = context.variables(launch).get("CCL_WORKER_COUNT", "")
-    live = context.versions.oneccl is not None and re.fullmatch(r"[0-9]{1,6}", workers)
-    return int(workers) if live else 0
+    if context.versions.oneccl is None:
+        return 0
+    return number_of(context.variables(launch).get("CCL_WORKER_COUNT")) or 0
 
 
 def _cores(launch: TrainingCommand, context: Context) -> int:
@@ -670,8 +671,7 @@ def _address(launch: TrainingCommand, context: Context) -> Iterator[Finding]:
 
 def _numbered_by_hand(variables: dict[str, str]) -> bool:
     """Whether RANK and WORLD_SIZE say that this process is one of several."""
-    ranks = variables.get("WORLD_SIZE", "")
-    return "RANK" in variables and re.fullmatch(r"[0-9]{1,9}", ranks) is not None and ranks != "1"
+    return "RANK" in variables and number_of(variables.get("WORLD_SIZE")) not in (None, 1)
 
 
 def _host_file(launch: TrainingCommand, context: Context) -> tuple[str, ...] | None:

@@ -15,7 +15,7 @@ from cputune.doctor.files.command import (
     threads_unset,
 )
 from cputune.doctor.files.context import Context
-from cputune.doctor.files.shell import TrainingCommand, read_launches, shell_line
+from cputune.doctor.files.shell import TrainingCommand, number_of, read_launches, shell_line
 from cputune.doctor.files.yaml_lines import Document, Path
 from cputune.doctor.finding import Check, Finding, Severity, checks_of, fault
 from cputune.errors import UsageError
@@ -247,8 +247,7 @@ def judge_kubernetes(document: Document, context: Context) -> Iterator[Finding]:
 
 def _ranks(document: Document) -> int | None:
     """Ranks of a pod; None where that is left to the operator."""
-    told = str(document.get(*_RANKS[str(document.get("kind"))]))
-    return int(told) if re.fullmatch(r"[0-9]{1,6}", told) else None
+    return number_of(str(document.get(*_RANKS[str(document.get("kind"))])))
 
 
 def _threads(
@@ -259,15 +258,13 @@ def _threads(
     variables: dict[str, str],
 ) -> Iterator[Finding]:
     line, ranks = document.line(*at, "env"), _ranks(document)
-    threads = variables.get("OMP_NUM_THREADS", "")
-    if ranks is not None and ranks > 1 and not threads:
+    threads = number_of(variables.get("OMP_NUM_THREADS"))
+    if ranks is not None and ranks > 1 and not variables.get("OMP_NUM_THREADS"):
         text = f"{ranks} ranks in a pod and no OMP_NUM_THREADS: torchrun sets it to 1"
         yield threads_unset.finding(context.at(line, text))
     cpus = cpus_of(document.get(*resources, "limits", "cpu"))
-    if ranks is None or cpus is None or not re.fullmatch(r"[0-9]{1,6}", threads):
-        return
-    if ranks * int(threads) > cpus:
-        text = f"{ranks} ranks × {threads} threads = {ranks * int(threads)}, limits.cpu is {cpus:g}"
+    if ranks is not None and cpus is not None and threads and ranks * threads > cpus:
+        text = f"{ranks} ranks × {threads} threads = {ranks * threads}, limits.cpu is {cpus:g}"
         yield oversubscribed.finding(context.at(line, text))
 
 

@@ -107,7 +107,7 @@ class TrainingCommand:
             return self.ranks_per_node
         if self.total is None:
             return 1 if self.launcher in ("torchrun", "accelerate") else None
-        total = _number(self.total)
+        total = number_of(self.total)
         machines = self.machines if self.launcher == "accelerate" else 1
         return total and max(1, total // machines)
 
@@ -118,7 +118,7 @@ class TrainingCommand:
             return None
         mapped = re.search(r"ppr:([0-9]{1,9}):node", self.option("--map_by", "-map_by") or "")
         told = self.option("-ppn", "-perhost", "--npernode", "-npernode", "-N")
-        return _number(told or (mapped[1] if mapped else None))
+        return number_of(told or (mapped[1] if mapped else None))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -138,18 +138,18 @@ class TrainingCommand:
     def machines(self) -> int:
         """Machines that take part, at least, as far as the words say."""
         if self.launcher == "mpirun":
-            total, here = _number(self.total), self.ranks_per_node
+            total, here = number_of(self.total), self.ranks_per_node
             return max(1, len(self.hosts), -(-total // here) if total and here else 1)
         by_srun = value_of(self.before, ("-N", "--nodes"))
         told = self.option("--nnodes", "--num_machines") or by_srun or "1"
-        return max(1, _number(told.rpartition(":")[2]) or 1)
+        return max(1, number_of(told.rpartition(":")[2]) or 1)
 
     @property
     def several(self) -> bool:
         """Whether more than one rank takes part, on this machine or on several."""
         if self.part or self.machines > 1 or (self.ranks_per_node or 1) > 1:
             return True
-        return self.total is not None and _number(self.total) not in (0, 1)
+        return self.total is not None and number_of(self.total) not in (0, 1)
 
     @property
     def total(self) -> str | None:
@@ -224,7 +224,8 @@ def _spelled(name: str) -> str:
     return name[: len(name) - len(bare)] + bare.replace("-", "_")
 
 
-def _number(text: str | None) -> int | None:
+def number_of(text: str | None) -> int | None:
+    """A whole number of at most nine digits; None for anything else."""
     return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
