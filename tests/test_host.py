@@ -20,31 +20,14 @@ from cputune.host import (
     Host,
     LiveHost,
     RecordedHost,
-    read_file,
     write_atomically,
     write_tree,
 )
 from cputune.host.children import end, in_session
-from cputune.host.files import READ_LIMIT_BYTES
 from cputune.probing import probe
 from cputune.probing.recording import record
 from cputune.probing.scrub import HOST_NAME
 from cputune.report.machine import precision_units
-
-
-def test_a_bare_host_knows_nothing() -> None:
-    host = Host()
-
-    for read in (host.read_text, host.list_dir):
-        with pytest.raises(FileNotFoundError):
-            read("/proc/cpuinfo")
-    with pytest.raises(FileNotFoundError):
-        host.run(Command(argv=("true",)))
-    assert not host.exists("/")
-    assert not host.knows("/")
-    facts = probe(host)
-    assert facts.topology.online == ()
-    assert facts.recorded
 
 
 def test_a_command_runs_with_the_environment_it_was_given(tmp_path: Path) -> None:
@@ -154,13 +137,6 @@ def test_the_live_machine_s_sysctls_are_read(tmp_path: Path) -> None:
     assert (facts.settings.numa_balancing is not None) == balancing.exists()
     kept = RecordedHost(tmp_path / "recording").read_text("/proc/sys/kernel/hostname")
     assert kept.strip() == HOST_NAME
-
-
-def test_a_file_longer_than_any_is_cut(tmp_path: Path) -> None:
-    path = tmp_path / "long"
-    path.write_bytes(b"x" * (READ_LIMIT_BYTES + 1))
-
-    assert len(read_file(str(path))) == READ_LIMIT_BYTES
 
 
 def test_a_busy_neighbour_is_seen_with_its_share_and_binding() -> None:

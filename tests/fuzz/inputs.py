@@ -43,9 +43,3 @@ def near(*sound: str) -> st.SearchStrategy[str]:
     """One of these texts with some places changed; or any text at all."""
     changed = st.builds(_edited, st.sampled_from(sound), _edits)
     return st.one_of(changed, changed, changed, st.lists(texts, max_size=12).map("".join))
-
-
-words = st.one_of(
-    texts, st.builds("--{}={}".format, st.from_regex(r"[a-z_]{1,8}", fullmatch=True), texts)
-).filter(lambda word: "\0" not in word)
-"""Words of a command line; a NUL cannot be one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +20,7 @@ else:
 
 import yaml
 from emitters.emit_machines import MACHINES, one_socket, script_workload
-from fuzz.inputs import near, texts, words
+from fuzz.inputs import near, texts
 from hosts.builder import Cgroup, FakeTree, machine
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
@@ -122,53 +120,6 @@ def _launch_file(text: str, place: Path) -> None:
 @cache
 def _facts() -> Any:
     return probe(machine(None, sockets=2, cores=2))
-
-
-def _arguments(arguments: list[str], place: Path) -> None:
-    """Through every format that is bash or YAML, each word comes out as it went in."""
-    case = one_socket()
-    arguments = [word for given in arguments for word in ("--prompt", given)]  # a flag that is kept
-    with patch.dict(os.environ):
-        workload = script_workload(*arguments)
-    if workload.argv[1:] != tuple(arguments):
-        return  # something that looks like a secret is carried by a variable
-    for format in FORMATS:
-        with refused:
-            text = emit(case.result, format, workload=workload, mpi="openmpi5")[0].text
-            if text.startswith("#!"):
-                assert _holds(_train(text, place), arguments), format
-            else:
-                assert _holds(_container(text), [w.replace("$", "$$") for w in arguments]), format
-
-
-def _train(script: str, place: Path) -> list[str]:
-    """The array ``train`` of a script, as bash reads it."""
-    begin = script.index("\ntrain=(") + 1
-    end = script.index("\n)\n", begin) + 3 if "\n)\n" in script[begin:] else len(script)
-    (place / "train.sh").write_text(
-        script[begin:end] + 'printf "%s\\0" "${train[@]}"\n', encoding="utf-8"
-    )
-    answer = subprocess.run(
-        ["bash", "--norc", str(place / "train.sh")], capture_output=True, cwd=place, check=True
-    )
-    return answer.stdout.decode().split("\0")[:-1]
-
-
-def _container(text: str) -> list[str]:
-    """The words of a document's container; YAML 1.1 and 1.2 read the same in it."""
-    old, new = yaml.safe_load(text), YAML(typ="safe", pure=True).load(text)
-    assert old == new
-    spec = old["spec"]
-    if old["kind"] == "TrainJob":
-        return [*spec["trainer"]["command"], *spec["trainer"]["args"]]
-    container = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
-    return [*container["command"], *container["args"]]
-
-
-def _holds(carried: list[str], arguments: list[str]) -> bool:
-    """Whether the arguments stand in these words, one behind the other."""
-    count = len(arguments)
-    return any(carried[at : at + count] == arguments for at in range(len(carried) - count + 1))
 
 
 def _hostile(change: tuple[float, str, bool, str], place: Path) -> None:
@@ -375,7 +326,6 @@ TARGETS = (
         check=_hostile_job,
         examples=8,
     ),
-    Target(name="arguments", inputs=st.lists(words, min_size=1, max_size=6), check=_arguments),
     Target(
         name="yaml",
         inputs=near(*(text for text in _emitted("one-socket") if "kind:" in text)),

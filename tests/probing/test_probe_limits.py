@@ -246,21 +246,6 @@ def test_a_count_of_processes_that_is_none_is_unknown(damage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"), [("0", 0), (str((1 << 62) - 1), (1 << 62) - 1), (str(1 << 62), None)]
-)
-def test_a_limit_of_memory_that_no_machine_reaches_is_none(text: str, seen: int | None) -> None:
-    assert limits(OWN, {"mnt/cg/own/memory.max": text}).memory_bytes == seen
-
-
-def test_of_several_mounts_of_shared_memory_the_last_one_shows() -> None:
-    line = "40 30 0:50 / /dev/shm {} - tmpfs shm rw,size=1m\n"
-    for options, read_only in (("rw", False), ("ro,nosuid", True)):
-        mounts = line.format("rw" if read_only else "ro") + line.format(options) + "40 /dev/shm\n"
-        assert limits({"proc/self/mountinfo": mounts}).shm_read_only is read_only
-    assert limits({}).shm_read_only is None
-
-
-@pytest.mark.parametrize(
     ("stat", "nice"),
     [
         ("7 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 19 1", 19),
