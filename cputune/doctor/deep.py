@@ -8,9 +8,12 @@ timeout, and how it ended is the evidence. A look that cannot be taken says why.
 from __future__ import annotations
 
 import json
+import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from cputune import cpulist
@@ -24,7 +27,6 @@ from cputune.knobs.precision import native_precisions
 from cputune.stack import oneccl_module, versions_of
 from cputune.stack.ways import both_ways
 
-IMPORT_SECONDS = 90.0
 LOOK_SECONDS = 120.0
 
 BINDERS = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
@@ -38,14 +40,8 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
         return (skipped.finding("this is a recorded machine: no child can be started on it"),)
     if facts.package("torch") is None:
         return (skipped.finding("torch is not installed"),)
-    looks: tuple[Callable[[HostFacts, Host], Iterator[Finding]], ...] = (
-        imports,
-        process,
-        product,
-        limits,
-    )
     found: list[Finding] = []
-    for look in looks:
+    for look in (imports, process, product, limits):
         try:
             found += look(facts, host)
         except OSError as error:
@@ -56,118 +52,108 @@ def deep_findings(facts: HostFacts, host: Host) -> tuple[Finding, ...]:
 def imports(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """Import IPEX and the oneCCL bindings, where they are installed, each in a child."""
     versions = versions_of(facts)
-    modules = []
-    if facts.package("intel_extension_for_pytorch") is not None:
-        modules.append("intel_extension_for_pytorch")
+    modules = ["intel_extension_for_pytorch"] if versions.ipex is not None else []
     if versions.oneccl is not None:
         modules.append(oneccl_module(versions))
     for module in modules:
         code = f"import torch, {module}"
         argv = (host.executable, "-c", ELSEWHERE + code)
-        done = host.run(Command(argv=argv, timeout_seconds=IMPORT_SECONDS))
+        done = host.run(Command(argv=argv, timeout_seconds=LOOK_SECONDS))
         if done.returncode == 0:
             continue
         remedy, command = both_ways(versions)
         if "libccl.so" in done.stderr:
             remedy, command = "Source setvars.sh of the bindings.", None
-        yield import_fails.finding(
-            f"python -c '{code}' {how_it_ended(done)}", remedy=remedy, command=command
-        )
+        said = f"python -c '{code}' {how_it_ended(done)}"
+        yield import_fails.finding(said, remedy=remedy, command=command)
 
 
 def process(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """The CPUs and the OpenMP runtimes of a process that imports torch and transformers."""
-    names = [name for name in ("transformers",) if facts.package(name) is not None]
-    done = host.run(Command(argv=_script(host, "process.py", *names), timeout_seconds=LOOK_SECONDS))
+    names = ["transformers"] if facts.package("transformers") is not None else []
+    done = _run(host, "process.py", *names)
     told = _told(done)
-    before, after = told.get("affinity_before"), told.get("affinity_after")
+    before, after = told.get("affinity_before", ()), told.get("affinity_after")
     if after is None:
         yield from _died("importing torch", done)
         return
-    if before is not None and set(after) < set(before):
+    if set(after) < set(before):
         binders = [name for name in BINDERS if value(facts, name)]
         text = f"CPUs {cpulist.render(before)} before import torch, {cpulist.render(after)} after"
-        if binders:
-            text += "; " + ", ".join(f"{name}={value(facts, name)}" for name in binders)
+        text = "; ".join((text, *(f"{name}={value(facts, name)}" for name in binders)))
         yield affinity_lost.finding(text, command=f"unset {' '.join(binders)}" if binders else None)
     libraries = told.get("openmp_all") or told.get("openmp_torch") or []
     if len(libraries) > 1:
-        torch_has = set(told.get("openmp_torch") or [])
-        others = [path for path in libraries if path not in torch_has] or libraries[1:]
+        others = [path for path in libraries if path not in told.get("openmp_torch", ())]
         text = f"{len(libraries)} runtimes: {', '.join(libraries)}"
-        yield several_openmp.finding(text, remedy=f"Drop what brings {', '.join(others)}.")
-    for name, said in filter(None, (told.get("import_failed"),)):
-        yield import_fails.finding(f"import {name}: {said}")
+        drop = f"Drop what brings {', '.join(others or libraries[1:])}."
+        yield several_openmp.finding(text, remedy=drop)
+    if "import_failed" in told:
+        yield import_fails.finding("import " + ": ".join(told["import_failed"]))
 
 
 def product(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """Multiply on one core: what oneDNN uses, and what bf16 brings."""
-    done = _multiply(host)
-    if done.returncode is not None and done.returncode == -signal.SIGILL:
+    done = _run(host, "product.py", ONEDNN_VERBOSE="1")
+    seconds = _told(done).get("seconds")
+    if done.returncode == -signal.SIGILL:
         yield _illegal(facts, host)
         return
-    seconds = _told(done).get("seconds")
     if seconds is None:
         yield from _died("a matrix product", done)
         return
-    isa = _isa(done.stdout)
-    missing = _missing(facts, isa) if isa else None
-    if missing:
+    isa = re.search(r"^onednn_verbose.*,info,cpu,isa[:,](.*)$", done.stdout, re.MULTILINE)
+    missing = _missing(facts, isa[1]) if isa else None
+    if isa and missing:
         held = [n for n in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA") if value(facts, n)]
         yield isa_below.finding(
-            f"the CPU shows {missing}, oneDNN says: {isa}",
+            f"the CPU shows {missing}, oneDNN says: {isa[1]}",
             command=f"unset {' '.join(held)}" if held else None,
         )
     ratio = seconds["fp32"] / seconds["bf16"]
-    kernel = _kernel(done.stdout)
-    text = (
+    kernel = re.search(r"^onednn_verbose.*,exec,cpu,\w+,([^,]+),.*bf16", done.stdout, re.MULTILINE)
+    slow = "bf16" in native_precisions(facts) and ratio < 1
+    yield bf16_ratio.finding(
         f"bf16 is {ratio:.2f} times as fast as fp32 on one core "
         f"({1000 * seconds['bf16']:.1f} ms against {1000 * seconds['fp32']:.1f} ms"
-        + (f", kernel {kernel})" if kernel else ")")
+        + (f", kernel {kernel[1]})" if kernel else ")"),
+        severity=Severity.WARNING if slow else None,
     )
-    promised = "bf16" in native_precisions(facts)
-    slow = promised and ratio < 1
-    yield bf16_ratio.finding(text, severity=Severity.WARNING if slow else Severity.ADVICE)
 
 
 def limits(facts: HostFacts, host: Host) -> Iterator[Finding]:
     """What all cores reach at most, in products and from memory."""
-    argv = (host.executable, str(limits_script()))
-    done = host.run(Command(argv=argv, timeout_seconds=LOOK_SECONDS))
+    done = _run(host, limits_script())
     reached = _told(done).get("limits")
     if reached is None:
         yield from _died("a measurement of all cores", done)
         return
     threads = "one thread" if reached["threads"] == 1 else f"{reached['threads']} threads"
     yield reached_at_most.finding(
-        f"with {threads}: {reached['fp32']:.0f} GFLOP/s in fp32, {reached['bf16']:.0f} in bf16, "
-        f"{reached['memory']:.0f} GB/s from memory"
+        f"with {threads}: {reached['fp32']:.0f} GFLOP/s in fp32, "
+        f"{reached['bf16']:.0f} in bf16, {reached['memory']:.0f} GB/s from memory"
     )
 
 
-def _multiply(host: Host, **variables: str) -> Completed:
-    environment = {**host.environment(), "ONEDNN_VERBOSE": "1", **variables}
-    return host.run(
-        Command(
-            argv=_script(host, "product.py"), environment=environment, timeout_seconds=LOOK_SECONDS
-        )
-    )
+def _run(host: Host, script: str | Path, *arguments: str, **variables: str) -> Completed:
+    """One look, in a child: a script of ours by its name, or any by its path."""
+    path = resources.files("cputune.doctor.looks").joinpath(str(script))
+    argv = (host.executable, str(path), *arguments)
+    environment = {**host.environment(), **variables} if variables else None
+    return host.run(Command(argv=argv, environment=environment, timeout_seconds=LOOK_SECONDS))
 
 
 def _illegal(facts: HostFacts, host: Host) -> Finding:
     """The finding, with the highest instruction set under which the product works."""
-    cure = next(
-        (isa for isa in CURES if _multiply(host, ONEDNN_MAX_CPU_ISA=isa).returncode == 0), None
+    works = (
+        isa for isa in CURES if _run(host, "product.py", ONEDNN_MAX_CPU_ISA=isa).returncode == 0
     )
+    cure = next(works, None)
     flags = [flag for flag in facts.cpu.isa if flag.startswith(("amx", "avx512"))]
-    text = f"a matrix product ended with SIGILL; the CPU shows {', '.join(flags) or 'no such flag'}"
-    if cure is None:
-        return illegal_instruction.finding(
-            text, remedy="No ONEDNN_MAX_CPU_ISA helps: reinstall torch."
-        )
     return illegal_instruction.finding(
-        f"{text}; with ONEDNN_MAX_CPU_ISA={cure} it works",
-        command=f"export ONEDNN_MAX_CPU_ISA={cure}",
+        f"a matrix product ended with SIGILL; the CPU shows {', '.join(flags) or 'no such flag'}",
+        remedy=None if cure else "No ONEDNN_MAX_CPU_ISA helps: reinstall torch.",
+        command=f"export ONEDNN_MAX_CPU_ISA={cure}" if cure else None,
     )
 
 
@@ -180,41 +166,13 @@ def _missing(facts: HostFacts, isa: str) -> str | None:
     return None
 
 
-def _isa(output: str) -> str | None:
-    marks = (",info,cpu,isa:", ",info,cpu,isa,")
-    for line in output.splitlines():
-        for mark in marks:
-            if line.startswith("onednn_verbose") and mark in line:
-                return line.partition(mark)[2].strip()
-    return None
-
-
-def _kernel(output: str) -> str | None:
-    for line in output.splitlines():
-        fields = line.split(",")
-        if line.startswith("onednn_verbose") and "exec" in fields and "bf16" in line:
-            kind = fields.index("exec") + 2
-            return fields[kind + 1] if len(fields) > kind + 1 else None
-    return None
-
-
-def _script(host: Host, name: str, *arguments: str) -> tuple[str, ...]:
-    path = resources.files("cputune.doctor.looks").joinpath(name)
-    return (host.executable, str(path), *arguments)
-
-
 def _told(done: Completed) -> dict[str, Any]:
     """What the child said, line by line; other lines are other programs'."""
     told: dict[str, Any] = {}
     for line in done.stdout.splitlines():
-        if not line.startswith("{"):
-            continue
-        try:
+        with suppress(ValueError):
             said = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(said, dict):
-            told.update(said)
+            told.update(said if isinstance(said, dict) else {})
     return told
 
 
@@ -232,15 +190,12 @@ def how_it_ended(done: Completed) -> str:
     # IPEX prints its ERROR on stdout.
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     said = f": {lines[-1][:300]}" if lines else ""
-    if done.returncode is None:
+    code = done.returncode
+    if code is None:
         return f"did not end in {done.seconds:.0f} seconds{said}"
-    if done.returncode < 0:
-        try:
-            name = signal.Signals(-done.returncode).name
-        except ValueError:
-            name = f"signal {-done.returncode}"
-        return f"was ended by {name}{said}"
-    return f"ended with {done.returncode}{said}"
+    if -code in set(signal.Signals):
+        return f"was ended by {signal.Signals(-code).name}{said}"
+    return f"ended with {code}{said}"
 
 
 @fault("deep-illegal-instruction", Severity.ERROR)

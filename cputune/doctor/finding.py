@@ -31,7 +31,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Literal, TypeVar
 
@@ -89,16 +89,7 @@ class Finding:
 
     def to_json(self) -> dict[str, str | tuple[float, float] | None]:
         """The finding of the ``cputune.doctor/1`` document."""
-        return {
-            "code": self.code,
-            "severity": self.severity.value,
-            "title": self.title,
-            "evidence": self.evidence,
-            "remedy": self.remedy,
-            "command": self.command,
-            "source": self.source,
-            "worth": self.worth,
-        }
+        return {**asdict(self), "severity": self.severity.value, "worth": self.worth}
 
 
 def _nothing(seen: object) -> tuple[Finding, ...]:

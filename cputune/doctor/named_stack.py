@@ -6,11 +6,9 @@ what is installed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from operator import itemgetter
 
 from packaging.version import Version
 
@@ -23,6 +21,7 @@ from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_nam
 from cputune.stack.uses import Fate, vocabulary
 from cputune.stack.ways import way_out
 
+_SHORT = {"ipex": "ipex", "oneccl": "oneccl"}
 _HINT = "for example --stack torch=2.6.0,transformers=4.40,python=3.11"
 
 
@@ -33,40 +32,33 @@ def judge_stack(spec: str, facts: HostFacts) -> tuple[Finding, ...]:
     and ``python`` for another interpreter than ours. Raises UsageError where it cannot
     be read.
     """
-    if spec.strip() == "installed":
-        asked, checks = facts, versions.CHECKS
-    else:
-        asked = stack_facts(spec, facts)
-        checks = tuple(check for check in versions.CHECKS if check not in versions.INSTALLED)
-    checks = (*checks, *CHECKS)
-    return by_severity(finding for check in checks for finding in check(asked))
+    installed = spec.strip() == "installed"
+    asked = facts if installed else stack_facts(spec, facts)
+    checks = [check for check in versions.CHECKS if installed or check not in versions.INSTALLED]
+    return by_severity(finding for check in (*checks, *CHECKS) for finding in check(asked))
 
 
 def stack_facts(spec: str, facts: HostFacts) -> HostFacts:
     """The same machine with nothing but this stack on it, and no variables set."""
     python = facts.python
-    packages: list[Package] = []
+    packages: dict[str, Package] = {}
     for part in filter(None, (part.strip() for part in spec.split(","))):
-        match = re.fullmatch(r"([\w.\-]+)\s*={1,2}\s*([\w.+!\-]+)", part)
-        if match is None:
-            raise UsageError(f"cannot read {part!r} as package=version", hint=_HINT)
-        name, text = match[1], match[2]
-        version = parse(text)
-        if version is None:
-            raise UsageError(f"{text!r} is not a version", hint=_HINT)
-        if name == "python":
-            python = text
-            continue
-        short = {"ipex": "ipex", "oneccl": "oneccl"}.get(name) or short_name(name)
+        name, _, text = (word.strip() for word in part.partition("="))
+        text = text.removeprefix("=")
+        short = "python" if name == "python" else _SHORT.get(name) or short_name(name)
         if short is None:
             known = ", ".join((*DISTRIBUTIONS.values(), "python"))
             raise UsageError(f"no table has {name!r}", hint=f"known are {known}")
-        if any(short_name(package.name) == short for package in packages):
-            raise UsageError(f"{name} is named twice", hint=_HINT)
-        packages.append(Package(name=DISTRIBUTIONS[short], version=text, location=None))
+        if parse(text) is None or short in packages:
+            raise UsageError(f"cannot read {part!r} as one package=version", hint=_HINT)
+        if short == "python":
+            python = text
+        else:
+            packages[short] = Package(name=DISTRIBUTIONS[short], version=text, location=None)
     if not packages:
         raise UsageError("the stack names no package", hint=_HINT)
-    return replace(facts, python=python, packages=tuple(packages), environment={}, recorded=True)
+    named = tuple(packages.values())
+    return replace(facts, python=python, packages=named, environment={}, recorded=True)
 
 
 @check("stack-fits", Severity.ADVICE)
@@ -88,17 +80,18 @@ def stack_fits(facts: HostFacts) -> Iterator[Finding]:
 
     said = [asked.describe() + _seen(asked)]
     for name, releases in load().releases().items():
-        if asked.get(name) is None:
-            fitting = [fits(**{name: version}) for version in releases]
-            numpy = "1 or 2" if fitting[-1] else "below 2"
-            known = numpy if name == "numpy" else _runs(releases, fitting)
-            if name in _PAIRED and asked.get(_PAIRED[name]) is not None:
-                seen = [was_seen_training(asked.changed(**{name: one})) for one in releases]
-                ran = [fit and trained for fit, trained in zip(fitting, seen, strict=True)]
-                rest = [fit and not trained for fit, trained in zip(fitting, seen, strict=True)]
-                known = f"seen training {_runs(releases, ran)}, not tried {_runs(releases, rest)}"
-            said.append(f"{DISTRIBUTIONS[name]}: {known}")
-    pythons = [fits(python=Version(text)) for text in PYTHONS]
+        if asked.get(name) is not None:
+            continue
+        fitting = [version for version in releases if fits(**{name: version})]
+        known = _runs(releases, fitting)
+        if name == "numpy":
+            known = "1 or 2" if releases[-1] in fitting else "below 2"
+        elif name in _PAIRED and asked.get(_PAIRED[name]) is not None:
+            ran = [one for one in fitting if was_seen_training(asked.changed(**{name: one}))]
+            rest = [one for one in fitting if one not in ran]
+            known = f"seen training {_runs(releases, ran)}, not tried {_runs(releases, rest)}"
+        said.append(f"{DISTRIBUTIONS[name]}: {known}")
+    pythons = [text for text in PYTHONS if fits(python=Version(text))]
     said.append(f"Python: {_runs(PYTHONS, pythons)}")
     yield stack_fits.finding("; ".join(said))
 
@@ -171,18 +164,15 @@ def _way(asking: Check, era: str, asked: Versions) -> Iterator[Finding]:
     if way is None:
         said = f"no wheels of {load().era(era).says} for Python {asked.python}"
         yield asking.finding(said, remedy="Use Python 3.10 to 3.14.")
-    elif not way.changes:
-        yield asking.finding(f"{asked.describe()}: nothing has to change", remedy="Keep it.")
     else:
-        yield asking.finding(
-            f"{asked.describe()} becomes {way.result.describe()}", command=way.command()
-        )
+        becomes = f"becomes {way.result.describe()}" if way.changes else "stays as it is"
+        yield asking.finding(f"{asked.describe()} {becomes}", command=way.command())
 
 
-def _runs(versions: Sequence[Version | str], fitting: list[bool]) -> str:
+def _runs(all_of_them: Sequence[Version | str], fitting: Sequence[Version | str]) -> str:
     """The stretches that fit: ``4.10.3 to 4.51.3, 4.53.0 to 5.23.0``."""
-    told = groupby(zip(versions, fitting, strict=True), key=itemgetter(1))
-    runs = [[str(version) for version, _ in run] for fits, run in told if fits]
+    told = groupby(all_of_them, key=lambda version: version in fitting)
+    runs = [[str(version) for version in run] for fits, run in told if fits]
     ends = (run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
     return ", ".join(ends) or "none"
 

@@ -11,9 +11,9 @@ nothing, does not call the machine fine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 
 from cputune.doctor.checks import (
@@ -32,27 +32,19 @@ from cputune.facts import HostFacts, Unknown
 from cputune.knobs.precision import native_precisions
 from cputune.levers import Lever, done_here
 
+THEMES: Mapping[str, tuple[Check, ...]] = {
+    "versions": versions.CHECKS,
+    "how ranks are started and meet": launch.CHECKS,
+    "variables, folders and files around a launch": surroundings.CHECKS,
+    "limits of the container and the shell": limits.CHECKS,
+    "threads and binding": threads.CHECKS,
+    "precision": precision.CHECKS,
+    "libraries and allocators": libraries.CHECKS,
+    "the machine, its kernel and its load": machine.CHECKS,
+}
+"""Checks that people think of together, by what they look at."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Theme:
-    """Checks that people think of together; ``title`` names what they look at."""
-
-    title: str
-    checks: tuple[Check, ...]
-
-
-THEMES: tuple[Theme, ...] = (
-    Theme(title="versions", checks=versions.CHECKS),
-    Theme(title="how ranks are started and meet", checks=launch.CHECKS),
-    Theme(title="variables, folders and files around a launch", checks=surroundings.CHECKS),
-    Theme(title="limits of the container and the shell", checks=limits.CHECKS),
-    Theme(title="threads and binding", checks=threads.CHECKS),
-    Theme(title="precision", checks=precision.CHECKS),
-    Theme(title="libraries and allocators", checks=libraries.CHECKS),
-    Theme(title="the machine, its kernel and its load", checks=machine.CHECKS),
-)
-
-CHECKS: tuple[Check, ...] = tuple(check for theme in THEMES for check in theme.checks)
+CHECKS: tuple[Check, ...] = tuple(check for checks in THEMES.values() for check in checks)
 
 
 def all_checks() -> tuple[Check, ...]:
@@ -60,14 +52,8 @@ def all_checks() -> tuple[Check, ...]:
     from cputune.doctor import deep, hosts, named_stack, typed_launch
     from cputune.doctor.checkfile import FILE_CHECKS
 
-    return (
-        *CHECKS,
-        *named_stack.CHECKS,
-        *FILE_CHECKS,
-        *typed_launch.CHECKS,
-        *deep.CHECKS,
-        *hosts.CHECKS,
-    )
+    needing_more = (named_stack.CHECKS, FILE_CHECKS, typed_launch.CHECKS, deep.CHECKS, hosts.CHECKS)
+    return (*CHECKS, *(check for checks in needing_more for check in checks))
 
 
 def done(facts: HostFacts) -> Iterator[Lever]:
@@ -97,9 +83,9 @@ def looked_at(facts: HostFacts, found: Collection[str] = ()) -> tuple[Looked, ..
     noting = _noting(facts, "", read)
     assert isinstance(noting, HostFacts)
     return tuple(
-        _one(check, theme.title, noting, read, check.code in found)
-        for theme in THEMES
-        for check in theme.checks
+        _one(check, theme, noting, read, check.code in found)
+        for theme, checks in THEMES.items()
+        for check in checks
     )
 
 
@@ -120,10 +106,9 @@ def _noting(value: object, path: str, read: set[str]) -> object:
     if is_dataclass(value) and not isinstance(value, (type, Unknown)):
         copy: object = object.__new__(_kind_that_notes(type(value)))
         object.__setattr__(copy, "_noted", (f"{path}." if path else "", read))
-        for field in fields(value):
-            inner = getattr(value, field.name)
-            inner = _noting(inner, f"{path}.{field.name}".lstrip("."), read)
-            object.__setattr__(copy, field.name, inner)
+        for name in (field.name for field in fields(value)):
+            inner = _noting(getattr(value, name), f"{path}.{name}".lstrip("."), read)
+            object.__setattr__(copy, name, inner)
         return copy
     if isinstance(value, tuple):
         return tuple(

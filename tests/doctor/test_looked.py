@@ -26,7 +26,7 @@ def states(facts: HostFacts) -> dict[str, str]:
 def test_every_check_has_one_row_in_its_theme(facts: HostFacts) -> None:
     rows = looked_at(facts)
     assert [row.check for row in rows] == list(CHECKS)
-    assert {row.theme for row in rows} == {theme.title for theme in THEMES}
+    assert {row.theme for row in rows} == set(THEMES)
 
 
 def test_what_is_found_is_what_the_diagnosis_finds(facts: HostFacts) -> None:

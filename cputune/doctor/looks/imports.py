@@ -21,21 +21,20 @@ def look(name: str) -> None:
     try:
         module = importlib.import_module(name)
     except BaseException as error:
-        frames = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if not frame.filename.startswith("<") and frame.filename != __file__
-        ]
-        last = frames[-1] if frames else None
-        where = f"{last.filename}:{last.lineno}" if last else ""
-        said = " ".join(str(error).split())[:300]
-        tell(module=name, error=type(error).__name__, said=said, where=where)
+        told = traceback.extract_tb(error.__traceback__)
+        places = [f"{at.filename}:{at.lineno}" for at in told if at.filename != __file__]
+        ours = [place for place in places if not place.startswith("<")]
+        failed(name, error, ours[-1] if ours else "")
         return
     version = getattr(module, "__version__", None)
-    path = getattr(module, "__file__", None)
-    if path is None:
-        path = next(iter(getattr(module, "__path__", ())), None)
+    path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
     tell(module=name, path=path, version="" if version is None else str(version))
+
+
+def failed(name: str, error: BaseException, where: str = "") -> None:
+    """Say how an import ended."""
+    said = " ".join(str(error).split())[:300]
+    tell(module=name, error=type(error).__name__, said=said, where=where)
 
 
 def main() -> None:
@@ -53,12 +52,7 @@ def main() -> None:
 
             tell(fields=" ".join(sorted(TrainingArguments.__dataclass_fields__)))
         except BaseException as error:
-            tell(
-                module="transformers.TrainingArguments",
-                error=type(error).__name__,
-                said=" ".join(str(error).split())[:300],
-                where="",
-            )
+            failed("transformers.TrainingArguments", error)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 AGAIN_SECONDS = 0.1
 MOST_THREADS = 64
@@ -30,14 +31,10 @@ def listener(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if both or ":" in address else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        if both:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        made.bind((address, port))
-        made.listen(128)
-    except OSError:
-        made.close()
-        raise
+    if both:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    made.bind((address, port))
+    made.listen(128)
     return made
 
 
@@ -101,20 +98,13 @@ def main() -> None:
             continue
         # A connection is made by the kernel: it is answered even after ours have all come.
         threads.append(threading.Thread(target=welcome, args=(made, expected, deadline)))
-    rest = list(asked["reach"])
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                if not rest:
-                    return
-                name, address, port = rest.pop()
-            told["reached"][name] = reach(address, port, deadline - 0.5)
-
-    threads += [threading.Thread(target=work) for _ in range(min(MOST_THREADS, len(rest)))]
-    for thread in threads:
-        thread.start()
+        threads[-1].start()
+    with ThreadPoolExecutor(MOST_THREADS) as calling:
+        calls = {
+            name: calling.submit(reach, address, port, deadline - 0.5)
+            for name, address, port in asked["reach"]
+        }
+    told["reached"] = {name: call.result() for name, call in calls.items()}
     for thread in threads:
         thread.join()
     print(json.dumps(told))
