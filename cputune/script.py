@@ -223,11 +223,14 @@ WRAPPERS = ("env", "nohup", "time", "sudo", "bash", "sh", "uv", "poetry", "conda
 _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
 _PYTHON_VALUES = ("-W", "-X", "--check-hash-based-pycs")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_MODULES = {
-    "torch.distributed.run": ("torchrun",),
-    "torch.distributed.launch": ("torchrun",),
-    "accelerate.commands.launch": ("accelerate", "launch"),
+LAUNCHER_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate launch",
+    "intel_extension_for_pytorch.cpu.launch": "ipexrun",
+    "ipexrun": "ipexrun",
 }
+"""What ``python -m`` starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,10 +311,11 @@ def _python(words: tuple[str, ...]) -> Typed:
 
 
 def _module(words: tuple[str, ...]) -> Typed:
-    if words[1] in ("torch.backends.xeon.run_cpu", "intel_extension_for_pytorch.cpu.launch"):
+    launcher = LAUNCHER_MODULES.get(words[1])
+    if launcher == "ipexrun" or words[1] == "torch.backends.xeon.run_cpu":
         _refuse_wrapper("ipexrun")
-    if words[1] in _MODULES:
-        launched = _launched((*_MODULES[words[1]], *words[2:]))
+    if launcher is not None:
+        launched = _launched((*launcher.split(), *words[2:]))
         return replace(launched, launch=("python", *words))
     return Typed(argv=words)
 

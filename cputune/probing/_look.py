@@ -131,6 +131,12 @@ def whole_number(text: str | None, *, base: int = 10) -> int | None:
         return None
 
 
+def count(text: str | None) -> int | None:
+    """A whole number that is not negative."""
+    number = whole_number(text)
+    return None if number is None or number < 0 else number
+
+
 def decimal(text: str | None) -> float | None:
     """A finite decimal number written in ASCII; None for anything else."""
     if text is None or not text.isascii() or len(text) > 40 or "_" in text:
@@ -155,7 +161,5 @@ def fields(text: str | None) -> dict[str, str]:
 def kibibytes(value: str | None) -> int | None:
     """Bytes of a ``12345 kB`` value as /proc/meminfo writes it."""
     number, _, unit = (value or "").partition(" ")
-    count = whole_number(number)
-    if count is None or count < 0 or unit.strip() not in ("kB", ""):
-        return None
-    return count * 1024
+    kib = count(number)
+    return None if kib is None or unit.strip() not in ("kB", "") else kib * 1024

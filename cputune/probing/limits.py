@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cputune.facts import Limits
-from cputune.probing._look import Look, whole_number
+from cputune.probing._look import Look, Told, count, whole_number
 
 LIMITS = (
     *("cpu_quota", "memory_bytes", "open_files", "open_files_hard", "memlock_bytes"),
@@ -75,25 +75,35 @@ def read_limits(look: Look) -> Limits:
     )
 
 
-def _set(look: Look, group: Group, name: str) -> Iterator[tuple[str, str]]:
-    """What a file of the cgroup and of those above it limits, where one does; with its folder."""
+def _limits(
+    look: Look, group: Group, fact: str, name: str, read: Callable[[str, str], Told | None]
+) -> list[tuple[Told, str]]:
+    """What a file of the cgroup and of those above it limits, each with its directory.
+
+    ``read`` makes a limit of text and directory; None is noted as what is not known.
+    """
+    found = []
     for directory in group.directories:
         text = look.text(f"{directory}/{name}")
-        if text is not None and not text.startswith(("max", "-1")):
-            yield text, directory
+        if text is None or text.startswith(("max", "-1")):
+            continue
+        limit = look.known(f"limits.{fact}", read(text, directory), f"{directory}/{name}")
+        if limit is not None:
+            found.append((limit, directory))
+    return found
 
 
 def _cpu_quota(look: Look, group: Group) -> tuple[float | None, str | None]:
     """The tightest quota in CPUs, and the directory that sets it (the own one for none)."""
-    found = []
+
+    def share(text: str, directory: str) -> float | None:
+        told, _, period_of = text.partition(" ")
+        period = whole_number(period_of or look.text(f"{directory}/cpu.cfs_period_us"))
+        quota = whole_number(told)
+        return quota / period if quota and period and quota > 0 and period > 0 else None
+
     name = "cpu.max" if group.version == 2 else "cpu.cfs_quota_us"
-    for text, directory in _set(look, group, name):
-        period_of = text.partition(" ")[2] or look.text(f"{directory}/cpu.cfs_period_us")
-        quota, period = whole_number(text.partition(" ")[0]), whole_number(period_of)
-        if quota is None or period is None or quota <= 0 or period <= 0:
-            look.not_known("limits.cpu_quota", look.why(f"{directory}/{name}"))
-        else:
-            found.append((quota / period, directory))
+    found = _limits(look, group, "cpu_quota", name, share)
     own = next(iter(group.directories), None)
     return min(found, key=lambda told: told[0], default=(None, own))
 
@@ -113,13 +123,12 @@ def _cpu_statistics(look: Look, directory: str | None) -> dict[str, int | None]:
 
 def _pids(look: Look, group: Group) -> tuple[int | None, int | None]:
     """How many processes and threads the cgroup may have and has, where least are left."""
-    limits = []
-    for text, directory in _set(look, group, "pids.max"):
+
+    def left(text: str, directory: str) -> tuple[int, int] | None:
         number, used = whole_number(text), look.number(f"{directory}/pids.current")
-        if number is None or used is None:
-            look.not_known("limits.pids", look.why(f"{directory}/pids.max"))
-        else:
-            limits.append((number, used))
+        return None if number is None or used is None else (number, used)
+
+    limits = [limit for limit, _ in _limits(look, group, "pids", "pids.max", left)]
     if limits or not group.directories:
         return min(limits, key=lambda limit: limit[0] - limit[1], default=(None, None))
     path = f"{group.directories[0]}/pids.current"
@@ -139,14 +148,8 @@ def _cpuset(look: Look, group: Group) -> tuple[int, ...] | None:
 def _memory(look: Look, group: Group) -> int | None:
     """The tightest memory limit; None where there is none."""
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
-    limits = []
-    for text, directory in _set(look, group, name):
-        limit = whole_number(text)
-        if limit is None or limit < 0:
-            look.not_known("limits.memory_bytes", look.why(f"{directory}/{name}"))
-        elif limit < NO_LIMIT_BYTES:
-            limits.append(limit)
-    return min(limits, default=None)
+    found = _limits(look, group, "memory_bytes", name, lambda text, _: count(text))
+    return min((limit for limit, _ in found if limit < NO_LIMIT_BYTES), default=None)
 
 
 def _shared_memory_read_only(look: Look) -> bool | None:

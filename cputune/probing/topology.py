@@ -7,7 +7,7 @@ Power, and lie in virtual machines; the sets are what the scheduler works with.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
 
@@ -126,29 +126,40 @@ def _cores(
     return tuple(built)
 
 
+def _parts(
+    online: tuple[int, ...], shared: Callable[[int], frozenset[int] | None]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The sets of CPUs that share something, each with its first CPU; () where it tells none."""
+    left = set(online)
+    for cpu in online:
+        if cpu in left:
+            told = left.intersection(shared(cpu) or ())
+            cpus = told if cpu in told else frozenset[int]()
+            yield cpu, tuple(sorted(cpus))
+            left -= cpus
+
+
 def _caches(look: Look, online: tuple[int, ...]) -> tuple[CacheDomain, ...] | None:
     """The L3 caches; of each the files of one CPU are read. () where there are none."""
-    found: list[CacheDomain] = []
-    left, told = set(online), False
-    for cpu in online:
+
+    def shared(cpu: int) -> frozenset[int] | None:
         at = f"{CPU_DIR}/cpu{cpu}/cache/index3"
-        if cpu not in left:
-            continue
-        told = told or look.exists(f"{CPU_DIR}/cpu{cpu}/cache")
         if look.number(f"{at}/level") != 3:
-            continue
-        shared = look.cpu_list(f"{at}/shared_cpu_list") or look.cpu_mask(f"{at}/shared_cpu_map")
-        cpus = left.intersection(shared or ())
-        if cpu in cpus:
-            size = (look.text(f"{at}/size") or "").removesuffix("K")
-            found.append(CacheDomain(cpus=tuple(sorted(cpus)), size_bytes=kibibytes(size)))
-            left -= cpus
-    if not found and not told:
-        look.not_known("topology.l3", f"{CPU_DIR}/cpu*/cache does not exist")
+            return None
+        return look.cpu_list(f"{at}/shared_cpu_list") or look.cpu_mask(f"{at}/shared_cpu_map")
+
+    found = []
+    for first, cpus in _parts(online, shared):
+        if cpus:
+            size = look.text(f"{CPU_DIR}/cpu{first}/cache/index3/size") or ""
+            found.append(CacheDomain(cpus=cpus, size_bytes=kibibytes(size.removesuffix("K"))))
     for place, cache in enumerate(found):
         if cache.size_bytes is None:
             look.not_known(f"topology.l3.{place}.size_bytes", "the cache does not tell its size")
-    return tuple(found) if found or told else None
+    if not found and not any(look.exists(f"{CPU_DIR}/cpu{cpu}/cache") for cpu in online):
+        look.not_known("topology.l3", f"{CPU_DIR}/cpu*/cache does not exist")
+        return None
+    return tuple(found)
 
 
 def _domains(
@@ -164,20 +175,17 @@ def _domains(
     None where not every CPU is in one (``die_cpus_list`` came with Linux 5.2, the list of
     clusters with 5.16).
     """
-    found: list[tuple[int, ...]] = []
-    left = set(online)
-    for cpu in online:
-        if cpu in left:
-            cpus = left.intersection(look.cpu_list(f"{CPU_DIR}/cpu{cpu}/topology/{name}") or ())
-            if cpu not in cpus:
-                look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/cpu{cpu}/topology/{name}"))
-                return None
-            found.append(tuple(sorted(cpus)))
-            left -= cpus
+    path = f"{CPU_DIR}/cpu{{}}/topology/{name}"
+    small = {core.cpus for core in beyond}
+    found = []
+    for first, cpus in _parts(online, lambda cpu: look.cpu_list(path.format(cpu))):
+        if not cpus:
+            look.not_known(f"topology.{fact}", look.why(path.format(first)))
+            return None
+        found.append(cpus)
     if not online:
         look.not_known(f"topology.{fact}", look.why(f"{CPU_DIR}/online"))
         return None
-    small = {core.cpus for core in beyond}
     return tuple(cpus for cpus in found if cpus not in small)
 
 

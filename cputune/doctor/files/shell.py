@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cputune.errors import UsageError
-from cputune.script import MPI_RANKS, MPIRUNS
+from cputune.script import LAUNCHER_MODULES, MPI_RANKS, MPIRUNS
 
 LETTERS_AT_MOST = 100_000
 """Of one word once its variables are filled in: ``x=$x$x`` doubles with every line."""
@@ -44,13 +44,6 @@ _KEYWORDS = (
 _Word: TypeAlias = "str | tuple[str, list[str]]"
 """Of a command; ``(name, words)`` is an array that it sets, with a + where it is added to."""
 _EXPORTS = ("export", "declare", "typeset", "readonly", "local")
-_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "intel_extension_for_pytorch.cpu.launch": "ipexrun",
-    "ipexrun": "ipexrun",
-    "accelerate.commands.launch": "accelerate",
-}
 _RANK_OPTIONS = {
     "mpirun": MPI_RANKS,
     "torchrun": ("--nproc_per_node",),
@@ -238,14 +231,15 @@ def _launcher(name: str, words: tuple[str, ...], at: int) -> str | None:
     if name == "accelerate":
         return name if following == "launch" else None
     if re.fullmatch(r"python[\d.]*", name):
-        return _MODULES.get(module, "python") if following == "-m" else "python"
+        module = module if following == "-m" else ""
+        return LAUNCHER_MODULES.get(module, "python").partition(" ")[0]
     return None
 
 
 def _is_script(words: tuple[str, ...], at: int) -> bool:
     """Whether a word is what is trained: a .py file, or the module after ``-m``."""
     word = words[at]
-    module = words[at - 1] == "-m" and not word.startswith("-") and word not in _MODULES
+    module = words[at - 1] == "-m" and not word.startswith("-") and word not in LAUNCHER_MODULES
     return word.endswith(".py") or module
 
 
