@@ -117,7 +117,8 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
     from cputune.host import RecordedHost
     from cputune.probing import probe
     from cputune.ranks.hosts import open_hosts
-    from cputune.tuner import search_space, tune
+    from cputune.tuner import tune
+    from cputune.tuner.space import space_of
 
     root = typed["root"]
     if root is not None and not typed["dry_run"]:
@@ -145,16 +146,7 @@ def command(ctx: click.Context, /, script: tuple[str, ...], **typed: Any) -> Non
         if opened is None
         else opened.facts[0][1]
     )
-    space = search_space(
-        facts,
-        job,
-        knobs=options.knobs,
-        fix=options.fix,
-        keep=options.keep,
-        allow_slow_precision=options.allow_slow_precision,
-        hosts=() if opened is None else opened.facts,
-        interfaces=() if opened is None else opened.interfaces,
-    )
+    space = space_of(options, facts, job, opened)
     if typed["dry_run"]:
         _print_space(space, options, as_json=typed["as_json"])
         return

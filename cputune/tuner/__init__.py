@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
@@ -19,48 +19,15 @@ from cputune.errors import MissingPackageError, UsageError
 from cputune.facts import HostFacts
 from cputune.host import LiveHost
 from cputune.host.interpreter import has_module, install_tuning
-from cputune.options import Keep, TuneOptions, keywords_of
+from cputune.options import TuneOptions, keywords_of
 from cputune.ranks.hosts import RankHosts
 from cputune.result import Result
 from cputune.steps import Runner
 from cputune.tuner.events import OnEvent, Said, Waiting
-from cputune.tuner.space import SearchSpace, build_space
+from cputune.tuner.space import SearchSpace, search_space, space_of
 from cputune.workload import Workload
 
 __all__ = ["SearchSpace", "search_space", "tune"]
-
-
-def search_space(
-    facts: HostFacts,
-    job: Workload,
-    *,
-    knobs: Iterable[str] | None = None,
-    fix: Mapping[str, object] | None = None,
-    keep: Keep | None = None,
-    allow_slow_precision: bool = False,
-    hosts: Sequence[tuple[str, HostFacts]] = (),
-    interfaces: Sequence[str] = (),
-) -> SearchSpace:
-    """Every plan that this machine can run for this job, and what was left out and why.
-
-    ``knobs`` names what is varied (the usual ones by default, with ``+NAME`` one more; the
-    rest stays as it is today), ``fix`` holds a knob at a value, ``keep`` leaves out what changes
-    more of the training. ``allow_slow_precision`` offers bf16 on a CPU that does not multiply it
-    in hardware. ``hosts`` are those that plans may run on, by name, with ``facts`` those of the
-    first; none: this machine alone. ``interfaces`` are the networks between them, the one that is
-    chosen first. Raises UsageError for an unknown knob and for a value that no plan of this
-    machine can have.
-    """
-    return build_space(
-        facts,
-        job,
-        vary=knobs,
-        fix=fix,
-        keep=keep,
-        allow_slow_precision=allow_slow_precision,
-        hosts=hosts,
-        interfaces=interfaces,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,16 +83,7 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
         from cputune.probing import probe
 
         facts = probe()
-    search_space(
-        facts,
-        job,
-        knobs=asked.knobs,
-        fix=asked.fix,
-        keep=asked.keep,
-        allow_slow_precision=asked.allow_slow_precision,
-        hosts=() if hosts is None else hosts.facts,
-        interfaces=() if hosts is None else hosts.interfaces,
-    )
+    space_of(asked, facts, job, hosts)
 
     from cputune.host.locks import measuring_lock, study_lock
     from cputune.probing.energy import EnergyCounters

@@ -17,7 +17,7 @@ from cputune.layout import make_plan, thinkable_ranks, thread_counts, why_not_ra
 from cputune.memory import needed_bytes, room_bytes
 from cputune.placing import rank_slices
 from cputune.plan import Plan
-from cputune.stack import LEAST_CCL_WORKERS, why_too_few_ccl_workers
+from cputune.stack import LEAST_CCL_WORKERS
 from cputune.workload import Workload
 
 CCL_WORKER_COUNTS = (1, 2, 4)
@@ -51,7 +51,6 @@ class Layouts:
     def plans(self) -> Iterator[tuple[Plan, Values]]:
         """Every layout with its knob values; the same one now and then twice."""
         taken: set[int] = set()
-        any_ = False
         sets = placements(self.facts)
         for nodes in self._node_counts():
             for placement in self.ask.kept("placement", sets):
@@ -61,13 +60,10 @@ class Layouts:
                         spread = self._on_nodes(plan, values, nodes, str(placement))
                         if spread is None:
                             continue
-                        any_ = True
                         taken.add(ranks)
                         named = {"nodes": nodes, "ranks": ranks, "placement": placement}
                         yield spread, {**values, **named}
         self._say_why(sets, taken)
-        if not any_:
-            self._say_why_nothing(sets)
 
     def _node_counts(self) -> Sequence[int]:
         """On how many nodes plans are laid out."""
@@ -278,31 +274,6 @@ class Layouts:
             few = len(refused) <= 6
             listed = ",".join(map(str, refused)) if few else cpulist.render(refused)
             self._leave_out(f"ranks={listed}", why)
-
-    def _say_why_nothing(self, sets: Mapping[str, tuple[Core, ...]]) -> None:
-        """Why values that were asked for have no layout."""
-        fixed = self.ask.fixed
-        if fixed.get("backend") == "ccl":
-            workers = fixed.get("ccl_workers", LEAST_CCL_WORKERS)
-            if why := why_too_few_ccl_workers(workers):
-                self._leave_out(f"ccl_workers={workers}", why)
-            if fixed.get("ranks") == 1:
-                self._leave_out("backend=ccl", "one rank has no other to speak to over oneCCL")
-        if fixed.get("ccl_workers"):
-            self._leave_out(
-                f"ccl_workers={fixed['ccl_workers']}",
-                "only ranks that speak over ccl have workers, each on a core of the rank",
-            )
-        if fixed.get("threads", ALL) != ALL:
-            self._leave_out(
-                f"threads={fixed['threads']}",
-                "a rank has a thread on each of its cores at most; with smt=yes on all siblings",
-            )
-        if fixed.get("placement", "spread") not in sets:
-            self._leave_out(
-                f"placement={fixed['placement']}",
-                "no CPU quota leaves a choice of sockets",
-            )
 
     def _leave_out(self, what: str, why: str) -> None:
         self.left_out.append(LeftOut(what=what, why=why))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cputune.cores import usable_cores
 from cputune.errors import UsageError
@@ -12,6 +13,7 @@ from cputune.knobs import (
     KEPT,
     KNOBS,
     NAMES,
+    OWNED,
     TODAY,
     Ask,
     Choices,
@@ -21,17 +23,19 @@ from cputune.knobs import (
     LeftOut,
     keeps,
     knob_named,
-    only,
     owned,
     varied,
-    why_owned,
 )
 from cputune.knobs.precision import advised_precision
 from cputune.layout import baseline_plan, guide_plan
+from cputune.options import TuneOptions
 from cputune.plan import Plan
 from cputune.result import Origin
 from cputune.tuner.layouts import Layouts
 from cputune.workload import Workload
+
+if TYPE_CHECKING:
+    from cputune.ranks.hosts import RankHosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +77,11 @@ class SearchSpace:
         return any(knob_named(name).effect.answers is not None for name in many)
 
 
-def build_space(
+def search_space(
     facts: HostFacts,
-    workload: Workload,
+    job: Workload,
     *,
-    vary: Iterable[str] | None = None,
+    knobs: Iterable[str] | None = None,
     fix: Mapping[str, object] | None = None,
     keep: Keeps | None = None,
     allow_slow_precision: bool = False,
@@ -85,40 +89,42 @@ def build_space(
     hosts: Sequence[tuple[str, HostFacts]] = (),
     interfaces: Sequence[str] = (),
 ) -> SearchSpace:
-    """Lay out every plan that fits cores, quota, memory, packages and the global batch.
+    """Every plan that this machine can run for this job, and what was left out and why.
 
-    ``vary`` names the knobs that are varied (see ``cputune.knobs.varied``; the others stay as
-    they are today), ``keep`` what of the training stays the same with all of them;
-    ``fix`` holds knobs at a value; ``baseline`` is the launch of today as its
-    ranks were seen to run, where it has run. ``hosts`` are those that plans may run on, ``facts``
-    the first one's, ``interfaces`` the networks between them. Raises UsageError for a knob that
-    does not exist and for values that no plan of this machine can have.
+    ``knobs`` names what is varied (the usual ones by default, with ``+NAME`` one more; the
+    rest stays as it is today), ``fix`` holds a knob at a value, ``keep`` leaves out what changes
+    more of the training. ``allow_slow_precision`` offers bf16 on a CPU that does not multiply it
+    in hardware. ``baseline`` is the launch of today as its ranks were seen to run, where it has
+    run. ``hosts`` are those that plans may run on, by name, with ``facts`` those of the first;
+    none: this machine alone. ``interfaces`` are the networks between them, the one that is chosen
+    first. Raises UsageError for an unknown knob and for a value that no plan of this machine can
+    have.
     """
     fixed = {name: knob_named(name).parse(value) for name, value in (fix or {}).items()}
-    today = baseline or baseline_plan(facts, ranks=workload.launch_ranks)
-    own = owned(workload, today)
+    today = baseline or baseline_plan(facts, ranks=job.launch_ranks)
+    own = owned(job, today)
     for name in own:
         if fixed.get(name, own[name]) != own[name]:
             raise UsageError(
-                f"{workload.name} cannot be tuned with {name}={_text(fixed[name])}",
-                hint=f"{why_owned(workload, name).why}; leave out --fix {name}",
+                f"{job.name} cannot be tuned with {name}={_text(fixed[name])}",
+                hint=f"{OWNED[name]}; leave out --fix {name}",
             )
     ask = Ask(
-        workload=workload,
-        fixed={**_unvaried(varied(vary, keep), fixed, today), **fixed, **own},
+        workload=job,
+        fixed={**_unvaried(varied(knobs, keep), fixed, today), **fixed, **own},
         own=own,
         hosts=tuple(hosts),
         interfaces=tuple(interfaces),
         # What runs today is slow, perhaps, but possible.
         allow_slow_precision=allow_slow_precision or today.precision == "bf16",
     )
-    values, left_out = _plans(facts, workload, ask)
-    left_out = (*left_out, *_not_asked_for(facts, ask, varied(vary), set(fixed), keep))
+    values, left_out = _plans(facts, job, ask)
+    left_out = (*left_out, *_not_asked_for(facts, ask, varied(knobs), set(fixed), keep))
     if fixed and not values:
-        raise _impossible(facts, workload, ask, fixed, left_out)
+        raise _impossible(facts, job, ask, fixed, left_out)
     return SearchSpace(
         facts=facts,
-        workload=workload,
+        workload=job,
         baseline=today,
         knobs=tuple(
             Varied(name=name, values=tuple(dict.fromkeys(v[name] for v in values.values())))
@@ -130,29 +136,48 @@ def build_space(
     )
 
 
+def space_of(
+    options: TuneOptions,
+    facts: HostFacts,
+    job: Workload,
+    hosts: RankHosts | None = None,
+    *,
+    baseline: Plan | None = None,
+) -> SearchSpace:
+    """The space of a study with these options, over these hosts. Raises UsageError."""
+    return search_space(
+        facts,
+        job,
+        knobs=options.knobs,
+        fix=options.fix,
+        keep=options.keep,
+        allow_slow_precision=options.allow_slow_precision,
+        baseline=baseline,
+        hosts=() if hosts is None else hosts.facts,
+        interfaces=() if hosts is None else hosts.interfaces,
+    )
+
+
 def _plans(
     facts: HostFacts, workload: Workload, ask: Ask
 ) -> tuple[dict[Plan, Mapping[str, KnobValue]], tuple[LeftOut, ...]]:
     """Every plan with its knob values, and what was left out."""
-    choices = {
-        knob.name: only(workload, knob.name, ask.own[knob.name])
-        if knob.name in ask.own
-        else _choices(knob, facts, ask)
-        for knob in KNOBS
-        if knob.choices is not None
-    }
+    choices = {knob.name: _choices(knob, facts, ask) for knob in KNOBS if knob.choices is not None}
     layouts = Layouts(facts=facts, workload=workload, ask=ask, backends=choices["backend"].values)
     found: dict[Plan, Mapping[str, KnobValue]] = {}
     for layout, values in layouts.plans():
         for plan, more in _with_libraries(facts, layout, choices, ask):
             found.setdefault(plan, {**values, **more})
-    ranks = (why_owned(workload, "ranks"),) if "ranks" in ask.own else ()
+    ranks = (LeftOut(what="ranks", why=OWNED["ranks"]),) if "ranks" in ask.own else ()
     libraries = (out for choice in choices.values() for out in choice.left_out)
     return found, (*ranks, *layouts.left_out, *libraries)
 
 
 def _choices(knob: Knob, facts: HostFacts, ask: Ask) -> Choices:
     """The values that live on every host; of the others the host is named where they do not."""
+    if knob.name in ask.own:
+        own = LeftOut(what=knob.name, why=OWNED[knob.name])
+        return Choices(values=(ask.own[knob.name],), left_out=(own,))
     assert knob.choices is not None
     found = knob.choices(facts, ask)
     for name, there in ask.hosts[1:]:
@@ -254,7 +279,7 @@ def _impossible(
             for out in left_out
             if out.what in (name, words)
         ),
-        "`cputune tune --dry-run` prints what there is",
+        "leave out --fix: then `cputune tune --dry-run` prints what there is",
     )
     return UsageError(f"no plan of this machine has {', '.join(asked)}{together}", hint=why)
 

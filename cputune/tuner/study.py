@@ -72,7 +72,7 @@ from cputune.tuner.profiling import profile_of, time_shares
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
 from cputune.tuner.sampler import SURELY_DIES, History, PlanSampler
-from cputune.tuner.space import SearchSpace, build_space
+from cputune.tuner.space import SearchSpace, space_of
 from cputune.tuner.storage import (
     Identity,
     StudyOptions,
@@ -452,17 +452,8 @@ class TuningStudy:
     def _open_space(self, runner: Runner, resumed: int) -> SearchSpace:
         """The space, now that the baseline has shown what the script trains."""
         options = self._options
-        space = build_space(
-            self._facts,
-            self._workload,
-            vary=options.knobs,
-            fix=options.fix,
-            keep=options.keep,
-            allow_slow_precision=options.allow_slow_precision,
-            baseline=next((t.plan for t in self._findings.trials if t.plan.as_found), None),
-            hosts=() if self._hosts is None else self._hosts.facts,
-            interfaces=() if self._hosts is None else self._hosts.interfaces,
-        )
+        seen = next((t.plan for t in self._findings.trials if t.plan.as_found), None)
+        space = space_of(options, self._facts, self._workload, self._hosts, baseline=seen)
         if not resumed and space.asks_for_profile:
             self._look_where_time_goes(runner)
             space = replace(space, workload=self._workload)

@@ -23,7 +23,7 @@ from cputune.remote.named import Node
 from cputune.result import COMPLETED, Result
 from cputune.steps import HostLost, Step
 from cputune.tuner.events import ConfirmStarted, TrialEnded, TrialStarted
-from cputune.tuner.space import SearchSpace, build_space
+from cputune.tuner.space import SearchSpace, search_space
 
 JOB = cputune.Workload.from_recipe("bert-mini")
 EIGHT = machine(cores_per_socket=8)
@@ -31,7 +31,7 @@ EIGHT = machine(cores_per_socket=8)
 
 def over(*facts: HostFacts, **options: object) -> SearchSpace:
     hosts = tuple((f"node{number}", one) for number, one in enumerate(facts, start=1))
-    return build_space(facts[0], JOB, hosts=hosts, **options)  # type: ignore[arg-type]
+    return search_space(facts[0], JOB, hosts=hosts, **options)  # type: ignore[arg-type]
 
 
 def why(space: SearchSpace, what: str) -> str:
