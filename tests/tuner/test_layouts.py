@@ -131,20 +131,6 @@ TOO_FEW_FOR_CCL = {
             **NO_SIBLINGS, **TOO_FEW_FOR_CCL}),
         ({"cores_per_socket": 4}, {"backends": CCL, "ranks": 1}, NO_SIBLINGS),
         ({"cores_per_socket": 3}, {"backends": CCL, "ranks": 2, "backend": "ccl"}, NO_SIBLINGS),
-        ({"cores_per_socket": 3}, {"backends": CCL, "ranks": 1, "backend": "ccl"}, {
-            **NO_SIBLINGS, "backend=ccl": "one rank has no other to speak to over oneCCL"}),
-        (EIGHT, {"backends": CCL, "ccl_workers": 5, "ranks": 2}, {
-            **NO_SIBLINGS,
-            "ccl_workers=5": "only ranks that speak over ccl have workers, each on a core of the "
-            "rank",
-        }),
-        (EIGHT, {"threads": 9, "ranks": 1}, {
-            **NO_SIBLINGS,
-            "threads=9": "a rank has a thread on each of its cores at most; with smt=yes on all "
-            "siblings",
-        }),
-        (EIGHT, {"placement": "packed", "ranks": 1}, {
-            **NO_SIBLINGS, "placement=packed": "no CPU quota leaves a choice of sockets"}),
         ({"sockets": 2, "cores_per_socket": 8, "threads_per_core": 2, "cpu_quota": 3.9},
          {"ranks": 1}, {
             "cores": "a CPU quota of 3.9 allows 3 of 16 cores",
@@ -212,10 +198,6 @@ class TestSeveralHosts:
             "3 nodes 2×2"
         ]
 
-    def test_more_than_there_are(self) -> None:
-        reasons = left_out(laid(SMALL, SMALL, nodes=3, ranks=1))
-        assert reasons["nodes=3"] == "2 hosts can be used (--hosts names more)"
-
     def test_the_batch_is_dealt_out_over_all_of_their_ranks(self) -> None:
         reasons = left_out(laid(SMALL, SMALL, ranks=8, threads="all"))
         assert reasons["nodes=2"] == f"8 ranks on each: {BATCH}"
@@ -263,11 +245,6 @@ class TestSeveralHosts:
     def space(*machines: HostFacts) -> SearchSpace:
         hosts = [(f"node{number}", facts) for number, facts in enumerate(machines)]
         return cputune.search_space(machines[0], JOB, hosts=hosts)
-
-    def test_alike_hosts_have_one_list_for_all(self) -> None:
-        plans = [p for p in self.space(SMALL, SMALL, SMALL, SMALL).plans() if p.nodes == 4]
-        assert plans
-        assert not any(plan.node_cpus for plan in plans)
 
     def test_each_kind_is_laid_out_by_its_own_cores_and_once(self) -> None:
         def is_largest(plan: Plan) -> bool:

@@ -16,7 +16,6 @@ from tuner.fakes import SMALL, FakeRunner
 import cputune
 from cputune.errors import Interrupted, NoValidTrialError, UsageError
 from cputune.facts import HostFacts
-from cputune.knobs.affinity import node_counts
 from cputune.plan import Plan
 from cputune.ranks.hosts import RankHost, RankHosts
 from cputune.remote.named import Node
@@ -39,26 +38,6 @@ def why(space: SearchSpace, what: str) -> str:
 
 
 class TestSpace:
-    def test_one_node_two_four_and_all(self) -> None:
-        counts = [tuple(node_counts(hosts)) for hosts in (1, 2, 3, 4, 6)]
-        assert counts == [(1,), (1, 2), (1, 2, 3), (1, 2, 4), (1, 2, 4, 6)]
-
-    def test_two_hosts_double_the_ranks_of_one_global_batch(self) -> None:
-        space = over(EIGHT, EIGHT)
-        assert {plan.nodes for plan in space.plans()} == {1, 2}
-        assert all(8 % plan.world_size == 0 for plan in space.plans())
-        assert 8 in {plan.world_size for plan in space.plans() if plan.nodes == 2}
-
-    def test_one_rank_on_each_of_two_nodes_speaks_over_gloo(self) -> None:
-        plan = next(p for p in over(EIGHT, EIGHT).plans() if p.nodes == p.world_size == 2)
-        assert plan.describe().startswith("2 nodes, 1 × ")
-        assert plan.backend == "gloo"
-
-    def test_a_host_with_too_few_cores_is_named(self) -> None:
-        space = over(EIGHT, machine(cores_per_socket=2), fix={"threads": 8})
-        assert {plan.nodes for plan in space.plans()} == {1}
-        assert "does not fit on node2" in why(space, "nodes=2")
-
     def test_what_one_host_lacks_is_no_value_and_the_host_is_named(self) -> None:
         with_tcmalloc = machine(cores_per_socket=8, libraries=("tcmalloc",))
         space = over(with_tcmalloc, EIGHT)
@@ -69,11 +48,6 @@ class TestSpace:
         with pytest.raises(UsageError, match="no plan of this machine has nodes=3") as caught:
             over(EIGHT, EIGHT, fix={"nodes": 3})
         assert caught.value.hint == "2 hosts can be used (--hosts names more)"
-
-    def test_a_batch_that_so_many_nodes_cannot_divide_is_refused_before_a_trial(self) -> None:
-        with pytest.raises(UsageError, match="no plan of this machine has nodes=3") as caught:
-            over(EIGHT, EIGHT, EIGHT, fix={"nodes": 3})
-        assert "global batch of 8 cannot be divided" in (caught.value.hint or "")
 
     def test_the_guide_is_tried_on_all_nodes_and_the_topology_on_one(self) -> None:
         space = over(EIGHT, EIGHT, EIGHT)  # 3 do not divide the global batch

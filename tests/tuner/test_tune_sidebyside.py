@@ -14,10 +14,10 @@ import cputune
 from cputune.plan import Plan
 from cputune.result import ConfirmRun
 from cputune.steps import Crashed, NoMeasurement, Step
-from cputune.tuner.blocks import GIVEN_UP, MOST_ROUNDS, TooShort
+from cputune.tuner.blocks import GIVEN_UP, MOST_ROUNDS
 from cputune.tuner.changes import Change
 from cputune.tuner.confirmation import Way, side_by_side
-from cputune.tuner.gains import LOOK_DOUBT, SLOWER, Contender, doubt_each, gain_of
+from cputune.tuner.gains import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
 
@@ -71,37 +71,6 @@ def test_all_live_at_once_and_have_turns() -> None:
     base, rivals, _ = confirmed(runner, 2)
     assert runner.most_alive == 3
     assert ratio(base, rivals[0]) == pytest.approx(2.0)
-
-
-def ending(after: int) -> FakeLivingRunner:
-    """Its scripts train for so many steps, and are over."""
-
-    def steps(number: int) -> Iterator[Step]:
-        yield from [Step(seconds=(1.0, 0.5)[number], samples=8)] * after
-        raise NoMeasurement("train.py ended by itself")
-
-    return FakeLivingRunner(steps)
-
-
-def test_a_script_that_trains_to_its_end_begins_again() -> None:
-    runner = ending(8)
-    base, rivals, _ = confirmed(runner)
-    assert runner.begun.count(1) > 2
-    assert rivals[0].out is None
-    assert ratio(base, rivals[0]) == pytest.approx(2.0)
-
-
-def test_a_script_that_ends_before_it_has_had_a_turn_is_too_short() -> None:
-    with pytest.raises(TooShort, match="ended by itself"):
-        confirmed(ending(3))
-
-
-def test_the_order_of_a_round_is_turned_in_the_next() -> None:
-    runner = steady(1.0, 0.9, 0.9)
-    confirmed(runner, 2)
-    rounds = [runner.turns[at : at + 3] for at in range(3, 12, 3)]
-    assert rounds[1] == rounds[0][::-1]
-    assert sorted(rounds[2]) == [0, 1, 2]
 
 
 def test_the_second_block_has_new_processes_of_the_leader_alone() -> None:
@@ -244,33 +213,6 @@ def test_what_the_machine_does_hits_all_alike() -> None:
     assert gain.half_width < 0.12
 
 
-def test_the_first_step_after_a_pause_does_not_count() -> None:
-    def steps(number: int) -> Iterator[Step]:
-        while True:
-            yield Step(seconds=5.0 if number else 0.3, samples=8)
-            yield Step(seconds=0.3, samples=8)
-            yield Step(seconds=0.3, samples=8)
-
-    base, rivals, _ = confirmed(FakeLivingRunner(steps))
-    assert ratio(base, rivals[0]) == pytest.approx(1.0)
-
-
-def test_one_that_fails_is_out_and_the_others_go_on() -> None:
-    def steps(number: int) -> Iterator[Step]:
-        for _ in range(4 if number == 1 else 10_000):
-            yield Step(seconds=1.0 - 0.2 * number, samples=8)
-        raise Crashed("rank 0 died")
-
-    base, rivals, findings = confirmed(FakeLivingRunner(steps), 2)
-    assert rivals[0].out == "crashed: rank 0 died"
-    assert ratio(base, rivals[1]) == pytest.approx(1 / 0.6)
-    assert [run.reason for run in findings.confirm_runs] == [
-        None,
-        "crashed: rank 0 died",
-        *[None] * 3,
-    ]
-
-
 def test_a_round_that_others_delayed_does_not_count() -> None:
     def steps(number: int) -> Iterator[Step]:
         while True:
@@ -325,12 +267,6 @@ def test_a_time_that_was_given_is_used_until_there_is_an_answer() -> None:
     assert max(clear.blocks) == 1
 
 
-def test_of_several_that_may_be_named_each_is_doubted_less() -> None:
-    rivals = [Contender(role="candidate", plan=plan) for plan in PLANS[:4]]
-    assert doubt_each(rivals[:1]) == LOOK_DOUBT
-    assert doubt_each(rivals) == LOOK_DOUBT / 2
-
-
 @pytest.mark.parametrize("after", [5, 6, 8, 12])
 def test_a_short_script_is_confirmed_all_the_same(after: int) -> None:
     def steps(number: int) -> Iterator[Step]:
@@ -340,30 +276,6 @@ def test_a_short_script_is_confirmed_all_the_same(after: int) -> None:
     result = cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeLivingRunner(steps))
     assert result.speedup.pairs >= 2
     assert not any("failed" in note for note in result.notes)
-
-
-def test_the_steps_of_each_turn_are_kept_in_the_order_they_were_taken() -> None:
-    _, _, findings = confirmed(steady(1.0, 0.5))
-    for block in (0, 1):
-        runs = [run for run in findings.confirm_runs if run.round == block]
-        places = sorted(turn.place for run in runs for turn in run.taken)
-        assert places == list(range(len(places)))
-        assert [{s for turn in run.taken for s in turn.step_seconds} for run in runs] == [
-            {1},
-            {0.5},
-        ]
-
-
-def test_a_delayed_step_is_kept_and_marked() -> None:
-    def steps(number: int) -> Iterator[Step]:
-        for index in itertools.count():
-            late = 0.9 if index == 7 else 0.0
-            yield Step(seconds=1.0 / (number + 1) + late, samples=8, delayed_seconds=late)
-
-    _, _, findings = confirmed(FakeLivingRunner(steps))
-    turns = [turn for run in findings.confirm_runs for turn in run.taken]
-    marked = {turn.step_seconds[at] for turn in turns for at in turn.delayed}
-    assert marked == {1.9, 1.4}
 
 
 def differing(*apart: float) -> FakeLivingRunner:
@@ -384,18 +296,6 @@ def test_processes_that_differ_are_asked_in_more_blocks() -> None:
     gain = gain_of(base, rivals[0], 0.05)
     assert gain is not None
     assert gain.low < 0 < gain.high
-
-
-def test_a_plan_on_the_way_is_measured_in_the_second_block_alone() -> None:
-    def steps(number: int) -> Iterator[Step]:
-        rng = random.Random(number)
-        while True:
-            yield Step(seconds=(1.0, 0.9, 0.95)[number] * math.exp(rng.gauss(0, 0.08)), samples=8)
-
-    runner = FakeLivingRunner(steps)
-    base, _, findings = confirmed(runner, way=way(2, 1))
-    assert runner.begun.count(2) == 1
-    assert all(worth.speedup.pairs <= base.blocks.count(1) for worth in findings.worth[:1])
 
 
 def warming(seed: int) -> tuple[Contender, list[Contender], Findings]:

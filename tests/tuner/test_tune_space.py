@@ -58,10 +58,6 @@ def ipex_era(**versions: str | None) -> HostFacts:
 
 
 class TestRanks:
-    def test_one_over_all_one_per_socket_one_per_node_and_several(self) -> None:
-        facts = machine(sockets=2, cores_per_socket=16, nodes_per_socket=2)
-        assert values_of(cputune.search_space(facts, JOB), "ranks") == {1, 2, 4, 8}
-
     def test_no_rank_straddles_two_nodes_when_there_is_one_for_each(self) -> None:
         facts = machine(sockets=2, cores_per_socket=16, nodes_per_socket=2)
         node_of = {cpu: core.numa_node for core in facts.topology.cores for cpu in core.cpus}
@@ -73,33 +69,6 @@ class TestRanks:
         job = cputune.Workload.from_recipe("bert-mini", batch_per_rank=4)
         space = cputune.search_space(machine(cores_per_socket=6), job)
         assert {1, 2, 3, 6} <= values_of(space, "ranks")
-
-    def test_a_script_that_was_not_seen_yet_keeps_every_count(self) -> None:
-        job = cputune.Workload.script(["train.py"])
-        assert 3 in values_of(cputune.search_space(machine(cores_per_socket=6), job), "ranks")
-
-
-class TestQuota:
-    def test_is_also_kept_on_one_socket_that_holds_it(self) -> None:
-        facts = machine(sockets=2, cores_per_socket=28, cpu_quota=20)
-        space = cputune.search_space(facts, JOB)
-        assert values_of(space, "placement") == {"spread", "packed"}
-        one = {plan.cpus[0] for plan in space.plans() if plan.describe() == "1 × 20 threads, fp32"}
-        assert one == {tuple(range(20)), (*range(10), *range(28, 38))}
-
-
-class TestThreads:
-    def test_one_rank_may_stay_on_one_socket(self) -> None:
-        facts = machine(sockets=8, cores_per_socket=8)
-        plans = cputune.search_space(facts, JOB).plans()
-        assert any(p.cpus == (tuple(range(8)),) for p in plans)
-
-    def test_an_affinity_mask_is_kept(self) -> None:
-        facts = machine(cores_per_socket=8, threads_per_core=2, allowed=(2, 3, 4, 10, 11, 12))
-        used = {
-            c for p in cputune.search_space(facts, JOB).plans() for cpus in p.cpus for c in cpus
-        }
-        assert used == {2, 3, 4, 10, 11, 12}
 
 
 class TestPrecision:
@@ -116,11 +85,6 @@ class TestPrecision:
         slow = cputune.search_space(facts, JOB, allow_slow_precision=True)
         assert values_of(slow, "precision") == {"fp32", "bf16"}
 
-    def test_bf16_where_trainer_takes_it_on_a_cpu(self) -> None:
-        space = cputune.search_space(ipex_era(transformers="4.19.4"), JOB)
-        assert values_of(space, "precision") == {"fp32"}
-        assert "--bf16 for GPUs only" in why(space, "precision=bf16")
-
     def test_fp16_never(self) -> None:
         space = cputune.search_space(machine(isa=(*AMX, "amx_fp16", "avx512_fp16")), JOB)
         assert "fp32 without a word" in why(space, "precision=fp16")
@@ -134,10 +98,6 @@ class TestLibraries:
         assert set(both.preload) == {lib.path for lib in facts.libraries}
         assert why(space, "allocator=jemalloc") == "no libjemalloc was found"
 
-    def test_none_found_none_offered(self) -> None:
-        space = cputune.search_space(machine(), JOB)
-        assert all(plan.preload == () for plan in space.plans())
-
 
 class TestIpex:
     def test_lives_in_its_own_era(self) -> None:
@@ -148,10 +108,7 @@ class TestIpex:
         [
             ({"intel_extension_for_pytorch": None}, "not installed"),
             ({"torch": "2.7.1"}, "was built for torch 2.8, not 2.7.1"),
-            ({"torch": None}, "torch is not known"),
             ({"transformers": "4.19.4"}, "knows no IPEX"),
-            ({"transformers": "4.57.0", "accelerate": "1.8.0"}, "ignores IPEX"),
-            ({"transformers": "4.53.0", "accelerate": "1.8.0"}, "ignores IPEX"),
             ({"accelerate": "1.12.0"}, "ignores IPEX"),
         ],
     )
@@ -159,16 +116,6 @@ class TestIpex:
         space = cputune.search_space(ipex_era(**versions), JOB)
         assert values_of(space, "ipex") == {False}
         assert reason in why(space, "ipex")
-
-    def test_without_its_flag_the_variable_asks_for_it(self) -> None:
-        facts = ipex_era(transformers="4.57.1", accelerate="1.7.0")
-        assert values_of(cputune.search_space(facts, JOB), "ipex") == {False, True}
-
-    def test_new_accelerate_uses_it_with_old_torch(self) -> None:
-        facts = ipex_era(
-            torch="2.6.0+cpu", intel_extension_for_pytorch="2.6.0", accelerate="1.12.0"
-        )
-        assert values_of(cputune.search_space(facts, JOB), "ipex") == {False, True}
 
 
 class TestCcl:
@@ -188,9 +135,7 @@ class TestCcl:
         [
             ({"oneccl_bind_pt": None}, "not installed"),
             ({"oneccl_bind_pt": "2.7.0"}, "built for torch 2.7.0, not 2.8.0"),
-            ({"torch": "2.8.1"}, "built for torch 2.8.0, not 2.8.1"),
             ({"transformers": "5.1.0"}, "does not take --ddp_backend ccl"),
-            ({"transformers": "4.21.3"}, "does not import the oneCCL bindings"),
             ({"accelerate": "1.13.0"}, "has no ccl"),
         ],
     )
@@ -200,21 +145,6 @@ class TestCcl:
         space = cputune.search_space(ipex_era(**versions), JOB)
         assert values_of(space, "backend") == {"gloo"}
         assert reason in why(space, "backend=ccl")
-
-    @pytest.mark.parametrize(
-        ("bindings", "torch", "fits"),
-        [
-            ("1.12.0", "1.12.0", True),
-            ("1.12.0", "1.12.1", False),
-            ("1.12.100", "1.12.1", True),
-            ("1.12.100", "1.12.0", False),
-            ("1.13.0", "1.13.1", True),
-            ("2.8.0+cpu", "2.8.0+cpu", True),
-        ],
-    )
-    def test_bindings_are_made_for_one_torch(self, bindings: str, torch: str, fits: bool) -> None:
-        facts = ipex_era(oneccl_bind_pt=bindings, torch=torch, transformers="4.30.0")
-        assert ("ccl" in values_of(cputune.search_space(facts, JOB), "backend")) is fits
 
     def test_needs_intel_mpi(self) -> None:
         facts = replace(
@@ -239,11 +169,6 @@ class TestFixing:
             "1 × 8 threads, fp32",
             "1 × 8 threads, bf16",
         ]
-
-    def test_the_backend_is_not_varied_for_another_knob(self) -> None:
-        space = cputune.search_space(ipex_era(), JOB, knobs=["precision"])
-        assert values_of(space, "backend") == {"gloo"}
-        assert values_of(space, "ccl_workers") == {0}
 
     def test_the_backend_of_several_ranks_is_varied_with_its_workers_or_not_at_all(self) -> None:
         def backends(*knobs: str) -> set[object]:
@@ -293,26 +218,6 @@ class TestFixing:
         with pytest.raises(UsageError, match=" together") as caught:
             cputune.search_space(ipex_era(), JOB, fix=fix)
         assert caught.value.hint
-
-    @pytest.mark.parametrize(
-        "fix",
-        [
-            {"backend": "ccl", "ccl_workers": 2},
-            {"backend": "ccl", "ranks": 4},
-            {"ccl_workers": 3},
-            {"optimizer": "adamw_torch", "precision": "bf16"},
-        ],
-    )
-    @pytest.mark.parametrize("knobs", [None, ["precision", "ranks"], ["backend", "ranks"]])
-    def test_no_value_is_dropped_in_whatever_order_they_are_given(
-        self, fix: dict[str, object], knobs: list[str] | None
-    ) -> None:
-        spaces = [
-            cputune.search_space(ipex_era(), JOB, knobs=knobs, fix=dict(order))
-            for order in (fix.items(), reversed(fix.items()))
-        ]
-        assert list(spaces[0].plans()) == list(spaces[1].plans()) != []
-        assert all(values_of(spaces[0], name) == {value} for name, value in fix.items())
 
     @given(data=st.data())
     @settings(max_examples=40, deadline=None)
@@ -440,17 +345,6 @@ class TestSuggestions:
         space = search_space(facts, JOB, fix=held)
         assert dict(space.suggestions)["guide"].describe() == guide
 
-    def test_the_guide_leaves_a_core_to_a_worker_where_ccl_lives(self) -> None:
-        guide = dict(cputune.search_space(ipex_era(), JOB).suggestions)["guide"]
-        assert (guide.backend, guide.ccl_workers, guide.threads_per_process) == ("ccl", 1, 27)
-        assert guide.ipex
-
-    def test_the_guide_leaves_what_it_does_not_name_as_it_is_today(self) -> None:
-        for facts in (ipex_era(), machine(libraries=("iomp",))):
-            space = cputune.search_space(facts, JOB)
-            values = space.values[dict(space.suggestions)["guide"]]
-            assert (values["optimizer"], values["openmp"]) == ("default", "default")
-
     @pytest.mark.parametrize("packages", [IPEX_ERA, TODAY], ids=["ipex", "today"])
     @pytest.mark.parametrize("launchers", [(), (INTEL_MPI,)], ids=["no mpi", "intel mpi"])
     @pytest.mark.parametrize(
@@ -470,11 +364,6 @@ class TestSuggestions:
         facts = replace(facts, launchers=launchers)
         guide = dict(cputune.search_space(facts, JOB).suggestions)["guide"]
         assert guide_plan(facts, JOB) == guide
-
-    def test_a_trainer_without_bf16_is_guided_in_fp32(self) -> None:
-        facts = machine(packages=with_versions(TODAY, transformers="4.12.0"))
-        guide = dict(cputune.search_space(facts, JOB).suggestions)["guide"]
-        assert guide.precision == guide_plan(facts).precision == "fp32"
 
     def test_a_guide_that_does_not_divide_the_batch_is_not_tried(self) -> None:
         space = cputune.search_space(machine(sockets=3), JOB)
@@ -568,20 +457,6 @@ def test_a_rank_count_that_is_not_there_has_a_reason(shape: dict[str, Any]) -> N
     assert not refused & there
     sockets = len({core.socket for core in facts.topology.allowed_cores})
     assert set(range(1, sockets + 1)) <= refused | there
-
-
-@settings(deadline=None, max_examples=40)
-@given(shape=shapes)
-def test_what_is_emitted_without_measuring_is_in_the_space(shape: dict[str, Any]) -> None:
-    facts = shaped({**shape, "memory_limit_gib": None})
-    assert guide_plan(facts) in set(cputune.search_space(facts, ALONE).plans())
-
-
-def test_uneven_cores_give_a_reason_and_one_launch() -> None:
-    facts = machine(sockets=2, cores_per_socket=2, threads_per_core=2, allowed=(1, 2, 3))
-    space = cputune.search_space(facts, ALONE)
-    assert why(space, "ranks=2") == "ranks of one size would leave too many of 3 cores idle"
-    assert guide_plan(facts).processes_per_node == 1
 
 
 class TestALoopOfItsOwn:

@@ -23,7 +23,7 @@ from cputune.errors import (
 from cputune.inside.messages import RankState
 from cputune.plan import Plan
 from cputune.ranks.compare import for_people
-from cputune.result import COMPLETED, FAILED, PRUNED, Result
+from cputune.result import COMPLETED, FAILED, Result
 from cputune.steps import Crashed, Infeasible, OutOfMemory, Step, TimedOut
 from cputune.tuner import sampler
 from cputune.tuner.events import StudyEnded, StudyStarted, TrialEnded, TrialRepeated
@@ -77,12 +77,6 @@ class TestWellBehaved:
         of = BY_NAME["two-sockets"]
         first, second = (tune(of, of.runner(1), seed=5, budget=8) for _ in range(2))
         assert [t.plan for t in first.trials] == [t.plan for t in second.trials]
-
-    def test_a_plan_that_has_clearly_lost_is_cut_short(self) -> None:
-        result = tune(SMALL, FakeRunner(truthful()))
-        pruned = [t for t in result.trials if t.state == PRUNED]
-        assert pruned
-        assert all(t.steps <= 3 for t in pruned)
 
     def test_every_run_is_ended(self) -> None:
         runner = FakeRunner(truthful())
@@ -147,23 +141,6 @@ class TestTodaysLaunch:
         assert {trial.plan.precision for trial in result.trials} == {"bf16"}
         assert len(result.trials) > 1
 
-    def test_a_plan_by_which_ranks_would_run_the_same_is_not_tried(self) -> None:
-        plans = list(cputune.search_space(SMALL.facts, SMALL.workload, knobs=["threads"]).plans())
-        same = next(plan for plan in plans if plan.describe() == "1 × 2 threads, fp32")
-
-        class FakeShowing(FakeRunner):
-            def observed(self) -> tuple[dict[str, object], ...]:
-                cpus = ",".join(map(str, same.cpus[0]))
-                libraries = {"allocator": "default", "ipex": False, "backend": None}
-                layout = {"world_size": 1, "threads": 2, "affinity": cpus, "dtype": "float32"}
-                return ({**libraries, **layout},) if self.started[-1].as_found else ({},)
-
-        runner = FakeShowing(truthful())
-        result = tune(SMALL, runner, budget=20, knobs=["threads"])
-        assert same not in runner.started
-        assert len(result.trials) == len(plans)
-        assert any("today's launch itself" in note for note in result.notes)
-
     @pytest.mark.parametrize(
         ("words", "typed"),
         [
@@ -193,8 +170,11 @@ class TestTodaysLaunch:
                 return tuple(for_people(shown_by(same, rank)) for rank in range(same.world_size))
 
         runner = FakeShowing(lambda plan, before: steady(1.0))
-        cputune.tune(SMALL.workload, facts=facts, runner=runner, budget=len(plans), knobs=knobs)
+        result = cputune.tune(
+            SMALL.workload, facts=facts, runner=runner, budget=len(plans), knobs=knobs
+        )
         assert same not in runner.started, typed
+        assert any("today's launch itself" in note for note in result.notes)
         assert len(set(runner.started)) > 2
 
 
@@ -227,17 +207,6 @@ class TestNoGain:
         assert result.speedup.low <= 1
         assert "so the recommendation is the baseline" in " ".join(result.notes)
 
-    def test_slower_plans_leave_the_baseline(self) -> None:
-        runner = FakeRunner(lambda plan, before: steady(1.0 if plan.as_found else 2.0))
-        result = tune(SMALL, runner)
-        assert result.best.plan == result.baseline.plan
-        assert not result.speedup.significant
-
-    def test_one_trial_has_nothing_to_compare_with(self) -> None:
-        result = tune(SMALL, FakeRunner(truthful()), budget=1)
-        assert result.best.plan.as_found
-        assert result.speedup.ratio == 1
-
 
 class TestFailures:
     @pytest.mark.parametrize(
@@ -266,30 +235,6 @@ class TestFailures:
         assert all(t.plan.precision == "bf16" for t in failed)
         assert result.best.plan.precision == "fp32"
 
-    @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
-    def test_times_that_are_none_are_not_believed(self, seconds: float) -> None:
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            return steady(seconds if plan.precision == "bf16" else SMALL.seconds(plan))
-
-        result = tune(SMALL, FakeRunner(script))
-        assert {t.kind for t in result.trials if t.plan.precision == "bf16"} == {"no measurement"}
-        assert result.best.plan.precision == "fp32"
-
-    def test_a_job_that_ends_before_it_is_measured(self) -> None:
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            steps = list(zip(range(40), steady(SMALL.seconds(plan)), strict=False))
-            return [step for _, step in (steps[:1] if plan.precision == "bf16" else steps)]
-
-        result = tune(SMALL, FakeRunner(script))
-        failed = [t for t in result.trials if t.state == FAILED]
-        assert {t.plan.precision for t in failed} == {"bf16"}
-        assert {t.kind for t in failed} == {"no measurement"}
-        assert "the job ended after one step" in str(failed[0].reason)
-
-    def test_a_short_job_is_measured_with_what_it_gives(self) -> None:
-        runner = FakeRunner(lambda plan, before: [Step(SMALL.seconds(plan), 8) for _ in range(3)])
-        assert tune(SMALL, runner).best.plan == fastest(SMALL)
-
     def test_without_one_valid_trial_there_is_no_result(self) -> None:
         def script(plan: Plan, before: int) -> Iterable[Step]:
             raise Crashed("not today" if plan.as_found else f"not with {plan.precision}")
@@ -317,14 +262,6 @@ class TestFailures:
         with pytest.raises(NoValidTrialError, match="it has no Trainer"):
             tune(SMALL, runner)
         assert len(runner.started) == 1
-
-    def test_a_runner_that_cannot_even_start(self) -> None:
-        class FakeBroken:
-            def steps(self, plan: Plan) -> Iterable[Step]:
-                raise OSError("no such file")
-
-        with pytest.raises(NoValidTrialError):
-            tune(SMALL, FakeBroken(), budget=2)
 
     def test_where_todays_launch_does_not_run_another_takes_its_place(self) -> None:
         def script(plan: Plan, before: int) -> Iterable[Step]:
@@ -426,19 +363,6 @@ class TestNeighbours:
         assert result.best.plan == fastest(SMALL)
         assert not any(trial.delayed_steps for trial in result.trials)
 
-    def test_single_delayed_steps_do_not_count(self) -> None:
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            seconds = SMALL.seconds(plan)
-            while True:
-                yield Step(seconds, 8)
-                yield Step(5 * seconds, 8, delayed_seconds=4 * seconds)
-                yield Step(seconds, 8)
-
-        result = tune(SMALL, FakeRunner(script))
-        best = result.best
-        assert best.plan == fastest(SMALL)
-        assert best.samples_per_second.median == pytest.approx(8 / SMALL.seconds(best.plan))
-
     def test_a_plan_with_too_many_threads_delays_itself(self, monkeypatch: object) -> None:
         of = BY_NAME["one-socket"]
         facts = replace(of.facts, environment={"OMP_NUM_THREADS": "64"})
@@ -526,12 +450,6 @@ class TestInterrupt:
             tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True, **options)
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", resume=True, budget=2)
 
-    def test_another_machine_is_refused(self, tmp_path: Path) -> None:
-        tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
-        other = BY_NAME["one-socket"]
-        with pytest.raises(CannotError, match="host"):
-            tune(other, other.runner(0), study=tmp_path / "s.db", resume=True)
-
     def test_a_study_is_not_overwritten(self, tmp_path: Path) -> None:
         tune(SMALL, FakeRunner(truthful()), study=tmp_path / "s.db", budget=2)
         with pytest.raises(CannotError, match="holds a study already"):
@@ -553,16 +471,9 @@ class TestLimits:
         with pytest.raises(UsageError, match="budget"):
             tune(SMALL, FakeRunner(truthful()), budget=budget)
 
-    @pytest.mark.parametrize("budget", [1, 2, 3, 6])
+    @pytest.mark.parametrize("budget", [1, 3])
     def test_a_budget_is_kept(self, budget: int) -> None:
         assert len(tune(SMALL, FakeRunner(truthful()), budget=budget).trials) == budget
-
-    def test_time_is_that_of_the_steps(self) -> None:
-        of = BY_NAME["two-sockets"]
-        per_trial = 6 * of.seconds(fastest(of))
-        result = tune(of, of.runner(0), max_time_seconds=10 * per_trial)
-        assert 1 < len(result.trials) < 20
-        assert "the time given was up" in " ".join(result.notes)
 
     def test_no_time_at_all_is_refused(self) -> None:
         with pytest.raises(UsageError, match="time"):

@@ -107,11 +107,6 @@ class TestWarmUp:
         one.warm_up(race)
         assert asked(one) == read
 
-    def test_goes_on_where_all_were_delayed(self) -> None:
-        one = seat(chain(steps(1.0, 1.0, 1.0, delayed=True), repeat(Step(1.0, 1))))
-        one.warm_up(Race())
-        assert asked(one) == [3, 2]
-
     def test_ends_with_a_failure(self) -> None:
         one = seat(dying(Crashed("rank 0 died"), 1.0))
         one.warm_up(Race())
@@ -180,28 +175,11 @@ class TestTurn:
         assert taken == (pytest.approx(math.log(0.2)) if counts else None)
         assert (one.turns, one.delayed, len(one.counted)) == (1, not counts, counts)
 
-    def test_of_two_steps_one_is_not_enough(self) -> None:
-        one = warm([*steps(0.5, 0.5), *steps(0.5, delayed=True)])
-        assert one.turn() is None
-        assert (one.turns, one.delayed) == (1, 1)
-
-    @pytest.mark.parametrize("late", [True, False])
-    def test_of_one_step_the_one_before_it_says_nothing(self, late: bool) -> None:
-        one = seat(chain(steps(2.0, 2.0, 2.0), steps(2.0, delayed=True), steps(2.0, delayed=late)))
-        one.warm_up(Race())
-        assert (one.turn() is None, one.delayed) == (late, late)
-
     def test_counts_delayed_steps_where_there_are_no_others(self) -> None:
         one = seat(repeat(Step(0.5, 1, delayed_seconds=0.4)), rules=Rules(believe_delayed=True))
         one.warm_up(Race())
         assert one.turn() == pytest.approx(math.log(0.5))
         assert (one.turns, one.delayed) == (1, 1)
-
-    def test_is_as_long_as_ever_after_a_step_that_others_delayed(self) -> None:
-        one = warm([*steps(0.5, 0.5), *steps(9.0, delayed=True), *steps(0.5, 0.5, 0.5)])
-        one.turn()
-        one.turn()
-        assert asked(one) == [3, 3, 3]
 
     def test_that_fails_is_its_last(self) -> None:
         one = warm(dying(Crashed("rank 0 died"), 0.5))
@@ -233,12 +211,6 @@ class TestTurn:
         one.warm_up(Race())
         taken = [one.turn() for _ in range(3)]
         assert taken == [pytest.approx(math.log(0.6)), None, pytest.approx(math.log(0.6))]
-
-
-def test_the_seconds_of_all_steps_are_added() -> None:
-    first, second = warm(steps(9.0, 0.5, 0.7)), warm(steps(1.0, 1.0, 1.0))
-    first.turn()
-    assert seconds_of([first, second]) == pytest.approx(3 * 0.5 + 10.2 + 3 * 0.5)
 
 
 def measuring() -> Measuring:
