@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import AMX, AVX512, IPEX_ERA, machine
+from machines import IPEX_ERA, machine
 
-from cputune.cores import nodes_spanned, paid_cores, placements, usable_cores
+from cputune.cores import nodes_spanned, placements, usable_cores
 from cputune.facts import Core, HostFacts, Launcher
-from cputune.knobs.precision import native_precisions
 from cputune.layout import (
     advise,
     baseline_plan,
@@ -26,7 +25,6 @@ from cputune.layout import (
     why_not_ranks,
 )
 from cputune.placing import rank_slices
-from cputune.workload import Workload
 
 
 class TestUsableCores:
@@ -39,10 +37,6 @@ class TestUsableCores:
     )
     def test_are_as_many_as_the_quota_pays_for(self, quota: float | None, count: int) -> None:
         assert len(usable_cores(machine(cores_per_socket=8, cpu_quota=quota))) == count
-
-    def test_a_quota_is_kept_on_one_socket_where_it_fits(self) -> None:
-        facts = machine(sockets=2, cores_per_socket=4, cpu_quota=4)
-        assert {core.socket for core in usable_cores(facts)} == {0}
 
     @pytest.mark.parametrize(
         ("quota", "spread", "packed"),
@@ -85,10 +79,6 @@ class TestUsableCores:
             name: tuple(sum(core.socket == socket for core in cores) for socket in (0, 1))
             for name, cores in placements(facts).items()
         } == found
-
-    def test_a_quota_of_every_core_is_none(self) -> None:
-        assert paid_cores(machine(cores_per_socket=8, cpu_quota=8)) is None
-        assert paid_cores(machine(cores_per_socket=8, cpu_quota=7.9)) == 7
 
     @pytest.mark.parametrize(
         "ordered",
@@ -149,11 +139,6 @@ class TestSlices:
         first, second = rank_slices(usable_cores(machine(**shape, allowed=allowed)), 2)
         assert [core.cpus[0] for core in first] == [0, 1, 2, 3]
         assert [core.cpus[0] for core in second] == [cpu for cpu in allowed if cpu >= 8][:4]
-
-    def test_of_sockets_that_differ_much_one_rank_lies_astride(self) -> None:
-        allowed = (*range(8), 8, 9)
-        cores = usable_cores(machine(sockets=2, cores_per_socket=8, allowed=allowed))
-        assert [len(part) for part in rank_slices(cores, 2)] == [5, 5]
 
     @given(
         sockets=st.integers(1, 4),
@@ -224,9 +209,6 @@ class TestCounts:
     ) -> None:
         found = (Core(cpus=(cpu,), socket=0, numa_node=0, l3=cpu // each) for cpu in range(cores))
         assert thinkable_ranks(tuple(found)) == counts
-
-    def test_of_ranks_without_cores(self) -> None:
-        assert rank_counts(()) == ()
 
     def test_of_threads_include_the_borders(self) -> None:
         cores = usable_cores(machine(sockets=2, cores_per_socket=10, nodes_per_socket=2))
@@ -322,12 +304,6 @@ class TestAdvice:
         assert advise(of_speeds(10, 8, hybrid=False)).threads == 2
         assert fast_cores(()) == ()
 
-    def test_the_guides_plan_follows_it(self) -> None:
-        two = Workload.script(["train.py"], global_batch_size=2)
-        facts = machine(sockets=2)
-        assert guide_plan(facts, two).processes_per_node == 2
-        assert guide_plan(facts, two, nodes=2).processes_per_node == 1
-
 
 class TestPlans:
     def test_the_intel_launchers_example(self) -> None:
@@ -369,12 +345,6 @@ class TestPlans:
         with pytest.raises(ValueError, match=why):
             make_plan(usable_cores(machine(cores_per_socket=2)), 1, **call)
 
-    def test_the_guide_has_a_rank_per_socket_in_native_precision(self) -> None:
-        guide = guide_plan(machine(sockets=2, cores_per_socket=4))
-        assert guide.describe() == "2 × 4 threads, bf16, gloo"
-        assert native_precisions(machine(isa=AVX512)) == ("fp32",)
-        assert native_precisions(machine(isa=AMX)) == ("bf16", "fp32")
-
     @pytest.mark.parametrize(
         ("sockets", "cores", "backend", "workers"),
         [(1, 8, "gloo", 0), (2, 8, "ccl", 1), (2, 2, "ccl", 1), (2, 1, "gloo", 0)],
@@ -395,12 +365,6 @@ class TestPlans:
         assert plan.threads_per_process == 4
         assert plan.cpus == (tuple(range(8)),)
         assert plan.environment() == {}
-
-    def test_where_no_core_is_known_the_baseline_has_one_thread_and_no_guide(self) -> None:
-        facts = machine(cores_per_socket=4, allowed=())
-        assert (baseline_plan(facts).threads_per_process, baseline_plan(facts).cpus) == (1, ((0,),))
-        with pytest.raises(ValueError, match="1 ranks need as many cores, and 0 can be used"):
-            guide_plan(facts)
 
     @pytest.mark.parametrize(
         ("value", "threads"), [("1", 1), ("3", 3), ("2,1", 2), ("0", 8), ("all", 8), ("", 8)]

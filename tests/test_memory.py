@@ -50,28 +50,6 @@ def test_doctor_and_tuner_name_the_same_number() -> None:
     assert any(f"at least {need / GIB:.1f} GiB" in item.why for item in left_out)
 
 
-def test_frozen_weights_need_neither_gradient_nor_moments() -> None:
-    whole, lora = Workload.from_recipe("gpt2-clm"), Workload.from_recipe("gpt2-lora")
-    assert whole.recipe is not None
-    assert lora.recipe is not None
-    same = replace(lora, recipe=replace(lora.recipe, lora=None))
-    weights = 4 * (parameters(lora.recipe.model) or 0)
-    assert known(same) - known(lora) > 3 * weights
-
-
-def test_what_a_seq2seq_model_writes_counts_in_its_decoder_alone() -> None:
-    job = Workload.from_recipe("t5-small-cnn")
-    assert job.recipe is not None
-    long = replace(job, recipe=replace(job.recipe, target_length=job.recipe.sequence_length))
-    assert known(job) < known(long)
-
-
-def test_a_machine_without_room_for_a_model_of_1b_is_not_told_so() -> None:
-    assert not any(f.code == "memory-limit" for f in diagnose(changed(limits={})).findings)
-    small = changed(limits={"memory_bytes": 20 * GIB})
-    assert not any(f.code == "memory-limit" for f in diagnose(small).findings)
-
-
 def test_both_let_the_same_machine_pass() -> None:
     need = known(LARGE)
     enough = changed(limits={"memory_bytes": need})
@@ -106,11 +84,6 @@ def test_a_model_in_16_bits_needs_half_the_state() -> None:
     model = {**LARGE.recipe.model, "dtype": "bfloat16"}
     small = replace(LARGE, recipe=replace(LARGE.recipe, model=model))
     assert known(LARGE) - known(small) == 8 * (parameters(model) or 0)
-
-
-def test_the_batch_of_each_rank_counts_once_for_each_rank() -> None:
-    kept, grown = (Workload.from_recipe("bert-mini", batch_per_rank=n) for n in (None, 8))
-    assert known(grown, 4) - known(grown, 3) > known(kept, 4) - known(kept, 3)
 
 
 def test_of_a_script_only_the_processes_are_known() -> None:
@@ -211,10 +184,6 @@ def test_what_a_sample_of_an_image_and_of_two_texts_needs() -> None:
     each = 12 * 512 + 4 * 2048
     assert sample(small) == 384 * (2 + 3) * each
     assert sample(small, task="seq2seq-lm", target_length=100) == (384 * 2 + 100 * 3) * each
-
-
-def test_a_limit_of_nothing_is_none() -> None:
-    assert room_bytes(changed(limits={"memory_bytes": 0})) == 512 * GIB
 
 
 COUNT = """

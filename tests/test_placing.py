@@ -114,12 +114,6 @@ def test_cores_with_siblings(ranks: int, threads: int, workers: int, shares: obj
     assert pod_shares(cores, ranks, threads, workers) == shares
 
 
-def test_where_one_core_has_too_few_cpus_the_next_gives_one() -> None:
-    cores = [SeenCore(cpus, 0, 0) for cpus in ((0,), (1, 2), (3, 4))]
-    assert pod_shares(cores, 2, 2, 0) == [([0, 1, 2], []), ([3, 4], [])]
-    assert pod_shares(cores, 0, 2, 0) is None
-
-
 def test_cores_are_in_the_order_of_their_first_cpus(tmp_path: Path) -> None:
     for cpu, together in enumerate(("0,3", "1-2", "1-2", "0,3")):
         at = tmp_path / f"devices/system/cpu/cpu{cpu}"
@@ -178,14 +172,6 @@ def test_ranks_have_whole_caches_where_few_cores_are_idle_for_it() -> None:
     # Nodes come before caches: the last of the first node is idle.
     of_nodes = cached(2, 2, 1, 4, nodes=(0, 0, 0, 1))
     assert first_cpus(*rank_slices(of_nodes, 2)) == [[0, 1, 2, 3], [5, 6, 7, 8]]
-
-
-def test_sockets_of_two_sizes_are_not_left_for_a_fifth_of_the_cores() -> None:
-    six_and_four = [SeenCore((cpu,), cpu // 6, cpu // 6, min(cpu // 3, 2)) for cpu in range(10)]
-    assert first_cpus(*rank_slices(six_and_four, 2)) == [[0, 1, 2, 3], [6, 7, 8, 9]]
-    nodes = (0, 0, 0, 1, 1, 2, 2, 2, 2)  # three nodes on two sockets
-    uneven = [SeenCore((cpu,), node // 2, node) for cpu, node in enumerate(nodes)]
-    assert first_cpus(*rank_slices(uneven, 2)) == [[0, 1, 2, 3], [5, 6, 7, 8]]
 
 
 def test_a_team_has_its_share_of_each_cache() -> None:

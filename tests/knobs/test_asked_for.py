@@ -55,11 +55,6 @@ def why(facts: HostFacts, what: str, *knobs: str) -> str:
 
 
 class TestAskingForAKnob:
-    def test_nobody_asks_and_it_stays_as_it_is_today_with_the_reason(self) -> None:
-        assert values_of(amd(), "products") == {"fp32"}
-        assert why(amd(), "products").endswith("(--knobs +products)")
-        assert values_of(amd(), "dropout") == {"torch", "bytes"}
-
     def test_a_plus_varies_it_beside_the_usual_ones(self) -> None:
         assert values_of(amd(), "dropout", "+dropout") == {"torch", "bytes"}
         assert values_of(amd(), "precision", "+dropout") == {"fp32", "bf16"}
@@ -78,9 +73,6 @@ class TestAskingForAKnob:
         assert why_not == "no layer of the model was seen to drop anything"
         dropping = cputune.search_space(amd(), replace(JOB, training=Training(dropout=True)))
         assert {"torch", "bytes"} in [set(k.values) for k in dropping.knobs if k.name == "dropout"]
-
-    def test_a_value_that_it_is_held_at_is_asking_too(self) -> None:
-        assert values_of(amd(), "dropout", dropout="bytes") == {"bytes"}
 
     def test_the_usual_ones_are_all_the_others(self) -> None:
         assert varied(None) == {knob.name for knob in KNOBS if knob.asked_for is None}
@@ -115,11 +107,6 @@ class TestWhereItLives:
         assert put is not None
         assert put(replace(PLAN, precision="bf16"), "bf16", amd()) is None
 
-    def test_what_cannot_be_is_not_held(self) -> None:
-        with pytest.raises(UsageError, match="dropout=bytes") as caught:
-            values_of(amd(vendor="GenuineIntel"), "dropout", dropout="bytes")
-        assert "already" in str(caught.value.hint)
-
 
 class TestTheWayIntoAScript:
     def test_it_stands_in_the_plan_its_words_and_its_file(self) -> None:
@@ -146,11 +133,6 @@ class TestTheWayIntoAScript:
         assert json.loads(plan)["torch"] == {"dropout": "bytes"}
         assert rest
         assert carried(job, PLAN, {}).force is None or not carried(job, PLAN, {}).force.torch
-
-    def test_flags_stay_flags_and_objects_stay_as_they_are(self) -> None:
-        way = carried(JOB, replace(MASKS, precision="bf16"), {})
-        assert "--bf16" in way.flags
-        assert not way.sets_objects
 
     def test_a_launch_brings_the_file_that_it_needs(self) -> None:
         names = {file.name for file in launch(MASKS).companions}

@@ -49,10 +49,6 @@ def why(facts: HostFacts, job: Workload = JOB) -> str:
     return next(out.why for out in left_out if out.what == "optimizer=adamw_torch_fused")
 
 
-def test_is_offered_where_it_is_not_the_default() -> None:
-    assert values_of(with_stack()) == {"default", "adamw_torch_fused"}
-
-
 @pytest.mark.parametrize(
     ("torch", "transformers", "reason"),
     [

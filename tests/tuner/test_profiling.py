@@ -84,12 +84,6 @@ def test_ranks_share_their_time_and_add_their_products() -> None:
     assert (found.step_seconds, found.gflops, found.limit_gflops) == (0.6, 300.0, 800.0)
 
 
-def test_a_limit_that_one_rank_does_not_know_is_not_known() -> None:
-    found = of_ranks(PLAN, [told(0.2, 0.5), told(0.2, 0.5, limit_gflops=None)])
-    assert found is not None
-    assert found.limit_gflops is None
-
-
 def test_products_that_one_rank_does_not_know_are_not_known() -> None:
     found = of_ranks(PLAN, [told(0.2, 0.5), told(0.2, 0.5, gflops=None)])
     assert found is not None
@@ -140,10 +134,6 @@ def test_a_study_profiles_its_best_plan_once_and_says_so() -> None:
         cputune.tune(SMALL.workload, facts=SMALL.facts, runner=FakeRunner(truthful())).profile
         is None
     )
-
-
-def test_a_result_file_holds_it() -> None:
-    assert Result.from_json(result(profile()).to_json()).profile == profile()
 
 
 class FakeLooked(FakeRunner):

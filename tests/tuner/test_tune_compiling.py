@@ -41,9 +41,6 @@ class TestReading:
         assert (run.steps, run.compiled) == (3, 1)
         assert run.compile_seconds == pytest.approx(40.0), "its own step is not the compiler's"
 
-    def test_a_little_of_it_does_not_matter(self) -> None:
-        assert len(read(Step(seconds=1.0, samples=8, compile_seconds=0.04)).logs) == 1
-
     def test_it_is_spread_over_the_steps_that_are_planned(self) -> None:
         run = read(COMPILING, Step(seconds=0.4, samples=8), steps_planned=100)
         assert run.logs == [pytest.approx(math.log(0.8 / 8))]
@@ -58,11 +55,6 @@ class TestReading:
     def test_what_did_not_compile_has_nothing_to_bear(self) -> None:
         run = read(Step(seconds=0.4, samples=8), steps_planned=100, compile_seconds=40.0)
         assert run.logs == [pytest.approx(math.log(0.4 / 8))]
-
-    def test_less_than_a_second_of_it_counts_too(self) -> None:
-        little = Step(seconds=0.9, samples=8, compile_seconds=0.5)
-        run = read(little, Step(seconds=0.4, samples=8), steps_planned=10)
-        assert run.logs == [pytest.approx(math.log(0.45 / 8))]
 
     def test_it_is_none_where_the_other_steps_take_longer(self) -> None:
         little = Step(seconds=0.4, samples=8, compile_seconds=0.2)
@@ -147,16 +139,3 @@ class TestWonBack:
 
     def test_what_a_step_saves_is_told_by_the_worth(self, result: Result) -> None:
         assert "after about 400 of them" in self.after(result, 1.5), "each saves 0.15 s"
-
-    def test_one_step_at_least_is_needed(self, result: Result) -> None:
-        trials = tuple(replace(trial, compile_seconds=0.01) for trial in result.trials)
-        assert "after about 1 of them" in self.after(result, 1.5, trials=trials)
-
-    @pytest.mark.parametrize(("batch", "steps"), [(8, "200"), (4, "400"), (None, "1,600")])
-    def test_the_batch_may_be_that_of_each_rank(
-        self, result: Result, batch: int | None, steps: str
-    ) -> None:
-        job = replace(result.workload, global_batch_size=None, batch_per_rank=batch)
-        two = replace(result.best.plan, processes_per_node=2, cpus=((0,), (1,)))
-        best = replace(result.best, plan=two)
-        assert f"about {steps} of them" in self.after(result, 1.5, workload=job, best=best)

@@ -13,7 +13,7 @@ from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import ConfirmRun
 from cputune.steps import Contended, Crashed, Step
-from cputune.tuner.events import StepTaken, TrialRepeated
+from cputune.tuner.events import TrialRepeated
 from cputune.tuner.gains import Contender
 from cputune.tuner.measuring import (
     Findings,
@@ -94,10 +94,6 @@ class TestTimer:
         timer = Timer(clock=lambda: 0.0, most_seconds=10.0, started=0.0, step_seconds=7.0)
         assert (timer.up(0.7), timer.up(0.71), timer.up(1.0, 3.0)) == (True, False, True)
 
-    def test_there_is_no_end_where_none_was_given(self) -> None:
-        timer = Timer(clock=lambda: 1e9, most_seconds=None, started=0.0)
-        assert (timer.left(1.0), timer.up(1.0)) == (math.inf, False)
-
 
 class TestTrials:
     @pytest.mark.parametrize(("times", "tries"), [(0, 1), (1, 2), (2, 3)])
@@ -148,25 +144,12 @@ class TestTrials:
         assert started == tries
         assert isinstance(run.failure, Contended)
 
-    def test_that_were_cut_short_are_not_tried_again(self) -> None:
-        study = FakeStudy(most_seconds=2.0)
-        run, spent, started = study.run(busy(0))
-        assert (run.cut, spent, started) == ("after 2 steps", 2.0, 1)
-
     def test_of_todays_launch_have_all_of_the_time(self) -> None:
         assert [share_of(number) for number in (None, 0, 1, 2)] == [1.0, 1.0, 0.7, 0.7]
-
-    def test_tell_of_each_step(self) -> None:
-        study = FakeStudy()
-        study.run(busy(0), number=5)
-        assert study.told[0] == StepTaken(number=5, index=0, seconds=1.0, delayed=False)
 
     def test_are_compared_with_the_losses_of_today(self) -> None:
         rules = FakeStudy().measuring.rules
         assert (rules(PLANS[0]).reference, rules(TODAY).reference) == ((5.0,), ())
-
-    def test_have_nothing_to_bear_where_nothing_has_compiled(self) -> None:
-        assert FakeStudy().measuring.rules(PLANS[0]).compile_seconds == 0.0
 
 
 class TestConfirmation:

@@ -140,17 +140,6 @@ def test_what_trials_tell_is_what_the_textbook_says(size: float, trials: int) ->
     assert bool(drifts) == (size > 0 and trials > 1), drifts
 
 
-def test_what_a_profile_has_shown_is_taken_for_what_was_expected() -> None:
-    cut = PLANS[0].with_setting("padding", "cut")
-    plans = [PLANS[0], cut]
-    usual, seen = (
-        SpeedModel(MACHINE.facts, plans, shares).believe([], [], []).mean
-        for shares in (None, {"padding": 0.5})
-    )
-    assert usual[1] - usual[0] == pytest.approx(-0.4)
-    assert seen[1] - seen[0] == pytest.approx(math.log(1 - 0.9 * 0.5))
-
-
 @pytest.mark.parametrize(
     ("mean", "deviation", "expected"),
     [
@@ -192,8 +181,3 @@ def plan(threads: int, *cpus: tuple[int, ...]) -> Plan:
 def test_what_a_plan_occupies(one: Plan, occupied: tuple[object, ...]) -> None:
     names = ("busy_cores", "on_siblings", "share", "sockets", "nodes", "sockets_of_all")
     assert footprint(LARGE, one) == Footprint(**dict(zip(names, occupied, strict=True)))
-
-
-def test_a_machine_of_which_no_core_is_known() -> None:
-    unknown = replace(LARGE, topology=replace(LARGE.topology, cores=()))
-    assert footprint(unknown, plan(2, (0, 1))).share == 1.0

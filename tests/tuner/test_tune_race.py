@@ -147,47 +147,12 @@ def test_a_run_that_is_shorter_than_the_warm_up_teaches_none() -> None:
         assert len(race.excesses[0]) == learnt
 
 
-def test_a_warm_up_that_was_seen_is_waited_for() -> None:
-    race = taught(WARMING, WARMING)
-    assert race.warmup == 5
-    assert race.verdict(logs(1.0, 1.0, 1.0)) != "enough"
-
-
-def test_warm_up_is_not_taken_for_defeat() -> None:
-    race = taught(WARMING, WARMING)
-    assert race.verdict(logs(1.05, 1.02)) == "more"
-
-
-def test_what_is_far_behind_has_lost_at_the_second_step() -> None:
-    race = taught(WARMING)
-    assert race.verdict(logs(4.0, 4.1)) == "lost"
-
-
-def test_one_slow_step_may_be_a_delay() -> None:
-    race = taught((0.5,) * 5, (0.5,) * 5)
-    assert race.verdict(logs(2.5)) == "more"
-    assert race.verdict(logs(2.5, 0.5)) == "more"
-
-
-def test_one_slow_step_is_enough_where_no_better_was_expected() -> None:
-    race = taught((0.5,) * 5, (0.5,) * 5)
-    race.expected = (math.log(2.0), 0.3)
-    assert race.verdict(logs(2.5)) == "lost"
-
-
 def test_contenders_are_read_longer_than_losers() -> None:
     race = taught((0.5, 0.51, 0.49, 0.5, 0.5), (0.5, 0.5, 0.51, 0.49, 0.5))
     loser, contender = logs(0.6, 0.61, 0.6), logs(0.5, 0.5, 0.51)
     race.noise.differences.extend([0.1] * 50)
     assert race.verdict(loser) in ("lost", "enough")
     assert race.verdict(contender) == "more"
-
-
-def test_the_guess_for_a_loser_takes_off_the_warm_up_that_is_left() -> None:
-    race = taught(WARMING, WARMING)
-    guess = race.lost(logs(2.0, 2.0))
-    assert math.exp(guess.center) == pytest.approx(1.0, rel=0.15)
-    assert guess.error > race.estimate(logs(*WARMING)).error
 
 
 def test_a_run_that_was_cut_short_teaches_no_warm_up() -> None:

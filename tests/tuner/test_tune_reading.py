@@ -89,20 +89,11 @@ def test_a_job_that_ends_by_itself_has_two_steps_at_least(steps: int, said: str)
     assert (run.failure is None) == (said == "")
 
 
-def test_a_run_that_was_enough_has_not_ended_by_itself() -> None:
-    assert not read(steady(0.5))[0].ended
-
-
 @pytest.mark.parametrize("step", [Step(0.0, 8), Step(math.inf, 8), Step(0.5, 0)])
 def test_a_step_without_a_time_ends_a_run(step: Step) -> None:
     run, runner = read([Step(0.5, 8), *[step] * 9])
     assert runner.steps_read == 2
     assert str(run.failure).startswith("step 1 took")
-
-
-@pytest.mark.parametrize("step", [Step(1e-9, 8), Step(0.5, 1)])
-def test_a_nanosecond_and_one_sample_are_measured(step: Step) -> None:
-    assert read([step] * 5)[0].logs == [math.log(step.seconds / step.samples)] * 5
 
 
 def test_half_of_the_steps_may_be_delayed() -> None:

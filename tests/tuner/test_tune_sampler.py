@@ -59,11 +59,6 @@ def test_every_plan_is_proposed_once_and_then_there_are_none() -> None:
     assert sampler.propose(len(PLANS)) is None
 
 
-def test_a_history_begins_with_nothing() -> None:
-    begun = History()
-    assert (begun.tried, begun.plans, begun.failed, begun.seconds) == (set(), [], [], 0)
-
-
 def test_what_is_believed_follows_what_was_measured() -> None:
     past = history((TODAY, 0.0))
     sampler = PlanSampler(SPACE, past, seed=0)
@@ -109,11 +104,6 @@ def test_a_clear_promise_is_not_left_to_the_seed() -> None:
     fast = having(ranks=1, threads=2, precision="bf16")
     past = history((TODAY, 0.0), (fast[0], -2.0), *((plan, 1.0) for plan in having(ranks=2)))
     assert {proposed(past, seed=seed) for seed in range(20)} == {fast[1]}
-
-
-def test_one_measurement_is_believed() -> None:
-    sampler = PlanSampler(SPACE, history((PLANS[0], 3.0)), seed=0)
-    assert sampler.believe()[PLANS[0]][0] == pytest.approx(3.0, abs=0.05)
 
 
 def test_equal_promises_are_told_apart_by_the_seed_and_the_trial() -> None:

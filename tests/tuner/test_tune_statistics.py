@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cputune.tuner.race import USUAL_NOISE, Noise, estimate, median, spread
+from cputune.tuner.race import USUAL_NOISE, Noise, estimate, spread
 
 
 def logs(*seconds: float) -> list[float]:
@@ -26,11 +26,6 @@ def test_warm_up_is_found_and_does_not_count() -> None:
 @pytest.mark.parametrize("seen", [3, 5])
 def test_steps_that_still_get_faster_are_not_level(seen: int) -> None:
     assert not estimate(logs(1.0, 1.0, 0.66, 0.62, 0.57)[:seen], USUAL_NOISE).level
-
-
-def test_a_run_without_warm_up_has_none() -> None:
-    now = estimate(logs(0.5, 0.49, 0.51, 0.5), USUAL_NOISE)
-    assert (now.warmup, len(now.kept), now.level) == (0, 4, True)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +95,6 @@ def test_the_interval_is_as_wide_as_the_error_of_the_mean() -> None:
     assert now.center - now.low == pytest.approx(1.96 * now.error)
 
 
-def test_one_step_five_times_longer_is_left_out() -> None:
-    now = estimate(logs(0.5, 2.5, 0.49, 0.51), USUAL_NOISE)
-    assert math.exp(now.center) == pytest.approx(0.5, abs=0.005)
-
-
 def test_without_steps_there_is_no_centre() -> None:
     with pytest.raises(ValueError, match="no steps"):
         estimate([], USUAL_NOISE)
@@ -150,11 +140,3 @@ def test_noise_is_never_less_or_more_than_is_plausible(
     noise = Noise()
     noise.learn(steps * 20)
     assert noise.deviation == deviation
-
-
-def test_the_median_of_an_odd_count_is_the_one_in_the_middle() -> None:
-    assert median([3, 1, 2]) == 2
-
-
-def test_the_median_of_an_even_count_is_between_the_two_in_the_middle() -> None:
-    assert median([4, 1, 3, 2]) == 2.5

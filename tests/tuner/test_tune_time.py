@@ -130,17 +130,6 @@ def test_where_the_baseline_has_no_step_yet_it_says_what_took_the_time() -> None
     assert error.exit_code == 4
 
 
-def test_where_the_baseline_has_too_few_steps_it_says_what_is_known() -> None:
-    ended = study(26.0, startup=20.0, step=3.0)
-    assert len(ended.lines) == 1
-    assert "cut short: the time given was up after 2 steps" in ended.lines[0]
-    assert "at most" in ended.lines[0], "a bound, for a number is not known"
-    assert str(ended.error) == (
-        "the time given was up after 2 steps of today's launch, "
-        "before it had a speed to compare with"
-    )
-
-
 def test_a_baseline_that_is_known_by_then_is_a_result() -> None:
     result = study(23.0, startup=20.0, step=0.5).result
     assert result is not None

@@ -68,10 +68,6 @@ def test_each_is_worth_what_it_is(result: Result) -> None:
         before = step.plan
 
 
-def test_it_is_kept_in_the_result(result: Result) -> None:
-    assert Result.from_json(result.to_json()).worth == result.worth
-
-
 def test_where_memory_does_not_hold_all_it_is_left_out() -> None:
     space = cputune.search_space(SMALL.facts, SMALL.workload)
     best = min(space.plans(), key=SMALL.seconds)
