@@ -37,9 +37,9 @@ import cputune
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import Living, LivingRunner, Step
-from cputune.tuner.alive import Alive, LivingTrial
-from cputune.tuner.confirmation import side_by_side
+from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.gains import Contender, fastest_of
+from cputune.tuner.living import LivingTrial, LivingTrials
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
@@ -210,7 +210,7 @@ class ForkedAndFresh:
         return (self._forked if plan is self._baseline else self._fresh).living(plan)
 
 
-class OfTrials(Alive):
+class OfTrials(LivingTrials):
     """The processes of trials, found by which plan it is: here they are all equal."""
 
     def __init__(self, runner: LivingRunner, plans: Sequence[Plan]) -> None:
@@ -248,9 +248,9 @@ def ask(
     )
     baseline = Contender(role="baseline", plan=plan)
     others = [Contender(role="candidate", plan=replace(plan)) for _ in range(rivals)]
-    measuring.alive = OfTrials(runner, [one.plan for one in (baseline, *others)])
+    measuring.living = OfTrials(runner, [one.plan for one in (baseline, *others)])
     began = clock()
-    side_by_side(measuring, runner, baseline, others)
+    Confirmation(measuring, baseline, others).side_by_side(runner)
     found = fastest_of(baseline, others, measuring.race.noise.deviation)
     if found is None:
         return None

@@ -14,9 +14,9 @@ from itertools import count
 
 from cputune.result import Turn
 from cputune.steps import Living, LivingRunner, NoMeasurement, TimeUp, TrialError
-from cputune.tuner.alive import LivingTrial
 from cputune.tuner.gains import Contender, level_rounds
 from cputune.tuner.lengths import SizedStep
+from cputune.tuner.living import LivingTrial
 from cputune.tuner.measuring import Measuring
 from cputune.tuner.race import Race, median
 from cputune.tuner.reading import Rules, Run, take, turn_of
@@ -214,7 +214,7 @@ def all_started(
         for contender in contenders[::-1] if last_first else contenders:
             begin = partial(runner.living, contender.plan)
             rules = measuring.rules(contender.plan)
-            kept = measuring.alive.take(contender.plan)
+            kept = measuring.living.take(contender.plan)
             one = Started(contender=contender, begin=begin, rules=rules, kept=kept)
             started.append(held.enter_context(closing(one)))
         yield started[::-1] if last_first else started

@@ -38,7 +38,6 @@ from cputune.steps import (
     PunctualRunner,
     Runner,
 )
-from cputune.tuner.alive import most_alive
 from cputune.tuner.blocks import (
     AWAKE_STEPS,
     Started,
@@ -60,6 +59,7 @@ from cputune.tuner.gains import (
     level_rounds,
     throughput_of,
 )
+from cputune.tuner.living import most_living
 from cputune.tuner.measuring import Findings, Measuring
 from cputune.tuner.profiling import profile_of_living
 from cputune.tuner.race import LEAST_KEPT, Verdict
@@ -100,43 +100,7 @@ Way = Callable[[Plan], Sequence[Change]]
 """The changes that lead from the baseline to a plan; none where they cannot live at once."""
 
 
-def side_by_side(
-    measuring: Measuring,
-    runner: LivingRunner,
-    baseline: Contender,
-    rivals: Sequence[Contender],
-    way: Way = lambda plan: (),
-    fresh: LivingRunner | None = None,
-) -> None:
-    """Fill the contenders' rounds, until the leader's gain is sure or the time is up.
-
-    The findings hold what each change on the way to the leader is worth, and where the time of the
-    best plan goes. ``fresh`` starts the processes of the second block, where that is another
-    runner. Raises TooShort where a script trains to its end before it has had a turn.
-    """
-    for one in (runner, fresh or runner):
-        if isinstance(one, PunctualRunner):
-            one.keep_to(partial(measuring.timer.left, 1.0))
-    confirmation = _Confirmation(measuring, baseline, rivals)
-    confirmation.tell_apart(runner)
-    confirmation.confirm_leader(runner, fresh or runner, way)
-
-
-def told_apart(
-    measuring: Measuring, runner: LivingRunner, baseline: Contender, rival: Contender
-) -> None:
-    """One block of turns of two plans. Raises TooShort."""
-    _Confirmation(measuring, baseline, (rival,)).tell_apart(runner)
-
-
-def one_after_another(
-    measuring: Measuring, runner: Runner, baseline: Contender, rivals: Sequence[Contender]
-) -> None:
-    """The same where no two can live at once: each round has processes of its own."""
-    _Confirmation(measuring, baseline, rivals).one_after_another(runner)
-
-
-class _Confirmation:
+class Confirmation:
     """The contenders, and who of them leads."""
 
     def __init__(
@@ -152,8 +116,26 @@ class _Confirmation:
     def _noise(self) -> float:
         return self._measuring.race.noise.deviation
 
+    def side_by_side(
+        self,
+        runner: LivingRunner,
+        way: Way = lambda plan: (),
+        fresh: LivingRunner | None = None,
+    ) -> None:
+        """Fill the contenders' rounds, until the leader's gain is sure or the time is up.
+
+        The findings hold what each change on the way to the leader is worth, and where the time of
+        the best plan goes. ``fresh`` starts the processes of the second block, where that is
+        another runner. Raises TooShort where a script trains to its end before it has had a turn.
+        """
+        for one in (runner, fresh or runner):
+            if isinstance(one, PunctualRunner):
+                one.keep_to(partial(self._measuring.timer.left, 1.0))
+        self.tell_apart(runner)
+        self.confirm_leader(runner, fresh or runner, way)
+
     def one_after_another(self, runner: Runner) -> None:
-        """Blocks of one round, the order turned from one to the next."""
+        """The same where no two can live at once: blocks of one round, each of new processes."""
         everybody = (self._baseline, *self._rivals)
         for block in range(MOST_ALONE):
             racing = [one for one in everybody if one.out is None]
@@ -384,7 +366,7 @@ def confirm_best(
     if base is None or not ranked:
         return
     with fresh_runner() as fresh:
-        alive = most_alive(measuring.facts, findings.trials)
+        alive = most_living(measuring.facts, findings.trials)
         together = isinstance(fresh, LivingRunner) and alive >= LEAST_ALIVE
         dear = measuring.start_seconds >= DEAR_START_SECONDS
         if dear:
@@ -396,23 +378,23 @@ def confirm_best(
         chosen = _promising(ranked, belief)[: alive - 1] if together else in_rounds
         measuring.on_event(ConfirmStarted(plans=(base, *chosen)))
         baseline, rivals = _contenders(base, chosen)
-        measuring.alive.only((base, *chosen) if together else ())
+        measuring.living.only((base, *chosen) if together else ())
         try:
             if together and isinstance(runner, LivingRunner) and isinstance(fresh, LivingRunner):
                 way = partial(on_the_way, space, base, 0 if dear else alive)
-                side_by_side(measuring, runner, baseline, rivals, way, fresh)
+                Confirmation(measuring, baseline, rivals).side_by_side(runner, way, fresh)
         except TooShort:  # but long enough to be measured from its first step on
             together = False
             baseline, rivals = _contenders(base, in_rounds)
         if not together:
-            measuring.alive.close()
-            one_after_another(measuring, fresh, baseline, rivals)
+            measuring.living.close()
+            Confirmation(measuring, baseline, rivals).one_after_another(fresh)
         spare = [plan for plan in ranked if plan not in {rival.plan for rival in rivals}]
         while spare and all(rival.out is not None and not rival.measured for rival in rivals):
             # All fell over in a fresh process: the next best has its turn.
             findings.fallen.extend(rivals)
             baseline, rivals = _contenders(base, [spare.pop(0)])
-            one_after_another(measuring, fresh, baseline, rivals)
+            Confirmation(measuring, baseline, rivals).one_after_another(fresh)
     findings.baseline = baseline
     findings.rivals = rivals
 

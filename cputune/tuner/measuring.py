@@ -38,9 +38,9 @@ from cputune.steps import (
     Step,
 )
 from cputune.text import figure
-from cputune.tuner.alive import Alive
 from cputune.tuner.events import OnEvent, StepTaken, TrialRepeated
 from cputune.tuner.gains import Contender
+from cputune.tuner.living import LivingTrials
 from cputune.tuner.race import LEAST_KEPT, WANDER, Z95, Estimate, Race, Verdict
 from cputune.tuner.reading import Rules, Run, count_of_steps, read_run, turn_of
 
@@ -222,10 +222,10 @@ class Measuring:
     steps_planned: int | None = None
     start_seconds: float = 0.0
     joules: Callable[[], float | None] = lambda: None
-    alive: Alive = field(init=False)
+    living: LivingTrials = field(init=False)
 
     def __post_init__(self) -> None:
-        self.alive = Alive(self.facts)
+        self.living = LivingTrials(self.facts)
 
     def beside(self, race: Race, on_event: OnEvent) -> Measuring:
         """For a trial that runs beside others: what it finds is its own until it has ended."""
@@ -252,8 +252,8 @@ class Measuring:
         for attempt in range(attempts):
             run = self._read(runner, plan, number, believe_delayed=False)
             spent += run.step_seconds
-            if isinstance(run.failure, OutOfMemory) and len(self.alive):
-                self.alive.close()  # it may have the memory that they hold
+            if isinstance(run.failure, OutOfMemory) and len(self.living):
+                self.living.close()  # it may have the memory that they hold
                 run = self._read(runner, plan, number, believe_delayed=False)
                 spent += run.step_seconds
             if run.cut is not None:

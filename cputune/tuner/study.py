@@ -66,8 +66,8 @@ from cputune.tuner.measuring import (
     trial_of,
     was_disturbed,
 )
-from cputune.tuner.mended import worth_of_flag
 from cputune.tuner.nodes import Attempt, Nodes
+from cputune.tuner.padding_flag import gain_of_flag
 from cputune.tuner.profiling import profile_of, time_shares
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Run
@@ -305,7 +305,7 @@ class TuningStudy:
             self._workload = self._storage.workload or self._workload
             with (
                 self._open_runner(self._workload, False) as runner,
-                closing(self._measuring.alive),
+                closing(self._measuring.living),
             ):
                 self._search(runner, resumed)
                 if self._sampler is not None and self._has_hosts:
@@ -327,7 +327,7 @@ class TuningStudy:
         """The result, and what the script's own flag against padding would bring it."""
         if self._sampler is None or result.disturbed or self._hosts is not None:
             return result
-        self._findings.flag = worth_of_flag(
+        self._findings.flag = gain_of_flag(
             self._measuring, self._workload, result.best.plan, self._open_runner
         )
         if self._findings.flag is None:
@@ -508,7 +508,7 @@ class TuningStudy:
         number = self._past.next_number()
         self._on_event(TrialStarted(number=number, plan=plan, origin=origin))
         self._race.expected = self._belief().get(plan)
-        self._measuring.alive.make_room(self._past.history.rank_bytes * plan.processes_per_node)
+        self._measuring.living.make_room(self._past.history.rank_bytes * plan.processes_per_node)
         attempt = nodes.attempt(plan, free, number, origin)
         attempt.delayed = attempt.measuring.findings.contended_runs
         if free:
@@ -565,7 +565,7 @@ class TuningStudy:
         self._storage.end(trial, run)
         self._past.add(trial, run, doubt=attempt.doubt)
         if run.living is not None:
-            self._measuring.alive.add(trial, run, self._race.estimate(run.logs).center)
+            self._measuring.living.add(trial, run, self._race.estimate(run.logs).center)
         self._on_event(TrialEnded(trial=trial))
 
     def _go_on_without(self, lost: HostLost) -> None:

@@ -12,7 +12,7 @@ from tuner.fakes import PLANS, SMALL, FakeRunner
 from cputune.plan import Plan
 from cputune.result import Throughput
 from cputune.steps import Contended, Crashed, Step
-from cputune.tuner.confirmation import one_after_another
+from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.gains import (
     SLOWER,
     Contender,
@@ -50,7 +50,7 @@ def confirmed(
         timer=Timer(clock=lambda: 0.0, most_seconds=most_seconds, started=0.0),
         on_event=lambda event: None,
     )
-    one_after_another(measuring, runner, baseline, rivals)
+    Confirmation(measuring, baseline, rivals).one_after_another(runner)
     return [baseline, *rivals], [PLANS.index(plan) for plan in runner.started], findings
 
 

@@ -14,7 +14,7 @@ from tuner.fakes import PLANS, SMALL, FakeLivingRunner
 from tuner.test_tune_sidebyside import confirmed
 
 from cputune.steps import Step
-from cputune.tuner.confirmation import one_after_another
+from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.gains import Contender, Gain, gain_of, level_rounds
 from cputune.tuner.lengths import doubt_of_mean, levelled
 from cputune.tuner.measuring import Findings, Measuring, Timer
@@ -91,7 +91,7 @@ def test_so_it_is_where_no_two_live_at_once() -> None:
         on_event=lambda event: None,
     )
     base, rival = (Contender(role="candidate", plan=plan) for plan in PLANS[:2])
-    one_after_another(measuring, told(cut), base, [rival])
+    Confirmation(measuring, base, [rival]).one_after_another(told(cut))
     found = gain_of(base, rival, 0.03)
     truth = seconds(PADDED) / fmean(map(seconds, SIZES[: min(len(base.sizes), len(rival.sizes))]))
     assert found is not None

@@ -9,7 +9,7 @@ from tuner.fakes import SMALL
 
 from cputune.layout import baseline_plan
 from cputune.result import COMPLETED, FAILED, State, Trial
-from cputune.tuner.alive import most_alive
+from cputune.tuner.living import most_living
 
 GIB = 1 << 30
 
@@ -42,9 +42,9 @@ def trial(*peaks: float, state: State = COMPLETED) -> Trial:
 )
 def test_the_room(free: float, trials: list[Trial], room: int) -> None:
     memory = replace(SMALL.facts.memory, available_bytes=free * GIB)
-    assert most_alive(replace(SMALL.facts, memory=memory), trials) == room
+    assert most_living(replace(SMALL.facts, memory=memory), trials) == room
 
 
 def test_the_limit_of_a_container_counts() -> None:
     limits = replace(SMALL.facts.limits, memory_bytes=4 * GIB)
-    assert most_alive(replace(SMALL.facts, limits=limits), [trial(1)]) == 3
+    assert most_living(replace(SMALL.facts, limits=limits), [trial(1)]) == 3

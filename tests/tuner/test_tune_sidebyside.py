@@ -16,7 +16,7 @@ from cputune.result import ConfirmRun
 from cputune.steps import Crashed, NoMeasurement, Step
 from cputune.tuner.blocks import GIVEN_UP, MOST_ROUNDS
 from cputune.tuner.changes import Change
-from cputune.tuner.confirmation import Way, side_by_side
+from cputune.tuner.confirmation import Confirmation, Way
 from cputune.tuner.gains import SLOWER, Contender, doubt_each, gain_of
 from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.race import Race
@@ -53,7 +53,7 @@ def confirmed(
         for number in range(rivals + 1)
     )
     try:
-        side_by_side(measuring, runner, base, others, way)
+        Confirmation(measuring, base, others).side_by_side(runner, way)
     finally:
         assert not runner.alive
         assert told == measuring.findings.confirm_runs

@@ -16,16 +16,16 @@ from functools import partial
 from cputune.levers import LEAST_SHARE
 from cputune.plan import Plan
 from cputune.steps import LearningRunner, Living, LivingRunner, PunctualRunner, Runner
-from cputune.tuner.alive import most_alive
 from cputune.tuner.blocks import TooShort
-from cputune.tuner.confirmation import TELL_APART_SECONDS, told_apart
+from cputune.tuner.confirmation import TELL_APART_SECONDS, Confirmation
 from cputune.tuner.events import Said
 from cputune.tuner.gains import LOOK_DOUBT, Contender, gain_of
+from cputune.tuner.living import most_living
 from cputune.tuner.measuring import Findings, Measuring
 from cputune.workload import Workload
 
 
-def mended(workload: Workload) -> Workload | None:
+def with_flag(workload: Workload) -> Workload | None:
     """The job with its script told to pad less; None where it pads little or has no such flag."""
     padding = workload.padding
     if padding is None or padding.kept is None or padding.mend is None:
@@ -54,7 +54,7 @@ class _Either:
         return (self._other if plan is self._plan else self._runner).living(plan)
 
 
-def worth_of_flag(
+def gain_of_flag(
     measuring: Measuring,
     workload: Workload,
     plan: Plan,
@@ -64,11 +64,11 @@ def worth_of_flag(
 
     None where there is no flag, no time, no memory for two, or a runner that takes no other words.
     """
-    other, padding = mended(workload), workload.padding
+    other, padding = with_flag(workload), workload.padding
     needed = 2 * measuring.start_seconds + 2 * TELL_APART_SECONDS
     if other is None or padding is None or measuring.timer.left(1.0) < needed:
         return None
-    if most_alive(measuring.facts, measuring.findings.trials) < 2:
+    if most_living(measuring.facts, measuring.findings.trials) < 2:
         return None
     baseline = Contender(role="baseline", plan=plan)
     rival = Contender(role="candidate", plan=replace(plan))
@@ -84,6 +84,7 @@ def worth_of_flag(
                 one.keep_to(partial(measuring.timer.left, 1.0))
         measuring.on_event(Said(text=f"measuring what {padding.mend} brings"))
         with suppress(TooShort):
-            told_apart(own, _Either(typed, told, rival.plan), baseline, rival)
+            both = _Either(typed, told, rival.plan)
+            Confirmation(own, baseline, (rival,)).tell_apart(both)
     gain = gain_of(baseline, rival, measuring.race.noise.deviation, doubt=LOOK_DOUBT)
     return None if gain is None or rival.out else (math.exp(gain.low), math.exp(gain.high))

@@ -13,7 +13,7 @@ from cputune.layout import baseline_plan
 from cputune.plan import Plan
 from cputune.result import COMPLETED, PRUNED, Result, Trial
 from cputune.steps import Step
-from cputune.tuner.alive import MOST_KEPT_ALIVE, Alive
+from cputune.tuner.living import MOST_KEPT_ALIVE, LivingTrials
 from cputune.tuner.reading import Run
 
 GIB = 1 << 30
@@ -34,10 +34,10 @@ class FakeStopped:
         self.ended.append(self.plan)
 
 
-def alive_with(centers: dict[Plan, float], room: float = 100) -> tuple[Alive, list[Plan]]:
+def alive_with(centers: dict[Plan, float], room: float = 100) -> tuple[LivingTrials, list[Plan]]:
     """Each holds a gibibyte."""
     memory = replace(SMALL.facts.memory, available_bytes=int(room * GIB / 0.8) + 9)
-    alive, ended = Alive(replace(SMALL.facts, memory=memory)), []
+    alive, ended = LivingTrials(replace(SMALL.facts, memory=memory)), []
     for plan, center in centers.items():
         trial = Trial(number=0, plan=plan, state=COMPLETED, observed=({"peak_bytes": GIB},))
         alive.add(trial, Run(living=FakeStopped(plan, ended)), center)

@@ -14,7 +14,7 @@ from cputune.levers import untried
 from cputune.result import Trial
 from cputune.steps import Crashed, Runner, Step
 from cputune.tuner.measuring import Findings, Measuring, Timer
-from cputune.tuner.mended import mended, worth_of_flag
+from cputune.tuner.padding_flag import gain_of_flag, with_flag
 from cputune.tuner.race import Race
 from cputune.workload import Padding, Workload
 
@@ -24,11 +24,11 @@ TOLD = ("run_qa.py", "--seed", "1", "--pad_to_max_length", "False")
 
 
 def test_the_words_of_the_script_are_as_its_flag_has_them() -> None:
-    other = mended(replace(JOB, launch=("torchrun", "run_qa.py")))
+    other = with_flag(replace(JOB, launch=("torchrun", "run_qa.py")))
     assert other is not None
     assert (other.argv, other.launch[-2:]) == (TOLD, TOLD[-2:])
     typed = replace(JOB, argv=("run.py", "--pad_to_max_length", "--seed", "1"))
-    without = mended(replace(typed, padding=replace(PADDED, mend="without --pad_to_max_length")))
+    without = with_flag(replace(typed, padding=replace(PADDED, mend="without --pad_to_max_length")))
     assert without is not None
     assert without.argv == ("run.py", "--seed", "1")
 
@@ -36,7 +36,7 @@ def test_the_words_of_the_script_are_as_its_flag_has_them() -> None:
 @pytest.mark.parametrize("padding", [None, replace(PADDED, kept=None), replace(PADDED, mend=None),
                                      replace(PADDED, share=0.05)])  # fmt: skip
 def test_without_a_flag_that_would_pay_nothing_is_asked(padding: Padding | None) -> None:
-    assert mended(replace(JOB, padding=padding)) is None
+    assert with_flag(replace(JOB, padding=padding)) is None
 
 
 @dataclass
@@ -74,7 +74,7 @@ def asked(
         reference=[3.0] * 9,
     )
     measuring.findings.trials.extend([_trial(), _trial()])
-    found = worth_of_flag(measuring, JOB, PLANS[0], open_runner)
+    found = gain_of_flag(measuring, JOB, PLANS[0], open_runner)
     assert not measuring.findings.confirm_runs, "the confirmation is another one"
     return found, opened
 

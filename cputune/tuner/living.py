@@ -22,7 +22,7 @@ MOST_KEPT_ALIVE = 5
 """Today's launch, and as many as the confirmation compares with it."""
 
 
-def most_alive(facts: HostFacts, trials: Sequence[Trial]) -> int:
+def most_living(facts: HostFacts, trials: Sequence[Trial]) -> int:
     """How many plans of a study can live side by side, by what the ranks of its trials held.
 
     Each is given what the largest of them needed. Where no rank has said what it held, the
@@ -53,7 +53,7 @@ class LivingTrial:
     held_bytes: int
 
 
-class Alive:
+class LivingTrials:
     """Those of one study."""
 
     def __init__(self, facts: HostFacts) -> None:
