@@ -11,12 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from statistics import median
 
 from cputune.plan import Plan
 from cputune.ranks.runner import ProcessRunner
 from cputune.steps import TrialError
 from cputune.tuner.gains import gain_side_by_side
-from cputune.tuner.race import USUAL_NOISE, median
+from cputune.tuner.race import USUAL_NOISE
 
 WARMUP = 6
 """First steps of a launch, which do not count: they are slower, some four of them."""

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from statistics import median
 
 from cputune.result import Turn
 from cputune.steps import Living, LivingRunner, NoMeasurement, TimeUp, TrialError
@@ -18,7 +19,7 @@ from cputune.tuner.gains import Contender, level_rounds
 from cputune.tuner.lengths import SizedStep
 from cputune.tuner.living import LivingTrial
 from cputune.tuner.measuring import Measuring
-from cputune.tuner.race import Race, median
+from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules, Run, take, turn_of
 
 TURN_SECONDS = 0.6

@@ -23,13 +23,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product, repeat
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean, median, stdev
 from typing import Literal
 
 from cputune.plan import Plan
 from cputune.result import Role, Throughput
 from cputune.tuner.lengths import SizedStep, doubt_of_mean, levelled
-from cputune.tuner.race import median
 
 DOUBT = 0.05
 """How often the truth may lie outside an interval."""

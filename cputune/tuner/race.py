@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect, insort
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median, median_low
 from typing import Literal
 
 USUAL_NOISE = 0.05
@@ -108,8 +109,8 @@ class Noise:
     """What a study has learnt of step-to-step noise, pooled over all its trials.
 
     From the median of the differences between one step and the next: neither a delayed
-    step nor the end of a warm-up that was taken for level ground widens it much. They are
-    kept in order, those of ``USUAL_NOISE`` among them: it is asked for at every step.
+    step nor the end of a warm-up that was taken for level ground widens it much. Those of
+    ``USUAL_NOISE`` are among them.
     """
 
     differences: list[float] = field(
@@ -118,25 +119,12 @@ class Noise:
 
     def learn(self, kept: Sequence[float]) -> None:
         """Add the steps of one trial that count, in order."""
-        for a, b in itertools.pairwise(kept):
-            insort(self.differences, abs(b - a))
+        self.differences += [abs(b - a) for a, b in itertools.pairwise(kept)]
 
     @property
     def deviation(self) -> float:
         """Standard deviation of the log of a step time, kept within what is plausible."""
-        return min(max(_middle(self.differences) / _DIFFERENCE, 0.01), 0.3)
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle value, or the mean of the two in the middle."""
-    return _middle(sorted(values))
-
-
-def _middle(ordered: Sequence[float]) -> float:
-    half = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[half]
-    return (ordered[half - 1] + ordered[half]) / 2
+        return min(max(median(self.differences) / _DIFFERENCE, 0.01), 0.3)
 
 
 Verdict = Literal["more", "enough", "lost"]
@@ -270,7 +258,7 @@ class Race:
         usual = USUAL_EXCESS[index] if index < len(USUAL_EXCESS) else 0.0
         seen = self.excesses[index] if index < len(self.excesses) else []
         if not sure:
-            return max(0.0, _lower_median(seen, usual / 2))
+            return max(0.0, median_low([*seen, usual / 2]))
         if not seen:
             return usual
         high = max(0.0, seen[(3 * len(seen)) // 4]) + self.noise.deviation
@@ -308,11 +296,3 @@ class Race:
             if index == len(self.excesses):
                 self.excesses.append([])
             insort(self.excesses[index], value - result.center)
-
-
-def _lower_median(ordered: Sequence[float], another: float) -> float:
-    """The lower of the two in the middle, of these in their order and another."""
-    half, at = len(ordered) // 2, bisect(ordered, another)
-    if half == at:
-        return another
-    return ordered[half] if half < at else ordered[half - 1]

@@ -18,7 +18,7 @@ from tuner.fakes import SMALL
 import cputune
 from cputune.result import Result
 from cputune.tuner.model import Belief, SpeedModel
-from cputune.tuner.race import USUAL_NOISE, Noise, _lower_median
+from cputune.tuner.race import USUAL_NOISE, Noise
 from cputune.tuner.sampler import History, PlanSampler
 
 LOGS = st.lists(st.floats(-9, 9), max_size=30)
@@ -34,13 +34,6 @@ def test_noise_is_the_median_of_all_differences_however_they_came(runs: list[lis
     seen = [abs(b - a) / scale for run in runs for a, b in itertools.pairwise(run)]
     expected = min(max(statistics.median([*usual, *seen]), 0.01), 0.3)
     assert noise.deviation == pytest.approx(expected)
-
-
-@given(LOGS, st.floats(-9, 9))
-def test_a_value_counts_among_others_without_their_being_sorted_anew(
-    others: list[float], another: float
-) -> None:
-    assert _lower_median(sorted(others), another) == statistics.median_low([*others, another])
 
 
 def test_what_a_history_says_is_worked_out_once() -> None:
