@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,6 @@ from urllib.parse import quote
 import optuna
 from msgspec import Meta
 from optuna.storages import RDBStorage
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as OptunaTrial
 from sqlalchemy.pool import NullPool
@@ -56,12 +55,6 @@ _IDENTITY, _WORKLOAD, _SCHEMA = "cputune.identity", "cputune.workload", "cputune
 STUDY_SCHEMA = 1
 _TRIAL, _RUN = "cputune.trial", "cputune.run"
 
-_STATES: Mapping[State, TrialState] = {
-    COMPLETED: TrialState.COMPLETE,
-    PRUNED: TrialState.PRUNED,
-    FAILED: TrialState.FAIL,
-}
-
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 
 Identity = Mapping[str, object]
@@ -81,37 +74,13 @@ def key_of(plan: Plan) -> Plan | None:
     return None if plan.as_found else plan
 
 
-def attributes(trial: Trial, run: Run) -> Mapping[str, object]:
-    """The user attributes of a trial that has ended: some for people, then our own records."""
-    losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
-    steps = _Steps(logs=tuple(run.logs), losses=tuple(losses))
-    why = {} if trial.reason is None else {"reason": trial.reason}
-    return {
-        "plan": trial.plan.describe(),
-        "origin": trial.origin,
-        **why,
-        _RUN: plain(steps),
-        _TRIAL: plain(trial),
-    }
-
-
-def intermediate(run: Run) -> Mapping[int, float]:
-    """Seconds per sample of each step, as Optuna's dashboards draw them."""
-    return {index: math.exp(value) for index, value in enumerate(run.logs)}
-
-
-def outcome(trial: Trial, run: Run) -> tuple[TrialState, float | None]:
-    """How Optuna is told that a trial has ended: its state, and seconds per sample.
-
-    Of a pruned one the last step, as Optuna takes it.
-    """
-    if trial.state == COMPLETED and trial.samples_per_second is not None:
-        return TrialState.COMPLETE, 1 / trial.samples_per_second.median
-    last = math.exp(run.logs[-1]) if run.logs and trial.state == PRUNED else None
-    return _STATES[trial.state], last
-
-
 STUDY_NAME = "cputune"
+
+_STATES: Mapping[State, TrialState] = {
+    COMPLETED: TrialState.COMPLETE,
+    PRUNED: TrialState.PRUNED,
+    FAILED: TrialState.FAIL,
+}
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
 """Not what somebody has planted there meanwhile."""
@@ -212,16 +181,6 @@ class StudyStorage:
         """The error for a file that cannot be used, and why."""
         return no_study(self._path, why)
 
-    def failed(self, error: Exception, *, writing: bool) -> CannotError:
-        """A damaged file, or a disk that is full: the first line of what SQLAlchemy says."""
-        why = str(error).strip().split("\n")[0]
-        if not writing:
-            return self.no_study(why)
-        return CannotError(
-            f"the study in {self._path} cannot be written: {why}",
-            hint="the trials that ended are kept; make room, then go on with --resume",
-        )
-
     def past(self) -> list[tuple[Trial, Run]]:
         """The trials on record, in order; one that was cut off is told as failed and left out.
 
@@ -229,7 +188,9 @@ class StudyStorage:
         """
         with self._reading():
             trials = self._study.get_trials(deepcopy=False)
-            self._refuse_others(trials)
+            schema = self._study.user_attrs.get(_SCHEMA, STUDY_SCHEMA)
+            if schema != STUDY_SCHEMA:
+                raise self.no_study(f"it has schema {schema}, this cputune knows {STUDY_SCHEMA}")
             for frozen in trials:
                 if frozen.state == TrialState.RUNNING:
                     self._study.tell(frozen.number, state=TrialState.FAIL)
@@ -263,16 +224,22 @@ class StudyStorage:
         are being measured.
         """
         running = self._running[key_of(trial.plan)]
-        state, value = outcome(trial, run)
+        losses = [v if v is None or math.isfinite(v) else None for v in run.losses]
+        attributes = {
+            "plan": trial.plan.describe(),
+            "origin": trial.origin,
+            "reason": trial.reason,
+            _RUN: plain(_Steps(logs=tuple(run.logs), losses=tuple(losses))),
+            _TRIAL: plain(trial),
+        }
+        rate = trial.samples_per_second if trial.state == COMPLETED else None
         with self._writing():
-            for index, seconds in intermediate(run).items():
-                running.report(seconds, index)
-            for name, attribute in attributes(trial, run).items():
+            for index, log in enumerate(run.logs):
+                running.report(math.exp(log), index)
+            for name, attribute in attributes.items():
                 running.set_user_attr(name, attribute)
-            if state == TrialState.COMPLETE:
-                self._study.tell(running, value)
-            else:
-                self._study.tell(running, state=state)
+            value = None if rate is None else 1 / rate.median
+            self._study.tell(running, value, state=_STATES[trial.state])
         del self._running[key_of(trial.plan)]
 
     def discard(self) -> None:
@@ -296,14 +263,17 @@ class StudyStorage:
         except CputuneError:
             raise
         except Exception as error:
-            raise self.failed(error, writing=False) from error
+            raise self.no_study(_first_line(error)) from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            raise self.failed(error, writing=True) from error
+            raise CannotError(
+                f"the study in {self._path} cannot be written: {_first_line(error)}",
+                hint="the trials that ended are kept; make room, then go on with --resume",
+            ) from error
 
     @property
     def identity(self) -> Identity | None:
@@ -335,18 +305,6 @@ class StudyStorage:
         with self._writing():
             self._study.set_user_attr(name, value)
 
-    def _refuse_others(self, trials: Sequence[FrozenTrial]) -> None:
-        """Raise CannotError for a study that is not as this cputune makes them."""
-        schema = self._study.user_attrs.get(_SCHEMA, STUDY_SCHEMA)
-        if schema != STUDY_SCHEMA:
-            raise self.no_study(f"it has schema {schema}, this cputune knows {STUDY_SCHEMA}")
-        if self._study.direction != StudyDirection.MINIMIZE:
-            raise self.no_study(f"it asks to {self._study.direction.name.lower()}")
-        told = (frozen.user_attrs.get(_TRIAL) for frozen in trials)
-        numbers = [one.get("number") for one in told if isinstance(one, Mapping)]
-        if len(set(map(str, numbers))) < len(numbers):
-            raise self.no_study("the number of a trial stands twice")
-
     def _told(self, frozen: FrozenTrial) -> tuple[Trial, Run] | None:
         """A trial on record; None for one of which nothing was written down."""
         document = frozen.user_attrs.get(_TRIAL)
@@ -363,6 +321,11 @@ class StudyStorage:
             return record_of(kind, document)
         except ValueError as error:
             raise self.no_study(str(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Of what SQLAlchemy says of a damaged file, or of a disk that is full."""
+    return str(error).strip().split("\n")[0]
 
 
 def _create(storage: RDBStorage | None) -> optuna.Study:

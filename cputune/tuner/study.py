@@ -411,26 +411,18 @@ class TuningStudy:
                 if following is None or free is None:
                     self._end(nodes.next_ended())
                     continue
-                origin, plan, proposed = following
-                begun = self._storage.begin(space, None if proposed else plan)
+                origin, plan = following
+                begun = self._storage.begin(space, None if origin == "sampler" else plan)
                 self._begin(nodes, begun, origin, free)
 
-    def _following(self, space: SearchSpace) -> tuple[Origin, Plan, bool] | None:
-        """Who proposes the next plan, which, and whether the sampler does; None: there is none."""
+    def _following(self, space: SearchSpace) -> tuple[Origin, Plan] | None:
+        """Who proposes the next plan, and which; None where there is none."""
         assert self._sampler is not None
-        tried = self._past.history.tried
-        suggested = next(
-            (
-                pair
-                for pair in space.suggestions
-                if pair[1] not in tried and self._sampler.fits(pair[1]) > SURELY_DIES
-            ),
-            None,
-        )
-        if suggested is not None:
-            return *suggested, False
+        for origin, plan in space.suggestions:
+            if plan not in self._past.history.tried and self._sampler.fits(plan) > SURELY_DIES:
+                return origin, plan
         proposed = self._sampler.next_plan()
-        return None if proposed is None else ("sampler", proposed, True)
+        return None if proposed is None else ("sampler", proposed)
 
     def _measure_today(self, runner: Runner) -> None:
         """Today's launch on the first host; on the next one, where that is lost."""

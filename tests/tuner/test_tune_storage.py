@@ -7,7 +7,6 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,7 @@ from cputune.steps import Crashed
 from cputune.tuner import storage
 from cputune.tuner.reading import Run
 from cputune.tuner.storage import (
-    StudyOptions,
     StudyStorage,
-    attributes,
-    identity_of,
-    outcome,
 )
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
@@ -102,12 +97,6 @@ class TestWhatIsToldOfATrial:
                 assert frozen.intermediate_values == pytest.approx(seconds)
             book.close()
 
-    def test_a_trial_without_a_step_has_no_value(self) -> None:
-        trial = Trial(number=0, plan=PLANS[0], state=PRUNED)
-        assert outcome(trial, Run()) == (TrialState.PRUNED, None)
-        assert outcome(replace(trial, state=COMPLETED), Run(logs=[1.0]))[1] is None
-        assert "reason" not in attributes(trial, Run())
-
     def test_one_that_was_cut_off_is_not_on_record(self, tmp_path: Path) -> None:
         for abandoned in (True, False):
             book = StudyStorage(tmp_path / f"{abandoned}.db", resume=False)
@@ -168,19 +157,6 @@ class TestWhatIsToldOfATrial:
         with pytest.raises(CannotError, match="cannot be opened as a study"):
             book.past()
         book.close()
-
-
-class TestIdentity:
-    """What must be the same for a study to be gone on with."""
-
-    def test_alone(self) -> None:
-        options = StudyOptions(knobs=("threads", "ranks"), fix={"ranks": 1})
-        found = identity_of(options, SMALL.facts, SMALL.workload)
-        assert found["hosts"] is None
-        assert (found["knobs"], found["fix"]) == (["ranks", "threads"], {"ranks": "1"})
-        assert "keep" not in found
-        without = identity_of(StudyOptions(keep="numbers"), SMALL.facts, SMALL.workload)
-        assert (without["knobs"], without["fix"], without["keep"]) == (None, {}, "numbers")
 
 
 def test_a_study_is_made_whole_or_not_at_all(
@@ -304,16 +280,9 @@ class TestDamagedStudies:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            ("update study_directions set direction = 'MAXIMIZE'", "it asks to maximize"),
             (
                 "update study_user_attributes set value_json = '99' where key = 'cputune.schema'",
                 "it has schema 99, this cputune knows 1",
-            ),
-            (
-                "update trial_user_attributes set value_json = (select value_json from "
-                "trial_user_attributes where key = 'cputune.trial' limit 1) "
-                "where key = 'cputune.trial'",
-                "the number of a trial stands twice",
             ),
         ],
     )
