@@ -210,13 +210,10 @@ class TrialError(Exception):
 
     kind: FailureKind = "failed"
 
-    def __init__(
-        self, reason: str, *, details: str | None = None, hopeless: bool = False, **context: Any
-    ) -> None:
+    def __init__(self, reason: str, *, details: str | None = None, hopeless: bool = False) -> None:
         super().__init__(reason)
         self.details = details
         self.hopeless = hopeless
-        self.context = context
 
     def cleaned(self, clean: Callable[[str], str]) -> None:
         """Pass what is said through ``clean``."""

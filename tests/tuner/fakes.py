@@ -12,6 +12,23 @@ from machines import MACHINES, Machine, Model, machine, simulated
 import cputune
 from cputune.plan import Plan
 from cputune.steps import NoMeasurement, OutOfMemory, Step
+from cputune.tuner.measuring import Findings, Measuring, Timer
+from cputune.tuner.race import Race
+
+
+def measuring(most_seconds: float | None = None, **more: Any) -> Measuring:
+    """What runs plans of the small machine; its clock stands still, and the steps' time counts."""
+    return Measuring(
+        **{
+            "facts": SMALL.facts,
+            "race": Race(),
+            "findings": Findings(),
+            "timer": Timer(clock=lambda: 0.0, most_seconds=most_seconds, started=0.0),
+            "on_event": lambda event: None,
+            **more,
+        }
+    )
+
 
 Script = Callable[[Plan, int], Iterable[Step]]
 """The steps of a plan, given how often it was run before."""

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeRunner
+from tuner.fakes import PLANS, FakeRunner, measuring
 
 from cputune.plan import Plan
 from cputune.result import Throughput
@@ -20,8 +20,7 @@ from cputune.tuner.gains import (
     gain_side_by_side,
     throughput_of,
 )
-from cputune.tuner.measuring import Findings, Measuring, Timer
-from cputune.tuner.race import Race
+from cputune.tuner.measuring import Findings
 
 Seconds = Callable[[int, int], float]
 """Of the steps of a plan by its number, and how often it was run before."""
@@ -43,14 +42,8 @@ def confirmed(
 
     runner, (baseline, *rivals) = FakeRunner(script), contenders(count)
     findings = Findings()
-    measuring = Measuring(
-        facts=SMALL.facts,
-        race=Race(),
-        findings=findings,
-        timer=Timer(clock=lambda: 0.0, most_seconds=most_seconds, started=0.0),
-        on_event=lambda event: None,
-    )
-    Confirmation(measuring, baseline, rivals).one_after_another(runner)
+    of = measuring(most_seconds, findings=findings)
+    Confirmation(of, baseline, rivals).one_after_another(runner)
     return [baseline, *rivals], [PLANS.index(plan) for plan in runner.started], findings
 
 

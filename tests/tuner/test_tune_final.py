@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice, repeat
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeRunner, Script
+from tuner.fakes import PLANS, SMALL, FakeRunner, Script, measuring
 
 import cputune
 from cputune.layout import baseline_plan
@@ -17,8 +17,7 @@ from cputune.result import COMPLETED, FAILED, PRUNED, TIME_UP, State, Trial
 from cputune.steps import Crashed, NoMeasurement, Step
 from cputune.tuner.confirmation import confirm_best, may_be_the_best
 from cputune.tuner.events import ConfirmStarted
-from cputune.tuner.measuring import Findings, Measuring, Timer
-from cputune.tuner.race import Race
+from cputune.tuner.measuring import Findings
 
 SPACE = cputune.search_space(SMALL.facts, SMALL.workload)
 TODAY = baseline_plan(SMALL.facts)
@@ -69,19 +68,18 @@ def confirmed(
     findings = Findings(trials=list(trials))
     told: list[Plan] = []
     memory = replace(SMALL.facts.memory, available_bytes=int(room * GIB / 0.8) + 9)
-    measuring = Measuring(
+    among = measuring(
+        seconds,
         facts=replace(SMALL.facts, memory=memory),
-        race=Race(),
         findings=findings,
-        timer=Timer(clock=lambda: 0.0, most_seconds=seconds, started=0.0),
         on_event=lambda e: told.extend(e.plans) if isinstance(e, ConfirmStarted) else None,
+        start_seconds=start_seconds,
     )
-    measuring.start_seconds = start_seconds
     belief = {TODAY: (1.0, deviation)} | {
         plan: (mean, deviation) for plan, mean in zip(PLANS, believed, strict=True)
     }
     runner = FakeLivingRunner(script) if alive else FakeRunner(script)
-    confirm_best(measuring, SPACE, belief, runner, lambda: nullcontext(runner))
+    confirm_best(among, SPACE, belief, runner, lambda: nullcontext(runner))
     return findings, told
 
 

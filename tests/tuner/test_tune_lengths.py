@@ -10,15 +10,13 @@ from itertools import count
 from statistics import fmean
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeLivingRunner
+from tuner.fakes import PLANS, FakeLivingRunner, measuring
 from tuner.test_tune_sidebyside import confirmed
 
 from cputune.steps import Step
 from cputune.tuner.confirmation import Confirmation
 from cputune.tuner.gains import Contender, Gain, gain_of, level_rounds
 from cputune.tuner.lengths import doubt_of_mean, levelled
-from cputune.tuner.measuring import Findings, Measuring, Timer
-from cputune.tuner.race import Race
 
 DICE = random.Random(3)
 SIZES = [8 * round(8 * min(16, max(2, 5 * math.exp(DICE.gauss(0, 0.5))))) for _ in range(999)]
@@ -83,15 +81,8 @@ def test_what_padding_that_is_cut_brings_is_that_of_the_same_batches() -> None:
 
 
 def test_so_it_is_where_no_two_live_at_once() -> None:
-    measuring = Measuring(
-        facts=SMALL.facts,
-        race=Race(),
-        findings=Findings(),
-        timer=Timer(clock=lambda: 0.0, most_seconds=None, started=0.0),
-        on_event=lambda event: None,
-    )
     base, rival = (Contender(role="candidate", plan=plan) for plan in PLANS[:2])
-    Confirmation(measuring, base, [rival]).one_after_another(told(cut))
+    Confirmation(measuring(), base, [rival]).one_after_another(told(cut))
     found = gain_of(base, rival, 0.03)
     truth = seconds(PADDED) / fmean(map(seconds, SIZES[: min(len(base.sizes), len(rival.sizes))]))
     assert found is not None

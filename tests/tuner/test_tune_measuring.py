@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeRunner, Script
+from tuner.fakes import PLANS, SMALL, FakeRunner, Script, measuring
 
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
@@ -24,7 +24,7 @@ from cputune.tuner.measuring import (
     share_of,
     speed,
 )
-from cputune.tuner.race import Estimate, Race, Verdict
+from cputune.tuner.race import Estimate, Verdict
 from cputune.tuner.reading import Run
 
 TODAY = baseline_plan(SMALL.facts)
@@ -41,15 +41,13 @@ class FakeStudy:
     measuring: Measuring = field(init=False)
 
     def __post_init__(self) -> None:
-        self.timer = Timer(clock=lambda: 0.0, most_seconds=self.most_seconds, started=0.0)
-        self.measuring = Measuring(
-            facts=SMALL.facts,
-            race=Race(),
+        self.measuring = measuring(
+            self.most_seconds,
             findings=self.findings,
-            timer=self.timer,
             on_event=self.told.append,
             reference=(5.0,),
         )
+        self.timer = self.measuring.timer
 
     def run(self, script: Script, number: int = 1) -> tuple[Run, float, int]:
         """A run of a trial, the seconds of all tries, and how many there were."""

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from pathlib import Path
 from threading import Barrier, BrokenBarrierError, get_ident
 
 import pytest
@@ -161,13 +160,6 @@ class TestAtOnce:
         self.found(runner, hosts, on_event=hear)
         assert {node for node, _ in runner.ran[begun[0] :]} == {"alpha"}
 
-    def test_the_budget_is_that_of_all_nodes_and_no_plan_is_tried_twice(self) -> None:
-        runner, hosts = FakeSpreading(self.SLOWER), four_hosts()
-        result = self.found(runner, hosts, budget=5)
-        assert len(result.trials) <= 5
-        assert len({trial.plan for trial in result.trials}) == len(result.trials)
-        assert sorted(trial.number for trial in result.trials) == list(range(len(result.trials)))
-
     def test_a_lost_node_ends_its_trial_alone(self) -> None:
         runner, hosts = FakeSpreading(self.SLOWER, loses="beta"), four_hosts()
         result = self.found(runner, hosts)
@@ -220,14 +212,6 @@ class TestAtOnce:
         tune(hosts, runner, fix={"nodes": 4 if off == "all hosts" else 1})
         assert {node for node, _ in runner.ran} == {"alpha"}
 
-    def test_what_was_measured_on_all_nodes_is_gone_on_with(self, tmp_path: Path) -> None:
-        study = str(tmp_path / "s.db")
-        before = self.found(FakeSpreading(self.SLOWER), four_hosts(), budget=4, study=study)
-        runner = FakeSpreading(self.SLOWER)
-        after = self.found(runner, four_hosts(), budget=7, study=study, resume=True)
-        assert after.trials[: len(before.trials)] == before.trials
-        assert len({trial.plan for trial in after.trials}) == len(after.trials) > 4
-
 
 class TestInterfaces:
     def test_what_leads_to_all_hosts_is_tried_with_plans_for_several_nodes(self) -> None:
@@ -235,11 +219,6 @@ class TestInterfaces:
         named = {(plan.nodes, plan.setting("interface")) for plan in space.plans()}
         assert named == {(1, "default"), (2, "default"), (2, "eth0")}
         assert any(plan.describe().startswith("2 nodes, over eth0, ") for plan in space.plans())
-
-    def test_one_that_is_asked_for_leaves_the_plans_of_one_node_as_they_are(self) -> None:
-        space = over(EIGHT, EIGHT, interfaces=("ib0", "eth0"), fix={"interface": "eth0"})
-        named = {(plan.nodes, plan.setting("interface")) for plan in space.plans()}
-        assert named == {(1, "default"), (2, "eth0")}
 
     def test_one_that_leads_nowhere_is_refused_with_those_that_do(self) -> None:
         with pytest.raises(UsageError) as caught:
@@ -266,17 +245,6 @@ class TestLosing:
         assert {trial.plan.nodes for trial in result.trials if trial.state == COMPLETED} == {1, 2}
         assert result.best.plan.nodes == 2
         assert any("went on with alpha, beta, gamma" in note for note in result.notes)
-
-    def test_those_behind_move_up_where_they_have_the_same_cores(self) -> None:
-        hosts = four_hosts()
-        result = tune(hosts, loses(hosts, "beta", when=1))
-        assert hosts.names == ("alpha", "gamma", "delta")
-        assert result.best.plan.nodes == 2
-
-    def test_those_with_other_cores_do_not(self) -> None:
-        hosts = four_hosts(SMALL.facts, SMALL.facts, EIGHT, SMALL.facts)
-        hosts.leave_out("beta")
-        assert hosts.names == ("alpha",)
 
     def test_the_first_host_is_lost_with_todays_launch(self) -> None:
         hosts = four_hosts()

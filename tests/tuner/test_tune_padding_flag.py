@@ -8,14 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeLivingRunner
+from tuner.fakes import PLANS, FakeLivingRunner, measuring
 
 from cputune.levers import untried
 from cputune.result import Trial
 from cputune.steps import Crashed, Runner, Step
-from cputune.tuner.measuring import Findings, Measuring, Timer
 from cputune.tuner.padding_flag import gain_of_flag, with_flag
-from cputune.tuner.race import Race
 from cputune.workload import Padding, Workload
 
 PADDED = Padding(share=0.59, left=0.63, kept="the loss counts it", mend="--pad_to_max_length False")
@@ -65,17 +63,10 @@ def asked(
 
         return nullcontext(FakeScriptRunner(steps, workload=workload if heeds else JOB))
 
-    measuring = Measuring(
-        facts=SMALL.facts,
-        race=Race(),
-        findings=Findings(),
-        timer=Timer(clock=lambda: 0.0, most_seconds=seconds, started=0.0),
-        on_event=lambda event: None,
-        reference=[3.0] * 9,
-    )
-    measuring.findings.trials.extend([_trial(), _trial()])
-    found = gain_of_flag(measuring, JOB, PLANS[0], open_runner)
-    assert not measuring.findings.confirm_runs, "the confirmation is another one"
+    among = measuring(seconds, reference=[3.0] * 9)
+    among.findings.trials.extend([_trial(), _trial()])
+    found = gain_of_flag(among, JOB, PLANS[0], open_runner)
+    assert not among.findings.confirm_runs, "the confirmation is another one"
     return found, opened
 
 

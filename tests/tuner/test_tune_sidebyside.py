@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeLivingRunner
+from tuner.fakes import PLANS, SMALL, FakeLivingRunner, measuring
 
 import cputune
 from cputune.plan import Plan
@@ -18,8 +18,7 @@ from cputune.tuner.blocks import GIVEN_UP, MOST_ROUNDS
 from cputune.tuner.changes import Change
 from cputune.tuner.confirmation import Confirmation, Way
 from cputune.tuner.gains import SLOWER, Contender, doubt_each, gain_of
-from cputune.tuner.measuring import Findings, Measuring, Timer
-from cputune.tuner.race import Race
+from cputune.tuner.measuring import Findings
 
 
 def steady(*seconds: float, noise: float = 0.0) -> FakeLivingRunner:
@@ -40,11 +39,8 @@ def confirmed(
     joules: Callable[[], float | None] = lambda: None,
 ) -> tuple[Contender, list[Contender], Findings]:
     told: list[object] = []
-    measuring = Measuring(
-        facts=SMALL.facts,
-        race=Race(),
-        findings=Findings(),
-        timer=Timer(clock=lambda: 0.0, most_seconds=seconds, started=0.0),
+    among = measuring(
+        seconds,
         on_event=lambda e: told.append(e) if isinstance(e, ConfirmRun) else None,
         joules=joules,
     )
@@ -53,11 +49,11 @@ def confirmed(
         for number in range(rivals + 1)
     )
     try:
-        Confirmation(measuring, base, others).side_by_side(runner, way)
+        Confirmation(among, base, others).side_by_side(runner, way)
     finally:
         assert not runner.alive
-        assert told == measuring.findings.confirm_runs
-    return base, others, measuring.findings
+        assert told == among.findings.confirm_runs
+    return base, others, among.findings
 
 
 def ratio(base: Contender, rival: Contender) -> float:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice, repeat
 
 import pytest
-from tuner.fakes import PLANS, SMALL, FakeLivingRunner
+from tuner.fakes import PLANS, FakeLivingRunner, measuring
 
 from cputune.plan import Plan
 from cputune.steps import Crashed, NoMeasurement, Step, TimeUp
 from cputune.tuner.blocks import Started, TooShort, all_started, seconds_of, take_turns
 from cputune.tuner.gains import Contender
-from cputune.tuner.measuring import Findings, Measuring, Timer
+from cputune.tuner.measuring import Measuring
 from cputune.tuner.race import Race
 from cputune.tuner.reading import Rules
 
@@ -211,17 +211,6 @@ class TestTurn:
         one.warm_up(Race())
         taken = [one.turn() for _ in range(3)]
         assert taken == [pytest.approx(math.log(0.6)), None, pytest.approx(math.log(0.6))]
-
-
-def measuring() -> Measuring:
-    timer = Timer(clock=lambda: 0.0, most_seconds=None, started=0.0)
-    return Measuring(
-        facts=SMALL.facts,
-        race=Race(),
-        findings=Findings(),
-        timer=timer,
-        on_event=lambda event: None,
-    )
 
 
 def in_turns(
