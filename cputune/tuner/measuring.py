@@ -73,14 +73,11 @@ class CutOff:
 
     def error(self) -> NoValidTrialError:
         """For a study of which this was the first trial, and which has no number."""
-        delayed = (
-            "; others delayed its runs before, so wait until it is quiet: --wait-quiet 10m"
-            if self.delayed_runs
-            else ""
-        )
+        hint = f"give it more: --max-time {self._enough()}"
+        if self.delayed_runs:
+            hint = "others delayed its runs: wait until nobody else computes here, --wait-quiet 10m"
         return NoValidTrialError(
-            f"{TIME_UP} {self.when} of today's launch, before it had a speed to compare with",
-            hint=f"give it more: --max-time {self._enough()}{delayed}",
+            f"{TIME_UP} before today's launch had a speed to compare with: {self.when}", hint=hint
         )
 
     def _enough(self) -> str:

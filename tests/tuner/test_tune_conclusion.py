@@ -257,7 +257,7 @@ class TestNothingValid:
 
     def test_says_where_the_time_went(self) -> None:
         cut = CutOff(number=0, plan=TODAY, when="at once", run=Run(), startup_seconds=9.0)
-        with pytest.raises(NoValidTrialError, match="at once of today's launch"):
+        with pytest.raises(NoValidTrialError, match="to compare with: at once"):
             ended(Findings(cut_off=cut))
         with pytest.raises(NoValidTrialError, match="1 crashed"):
             ended(Findings(trials=failed("died"), cut_off=cut))

@@ -36,7 +36,7 @@ def test_six_trials_of_eight_steps_are_enough(
 def test_it_says_when_and_whether_others_delayed_runs_before() -> None:
     one = cut(9.4, 2, 5.0, samples=8)
     assert one.note() == f"Trial 3 ({PLANS[0].describe()}) was cut short after 2 steps."
-    assert "the time given was up after 2 steps of today's launch" in str(one.error())
+    assert str(one.error()).endswith("had a speed to compare with: after 2 steps")
     assert "while importing torch" in str(cut(9.4).error())
     assert "--wait-quiet" not in str(one.error().hint)
     assert "--wait-quiet 10m" in str(replace(one, delayed_runs=2).error().hint)
