@@ -39,7 +39,7 @@ def _patch_arguments(module: ModuleType, meter: Meter) -> None:
     @around(module.TrainingArguments, "__post_init__")
     def post_init(original: Original, self: TrainingArguments) -> None:
         if not hasattr(self, "_cputune_asked"):
-            self._cputune_asked = Asked(
+            self._cputune_asked = TypedArguments(
                 steps=self.max_steps,
                 epochs=self.num_train_epochs,
                 cadence=_cadence(self),
@@ -51,7 +51,7 @@ def _patch_arguments(module: ModuleType, meter: Meter) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TypedArguments:
     """What a script says in its TrainingArguments, before a trial lets it do nothing of that.
 
     Attributes:
@@ -66,9 +66,9 @@ class Asked:
     parsed: bool = False
 
 
-def asked_by(args: object) -> Asked:
+def asked_by(args: object) -> TypedArguments:
     """Of arguments that were not made here (unpickled), nothing is known."""
-    return getattr(args, "_cputune_asked", None) or Asked()
+    return getattr(args, "_cputune_asked", None) or TypedArguments()
 
 
 def _cadence(args: TrainingArguments) -> dict[str, str | float]:

@@ -18,7 +18,7 @@ from cputune.report.machine import gib, host_document, machine_lines
 from cputune.report.writing import (
     Block,
     Drawn,
-    Findings,
+    FindingRows,
     Heading,
     Labelled,
     Lines,
@@ -77,7 +77,7 @@ def blocks(
         of = [f for f in diagnosis.findings if (f.severity is not Severity.ADVICE) is worst]
         if of:
             yield Heading(heading)
-            yield Findings(found=tuple(of), stories=stories)
+            yield FindingRows(found=tuple(of), stories=stories)
     if isinstance(diagnosis, Diagnosis):
         yield Lines(tuple(("done", one.words) for one in diagnosis.done))
         if diagnosis.looked is not None:

@@ -85,14 +85,14 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class FindingRows:
     """What the doctor found; ``stories``, by code, are told in a terminal too."""
 
     found: tuple[Finding, ...]
     stories: Mapping[str, str] = field(default_factory=dict)
 
 
-Block = Verdict | Heading | Rows | Labelled | Lines | Drawn | Findings
+Block = Verdict | Heading | Rows | Labelled | Lines | Drawn | FindingRows
 
 LEAST_COLUMNS = 60
 """Of a terminal; with fewer a table of ours breaks words."""
