@@ -4,7 +4,7 @@ rank.py calls this. Without it a rank that cannot run here would end alone, and 
 launchers the ranks of the other hosts wait for it for ever. The first member listens at
 MASTER_ADDR:MASTER_PORT, where training will listen after it; each other one tells it what is
 wrong, if anything is, and hears what is wrong with any of them. Nobody waits without a limit,
-whatever becomes of the network. It needs Python 3.7 and nothing else.
+whatever becomes of the network. It needs Python 3.8 and nothing else.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _lead(members: int, address: str, port: int, seconds: float, problem: list[s
         reason, hint = problem or _here(what, "end what holds the port, or take another one")
         raise Trouble(reason, hint, said=False) from error
     came: dict[int, socket.socket] = {}
-    with contextlib.closing(server):
+    with server:
         end = time.monotonic() + (GATHER_SECONDS if problems else seconds)
         while len(came) + 1 < members and time.monotonic() < end:
             server.settimeout(max(0.01, end - time.monotonic()))
@@ -82,31 +82,25 @@ def _lead(members: int, address: str, port: int, seconds: float, problem: list[s
                     continue
                 came[number] = connection
                 if problem:
-                    end = end if problems else min(end, time.monotonic() + GATHER_SECONDS)
+                    end = min(end, time.monotonic() + GATHER_SECONDS)
                     problems[number] = problem
-        missing = [number for number in range(1, members) if number not in came]
+        missing = [str(number) for number in range(1, members) if number not in came]
         if missing and not problems:
-            what = f"{_numbered(missing)} of {members} did not come to {address}:{port}"
+            what = f"member {', '.join(missing[:8])} of {members} did not come to {address}:{port}"
             problems[0] = _here(f"{what} in {seconds:.0f} s", NETWORK)
-        verdict = _verdict(problems)
-        if verdict:
-            sys.stderr.write("error: {}\nhint: {}\n".format(*verdict))
+        verdict = None
+        if problems:
+            first, *others = sorted(problems)
+            reason, hint = problems[first]
+            if others:
+                hosts = sorted({problems[number][0].partition(":")[0] for number in others})
+                reason += f" (nor can {len(others)} more, of {', '.join(hosts[:8])})"
+            verdict = [reason, hint]
+            sys.stderr.write(f"error: {reason}\nhint: {hint}\n")
             sys.stderr.flush()
         _answer(came, verdict)
     if verdict:
         raise Trouble(*verdict, said=True)
-
-
-def _verdict(problems: dict[int, list[str]]) -> list[str] | None:
-    """The first of them in words, and how many others cannot go on either."""
-    if not problems:
-        return None
-    first, *others = sorted(problems)
-    reason, hint = problems[first]
-    if others:
-        hosts = sorted({problems[number][0].partition(":")[0] for number in others})
-        reason += f" (nor can {len(others)} more, of {', '.join(hosts[:8])})"
-    return [reason, hint]
 
 
 def _answer(came: dict[int, socket.socket], verdict: list[str] | None) -> None:
@@ -132,7 +126,7 @@ def _follow(
             with socket.create_connection((address, port), SPEAK_SECONDS) as connection:
                 connection.sendall(said)
                 connection.settimeout(max(SPEAK_SECONDS, end - time.monotonic()))
-                verdict = json.loads(_line(connection).decode())
+                verdict = json.loads(_line(connection))
             if verdict is None:
                 return
             reason, hint = map(str, verdict)
@@ -151,7 +145,7 @@ def _hear(connection: socket.socket) -> tuple[int, list[str] | None]:
     """The number of a member, and its problem; -1 where it is somebody else."""
     connection.settimeout(SPEAK_SECONDS)
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        word, number, problem = json.loads(_line(connection).decode())
+        word, number, problem = json.loads(_line(connection))
         if word == "cputune" and isinstance(number, int):
             if problem is None:
                 return number, None
@@ -162,38 +156,15 @@ def _hear(connection: socket.socket) -> tuple[int, list[str] | None]:
 
 def _line(connection: socket.socket) -> bytes:
     """What is said up to the end of a line, or of the connection."""
-    heard = b""
-    while not heard.endswith(b"\n") and len(heard) < LONGEST_LINE:
-        more = connection.recv(4096)
-        if not more:
-            break
-        heard += more
-    return heard
+    with connection.makefile("rb") as heard:
+        return heard.readline(LONGEST_LINE)
 
 
 def _listening(port: int, members: int) -> socket.socket:
     """A server for both kinds of addresses, where the system has both."""
     try:
-        server = _bound(socket.AF_INET6, "::", port)
-    except OSError:
-        server = _bound(socket.AF_INET, "", port)
-    server.listen(members)
-    return server
-
-
-def _bound(family: int, place: str, port: int) -> socket.socket:
-    server = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        server.bind((place, port))
-    except OSError:
-        server.close()
-        raise
-    return server
-
-
-def _numbered(missing: list[int]) -> str:
-    words = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
-    return f"member{'' if len(missing) == 1 else 's'} {words}"
+        return socket.create_server(
+            ("", port), family=socket.AF_INET6, backlog=members, dualstack_ipv6=True
+        )
+    except (OSError, ValueError):
+        return socket.create_server(("", port), backlog=members)

@@ -4,7 +4,7 @@
     rank.py --launcher mpi --cpus 0-13/14-27 -- train.py --its-arguments
 
 Launchers differ in what they bind and in how they number ranks; this file makes the same
-of all of them. It needs Python 3.7 and nothing else, and replaces itself (exec).
+of all of them. It needs Python 3.8 and nothing else, and replaces itself (exec).
 
 --launcher  who numbers the ranks: mpi, slurm or torch. RANK, LOCAL_RANK, WORLD_SIZE and
             LOCAL_WORLD_SIZE are set from its variables. A job of one rank has no numbers:
@@ -29,6 +29,7 @@ of all of them. It needs Python 3.7 and nothing else, and replaces itself (exec)
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import socket
@@ -37,6 +38,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import NoReturn
 
 TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 NUMBERING = {
@@ -62,45 +64,31 @@ class RankError(Exception):
     """What is wrong, and what to do about it."""
 
 
-class Options:
-    launcher = "torch"
-    bind = "exact"
-    hosts = ""
-    node = "0/1"
-    meet = ""
-    look = which = False
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RankError(message, EXAMPLE)
 
-    def __init__(self, words: list[str]) -> None:
-        self.cpus: list[str] = []
-        self.ccl_cpus: list[str] = []
-        self.changes: list[tuple[str, str | None]] = []
-        self.command: list[str] = []
-        while words:
-            word = words.pop(0)
-            if word == "--":
-                self.command = words
-                return
-            if word == "--look":
-                self.look = True
-                return
-            if not words:
-                break
-            value = words.pop(0)
-            if word == "--which":
-                self.which, self.hosts = True, value
-                return
-            if word in ("--launcher", "--bind", "--hosts", "--node", "--meet"):
-                setattr(self, word[2:], value)
-            elif word in ("--cpus", "--ccl-cpus"):
-                getattr(self, word[2:].replace("-", "_")).append(value)
-            elif word == "--set":
-                name, _, text = value.partition("=")
-                self.changes.append((name, text))
-            elif word == "--unset":
-                self.changes.append((value, None))
-            else:
-                raise RankError(f"rank.py does not know {word!r}", EXAMPLE)
+
+def options_of(words: list[str]) -> argparse.Namespace:
+    """The options, and behind ``--`` the command."""
+    own = words[: words.index("--")] if "--" in words else words
+    parser = Parser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--launcher", choices=tuple(NUMBERING), default="torch")
+    parser.add_argument("--bind", default="exact")
+    parser.add_argument("--hosts", default="")
+    parser.add_argument("--node", default="0/1")
+    parser.add_argument("--meet", default="")
+    parser.add_argument("--which")
+    parser.add_argument("--look", action="store_true")
+    for name in ("--cpus", "--ccl-cpus", "--set", "--unset"):
+        parser.add_argument(name, action="append", default=[])
+    options, unknown = parser.parse_known_args(own)
+    if unknown:
+        raise RankError(f"rank.py does not know {unknown[0]!r}", EXAMPLE)
+    options.command = words[len(own) + 1 :]
+    if not (options.command or options.look or options.which):
         raise RankError("rank.py was given no command", EXAMPLE)
+    return options
 
 
 def number(text: str, what: str) -> int:
@@ -130,16 +118,14 @@ def render(cpus: set[int]) -> str:
 
 def number_ranks(launcher: str, local_size: int) -> int:
     """Set the four variables that torch reads; return the local rank."""
-    if launcher not in NUMBERING:
-        raise RankError(f"--launcher is one of {', '.join(NUMBERING)}, not {launcher!r}", EXAMPLE)
     for names in NUMBERING[launcher]:
         rank, world, local_rank, local_world = (os.environ.get(name) for name in names)
         if rank is None or local_rank is None:
             continue
         values = (rank, world or "1", local_rank, local_world or str(local_size))
-        for position, name in enumerate(TORCH):
-            os.environ[name] = values[position]
-            if values[1] == "1":
+        os.environ.update(zip(TORCH, values))  # noqa: B905 - Python 3.8
+        if values[1] == "1":
+            for name in TORCH:
                 del os.environ[name]
         return number(local_rank, names[2])
     if launcher == "torch":
@@ -226,16 +212,21 @@ def of_node(lists: list[str], node: int) -> str:
     return lists[node if len(lists) > 1 else 0] if lists else ""
 
 
-def together(options: Options, member: int, members: int, problem: tuple[str, str] | None) -> None:
-    """Go on with all members, or with none; alone where nobody is to be met."""
+def together(
+    options: argparse.Namespace, member: int, members: int, step: Callable[[], None]
+) -> None:
+    """Take the step and go on with all members, or with none; alone where nobody is to be met."""
     if not options.meet or members < 2:
-        if problem:
-            raise RankError(*problem)
+        step()
         return
     import meet  # type: ignore[import-not-found]
 
-    address = os.environ.get("MASTER_ADDR", "")
-    port = variable("MASTER_PORT", "")
+    problem = None
+    try:
+        step()
+    except RankError as error:
+        problem = error.args
+    address, port = os.environ.get("MASTER_ADDR", ""), variable("MASTER_PORT", "")
     seconds = number(options.meet, "S of --meet S")
     try:
         meet.meet(member, members, address, port, seconds, problem)
@@ -246,11 +237,11 @@ def together(options: Options, member: int, members: int, problem: tuple[str, st
 
 
 def main() -> None:
-    options = Options(sys.argv[1:])
+    options = options_of(sys.argv[1:])
     if options.which:
-        node = this_node(options.hosts, -1)
+        node = this_node(options.which, -1)
         if node < 0:
-            name, known = socket.gethostname(), options.hosts.replace(",", ", ")
+            name, known = socket.gethostname(), options.which.replace(",", ", ")
             raise RankError(
                 f"this host, {name}, is not one alone of {known}",
                 "NODE_RANK=0 on the first of them, 1 on the next, and so on",
@@ -260,7 +251,7 @@ def main() -> None:
     if options.look:
         node, members = (number(part, "--node K/N") for part in options.node.split("/", 1))
         shares = of_node(options.cpus, this_node(options.hosts, node)).split("/")
-        together(options, node, members, trouble_of(lambda: look(shares)))
+        together(options, node, members, lambda: look(shares))
         return
     pod = options.bind.startswith("pod=")
     if not pod and options.bind not in ("exact", "offered"):
@@ -268,32 +259,18 @@ def main() -> None:
     usual = len(options.cpus[0].split("/")) if options.cpus else 1
     local_size = variable("LOCAL_WORLD_SIZE", "1") if pod else usual
     local_rank = number_ranks(options.launcher, local_size)
-    change(options.changes)
+    for name in options.unset:
+        os.environ.pop(name, None)
+    for change in options.set:
+        name, _, value = change.partition("=")
+        os.environ[name] = value
     rank, world = variable("RANK", "0"), variable("WORLD_SIZE", "1")
-    problem = trouble_of(lambda: take_place(options, local_rank, local_size, rank // local_size))
-    together(options, rank, world, problem)
+    counted = rank // local_size
+    together(options, rank, world, lambda: take_place(options, local_rank, local_size, counted))
     os.execv(sys.executable, [sys.executable, *options.command])
 
 
-def trouble_of(step: Callable[[], None]) -> tuple[str, str] | None:
-    """What is wrong, and what to do about it; None where nothing is."""
-    try:
-        step()
-    except RankError as error:
-        reason, hint = error.args
-        return reason, hint
-    return None
-
-
-def change(changes: list[tuple[str, str | None]]) -> None:
-    for name, value in changes:
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-def take_place(options: Options, local_rank: int, local_size: int, counted: int) -> None:
+def take_place(options: argparse.Namespace, local_rank: int, local_size: int, counted: int) -> None:
     """Bind this rank, and see that it has what it needs."""
     if local_rank >= local_size:
         raise RankError(
@@ -318,8 +295,6 @@ def take_place(options: Options, local_rank: int, local_size: int, counted: int)
     if os.environ.get("CCL_PROCESS_LAUNCHER") == "none":
         os.environ["CCL_LOCAL_RANK"] = str(local_rank)
         os.environ["CCL_LOCAL_SIZE"] = str(local_size)
-    if not options.command:
-        raise RankError("rank.py was given no command", EXAMPLE)
 
 
 if __name__ == "__main__":
