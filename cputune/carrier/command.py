@@ -111,22 +111,6 @@ def trains_by_arguments(workload: Workload) -> bool:
     return workload.recipe is not None or workload.framework == "trainer"
 
 
-def launch_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
-    """What python runs to train with a plan, nothing measured and nothing led elsewhere.
-
-    The ranks of a script end together (``carry.end_together``); a recipe's do by themselves.
-    """
-    if workload.recipe is not None:
-        recipe = json.dumps(workload.recipe.to_json(), ensure_ascii=False)
-        words: tuple[str, ...] = (
-            str(recipe_script()), recipe, "--output_dir", "out", *carried.flags,
-        )  # fmt: skip
-        carry = None if carried.force is None else carried.carry
-    else:
-        words, carry = (*workload.argv, *carried.flags), carried.carry
-    return words if carry is None else (str(carry_script()), carry, *words)
-
-
 def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
     """What python runs in a trial of a plan; ``tune --dry-run`` shows the same.
 
@@ -134,12 +118,19 @@ def trial_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
     """
     if workload.recipe is None:
         return (*workload.argv, *carried.flags)
-    return (
-        str(recipe_script()),
-        json.dumps(workload.recipe.to_json(), ensure_ascii=False),
-        *("--output_dir", "out"),  # a trial writes nothing there: its hooks lead it elsewhere
-        *carried.flags,
-    )
+    recipe = json.dumps(workload.recipe.to_json(), ensure_ascii=False)
+    # A trial writes nothing to "out": its hooks lead it elsewhere.
+    return (str(recipe_script()), recipe, "--output_dir", "out", *carried.flags)
+
+
+def launch_command(workload: Workload, carried: Carried) -> tuple[str, ...]:
+    """What python runs to train with a plan, nothing measured and nothing led elsewhere.
+
+    The ranks of a script end together (``carry.end_together``); a recipe's do by themselves.
+    """
+    words = trial_command(workload, carried)
+    carry = None if workload.recipe is not None and carried.force is None else carried.carry
+    return words if carry is None else (str(carry_script()), carry, *words)
 
 
 def training_flags(workload: Workload, plan: Plan, versions: Mapping[str, str]) -> tuple[str, ...]:

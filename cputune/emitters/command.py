@@ -60,29 +60,28 @@ def training_command(
             f"python would take the script {first!r} for an option of its own",
             hint=f"write ./{first}",
         )
-    known = workload.framework is not None or workload.parses_arguments is not None
     words = (*as_typed(workload), *map(Argument, way.flags))
+    notes = [left_out(workload.secrets)] if workload.secrets else []
+    known = workload.framework is not None or workload.parses_arguments is not None
     if carrier and way.carry is not None:
         words = (Beside(CARRY_SCRIPT), Argument(way.carry), *words)
     if carrier and way.sets_objects:
-        return words, (
-            *_secret_notes(workload),
+        notes.append(
             f"{workload.name} {'takes' if known else 'was not run yet: it may take'} no flags of "
             f"a plan, so {CARRY_SCRIPT} runs it, and sets batch, precision and backend in the "
-            "script's own objects.",
+            "script's own objects."
         )
-    notes: tuple[str, ...] = (
-        ()
-        if known or not way.flags
-        else (f"{workload.name} was not run yet: that it takes the flags of a plan is not known.",)
-    )
+    elif way.flags and not known:
+        notes.append(
+            f"{workload.name} was not run yet: that it takes the flags of a plan is not known."
+        )
     if not carrier and way.force is not None and way.force.other_ranks:
-        notes += (
+        notes.append(
             f"without {CARRY_SCRIPT} nothing keeps the scale of the losses: a model that ignores "
             f"num_items_in_batch has {way.world_size} times the gradient on {way.world_size} "
-            "ranks; cputune verify compares it.",
+            "ranks; cputune verify compares it."
         )
-    return words, (*_secret_notes(workload), *notes)
+    return words, tuple(notes)
 
 
 def as_typed(workload: Workload) -> tuple[Word, ...]:
@@ -169,20 +168,13 @@ def parser_of(workload: Workload, host: Host | None) -> str | None:
     return None
 
 
-def _secret_notes(workload: Workload) -> tuple[str, ...]:
-    """What must be set where the job is launched."""
-    if not workload.secrets:
-        return ()
-    return (left_out(workload.secrets),)
-
-
 def promised_words(workload: Workload, command: tuple[Word, ...]) -> list[str | None]:
     """The command line of a rank as digests (``cputune.inside.state``), the script first.
 
     ``file:`` stands before the digest of what a file of the artefact holds. None is any
     word: the user's own script by whatever path, a place for output, a secret.
     """
-    texts = {file.name: file.text for file in companions(workload, command, ())}
+    texts = {file.name: file.text for file in _recipe_files(workload)}
     if Beside(CARRY_SCRIPT) in command:
         command = command[2:]  # carry.py removes itself and its first argument
     if workload.recipe is None:
@@ -202,24 +194,29 @@ def rank_script() -> Path:
 
 
 def companions(
-    workload: Workload, command: tuple[Word, ...], said: tuple[str, ...]
+    workload: Workload, command: tuple[Word, ...], way: Carried, said: tuple[str, ...]
 ) -> tuple[EmittedFile, ...]:
     """rank.py, and what the command needs: carry.py and its files, train.py and recipe.json."""
     files = [_program(RANK_SCRIPT, rank_script(), said)]
     if Beside(CARRY_SCRIPT) in command:
         files.append(_program(CARRY_SCRIPT, carry_script(), said))
-        settings = json.loads(str(command[1])).get("torch", {})
-        beside = [torch_script()] if settings.keys() - {"padding", "order"} else []
-        if settings.keys() & {"padding", "order"}:
-            beside.append(padding_script())
-        files += [EmittedFile(name=f.name, text=f.read_text(encoding="utf-8")) for f in beside]
-    if workload.recipe is not None:
-        recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"
-        files += [
-            EmittedFile(name=TRAIN_SCRIPT, text=recipe_script().read_text(encoding="utf-8")),
-            EmittedFile(name=RECIPE_FILE, text=recipe),
-        ]
-    return tuple(files)
+        settings = set() if way.force is None else way.force.torch.keys()
+        of_batches = settings & {"padding", "order"}
+        beside = [torch_script()] if settings - of_batches else []
+        beside += [padding_script()] if of_batches else []
+        files += [_copy(path.name, path) for path in beside]
+    return (*files, *_recipe_files(workload))
+
+
+def _recipe_files(workload: Workload) -> tuple[EmittedFile, ...]:
+    if workload.recipe is None:
+        return ()
+    recipe = json.dumps(workload.recipe.to_json(), indent=2, ensure_ascii=False) + "\n"
+    return (_copy(TRAIN_SCRIPT, recipe_script()), EmittedFile(name=RECIPE_FILE, text=recipe))
+
+
+def _copy(name: str, source: Path) -> EmittedFile:
+    return EmittedFile(name=name, text=source.read_text(encoding="utf-8"))
 
 
 def _program(name: str, source: Path, said: tuple[str, ...]) -> EmittedFile:

@@ -301,20 +301,11 @@ def _user(user: int) -> str:
 def _requirements(job: LaunchJob) -> str:
     """What the script says that it needs, without another torch than the measured one."""
     folder = PurePosixPath(job.script or ".").parent
-    places = ["requirements.txt"]
+    places = [DockerWord("requirements.txt")]
     if job.script is not None and not folder.is_absolute() and str(folder) != ".":
-        places.insert(0, f"{folder}/requirements.txt")
-    names = "|".join(("torch", "transformers", "accelerate"))
-    text = (
-        "# What the script needs beside; another torch than the measured one is an error.\n"
-        f"RUN pip freeze | grep -E '^({names})==' >/tmp/measured.txt"
-    )
-    for place in map(DockerWord, places):
-        text += (
-            f" \\\n && if [ -f {place} ]; then pip install --no-cache-dir "
-            f"--constraint /tmp/measured.txt --requirement {place}; fi"
-        )
-    return text + "\n"
+        places.insert(0, DockerWord(f"{folder}/requirements.txt"))
+    lines = [f"RUN if [ -f {f} ]; then {_PIP_INSTALL} --requirement {f}; fi\n" for f in places]
+    return "# What the script needs beside.\n" + "".join(lines)
 
 
 _FILES = {
@@ -325,7 +316,7 @@ _FILES = {
 }
 
 
-_CONSTRAINED = f"--constraint /opt/{CONSTRAINTS}"
+_PIP_INSTALL = f"pip install --no-cache-dir --constraint /opt/{CONSTRAINTS}"
 _INDEXES = """# Mirrors: docker build --build-arg PIP_INDEX_URL=...
 ARG PIP_INDEX_URL=https://pypi.org/simple
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
@@ -334,30 +325,22 @@ ARG ONECCL_INDEX_URL=https://pytorch-extension.intel.com/release-whl/stable/cpu/
 
 
 def _pip(job: LaunchJob) -> str:
-    def pinned(name: str) -> str:
-        version = job.versions.get(name)
-        return f"'{name}=={version}'" if version and _VERSION.fullmatch(version) else name
-
-    torch = pinned("torch").split("+")[0].rstrip("'")
-    torch = f"{torch}'" if "'" in torch else torch
+    recipe = job.workload.recipe
+    names = ["transformers", "accelerate"]
+    names += ["datasets"] * (recipe is None or bool(recipe.dataset))
+    names += ["peft"] * (recipe is not None and recipe.lora is not None)
+    names += ["intel-openmp"] * (job.plan.openmp == "libiomp5")
+    names += ["intel_extension_for_pytorch"] * job.plan.ipex
     text = (
-        "# torch without CUDA; the versions are those of the machine that was measured.\n"
-        f'RUN pip install --no-cache-dir {_CONSTRAINED} --index-url "$TORCH_INDEX_URL" {torch}\n'
+        "# torch without CUDA; constraints.txt has the versions that were measured.\n"
+        f'RUN {_PIP_INSTALL} --index-url "$TORCH_INDEX_URL" torch\n'
+        f"RUN {_PIP_INSTALL} {' '.join(names)}\n"
     )
-    others = [pinned(name) for name in ("transformers", "accelerate")]
-    if job.workload.recipe is None or job.workload.recipe.dataset:
-        others.append("datasets")
-    if job.workload.recipe is not None and job.workload.recipe.lora is not None:
-        others.append("peft")
-    if job.plan.openmp == "libiomp5":
-        others.append("intel-openmp")
-    if job.plan.ipex:
-        others.append(pinned("intel_extension_for_pytorch"))
-    text += f"RUN pip install --no-cache-dir {_CONSTRAINED} {' '.join(others)}\n"
     if job.plan.backend == "ccl":
-        version = pinned("oneccl_bind_pt")
+        version = job.versions.get("oneccl_bind_pt", "")
+        pinned = f"=={version}" if _VERSION.fullmatch(version) else ""
         text += (
-            f"RUN pip install --no-cache-dir {_CONSTRAINED} {version} \\\n"
+            f"RUN {_PIP_INSTALL} 'oneccl_bind_pt{pinned}' \\\n"
             '    --extra-index-url "$ONECCL_INDEX_URL"\n'
         )
     return text

@@ -18,7 +18,7 @@ from cputune.text import figure
 from cputune.words import verdict_of
 from cputune.workload import Workload
 
-_TOLD_VERSIONS = (
+TRAINING_PACKAGES = (
     "torch",
     "transformers",
     "accelerate",
@@ -54,18 +54,19 @@ def measured(result: Result, plan: Plan) -> tuple[str, ...]:
     else:
         other = "Today's launch" if baseline.plan.as_found else baseline.plan.describe()
         lines.append(f"{other} ran at {_speed(baseline.samples_per_second)}.")
-    lines += [*_versions(result.versions), *_data(result.data)]
+    versions = result.versions
+    if told := [f"{name} {versions[name]}" for name in TRAINING_PACKAGES if versions.get(name)]:
+        lines.append(f"With {', '.join(told)}.")
+    if result.data:
+        lines.append(f"Data: {result.data}.")
     return (*lines, *(f"Note: {note}" for note in result.notes))
 
 
 def unmeasured(host: Mapping[str, object], plan: Plan, *, asked: bool = False) -> tuple[str, ...]:
     """What stands there where no result was given; ``asked``: somebody named this plan."""
-    whose = (
-        "a plan that was asked for,"
-        if asked
-        else "the default plan of the Hugging Face CPU guides (a rank "
-        "per socket, all its cores, the precision its hardware has)"
-    )
+    guides = "a rank per socket, all its cores, the precision its hardware has"
+    whose = f"the default plan of the Hugging Face CPU guides ({guides})"
+    whose = "a plan that was asked for," if asked else whose
     return (
         f"NOTHING WAS MEASURED. This is {whose} for {machine(host)}.",
         "Do now: cputune tune, which finds out what is fastest",
@@ -84,27 +85,14 @@ def machine(host: Mapping[str, object]) -> str:
     """A machine in a few words, without its name: processor, sockets, cores."""
     cpu, topology = section(host, "cpu"), section(host, "topology")
     words = [str(cpu.get("model_name") or cpu.get("codename") or "an unnamed processor")]
-    counts = (
-        (topology.get("sockets"), "socket"),
-        (topology.get("physical_cores"), "core"),
-        (topology.get("logical_cpus"), "CPU"),
-    )
-    words += [f"{n} {unit}{'' if n == 1 else 's'}" for n, unit in counts if n]
+    units = {"sockets": "socket", "physical_cores": "core", "logical_cpus": "CPU"}
+    words += [count(n, unit) for key, unit in units.items() if (n := topology.get(key))]
     return ", ".join(words)
 
 
 def _speed(value: Throughput) -> str:
     low, high = figure(value.low, 4), figure(value.high, 4)
     return f"{figure(value.median, 4)} samples/s (95 % interval {low} to {high})"
-
-
-def _versions(versions: Mapping[str, str]) -> tuple[str, ...]:
-    told = [f"{name} {versions[name]}" for name in _TOLD_VERSIONS if versions.get(name)]
-    return ("With " + ", ".join(told) + ".",) if told else ()
-
-
-def _data(data: str | None) -> tuple[str, ...]:
-    return (f"Data: {data}.",) if data else ()
 
 
 def _version() -> str:
@@ -180,7 +168,7 @@ def host_difference(
 ) -> str | None:
     """The first of these facts in which two machines differ; ``names`` is how they are called."""
     for group, key, words in _COMPARED:
-        a, b = _fact(there, group, key), _fact(here, group, key)
+        a, b = section(there, group).get(key), section(here, group).get(key)
         if a is not None and b is not None and a != b:
             return f"{words} {a} {names[0]}, {b} {names[1]}"
     return None
@@ -188,12 +176,7 @@ def host_difference(
 
 def untold(host: Mapping[str, object]) -> tuple[str, ...]:
     """Those of these facts that a machine does not say, in words."""
-    return tuple(words for group, key, words in _COMPARED if _fact(host, group, key) is None)
-
-
-def _fact(host: Mapping[str, object], group: str, key: str) -> Any:
-    section = host.get(group)
-    return section.get(key) if isinstance(section, Mapping) else None
+    return tuple(words for group, key, words in _COMPARED if section(host, group).get(key) is None)
 
 
 def missing_cpus(plan: Plan, facts: HostFacts) -> str | None:

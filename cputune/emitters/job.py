@@ -48,14 +48,6 @@ from cputune.result import Result, host_fingerprint
 from cputune.stack import Versions
 from cputune.workload import DEFAULT_RECIPE, Workload
 
-TRAINING_PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "intel_extension_for_pytorch",
-    "oneccl_bind_pt",
-)
-
 
 def make_job(result: Result | None, asked: Emission) -> LaunchJob:
     """Bring plan, workload, nodes and versions together.
@@ -147,11 +139,12 @@ def _job(
         workload=workload,
         command=command,
         environment=typed(way.variables),
-        companions=companions(workload, command, said),
+        companions=companions(workload, command, way, said),
         header=said,
         promise=promise(plan, workload, result, way.variables, command, hosts),
         notes=(*changed, *notes, *of_network),
-        threads_per_core=threads_per_core(host, facts),
+        threads_per_core=_count(host, "threads_per_core")
+        or (1 if facts is None else facts.topology.threads_per_core),
         physical_cores=_count(host, "physical_cores"),
         nodes=hosts,
         mpi=mpi or ("intelmpi" if plan.backend == "ccl" else mpi_of(facts)),
@@ -252,7 +245,7 @@ def job_name(job: LaunchJob) -> str:
 
 def versions_of(facts: HostFacts) -> dict[str, str]:
     """What of the training stack is installed, by distribution name."""
-    packages = ((name, facts.package(name)) for name in TRAINING_PACKAGES)
+    packages = ((name, facts.package(name)) for name in header.TRAINING_PACKAGES)
     return {name: found.version for name, found in packages if found and found.version}
 
 
@@ -279,12 +272,6 @@ def mpi_of(facts: HostFacts | None) -> str | None:
 def usual_format(facts: HostFacts) -> str:
     """The format of a launch that this machine can run: torchrun comes with torch."""
     return "torchrun" if mpi_of(facts) is None else "mpirun"
-
-
-def threads_per_core(host: Mapping[str, object], facts: HostFacts | None) -> int:
-    """SMT siblings of a core on the machine that was measured; 1 where that is not known."""
-    count = _count(host, "threads_per_core")
-    return count or (facts.topology.threads_per_core if facts is not None else 1)
 
 
 def _count(host: Mapping[str, object], name: str) -> int | None:

@@ -65,7 +65,7 @@ def _checks_of(document: Manifest, plan: Plan | None) -> Iterator[Outcome]:
         why = f"{old} is a field of Kubeflow Trainer {OF_OLD_TRAINERS[old]}, not of the models"
         yield not_checked("SDK models", why, consumer=distribution)
     else:
-        yield round_trip(document, distribution, INSTALL, through)
+        yield round_trip(document, distribution, through)
     yield quantities(document)
     yield admission(document, operator)
     yield pod_schema(job_pods(document))
@@ -73,7 +73,7 @@ def _checks_of(document: Manifest, plan: Plan | None) -> Iterator[Outcome]:
 
 
 def round_trip(
-    document: Manifest, distribution: str, install: str, through: Callable[[Manifest], Any]
+    document: Manifest, distribution: str, through: Callable[[Manifest], Any]
 ) -> Outcome:
     """Into the SDK's models and out again: what comes back must be the document, equal.
 
@@ -84,19 +84,16 @@ def round_trip(
     try:
         version = metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        return not_installed(name, distribution, install)
+        return not_installed(name, distribution, INSTALL)
     consumer = f"{distribution} {version}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             back = through(document)
     except Exception as error:  # the models raise errors of any kind
-        said = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = said or [type(error).__name__]
-        refusals = [Evidence(what="refusal", seen=line) for line in said[:10]]
-        return judged(
-            name, consumer, refusals, "", wrong=f"the models refuse the document: {said[0]}"
-        )
+        said = str(error).strip() or type(error).__name__
+        refused = f"the models refuse the document: {said.splitlines()[0]}"
+        return judged(name, consumer, [Evidence(what="refusal", seen=said)], "", wrong=refused)
     differences = tuple(_differences(document, back, document.get("kind", "document")))
     wrong = "the document does not survive a round trip through the models"
     return judged(name, consumer, differences[:20], "came back equal", wrong=wrong)
@@ -138,31 +135,27 @@ def quantities(document: Manifest) -> Outcome:
     except ImportError:
         return not_installed("quantities", "the kubernetes client", INSTALL)
     consumer = f"kubernetes {metadata.version('kubernetes')}"
-    good, bad = [], []
-    for where, value in _quantities(document, str(document.get("kind"))):
+    found = list(_quantities(document, str(document.get("kind"))))
+    wrong = []
+    for where, value in found:
         try:
-            if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-                raise ValueError("neither a number nor a text")
-            good.append(Evidence(what=where, seen=f"{value} = {parse_quantity(value)}"))
-        except ValueError as error:
-            bad.append(Evidence(what=where, seen=f"{value!r}: {error}", expected="a quantity"))
-    wrong = f"{len(bad)} cannot be read"
-    return judged("quantities", consumer, bad, f"{len(good)} read", bad or good, wrong=wrong)
+            parse_quantity(value)
+        except (ValueError, TypeError) as error:
+            wrong.append(Evidence(what=where, seen=f"{value!r}: {error}", expected="a quantity"))
+    return judged("quantities", consumer, wrong, f"{len(found)} read")
 
 
 def _quantities(document: object, where: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(document, Mapping):
-        for key, value in document.items():
-            if key in ("limits", "requests") and isinstance(value, Mapping):
-                for name, quantity in value.items():
-                    yield f"{where}.{key}.{name}", quantity
-            elif key == "sizeLimit":
-                yield f"{where}.{key}", value
-            else:
-                yield from _quantities(value, f"{where}.{key}")
-    elif isinstance(document, list):
-        for index, value in enumerate(document):
-            yield from _quantities(value, f"{where}[{index}]")
+    if isinstance(document, list):
+        document = dict(enumerate(document))
+    for key, value in document.items() if isinstance(document, Mapping) else ():
+        inner = f"{where}.{key}"
+        if key in ("limits", "requests") and isinstance(value, Mapping):
+            yield from ((f"{inner}.{name}", quantity) for name, quantity in value.items())
+        elif key == "sizeLimit":
+            yield inner, value
+        else:
+            yield from _quantities(value, inner)
 
 
 def admission(job: Manifest, consumer: str) -> Outcome:

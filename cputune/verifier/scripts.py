@@ -54,16 +54,9 @@ print("{}")
 
 
 def read_script(artefact: Artefact, expected: Expected, host: Host) -> Answer:
-    """What bash and shellcheck say of a script; other files of its format are passed over."""
-    if is_script(artefact):
-        yield syntax(artefact.path, host)
-        yield lint(artefact.path, host)
-
-
-def is_script(artefact: Artefact) -> bool:
-    """Whether the file is a shell script, by its first line or its name."""
-    first = artefact.text.partition("\n")[0]
-    return artefact.path.suffix == ".sh" or (first.startswith("#!") and "sh" in first)
+    """What bash and shellcheck say of a script."""
+    yield syntax(artefact.path, host)
+    yield lint(artefact.path, host)
 
 
 def syntax(path: Path, host: Host) -> Outcome:
