@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from in_process import ran
 
 import cputune
-from cputune.carrier.command import carried, launch_command, trial_command
+from cputune.carrier.command import carried, launch_command, lost_without_force, trial_command
 from cputune.cli import cli
 from cputune.knobs import plan_arguments
 from cputune.plan import Plan
@@ -251,3 +251,14 @@ def test_batches_of_a_step_are_carried_where_no_framework_knows_them(
     way = carried(seen, ONE, {})
     assert way.force is not None
     assert way.force.accumulation == known
+
+
+def test_what_flags_alone_would_lose_is_told() -> None:
+    plan = replace(TWO, backend="ccl", ipex=True, precision="bf16")
+    assert list(lost_without_force(SCRIPT, plan, ONE)) == [
+        "global batch: 2 times the script's own, which each of 2 ranks takes",
+        "precision: fp32 in place of bf16",
+        "backend: gloo in place of ccl",
+        "use_ipex: not set, in place of True",
+    ]
+    assert list(lost_without_force(SCRIPT, ONE, ONE)) == []

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from cputune.emitters import PRINTED_FORMATS, emit
 from cputune.emitters.header import machine_difference, missing_cpus
-from cputune.errors import CputuneError, ResultError
+from cputune.errors import CputuneError
 from cputune.result import Result
 
 JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {"a": 1}, True, 10**30, "a\nb", [["a"]])
@@ -67,34 +67,6 @@ def test_junk_in_any_place(junk: Any, one_of: int) -> None:
         except CputuneError:
             refused += 1
     assert refused * one_of > 20
-
-
-@pytest.mark.parametrize(
-    ("way", "junk", "said"),
-    [
-        (("best", "samples_per_second", "median"), "fast", "median: expected a number, got text"),
-        (
-            ("best", "plan", "cpus"),
-            [[-1], [2]],
-            "cpus[0][0]: expected a whole number >= 0",
-        ),
-        (("best", "plan", "ccl_workers"), -1, "ccl_workers: expected a whole number >= 0"),
-        (("versions",), {"torch": 2}, "versions[...]: expected text, got a whole number"),
-        (("workload", "recipe"), None, "neither a recipe nor a script"),
-        (("created",), 5, "created: expected text or nothing, got a whole number"),
-        (("trials",), "x", "the result file is damaged"),
-    ],
-)
-def test_it_says_where(way: tuple[str, ...], junk: Any, said: str) -> None:
-    changed = document(one_socket())
-    part = changed
-    for key in way[:-1]:
-        part = part[key]
-    part[way[-1]] = junk
-    with pytest.raises(ResultError) as caught:
-        Result.from_json(changed)
-    assert said in str(caught.value)
-    assert caught.value.hint
 
 
 HOSTILE = (
@@ -201,21 +173,3 @@ def run_alone(script: str, place: Path, seen: set[str]) -> None:
         capture_output=True,
     )
     assert not (place / "INJECTED").exists(), script
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"logical_cpus": ', '"logical_cpus": -', "logical_cpus: -"),
-        ('"low": ', '"low": 9', "an interval from 9"),
-        ('"speedup": {', '"speedup": {}, "speedup": {', "the key 'speedup' stands twice"),
-    ],
-)
-def test_what_no_study_has_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
-    """Before, duplicate keys, -1 CPUs and reversed intervals were read."""
-    text = json.dumps(document(two_sockets_smt()))
-    assert old in text
-    file = tmp_path / "cputune.json"
-    file.write_text(text.replace(old, new, 1))
-    with pytest.raises(ResultError, match=said):
-        Result.load(file)

@@ -68,12 +68,12 @@ def test_the_result_that_lies_here_is_taken(emit: Run) -> None:
 
 def test_all_formats_share_their_companions(emit: Run) -> None:
     write(document(), "other.json")
-    answer = emit("other.json", "--format", "all", "-o", "all")
+    answer = emit("other.json", "--format", "all", "-o", "launch.1")
     written = [Path(line).name for line in answer.out.splitlines()]
     assert len(written) == len(set(written))
     assert {"mpirun.sh", "accelerate.yaml", "torchrun.sh", "slurm.sh"} <= set(written)
     for name in ("pytorchjob.yaml", "trainjob.yaml"):
-        assert isinstance(yaml.safe_load(Path("all", name).read_text()), dict)
+        assert isinstance(yaml.safe_load(Path("launch.1", name).read_text()), dict)
 
 
 def test_what_is_printed_is_the_main_file(emit: Run) -> None:
@@ -159,15 +159,6 @@ def test_a_script_of_the_user(emit: Run) -> None:
     assert "carry.py" in text
     assert Path("launch/carry.py").exists()
     assert not Path("launch/train.py").exists()
-
-
-def test_a_script_that_was_tuned_keeps_its_flags(emit: Run) -> None:
-    script = replace(
-        Workload.script(["run.py", "--lr", "1"], global_batch_size=8), parses_arguments=True
-    )
-    write(document(workload=script.to_json()))
-    emit("-f", "torchrun", "--", "run.py", "--lr", "2")
-    assert "  --lr 2\n  --use_cpu\n" in Path("launch/torchrun.sh").read_text()
 
 
 def test_options_reach_the_files(emit: Run) -> None:
@@ -262,10 +253,7 @@ def test_a_plan_on_cpus_that_are_not_allowed_here(emit: Run) -> None:
     ("content", "said"),
     [
         ("{", "is not JSON"),
-        ("[]", "is not a cputune result file"),
         ('{"schema": "cputune.result/99"}', "has schema 99"),
-        ('{"schema": "cputune.result/1"}', "is damaged"),
-        ('{"schema": "cputune.doctor/1"}', "is not a cputune result file"),
     ],
 )
 def test_a_result_that_cannot_be_read(emit: Run, content: str, said: str) -> None:
@@ -318,10 +306,8 @@ def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
         (("gone.json", "-f", "mpirun"), 3, "cannot read gone.json"),
         (("-f", "mpirun", "--nodes", "2"), 2, "needs their names"),
         (("-f", "mpirun", "--nodes", "0"), 2, "1 node or more"),
-        (("-f", "mpirun", "--nodes", "-1"), 2, "1 node or more"),
         (("-f", "mpirun", "--hostfile", "gone"), 2, "cannot read gone"),
         (("-f", "mpirun", "--hosts", "a", "--hostfile", "b"), 2, "exclude each other"),
-        (("-f", "mpirun", "--hosts", "$(reboot)"), 2, "is no host name"),
         (("-f", "pytorchjob", "--node-selector", "x"), 2, "'x' is no label"),
         (("-f", "pytorchjob", "--job-name", "A-b"), 2, "cannot name a job"),
         (("-f", "mpirun", "-o", "-", "--verify"), 2, "--verify needs files"),
@@ -357,11 +343,6 @@ def test_emission_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_formats_need_a_directory_whatever_its_name(emit: Run) -> None:
-    assert emit("--format", "all", "-o", "launch.1").code == 0
-    assert {"mpirun.sh", "torchrun.sh", "pytorchjob.yaml"} <= set(os.listdir("launch.1"))
-
-
 @pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "directory"])
 @pytest.mark.parametrize("option", ["result", "--hostfile"])
 def test_what_is_no_regular_file_is_not_opened(emit: Run, kind: str, option: str) -> None:
@@ -394,28 +375,6 @@ def test_a_result_cannot_forge_a_line_on_the_terminal(emit: Run) -> None:
     assert "\\x1b[2J\\nerror: all is well" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"notes": ["x" * (50 << 20)]}, "a text of 52428800 characters"),
-        ({"notes": ["x"] * 100}, "notes: expected a list of length <= 64"),
-        ({"notes": "x"}, "notes: expected a list, got text"),
-    ],
-)
-def test_what_would_take_minutes_is_refused(emit: Run, change: dict[str, Any], said: str) -> None:
-    write(document(**change))
-    answer = emit("--format", "mpirun")
-    assert answer.code == 3
-    assert said in answer.err
-
-
-def test_a_million_ranks_are_refused(emit: Run) -> None:
-    content = document()
-    content["best"]["plan"].update(processes_per_node=10**6, cpus=[[0]] * 10**6)
-    write(content)
-    assert "processes_per_node: expected a whole number <= 4096" in emit("--format", "all").err
-
-
 def hosts_document(**change: object) -> dict[str, object]:
     """What `doctor --hosts` saw: two hosts on one network, and a third that did not answer."""
 
@@ -442,8 +401,6 @@ def test_the_hosts_that_the_doctor_reached_and_their_interface_are_taken(emit: R
     ("text", "why"),
     [
         ("", "not what the doctor saw"),
-        ("[]", "not what the doctor saw"),
-        ('{"schema": "cputune.doctor/1"}', "not what the doctor saw"),
         (json.dumps(hosts_document(hosts=[])), "no host was reached"),
         (
             json.dumps(hosts_document(hosts=[{"name": "a", "host": {"network": {"links": 3}}}])),

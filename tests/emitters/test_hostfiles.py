@@ -74,13 +74,6 @@ def test_a_group_of_clustershell_is_asked_for(
         parse_hosts("@rack1")
 
 
-def test_a_host_that_stands_there_twice_has_the_slots_of_both() -> None:
-    assert parse_hostfile("a\nb slots=2\na\nb:3\n") == (
-        Node(name="a", slots=2),
-        Node(name="b", slots=5),
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

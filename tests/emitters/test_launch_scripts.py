@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from emit_machines import one_socket, script_workload
 from in_process import ran
-from test_emit_contract import SHELL_FORMATS, VERSION_TEXTS
+from test_emit_contract import VERSION_TEXTS
 
 from cputune.emitters import emit
 
@@ -200,13 +200,6 @@ def test_slurm_finds_its_companions_whatever_the_arguments_of_the_job(place: Pla
     answer = place.run("bash", str(copy), "--data", "/some/where", "a/b")
     assert answer.returncode == 0, answer.stderr
     assert str(place.launch / "rank.py") in place.started
-
-
-def test_every_script_can_be_read_by_sh_as_far_as_it_hands_over() -> None:
-    for format in SHELL_FORMATS:
-        lines = emit(one_socket().result, format, workload=script_workload())[0].text.splitlines()
-        code = next(line for line in lines if not line.startswith("#"))
-        assert code.startswith('[ -n "${BASH_VERSION:-}" ] || exec bash')
 
 
 def _until(true: object) -> None:

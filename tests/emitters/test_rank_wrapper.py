@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import os
 import runpy
@@ -11,7 +10,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from in_process import ran
@@ -308,20 +306,3 @@ class TestLook:
         answer = start("--cpus", LAST, "--look", prefix=bound)
         assert answer.returncode == 0
         assert f"bound to CPUs {ALLOWED[0]} (taskset" in answer.stderr
-
-
-@pytest.fixture(scope="module")
-def rank() -> ModuleType:
-    """rank.py, loaded and not run."""
-    spec = importlib.util.spec_from_file_location("rank", RANK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_numbers_have_six_digits_at_most(rank: ModuleType) -> None:
-    assert rank.number("999999", "it") == 999_999
-    with pytest.raises(rank.RankError):
-        rank.number("1000000", "it")

@@ -80,9 +80,6 @@ class TestInterface:
     def test_a_host_may_be_given_by_its_address(self) -> None:
         assert "GLOO_SOCKET_IFNAME=eth0" in main(hosts=parse_hosts("10.0.0.1,10.0.0.2")).text
 
-    def test_one_node_needs_none(self) -> None:
-        assert "IFNAME" not in main(hosts=(), nodes=1).text
-
     def test_where_none_can_be_chosen_a_note_asks_for_it(self) -> None:
         blind = facts(replace(HERE, links=None))
         file = main(facts=blind)
