@@ -17,7 +17,6 @@ from cputune.emitters import shell
 from cputune.emitters.format import MPI_DIALECTS, EmittedFile, Format, LaunchJob
 from cputune.emitters.words import ShellWord, Variables, comment
 from cputune.errors import UsageError
-from cputune.remote.named import Node
 
 NAMES = {
     "intelmpi": "Intel MPI",
@@ -133,7 +132,9 @@ def _hydra_binding(job: LaunchJob, dialect: str) -> str:
     if job.plan.nodes > 1:
         return "-bind-to none" if dialect == "mpich" else "-genv I_MPI_PIN off"
     if dialect == "mpich":
-        return "-bind-to " + ShellWord(user_binding(job))
+        # user:0+1,2+3 is MPICH's form.
+        lists = ",".join("+".join(map(str, cpus)) for cpus in job.plan.cpus)
+        return f"-bind-to {ShellWord(f'user:{lists}')}"
     return "-genv I_MPI_PIN_DOMAIN " + ShellWord(pin_domain(job))
 
 
@@ -148,49 +149,30 @@ def pin_domain(job: LaunchJob) -> str:
     return "[" + ",".join(cpulist.render_mask(cpus) for cpus in job.plan.cpus) + "]"
 
 
-def user_binding(job: LaunchJob) -> str:
-    """``user:0+1,2+3``, MPICH's form."""
-    return "user:" + ",".join("+".join(map(str, cpus)) for cpus in job.plan.cpus)
-
-
 def host_files(
     job: LaunchJob, dialects: tuple[str, ...], *, always: bool = False
 ) -> tuple[EmittedFile, ...]:
-    """The host files that these dialects read; on one node only where ``always``."""
+    """The host files that these dialects read; on one node only where ``always``.
+
+    Raises UsageError for an IPv6 address where Open MPI 5, which alone reads one, is not meant.
+    """
     if job.plan.nodes == 1 and not always:
         return ()
     ranks = job.plan.processes_per_node
-    nodes = job.nodes or (Node(name="localhost"),)
+    names = [node.name for node in job.nodes] or ["localhost"]
+    ipv6 = next((name for name in names if ":" in name), None)
+    if ipv6 is not None and "openmpi5" not in dialects:
+        raise UsageError(
+            f"{NAMES[dialects[0]]} cannot read the address {ipv6} in a host file",
+            hint="give the host a name (/etc/hosts will do)",
+        )
     head = comment([f"Hosts of {job.workload.name}: {ranks} ranks on each.", "", *job.header])
-    files = []
+    lines = {}
     if any(dialect in ("intelmpi", "mpich") for dialect in dialects):
-        files.append(EmittedFile(name=HYDRA_HOSTS, text=head + hydra_hosts(nodes, ranks)))
+        lines[HYDRA_HOSTS] = [f"{name}:{ranks}\n" for name in names]
     if any(dialect.startswith("openmpi") for dialect in dialects):
-        if "openmpi5" not in dialects:
-            _refuse_ipv6(nodes, "Open MPI 4")
-        files.append(EmittedFile(name=OPENMPI_HOSTS, text=head + openmpi_hosts(nodes, ranks)))
-    return tuple(files)
-
-
-def hydra_hosts(nodes: tuple[Node, ...], ranks: int) -> str:
-    """A host file for Intel MPI and MPICH. Raises UsageError for an IPv6 address."""
-    _refuse_ipv6(nodes, "Intel MPI and MPICH")
-    return "".join(f"{node.name}:{ranks}\n" for node in nodes)
-
-
-def _refuse_ipv6(nodes: tuple[Node, ...], mpi: str) -> None:
-    """Raise UsageError for an IPv6 address: only Open MPI 5 reads one in a host file."""
-    for node in nodes:
-        if ":" in node.name:
-            raise UsageError(
-                f"{mpi} cannot read the address {node.name} in a host file",
-                hint="give the host a name (/etc/hosts will do)",
-            )
-
-
-def openmpi_hosts(nodes: tuple[Node, ...], ranks: int) -> str:
-    """A host file for Open MPI."""
-    return "".join(f"{node.name} slots={ranks}\n" for node in nodes)
+        lines[OPENMPI_HOSTS] = [f"{name} slots={ranks}\n" for name in names]
+    return tuple(EmittedFile(name=file, text=head + "".join(of)) for file, of in lines.items())
 
 
 def dialects_of(job: LaunchJob) -> tuple[str, ...]:
