@@ -162,14 +162,6 @@ def test_carry_stands_before_a_script_that_needs_it(
     assert (words[1] if words[0].endswith("carry.py") else None) == carries
 
 
-def test_a_recipe_is_shown_as_it_was_written() -> None:
-    recipe = replace(TINY.recipe, description="für Anfänger")  # type: ignore[type-var]
-    job = replace(TINY, recipe=recipe)
-    way = carried(job, ONE, {})
-    for command in (trial_command(job, way), launch_command(job, way)):
-        assert "für Anfänger" in command[1]
-
-
 def test_every_argument_of_a_knob_is_carried_either_way() -> None:
     plan = replace(ONE, processes_per_node=2, cpus=((0,), (1,)), precision="bf16")
     by_code = carried(SCRIPT, plan, {}).force

@@ -136,19 +136,10 @@ def test_accumulation_that_a_configuration_file_sets_is_kept():
     assert flags[-3:] == ("3", "--gradient_accumulation_steps", "2")
 
 
-def test_accumulation_of_the_plan_goes_before_the_scripts():
-    flags = training_flags(script(accumulation=4), plan().with_setting("accumulation", 2), TODAY)
-    assert flags[-3:] == ("6", "--gradient_accumulation_steps", "2")
-
-
 def test_a_recipe_takes_bare_flags_and_has_all_of_it_off():
     recipe = Workload.from_recipe("bert-mini")
     assert training_flags(recipe, plan(precision="bf16"), TODAY)[1:2] == ("--bf16",)
     assert "--bf16" not in training_flags(recipe, plan(), TODAY)
-
-
-def test_precision_that_a_script_has_by_default_is_switched_off():
-    assert training_flags(script(), plan(), TODAY)[1:3] == ("--bf16", "False")
 
 
 READ_BACK = """

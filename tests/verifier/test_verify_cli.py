@@ -78,24 +78,9 @@ def test_the_report_is_written_and_not_written_over(run, script, tmp_path):
     assert run("--no-run", "--force", "--report", report, script).exit_code == 3
 
 
-def test_a_report_that_cannot_be_written_is_said_first(run, script, tmp_path):
-    refused = run("--no-run", "--report", tmp_path / "none" / "report.json", script)
-    assert isinstance(refused.exception, UsageError)
-
-
 def test_what_a_file_says_cannot_paint_the_terminal(run, tmp_path):
     path = tmp_path / "run \x1b[31m.sh"
     path.write_text("#!/bin/bash\nmpirun\n")
     done = run("--no-run", path)
     assert "\x1b" not in done.stdout
     assert "\\x1b[31m" in done.stdout.replace("\n", "")
-
-
-def test_a_pipe_is_no_launch_file(run, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    assert isinstance(run(tmp_path / "pipe").exception, UsageError)
-
-
-@pytest.mark.parametrize("arguments", [("--steps", "2"), ("--timeout", "0"), ("--steps", "x")])
-def test_senseless_numbers_are_usage_errors(run, script, arguments):
-    assert run(*arguments, script).exit_code == 2

@@ -10,7 +10,7 @@ import subprocess
 import zlib
 
 import pytest
-from test_verify_checks import PLAN, launched, rank, states
+from test_verify_checks import PLAN, launched, rank
 
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE
 from cputune.ranks.engines import is_here, own_address
@@ -20,7 +20,6 @@ from cputune.verifier.scripts import (
     cannot_run,
     on_every_host,
     over_hosts,
-    scratch_everywhere,
     through_ssh,
 )
 
@@ -58,10 +57,6 @@ def test_every_rank_is_held_against_its_own_host():
 )
 def test_whether_each_node_was_a_machine_of_its_own(names, state):
     assert told(both(names))["hosts"].state == state
-
-
-def test_one_node_is_not_asked_for_its_host():
-    assert "hosts" not in states(launched(rank(0), rank(1)), hosts=("alpha",))
 
 
 def test_this_machine_is_known_by_its_name_and_its_addresses():
@@ -133,11 +128,6 @@ def test_a_host_that_is_not_reached_is_not_checked_with_its_cure():
 
 def test_hosts_that_are_all_here_are_not_asked():
     assert cannot_run(["127.0.0.1", "127.0.0.2"], ["/no/ssh"], ["/no/file"], "mpirun") is None
-
-
-def test_a_scratch_folder_stays_for_as_long_as_the_launch(tmp_path):
-    with scratch_everywhere(["127.0.0.1"], ["ssh"], tmp_path) as scratch:
-        assert scratch.is_dir()
 
 
 def test_a_launch_that_does_not_name_its_hosts_is_not_tried(tmp_path):
