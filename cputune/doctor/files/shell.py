@@ -2,8 +2,7 @@
 
 Not a shell: assignments, exports, arrays, here-documents, continued lines and quotes are
 understood. What only running would show (``$(…)``, arithmetic) becomes ``$?``, and is then taken
-for unknown. Every letter is passed once, so that the time grows with the size of the file.
-Read by hand: shlex knows no here-documents, arrays or expansions, and bashlex is under the GPL.
+for unknown. Read by hand: shlex knows no here-documents, arrays or expansions, and bashlex is under the GPL.
 """
 
 from __future__ import annotations
@@ -21,18 +20,20 @@ from cputune.script import LAUNCHER_MODULES, MPI_RANKS, MPIRUNS
 LETTERS_AT_MOST = 100_000
 """Of one word once its variables are filled in: ``x=$x$x`` doubles with every line."""
 
-_OUTSIDE = re.compile(
-    r"""(?P<space>[ \t\r\f\v]+|\\\n) | (?P<end>\n)
-    | (?P<here><<-?[ \t]*(?P<mark>['"]?)(?P<tag>[A-Za-z_]\w*)(?P=mark))
-    | (?P<separator>&&|\|\||;;|\|&|[;|&()]) | (?P<double>") | '(?P<single>[^']*)'
-    | (?P<hidden>`[^`]*`|\$\() | \\(?P<escaped>.?) | (?P<plain>[^\s;|&()'"`\\$<]+|[$<]|\s)""",
-    re.VERBOSE | re.DOTALL,
+_TOKEN = re.compile(
+    r"""(?P<skip>[ \t\r\f\v]+ | \\\n | (?<![^\s;|&()])\#[^\n]*)
+    | <<-?[ \t]*(?P<mark>['"]?)(?P<here>[A-Za-z_]\w*)(?P=mark)
+    | (?P<array>[A-Za-z_]\w*\+?)=\(
+    | (?P<separator>\n|&&|\|\||;;|\|&|[;|&()])
+    | (?P<word>(?:'[^']*' | "[^"\\]*(?:\\.[^"\\]*)*" | \\. | [^\s;|&()'"\\]+ | \\\Z)+)""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
-_INSIDE = re.compile(
-    r"""(?P<double>") | \\(?P<escaped>["\\$`\n]) | (?P<hidden>`[^`]*`|\$\()
-    | (?P<plain>[^"\\`$]+|[\\$])""",
-    re.VERBOSE,
+_QUOTED = re.compile(r"""'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)"|\\(.)""", re.DOTALL)
+_HIDDEN = re.compile(
+    r"""`[^`\n]*`|\$\(\([^()]*\)\)|\$\((?:[^()'"]|'[^']*'|"(?:[^"\\]|\\.)*")*\)""", re.DOTALL
 )
+"""What only running shows; of several inside each other the innermost."""
+_DEEPEST = 20
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<more>\+?)=(?P<value>.*)", re.DOTALL)
 _EXPANSION = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}]*))?\})")
 _ALL_OF_A_BEGINNING = re.compile(r"\$\{!([A-Za-z_]\w*)[@*]\}")
@@ -370,71 +371,36 @@ def _simple_commands(text: str, name: str) -> Iterator[tuple[int, list[_Word]]]:
 
 def _tokens(text: str, name: str) -> Iterator[tuple[int, str, str]]:
     """Line, kind and text of each ``word``, ``separator`` and ``array`` that is opened."""
-    parts: list[str] | None = None
+    for _ in range(_DEEPEST):
+        text, count = _HIDDEN.subn(lambda found: "$?" + "\\\n" * found[0].count("\n"), text)
+        if not count:
+            break
     tags: list[str] = []
-    position, line, start, opened = 0, 1, 1, 0
+    position, line = 0, 1
     while position < len(text):
-        match = (_INSIDE if opened else _OUTSIDE).match(text, position)
+        match = _TOKEN.match(text, position)
         if match is None:
-            raise _unclosed(name, opened or line)
-        kind, piece, at, position = str(match.lastgroup), match[0], line, match.end()
-        if kind == "plain" and parts is None and not opened and piece[0] == "#":
-            end = text.find("\n", match.start())
-            position = len(text) if end < 0 else end
-            continue
-        if kind == "hidden" and piece == "$(":
-            position = _closed(text, position)
-            if not position:
-                raise _unclosed(name, line)
-        line += text.count("\n", match.start(), position)
+            raise UsageError(
+                f"{name}:{line}: a quote is opened and never closed",
+                hint="close it, or give a file that bash can read",
+            )
+        kind, position = str(match.lastgroup), match.end()
         if kind == "here":
-            tags.append(match["tag"])
-        elif kind in ("space", "end", "separator"):
-            word = None if parts is None else "".join(parts)
-            parts = None
-            if piece == "(" and word and re.fullmatch(r"[A-Za-z_]\w*\+?=", word):
-                yield start, "array", word[:-1]
-                continue
-            if word is not None:
-                yield start, "word", word
-            if kind != "space":
-                yield at, "separator", piece
-            while kind == "end" and tags:
-                ended = re.compile(rf"^[ \t]*{tags.pop(0)}[ \t\r]*$", re.MULTILINE)
-                found = ended.search(text, position)
-                line += text.count("\n", position, found.end() if found else len(text))
-                position = found.end() if found else len(text)
-        else:
-            start = at if parts is None else start
-            parts = parts or []
-            if kind == "double":
-                opened = 0 if opened else at
-            elif kind == "hidden":
-                parts.append("$?")
-            elif piece != "\\\n":
-                parts.append(piece if kind == "plain" else match[kind])
-    if opened:
-        raise _unclosed(name, opened)
-    if parts is not None:
-        yield start, "word", "".join(parts)
+            tags.append(match[kind])
+        elif kind != "skip":
+            yield line, kind, _QUOTED.sub(_plain, match[kind])
+        line += match[0].count("\n")
+        while match[0] == "\n" and tags:
+            ended = re.compile(rf"^[ \t]*{tags.pop(0)}[ \t\r]*$", re.MULTILINE)
+            found = ended.search(text, position)
+            end = found.end() if found else len(text)
+            line += text.count("\n", position, end)
+            position = end
 
 
-_BRACKETS = re.compile(r"""[()]|\\.|'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
-"""Brackets, and what is quoted: a bracket in it is text."""
-
-
-def _closed(text: str, position: int) -> int:
-    """Where a ``$(`` that ends before ``position`` is closed; 0 where it is not."""
-    depth = 1
-    for found in _BRACKETS.finditer(text, position):
-        depth += {"(": 1, ")": -1}.get(found[0], 0)
-        if not depth:
-            return found.end()
-    return 0
-
-
-def _unclosed(name: str, line: int) -> UsageError:
-    return UsageError(
-        f"{name}:{line}: a quote or a $( is opened and never closed",
-        hint="close it, or give a file that bash can read",
-    )
+def _plain(found: re.Match[str]) -> str:
+    """What is quoted, without its quotes."""
+    single, double, escaped = found.groups()
+    if escaped is not None:
+        return "" if escaped == "\n" else str(escaped)
+    return str(single) if double is None else re.sub(r'\\(?:\n|(["\\$`]))', r"\1", double)
