@@ -107,7 +107,8 @@ def measuring_lock(
 def _held_socket(tell: Callable[[str], None], until: float | None) -> socket.socket | None:
     """The socket that everybody sees; None where another user has it for too long."""
     told = None
-    others_until = time.monotonic() + OTHERS_SECONDS
+    soon = time.monotonic() + OTHERS_SECONDS
+    others_until = soon if until is None else min(soon, until)
     while True:
         holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -126,6 +127,8 @@ def _held_socket(tell: Callable[[str], None], until: float | None) -> socket.soc
                 owner, ours = _peer(visitor)
                 if owner != told:
                     tell(told := owner)
+                last = until if ours else others_until
+                visitor.settimeout(None if last is None else max(0.001, last - time.monotonic()))
                 visitor.recv(1)  # until the owner has closed, or died
             except TimeoutError:
                 pass
@@ -137,7 +140,7 @@ def _held_socket(tell: Callable[[str], None], until: float | None) -> socket.soc
                 f"the time given was up while {told} measured here",
                 hint="give it more time, or --share-machine where the CPUs are apart",
             )
-        if not ours and now >= min(others_until, until or others_until):
+        if not ours and now >= others_until:
             return None
 
 

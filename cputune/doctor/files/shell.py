@@ -2,7 +2,8 @@
 
 Not a shell: assignments, exports, arrays, here-documents, continued lines and quotes are
 understood. What only running would show (``$(…)``, arithmetic) becomes ``$?``, and is then taken
-for unknown. Read by hand: shlex knows no here-documents, arrays or expansions, and bashlex is under the GPL.
+for unknown. Read by hand: shlex knows no here-documents, arrays or expansions, and bashlex is
+under the GPL.
 """
 
 from __future__ import annotations
