@@ -14,7 +14,7 @@ import socket
 import threading
 from typing import Any, Literal, NoReturn, TypedDict
 
-from cputune.inside import SOCKET_VARIABLE, TURNS_VARIABLE
+from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE, TURNS_VARIABLE
 
 Framework = Literal["trainer", "accelerate", "pytorch"]
 """What a script trains with; "pytorch" is a loop of its own over torch alone."""
@@ -373,7 +373,7 @@ def leave() -> NoReturn:
     import shutil
     from pathlib import Path
 
-    folder = Path(__file__).parents[3]
+    folder = Path(os.environ.get(SCRATCH_VARIABLE, "")).parent
     if (folder / PLACED).exists():
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # another launch is in it

@@ -28,7 +28,7 @@ from cputune.inside import (
 from cputune.inside.carry import Force
 from cputune.plan import Plan
 from cputune.ranks.engines import Engine, Launch
-from cputune.ranks.messages import RankCommand
+from cputune.ranks.messages import RankCommand, command
 from cputune.ranks.supervisor import bootstrap
 from cputune.stack import load
 from cputune.steps import Infeasible
@@ -100,7 +100,7 @@ def needs_mpirun(plan: Plan) -> bool:
 
 def local_ranks(
     plan: Plan,
-    command: Sequence[str],
+    argv: Sequence[str],
     base: Mapping[str, str],
     variables: Mapping[str, str],
     *,
@@ -109,20 +109,15 @@ def local_ranks(
 ) -> list[RankCommand]:
     """One message per rank; each is bound before anything of it is loaded.
 
-    ``command``: of a fork, the script and its arguments; else what is started.
+    ``argv``: of a fork, the script and its arguments; else what is started.
     """
     return [
-        {
-            "argv": list(command),
-            "env": {
-                **base,
-                **rank_numbers(plan, rank, port),
-                **variables,
-            },
-            "cwd": os.getcwd(),
-            "cpus": None if plan.as_found else list(plan.cpus[rank]),
-            "fork": fork,
-        }
+        command(
+            argv,
+            {**base, **rank_numbers(plan, rank, port), **variables},
+            cpus=None if plan.as_found else plan.cpus[rank],
+            fork=fork,
+        )
         for rank in range(plan.processes_per_node)
     ]
 
@@ -137,13 +132,7 @@ def as_activated(words: Sequence[str], environment: Mapping[str, str]) -> RankCo
     """A command as it was typed, where the environment of this very Python is activated."""
     beside = os.path.join(training_interpreter().prefix, "bin")
     path = f"{beside}:{environment.get('PATH', os.defpath)}"
-    return {
-        "argv": list(words),
-        "env": {**environment, "PATH": path},
-        "cwd": os.getcwd(),
-        "cpus": None,
-        "fork": False,
-    }
+    return command(words, {**environment, "PATH": path})
 
 
 def typed_launch(
@@ -165,14 +154,14 @@ def on_python_path(environment: Mapping[str, str]) -> dict[str, str]:
 
 def mpi_ranks(
     plan: Plan,
-    command: Sequence[str],
+    argv: Sequence[str],
     base: Mapping[str, str],
     variables: Mapping[str, str],
     facts: HostFacts,
     *,
     port: int,
 ) -> list[RankCommand]:
-    """One message for ``mpirun``, which starts ``command`` as every rank.
+    """One message for ``mpirun``, which starts ``argv`` as every rank.
 
     oneCCL wants an MPI launcher.
 
@@ -193,15 +182,7 @@ def mpi_ranks(
     )
     environment[CPUS_VARIABLE] = json.dumps(plan.cpus)  # it cannot bind them exactly
     ranks = str(plan.processes_per_node)
-    return [
-        {
-            "argv": [mpirun, "-n", ranks, "-ppn", ranks, *command],
-            "env": environment,
-            "cwd": os.getcwd(),
-            "cpus": None,
-            "fork": False,
-        }
-    ]
+    return [command([mpirun, "-n", ranks, "-ppn", ranks, *argv], environment)]
 
 
 def intel_mpirun(environment: Mapping[str, str], facts: HostFacts) -> str:

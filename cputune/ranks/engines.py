@@ -27,9 +27,10 @@ import random
 import re
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cputune.emitters import render
 from cputune.emitters.format import Emission, EmittedFile
@@ -37,11 +38,10 @@ from cputune.errors import CputuneError, UsageError
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
 from cputune.inside import SOCKET_VARIABLE, recipe_script, root_directory
-from cputune.inside.messages import TCP
 from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.ranks.failure import signal_name
-from cputune.ranks.messages import Exit, RankCommand
+from cputune.ranks.messages import Exit, RankCommand, command
 from cputune.remote.ask import ask_each, far_command, script_text, sent_lines
 from cputune.remote.named import Node
 from cputune.remote.reach import PODS, Mpirun, Reach, Srun
@@ -144,7 +144,6 @@ class Held(Engine):
 
     def start(self, launch: Launch) -> list[RankCommand]:
         """As every verb: see ``Engine``."""
-        token, port, address = launch.variables[SOCKET_VARIABLE][len(TCP) :].split(":", 2)
         ours = {n: v for n, v in launch.environment.items() if n not in OWN_VARIABLES}
         told = reporting(launch.variables, HERE, ours.get("PYTHONPATH"))
         meeting = str(random.randrange(*PORTS))
@@ -158,17 +157,14 @@ class Held(Engine):
                 "argv": [_moved(word) for word in started],
                 "env": {**ours, **told, **several},
                 "cwd": os.getcwd(),
-                "home": (address, int(port), token),
+                "home": launch.variables[SOCKET_VARIABLE],
             }
             commands.append(
-                {
-                    "argv": list(self.reach.argv(node, far_command())),
-                    "env": {**launch.environment, **self.reach.variables},
-                    "cwd": os.getcwd(),
-                    "cpus": None,
-                    "fork": False,
-                    "input": sent_lines(script_text("hold.py"), asked).decode(),
-                }
+                command(
+                    self.reach.argv(node, far_command()),
+                    {**launch.environment, **self.reach.variables},
+                    input=sent_lines(script_text("hold.py"), asked).decode(),
+                )
             )
         return commands
 
@@ -273,11 +269,10 @@ def own_address(hosts: Sequence[str]) -> str:
     for host in hosts:
         if is_here(host):
             continue
-        with contextlib.suppress(OSError, UnicodeError):
-            for family, kind, _, _, place in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
-                with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
-                    probe.connect(place)  # a datagram socket sends nothing by this
-                    return str(probe.getsockname()[0])
+        for probe, place in _datagrams(host, 9):
+            with contextlib.suppress(OSError):
+                probe.connect(place)  # a datagram socket sends nothing by this
+                return str(probe.getsockname()[0])
     return "127.0.0.1"
 
 
@@ -285,12 +280,19 @@ def is_here(host: str) -> bool:
     """Whether a host is this machine: by its name, or because an address of it can be bound."""
     if host == socket.gethostname():
         return True
-    with contextlib.suppress(OSError, UnicodeError):
-        for family, kind, _, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
-            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
-                probe.bind(place)
-                return True
+    for probe, place in _datagrams(host, 0):
+        with contextlib.suppress(OSError):
+            probe.bind(place)
+            return True
     return False
+
+
+def _datagrams(host: str, port: int) -> Iterator[tuple[socket.socket, Any]]:
+    """A socket for each address of a host, with the address; none where its name is not known."""
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, kind, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind) as probe:
+                yield probe, place
 
 
 def reporting_files() -> dict[str, str]:
@@ -349,13 +351,8 @@ def _started_here(
     ours = launch.environment
     told = reporting(launch.variables, str(launch.folder), ours.get("PYTHONPATH"))
     path = {"PATH": f"{through}:{ours.get('PATH', os.defpath)}"} if through else {}
-    return {
-        "argv": ["bash", str(launch.folder / LAUNCH / launch.files[0].name)],
-        "env": {**ours, **told, **more, **path},
-        "cwd": os.getcwd(),
-        "cpus": None,
-        "fork": False,
-    }
+    script = str(launch.folder / LAUNCH / launch.files[0].name)
+    return command(["bash", script], {**ours, **told, **more, **path})
 
 
 def _moved(word: str) -> str:

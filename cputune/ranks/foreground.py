@@ -13,10 +13,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from cputune.carrier.command import carried, launch_command
 from cputune.carrier.environment import base_environment
@@ -30,9 +30,6 @@ from cputune.ranks.engines import Launch
 from cputune.ranks.messages import RankCommand
 from cputune.ranks.supervisor_main import PR_SET_PDEATHSIG
 from cputune.workload import Workload
-
-if TYPE_CHECKING:
-    import psutil
 
 GRACE_SECONDS = 10.0
 """After one rank has failed, each of SIGINT and SIGTERM leaves the others so much time."""
@@ -88,8 +85,9 @@ def supervise(ranks: Sequence[RankCommand]) -> int:
     When one fails, the others are ended: they would wait for it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    others = partial(below, os.getpid())
     try:
-        running = {_start(rank) for rank in ranks}
+        running = [_start(rank) for rank in ranks]
         status = 0
         while running:
             told = signal.sigwaitinfo(_WAITED_FOR)
@@ -98,19 +96,20 @@ def supervise(ranks: Sequence[RankCommand]) -> int:
                 if told.si_code <= 0:
                     _pass_on(told.si_signo)
                 continue
-            for ended in _reap(running):
-                status = status or ended
+            ended = [rank for rank in running if rank.poll() is not None]
+            running = [rank for rank in running if rank not in ended]
+            codes = [rank.returncode for rank in ended]
+            status = status or next((c if c > 0 else 128 - c for c in codes if c), 0)
             if status and running:
-                end(_others, grace_seconds=GRACE_SECONDS, pause=lambda s: _wait(running, s))
-                _reap(running)
+                end(others, grace_seconds=GRACE_SECONDS)
                 break
         return status
     finally:
-        end(_others, grace_seconds=0)
+        end(others, grace_seconds=0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
 
 
-def _start(rank: RankCommand) -> int:
+def _start(rank: RankCommand) -> subprocess.Popen[bytes]:
     parent = os.getpid()
 
     def prepare() -> None:
@@ -121,30 +120,7 @@ def _start(rank: RankCommand) -> int:
         if rank["cpus"] is not None:
             os.sched_setaffinity(0, rank["cpus"])
 
-    child = subprocess.Popen(rank["argv"], env=rank["env"], cwd=rank["cwd"], preexec_fn=prepare)
-    child.returncode = 0  # reaped by us, not by subprocess
-    return child.pid
-
-
-def _reap(running: set[int]) -> list[int]:
-    """Exit statuses of those that have ended, as a shell gives them."""
-    statuses = []
-    for pid in sorted(running):
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            running.discard(pid)
-            code = os.waitstatus_to_exitcode(status)
-            statuses.append(code if code >= 0 else 128 - code)
-    return statuses
-
-
-def _wait(running: set[int], seconds: float) -> None:
-    time.sleep(seconds)
-    _reap(running)
-
-
-def _others() -> list[psutil.Process]:
-    return below(os.getpid())
+    return subprocess.Popen(rank["argv"], env=rank["env"], cwd=rank["cwd"], preexec_fn=prepare)
 
 
 def _pass_on(number: int) -> None:

@@ -20,7 +20,7 @@ from cputune.inside.messages import RankState
 from cputune.ranks.commands import on_python_path
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
-from cputune.ranks.messages import RankCommand
+from cputune.ranks.messages import RankCommand, command
 from cputune.ranks.supervisor import Supervisor
 from cputune.ranks.work_folder import WorkFolder
 from cputune.steps import Step
@@ -131,14 +131,9 @@ def observe(
         )
 
 
-def _command(command: Command, told: Mapping[str, str]) -> RankCommand:
-    return {
-        "argv": list(command.argv),
-        "env": on_python_path({**(command.environment or os.environ), **told}),
-        "cwd": command.cwd or os.getcwd(),
-        "cpus": None,
-        "fork": False,
-    }
+def _command(asked: Command, told: Mapping[str, str]) -> RankCommand:
+    environment = on_python_path({**(asked.environment or os.environ), **told})
+    return command(asked.argv, environment, cwd=asked.cwd)
 
 
 def _ranks(job: Job) -> tuple[Rank, ...]:

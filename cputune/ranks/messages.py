@@ -5,17 +5,15 @@ Standard library alone: a supervisor loads this, and forked ranks inherit what i
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
 
-class _Given(TypedDict, total=False):
-    input: str
-
-
-class RankCommand(_Given):
+class RankCommand(TypedDict):
     """How one rank, or one launcher, is started.
 
-    ``input`` is written to its standard input, which stays open until it is to end.
+    ``input`` is written to its standard input, which stays open until it is to end; None: no input.
 
     ``cpus`` are those that it is bound to, None leaves it unbound. With ``fork`` it is a
     fork of the supervisor, which has imported the training stack; ``argv`` is then the
@@ -27,6 +25,27 @@ class RankCommand(_Given):
     cwd: str
     cpus: list[int] | None
     fork: bool
+    input: str | None
+
+
+def command(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    cwd: str | None = None,
+    cpus: Sequence[int] | None = None,
+    fork: bool = False,
+    input: str | None = None,
+) -> RankCommand:
+    """How one rank, or one launcher, is started: here, unless ``cwd`` says another folder."""
+    return {
+        "argv": list(argv),
+        "env": dict(environment),
+        "cwd": cwd or os.getcwd(),
+        "cpus": None if cpus is None else list(cpus),
+        "fork": fork,
+        "input": input,
+    }
 
 
 class Start(TypedDict):
@@ -71,7 +90,6 @@ class Ready(TypedDict):
     event: Literal["ready"]
     pid: int
     threads: list[str]
-    missing: dict[str, str]
 
 
 class Exit(TypedDict):

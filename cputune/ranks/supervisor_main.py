@@ -250,30 +250,26 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     work: list[str] = json.loads(sys.argv[2])
-    missing: dict[str, str] = {}
     with ended_with_the_tuner(control, work):
         for name in sys.argv[3:]:
-            try:
+            with contextlib.suppress(Exception):  # a broken package is the ranks' to complain about
                 importlib.import_module(name)
-            except Exception as error:  # a broken package is the ranks' to complain about
-                missing[name] = f"{type(error).__name__}: {error}"
-    supervise(control, work, missing)
+    supervise(control, work)
 
 
-def supervise(control: socket.socket, work: list[str], missing: dict[str, str]) -> NoReturn:
+def supervise(control: socket.socket, work: list[str]) -> NoReturn:
     """Start ranks for the tuner at the other end, until it says goodbye or is gone."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def become_another(descriptor: int) -> None:
         given = socket.socket(fileno=descriptor)
         given.set_inheritable(False)
-        supervise(given, work, missing)
+        supervise(given, work)
 
     children = Children(control, become_another)
     killed = False
     try:
-        threads = list(_other_threads())
-        children.say({"event": "ready", "pid": os.getpid(), "threads": threads, "missing": missing})
+        children.say({"event": "ready", "pid": os.getpid(), "threads": list(_other_threads())})
         killed = not children.serve()
     except ConnectionError:
         killed = is_gone(control)
@@ -316,7 +312,7 @@ def spawn(command: RankCommand, output: int) -> tuple[int, int | None]:
     """
     parent = os.getpid()
     given, held = subprocess.DEVNULL, None
-    if "input" in command:
+    if command["input"] is not None:
         given, held = os.pipe2(os.O_CLOEXEC)
         fcntl.fcntl(held, fcntl.F_SETPIPE_SZ, MOST_INPUT_BYTES)
         os.set_blocking(held, False)
@@ -389,32 +385,26 @@ def _be_rank(command: RankCommand, output: int, parent: int) -> None:
 
 @contextlib.contextmanager
 def ended_with_the_tuner(control: socket.socket, work: Sequence[str]) -> Iterator[None]:
-    """While modules are imported, a thread ends this process where the tuner goes away.
+    """While modules are imported, SIGIO ends this process where the tuner goes away.
 
-    The thread is gone when the block is over: ranks can only be forked without threads.
+    No thread waits for that: ranks can only be forked without threads.
     """
-    stop_read, stop_write = os.pipe2(os.O_CLOEXEC)
 
-    def watch() -> None:
-        waiting = poll()
-        waiting.register(control, POLLRDHUP | POLLHUP)
-        waiting.register(stop_read, POLLIN)
-        if any(descriptor == control.fileno() for descriptor, _ in waiting.poll()):
-            leave(work, goodbye=_said_goodbye(control))
+    def look(*_: object) -> None:
+        if is_gone(control):
+            said = b""
+            with contextlib.suppress(OSError):
+                said = control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            leave(work, goodbye=bool(said))
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+    signal.signal(signal.SIGIO, look)
+    flags = fcntl.fcntl(control, fcntl.F_GETFL)
+    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
+    look()
     yield
-    os.write(stop_write, b"x")
-    watcher.join()
-    os.close(stop_read)
-    os.close(stop_write)
-
-
-def _said_goodbye(control: socket.socket) -> bool:
-    with contextlib.suppress(OSError):
-        return bool(control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    return False
+    fcntl.fcntl(control, fcntl.F_SETFL, flags)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
 
 
 def is_gone(control: socket.socket) -> bool:

@@ -28,7 +28,7 @@ from cputune.inside import root_directory
 from cputune.options import Cluster
 from cputune.ranks.engines import HERE, SITE, Engine, Launch
 from cputune.ranks.hosts import RankHost, RankHosts
-from cputune.ranks.messages import Exit, RankCommand
+from cputune.ranks.messages import Exit, RankCommand, command
 from cputune.ranks.supervisor import bootstrap
 from cputune.remote.named import Node
 from cputune.remote.reach import PODS, Explained
@@ -88,16 +88,8 @@ class ByTrainJob(Engine):
             if place in said and not Path(place).exists():
                 raise Infeasible(f"the image has no {place}: build it from `emit -f trainjob`")
         code = bootstrap("cputune.ranks.trainjob", "main()")
-        return [
-            {
-                "argv": [sys.executable, "-c", code],
-                "env": dict(launch.environment),
-                "cwd": os.getcwd(),
-                "cpus": None,
-                "fork": False,
-                "input": json.dumps(document) + "\n",
-            }
-        ]
+        given = json.dumps(document) + "\n"
+        return [command([sys.executable, "-c", code], launch.environment, input=given)]
 
     def watch(self, launch: Launch) -> str | None:
         """What Kubernetes says of a pod that does not run yet, or of the TrainJob."""

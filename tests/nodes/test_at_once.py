@@ -28,7 +28,7 @@ def both_train(hosts: Cluster) -> bool:
 
 
 def test_a_host_that_is_cut_off_ends_what_runs_there_alone(pair: Cluster, tmp_path: Path) -> None:
-    words = ("--knobs", "ranks,threads", "--", str(SCRIPT), "0.05")
+    words = ("--knobs", "ranks,threads", "--", str(SCRIPT), "0.5")
     tuner = tune(pair, tmp_path, *ONE_HOST_EACH, *words)
     until(lambda: both_train(pair))
     pair.cut("beta")

@@ -89,8 +89,8 @@ sys.exit(5)
 START = """
 import os, sys
 from cputune.ranks.foreground import supervise
-rank = {"argv": [sys.executable, "train.py"], "env": dict(os.environ), "cwd": ".", "cpus": None,
-        "fork": False}
+from cputune.ranks.messages import command
+rank = command([sys.executable, "train.py"], os.environ)
 sys.exit(supervise([rank, rank]))
 """
 

@@ -15,7 +15,7 @@ import pytest
 from cputune.ranks import supervisor_main
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
-from cputune.ranks.messages import RankCommand
+from cputune.ranks.messages import RankCommand, command
 from cputune.ranks.supervisor import SAID_LETTERS, Supervisor
 from cputune.ranks.work_folder import WorkFolder
 
@@ -40,13 +40,7 @@ def supervisor(work: WorkFolder, post: Post) -> Iterator[Supervisor]:
 
 
 def python(code: str) -> RankCommand:
-    return {
-        "argv": [sys.executable, "-S", "-c", code],
-        "env": dict(os.environ),
-        "cwd": "/",
-        "cpus": None,
-        "fork": False,
-    }
+    return command([sys.executable, "-S", "-c", code], os.environ, cwd="/")
 
 
 def test_many_that_die_at_once_are_all_told(post: Post, supervisor: Supervisor) -> None:

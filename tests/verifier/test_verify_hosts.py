@@ -115,7 +115,7 @@ def test_torchrun_is_held_on_each_host_with_its_number(tmp_path):
     assert here["PORT"] == there["PORT"]
     assert there[SCRATCH_VARIABLE] == "{folder}/scratch"
     assert questions[1]["argv"] == ["bash", str(tmp_path / "torchrun.sh")]
-    assert questions[1]["home"] == ["10.0.0.9", 4711, "TOKEN"]
+    assert questions[1]["home"] == "tcp:TOKEN:4711:10.0.0.9"
     assert begin(told)[1]["argv"][:2] == ["ssh", "-4"]
 
 

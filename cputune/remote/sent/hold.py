@@ -4,7 +4,7 @@ It ends all that it has started, and removes the folder, as soon as its standard
 line home is cut, or a signal says so: whatever becomes of who started it, SIGKILL and a pulled
 cable included. The question has ``files`` (name: text), the names of those that are ``programs``,
 ``argv``, ``env`` and ``cwd``, with ``{folder}`` where the folder of the files is meant, and
-``home`` (address, port, token): a connection that says nothing but that we live.
+``home``: the address for a connection that says nothing but that we live, made as by a rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,8 +22,6 @@ import time
 from typing import Any
 
 PR_SET_CHILD_SUBREAPER = 36
-CONNECT_SECONDS = 20.0
-SILENT_SECONDS = 20
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "OPAL_", "HYDI_", "HYDRA_", "MPI_LOCAL")
 """What the way here has set for a rank of its own, which this launch is none of: Open MPI starts
 nothing below one, and who asks takes it for rank 0."""
@@ -71,21 +68,6 @@ def end_all() -> None:
         time.sleep(0.02)
 
 
-def line_home(address: str, port: int, token: str) -> socket.socket:
-    """A connection that the kernel gives up where nobody is at its other end any more."""
-    line = socket.create_connection((address, port), CONNECT_SECONDS)
-    line.settimeout(None)
-    for level, option, value in (
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_SECONDS // 2),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENT_SECONDS // 4),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_SECONDS * 1000),
-    ):
-        line.setsockopt(level, option, value)
-    line.sendall(token.encode() + b"\n")
-    return line
-
-
 def unpack(asked: dict[str, Any], folder: str) -> None:
     """Write the files, and make the folder for what the script would have written."""
     os.makedirs(os.path.join(folder, "scratch"))
@@ -103,7 +85,10 @@ def hold(asked: dict[str, Any], folder: str) -> int:
     words = [word.replace("{folder}", folder) for word in asked["argv"]]
     told = {name: value.replace("{folder}", folder) for name, value in asked["env"].items()}
     ours = {n: v for n, v in os.environ.items() if not n.startswith(OF_LAUNCHERS)}
-    home = line_home(*asked["home"])
+    sys.path.insert(0, os.path.join(folder, "lib"))
+    from cputune.inside.messages import connected
+
+    home = connected(asked["home"])
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
