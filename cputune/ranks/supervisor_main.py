@@ -29,11 +29,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from select import POLLHUP, POLLIN, POLLRDHUP, poll
+from select import POLLHUP, POLLRDHUP, poll
 from typing import NoReturn
 
 from cputune.ranks.messages import Answer, RankCommand, Request
