@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cputune.inside.messages import OF_LAUNCHERS, Raised
 from cputune.ranks.messages import Exit
@@ -41,9 +41,8 @@ def failure(
     tail = _tail(str(first["tail"])) if first else None
     after = f" after {steps} steps" if steps else " before its first step"
     for error in () if died else errors:
-        raised = _raised(error, after, script)
-        if raised is not None:
-            return raised[0](raised[1], details=tail, hopeless=raised[2])
+        if (raised := _raised(error, after, script, tail)) is not None:
+            return raised
     if first is None and errors:  # torch takes its time to leave
         return Crashed(f"{script} ended{after} with {errors[0]['text']}")
     if first is None or first["status"] == 0:
@@ -60,9 +59,8 @@ def failure(
         why = _SIGNALS.get(number, "")
         return Crashed(f"a rank died{after} of {signal_name(number)}{why}", details=tail)
     words = last_words(tail or "")
-    raised = _raised(words, after, script)
-    if raised is not None:
-        return raised[0](raised[1], details=tail, hopeless=raised[2])
+    if (raised := _raised(words, after, script, tail)) is not None:
+        return raised
     ended = f"{script} ended{after} with exit status {status}"
     return Crashed(f"{ended}: {words['text']}" if words["text"] else ended, details=tail)
 
@@ -101,37 +99,35 @@ def last_words(tail: str) -> Raised:
     return raised or {"event": "error", "kind": "", "text": lines[-1][:200] if lines else ""}
 
 
-def _raised(
-    error: Raised, after: str, script: str
-) -> tuple[Callable[..., TrialError], str, bool] | None:
-    """What to raise for an exception of the script, the words, and whether it is hopeless."""
+def _raised(error: Raised, after: str, script: str, tail: str | None) -> TrialError | None:
+    """What an exception of the script says of the cause; None where it says nothing."""
     kind, text = str(error.get("kind")), str(error.get("text", ""))
     line = text.strip().splitlines()[0][:200] if text.strip() else ""
     if kind == "SystemExit" and (not line or line.startswith("exit status ")):
         return None
-    if kind == "EOFError" and "reading a line" in text:
-        return Crashed, f"{script} asks for input, and a trial has nobody to answer", True
     if kind == "MemoryError" or _NO_MEMORY.search(text):
-        return OutOfMemory, f"a rank could not have memory{after}: {line or kind}", False
+        reason = f"a rank could not have memory{after}: {line or kind}"
+        return OutOfMemory(reason, details=tail)
+    said = ": ".join(filter(None, (kind, line)))
     for pattern, why, hopeless in _CAUSES:
         if found := pattern.search(text):
-            why = why.format(*found.groups())
-            return Crashed, f"{script} {why} ({f'{kind}: ' if kind else ''}{line})", hopeless
+            reason = f"{script} {why.format(*found.groups())} ({said})"
+            return Crashed(reason, details=tail, hopeless=hopeless)
     if not kind:
         return None
-    if kind == "SystemExit":
-        return Crashed, f"{script} ended{after}: {line}", False
-    return (
-        Crashed,
-        f"{script} failed{after}: {kind}: {line}" if line else f"{script}: {kind}",
-        False,
-    )
+    ended = f"ended{after}: {line}" if kind == "SystemExit" else f"failed{after}: {said}"
+    return Crashed(f"{script} {ended}", details=tail)
 
 
 USE_CPU = "give it --use_cpu"
 """What mends a Trainer that refuses bf16 without a GPU."""
 
 _CAUSES = (
+    (
+        re.compile(r"EOF when reading a line"),
+        "asks for input, and a trial has nobody to answer",
+        True,
+    ),
     (
         re.compile(r"(\S*): cannot allocate memory in static TLS block"),
         "loaded a library too late, when no room was left for its thread variables: "

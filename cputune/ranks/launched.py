@@ -21,12 +21,11 @@ from cputune.ranks.commands import on_python_path
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
 from cputune.ranks.messages import RankCommand, command
-from cputune.ranks.supervisor import Supervisor
+from cputune.ranks.supervisor import Supervisor, tail_of
 from cputune.ranks.work_folder import WorkFolder
 from cputune.steps import Step
 
 GRACE_SECONDS = 3.0
-TAIL_BYTES = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,7 @@ def observe(
             enough=enough,
             timed_out=not over and not enough,
             seconds=seconds,
-            output="\n".join(text for text in (*tails, *_ends_of(logs, job.clean)) if text.strip()),
+            output="\n".join(filter(str.strip, tails + [tail_of(log, job.clean) for log in logs])),
         )
 
 
@@ -148,13 +147,3 @@ def _ranks(job: Job) -> tuple[Rank, ...]:
         )
         for number in sorted({*job.states, *job.ranks, *trouble})
     )
-
-
-def _ends_of(paths: Sequence[Path], clean: Callable[[str], str]) -> list[str]:
-    ends = []
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 4 * TAIL_BYTES))
-            ends.append(clean(file.read().decode("utf-8", errors="replace"))[-TAIL_BYTES:])
-    return ends

@@ -16,7 +16,9 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import psutil
 
 from cputune.hidden import without_secrets
 from cputune.host.children import below, end, tell
@@ -29,9 +31,6 @@ from cputune.ranks.messages import Gone, RankCommand, Ready, Request
 from cputune.ranks.work_folder import WorkFolder
 from cputune.steps import BEFORE_ITS_FIRST_STEP, Crashed, TimedOut, TimeUp, TrialError
 from cputune.workload import Workload
-
-if TYPE_CHECKING:
-    import psutil
 
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
 """Threads that know what a fork is: jemalloc stops and restarts its own around it."""
@@ -73,7 +72,7 @@ class Supervisor:
         self.fork = False
         self.unsafe_threads: tuple[str, ...] = ()
         self._stopped: set[psutil.Process] = set()
-        self._process: subprocess.Popen[bytes] | psutil.Process | None = None
+        self._process: psutil.Process | None = None
         self._forked = origin is not None
         self.socket, theirs = socket.socketpair()
         name = f"supervisor-{self.socket.fileno()}-{time.monotonic_ns()}.log"
@@ -88,7 +87,7 @@ class Supervisor:
         # What loads OpenBLAS before it forks must not start threads.
         own = {**environment, "OPENBLAS_NUM_THREADS": "1"} if modules else dict(environment)
         with theirs, self._log.open("wb") as written:
-            self._process = subprocess.Popen(
+            self._process = psutil.Popen(
                 argv,
                 env=own,
                 stdin=subprocess.DEVNULL,
@@ -114,8 +113,6 @@ class Supervisor:
             raise
         ready = cast(Ready, told)
         if self._process is None:
-            import psutil
-
             self._process = psutil.Process(ready["pid"])
         self.unsafe_threads = tuple(set(ready["threads"]) - HARMLESS_THREADS)
         self.fork = bool(self.modules) and not self.unsafe_threads
@@ -169,14 +166,12 @@ class Supervisor:
     @property
     def alive(self) -> bool:
         """Whether it can start another plan."""
-        if isinstance(self._process, subprocess.Popen):
-            return self._process.poll() is None
-        return self._process is not None and _is_alive(self._process)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return self._process is not None and self._process.status() != psutil.STATUS_ZOMBIE
+        return False
 
     def kill(self) -> None:
         """The last resort, where it does not answer: end it, and what is below it."""
-        import psutil
-
         ranks = self._below()
         if self._process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -193,40 +188,22 @@ class Supervisor:
             self.send({"do": "goodbye"})
         self.socket.close()
         self.continue_ranks()
-        self._wait_for_its_end()
-        if not self._forked:
-            with contextlib.suppress(OSError):
-                self._log.unlink()
-
-    def _wait_for_its_end(self) -> None:
-        import psutil
-
         try:
             if self._process is not None:
-                self._process.wait(timeout=GOODBYE_SECONDS)
-        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
+                self._process.wait(GOODBYE_SECONDS)
+        except psutil.TimeoutExpired:
             self.kill()
+        if not self._forked:
+            self._log.unlink(missing_ok=True)
 
     def died(self) -> TrialError:
         """The error to raise where its line has been closed; nothing stays stopped."""
         self._kill_stopped()
-        return Crashed("the process that starts the ranks died", details=self.said() or None)
-
-    def said(self) -> str:
-        """The tail of what it wrote to its log, cleaned before it is cut: what is cut off with its
-        beginning is known by no shape.
-        """
-        with contextlib.suppress(OSError), self._log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 4 * SAID_LETTERS))
-            text = file.read().decode(errors="replace")
-            return without_secrets(text, os.environ)[-SAID_LETTERS:]
-        return ""
+        said = tail_of(self._log, lambda text: without_secrets(text, os.environ))
+        return Crashed("the process that starts the ranks died", details=said or None)
 
     def cpu_seconds(self) -> float:
         """CPU time of all living processes below it."""
-        import psutil
-
         total = 0.0
         for process in self._below():
             with contextlib.suppress(psutil.Error):
@@ -280,6 +257,18 @@ def bootstrap(module: str, call: str) -> str:
     )
 
 
+def tail_of(path: Path, clean: Callable[[str], str]) -> str:
+    """The end of what was written to a file, without secrets; empty where there is none.
+
+    Cleaned before it is cut: what is cut off with its beginning is known by no shape.
+    """
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4 * SAID_LETTERS))
+        return clean(file.read().decode(errors="replace"))[-SAID_LETTERS:]
+    return ""
+
+
 def kernel_kills() -> int | None:
     """How often the kernel has killed for memory since it booted; control groups included."""
     with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
@@ -293,14 +282,6 @@ def kernel_kills() -> int | None:
 def names_of(modules: Sequence[str]) -> str:
     """The packages of these modules, each once."""
     return ", ".join(dict.fromkeys(m.split(".")[0] for m in modules))
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    import psutil
-
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 class Supervisors:

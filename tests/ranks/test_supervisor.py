@@ -89,7 +89,7 @@ def test_one_that_falls_over_leaves_the_files_of_a_tuner_that_lives(
     deadline = time.monotonic() + 20
     while supervisor.alive and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert "JSONDecodeError" in supervisor.said()
+    assert "JSONDecodeError" in str(supervisor.died().details)
     assert work.path.is_dir()
 
 
@@ -128,5 +128,6 @@ def test_what_it_said_is_cleaned_before_it_is_cut(
     supervisor = object.__new__(Supervisor)
     supervisor._log = tmp_path / "log"
     supervisor._log.write_text("x" * 9000 + "sword-of-a-fish-that-swims" + "y" * (SAID_LETTERS - 8))
-    assert "swims" not in supervisor.said()
-    assert supervisor.said().endswith("(hidden)" + "y" * (SAID_LETTERS - 8))
+    said = str(supervisor.died().details)
+    assert "swims" not in said
+    assert said.endswith("(hidden)" + "y" * (SAID_LETTERS - 8))
