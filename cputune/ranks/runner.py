@@ -56,8 +56,6 @@ class ProcessRunner:
         hosts: those that plans run on, in the order in which they count their nodes; None is this
             machine alone. They stay open.
         fresh: start every rank as a plain new process, as an emitted launch does.
-        allow_mpi: whether plans that need an MPI launcher (oneCCL) may be run.
-        work_dir: where temporary files go; the system's default if None.
         patience: how long is waited for steps.
         on_note: told what is going on, in words.
         offline: whether the model hub is out of reach; None finds out.
@@ -72,8 +70,6 @@ class ProcessRunner:
         *,
         hosts: RankHosts | None = None,
         fresh: bool = False,
-        allow_mpi: bool = True,
-        work_dir: str | os.PathLike[str] | None = None,
         patience: Patience | None = None,
         on_note: Callable[[str], None] | None = None,
         offline: bool | None = None,
@@ -82,19 +78,19 @@ class ProcessRunner:
         self.facts = facts
         self.hosts = hosts
         self.fresh = fresh
-        self.allow_mpi = allow_mpi
         self.patience = patience or Patience()
         self.on_note = on_note or (lambda text: None)
         self.versions = {p.name: p.version for p in facts.packages if p.version}
         self.source = _script_text(workload)
-        self.work = WorkFolder(work_dir)
+        self.work = WorkFolder()
         self.seconds_left: Callable[[], float] = lambda: math.inf
         self._shown: list[tuple[Plan, Job]] = []
         self._post = Post(self.work.socket_folder)
         self.supervisors = Supervisors(self._post, self.work, self.on_note)
         self._unseen: set[str] = set()
         self._offline = offline
-        self._living: list[LivingPlan] = []
+        self.lives: list[LivingPlan] = []
+        """What has processes, which end with this runner at the latest."""
         self._running: LivingPlan | None = None
         self._observed: tuple[RankState, ...] = ()
 
@@ -189,8 +185,8 @@ class ProcessRunner:
     def close(self) -> None:
         """End what runs, and every process and file of this runner."""
         self._end_what_runs()
-        while self._living:
-            self._living[-1].close()
+        while self.lives:
+            self.lives[-1].close()
         self.supervisors.close()
         with contextlib.suppress(ValueError, OSError):
             self._post.close()
@@ -206,15 +202,6 @@ class ProcessRunner:
         if self._running is not None:
             self._running.close()
             self._running = None
-
-    def born(self, living: LivingPlan) -> None:
-        """A plan has processes now, which end with this runner at the latest."""
-        self._living.append(living)
-
-    def buried(self, living: LivingPlan) -> None:
-        """They are ended."""
-        if living in self._living:
-            self._living.remove(living)
 
     def believe(self, plan: Plan, job: Job, states: Sequence[RankState]) -> None:
         """Raise Infeasible where the ranks do not run as the plan says; else they are believed."""
@@ -309,7 +296,7 @@ class LivingPlan:
         self._closed = False
         self._steps = self._read()
         self.observed: tuple[RankState, ...] = ()
-        runner.born(self)
+        runner.lives.append(self)
 
     def begin(self) -> None:
         """Start it, and do not wait for it.
@@ -374,7 +361,7 @@ class LivingPlan:
         self._end_job()
         self._post.close()
         self._work.close()
-        self._runner.buried(self)
+        self._runner.lives.remove(self)
 
     def _read(self) -> Generator[Step]:
         runner = self._runner
@@ -440,8 +427,6 @@ class LivingPlan:
         if plan.backend == "mpi" and plan.world_size > 1:
             raise Infeasible("trials run over gloo or oneCCL, not over torch's own MPI backend")
         with_mpi = commands.needs_mpirun(plan)
-        if with_mpi and not runner.allow_mpi:
-            raise Infeasible("oneCCL needs an MPI launcher, and none may be used")
         workload = runner.workload
         way = self._carried()
         offline = runner.hub_offline()

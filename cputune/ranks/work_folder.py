@@ -7,20 +7,19 @@ import fcntl
 import os
 import re
 import shutil
-import stat
+import socket
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from cputune.errors import CannotError
 from cputune.host.files import FOR_NOW
 
 PREFIX = "cputune-"
-OWNER = "owner.lock"
-"""Locked (flock(2)) for as long as the run lives; the kernel unlocks it when that dies."""
+OF_THIS_HOST = f"{PREFIX}{socket.gethostname()}-"
+"""A folder that begins so is locked (flock(2)) while its run lives; the kernel unlocks it when that
+dies. Who runs on another host, where files of ours lie too, does not take it for his."""
 
-_NEW = "owner.new"
-_MADE = re.compile(re.escape(PREFIX) + r"[a-z0-9_]{8}")
+_MADE = re.compile(re.escape(OF_THIS_HOST) + r"[a-z0-9_]{8}")
 """What tempfile.mkdtemp makes of the prefix."""
 
 _MOST_TRIES = 100
@@ -47,18 +46,17 @@ class WorkFolder:
 
         ``within`` is the folder of a run that this one is a part of; it is made in there.
         """
-        where = Path(tempfile.gettempdir() if place is None else place)
+        self._locks: list[int] = []
         if within is not None:
-            where = within.path
-        remove_orphans(where)
-        self._owners: list[int] = []
-        self.path: Path = self._make(where)
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=within.path))
+        else:
+            self.path = self._make(Path(tempfile.gettempdir() if place is None else place))
         self.socket_folder = self.path
         self.folders: tuple[Path, ...] = (self.path,)
         if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH - len("/socket"):
-            remove_orphans(Path("/tmp"))
             self.socket_folder = self._make(Path("/tmp"))
             self.folders = (self.path, self.socket_folder)
+        FOR_NOW.update(self.folders)
         self.doomed: tuple[Path, ...] = self.folders
         if within is not None:
             self.doomed += within.doomed
@@ -66,25 +64,20 @@ class WorkFolder:
     def close(self) -> None:
         """Remove all of it."""
         for folder in self.folders:
-            _remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             FOR_NOW.discard(folder)
-        while self._owners:
-            os.close(self._owners.pop())
+        while self._locks:
+            os.close(self._locks.pop())
 
     def _make(self, where: Path) -> Path:
+        remove_orphans(where)
         for _ in range(_MOST_TRIES):
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
-            FOR_NOW.add(folder)
-            try:
-                owner = _lock(folder / _NEW, os.O_CREAT)
-                # Nobody takes it for one that was left, now that it is locked.
-                (folder / _NEW).rename(folder / OWNER)
-            except (FileNotFoundError, BlockingIOError):
-                FOR_NOW.discard(folder)
-                continue  # another run took it for one that was left; it holds nothing yet
-            if owner is not None:
-                self._owners.append(owner)
-            return folder
+            folder = Path(tempfile.mkdtemp(prefix=OF_THIS_HOST, dir=where))
+            # Another run may take it for one that was left, until it is locked; it is empty yet.
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                self._locks += _lock(folder)
+                if folder.exists():
+                    return folder
         raise CannotError(f"cannot keep a folder in {where}", hint="TMPDIR names another place")
 
     def __enter__(self) -> WorkFolder:
@@ -96,52 +89,29 @@ class WorkFolder:
 
 def remove_orphans(place: Path) -> None:
     """Remove what runs of this user have left in ``place`` that were killed."""
-    for folder in _own_folders(place):
-        for name in (OWNER, _NEW):
-            with contextlib.suppress(OSError):
-                owner = _lock(folder / name)
-                if owner is not None:
-                    _remove(folder)
-                    os.close(owner)
-        if _MADE.fullmatch(folder.name):
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # killed before it had an owner, so it is empty
-
-
-def _remove(folder: Path) -> None:
-    """Its owner goes last: by that a later run knows what is left of it, if this one is killed."""
-    with contextlib.suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name not in (OWNER, _NEW):
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _own_folders(place: Path) -> Iterator[Path]:
-    """Folders of this user with our prefix; no links, which anybody may plant in /tmp."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(place)):
-            if entry.name.startswith(PREFIX):
-                with contextlib.suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-                        yield Path(entry.path)
+            with contextlib.suppress(OSError):
+                own = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                if own and _MADE.fullmatch(entry.name):
+                    for lock in _lock(Path(entry.path)):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                        os.close(lock)
 
 
-def _lock(path: Path, flags: int = 0) -> int | None:
-    """The descriptor of a file that is now locked; None where nothing can be locked.
+def _lock(folder: Path) -> list[int]:
+    """The descriptor of a folder that is now locked; none where nothing can be locked.
 
-    Raises BlockingIOError where somebody else holds the lock.
+    A link, which anybody may plant in /tmp, is not followed. Raises BlockingIOError where somebody
+    else holds the lock.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError:
         os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
-    return descriptor
+        raise
+    except OSError:  # a file system of the network
+        os.close(descriptor)
+        return []
+    return [descriptor]

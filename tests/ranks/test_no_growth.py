@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from itertools import islice
 from pathlib import Path
 
@@ -27,10 +28,13 @@ MOST_BYTES = 24 << 20
 
 
 @pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.matrix)])
-def test_no_process_thread_descriptor_or_file_stays_of_a_trial(tmp_path: Path, fresh: bool) -> None:
+def test_no_process_thread_descriptor_or_file_stays_of_a_trial(
+    tmp_path: Path, fresh: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     job = Workload.script(LIGHT)
     before = of_this_process(tmp_path)
-    with ProcessRunner(job, cputune.probe(), fresh=fresh, work_dir=tmp_path) as runner:
+    with ProcessRunner(job, cputune.probe(), fresh=fresh) as runner:
         seen = []
         for number in range(12):
             steps = runner.steps((ONE, TWO)[number % 2])

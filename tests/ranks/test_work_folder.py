@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cputune.ranks.work_folder import WorkFolder
+from cputune.ranks.work_folder import OF_THIS_HOST, WorkFolder
 
 
 def killed_run(place: Path) -> Path:
@@ -38,19 +38,7 @@ def test_what_a_killed_run_has_left_goes_at_the_next_start(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("files", [(), ("owner.new",)])
-def test_so_does_what_was_killed_before_it_had_an_owner(
-    tmp_path: Path, files: tuple[str, ...]
-) -> None:
-    left = tmp_path / "cputune-a1b2c3d_"
-    left.mkdir()
-    for name in files:
-        (left / name).touch()
-    with WorkFolder(tmp_path):
-        assert not left.exists()
-
-
-@pytest.mark.parametrize("removed", range(6))
+@pytest.mark.parametrize("removed", range(4))
 def test_so_does_one_that_was_killed_while_it_was_removed(
     removed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,8 +59,8 @@ def test_so_does_one_that_was_killed_while_it_was_removed(
     with monkeypatch.context() as patched, contextlib.suppress(Killed):
         patched.setattr(os, "unlink", until_killed)
         killed.close()
-    for owner in killed._owners:  # the kernel does it
-        os.close(owner)
+    for lock in killed._locks:  # the kernel does it
+        os.close(lock)
     with WorkFolder(tmp_path):
         assert not killed.path.exists()
 
@@ -87,13 +75,13 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     place, target = tmp_path / "tmp", tmp_path / "target"
     place.mkdir()
     target.mkdir()
-    (target / "owner.lock").touch()
-    (place / "cputune-planted").symlink_to(target)
-    somebody = place / "cputune-of-somebody"
-    somebody.mkdir()
+    (target / "kept").touch()
+    (place / f"{OF_THIS_HOST}planted_").symlink_to(target)
+    elsewhere = place / "cputune-another-host-a1b2c3d4"
+    elsewhere.mkdir()
     with WorkFolder(place):
-        assert (target / "owner.lock").exists()
-        assert somebody.is_dir(), "it bears no mark of ours"
+        assert (target / "kept").exists()
+        assert elsewhere.is_dir(), "its run lives on another host"
 
 
 def test_nobody_else_can_look_into_it(tmp_path: Path) -> None:
