@@ -13,7 +13,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from cputune.carrier import environment
 from cputune.carrier.command import Carried, carried, trial_command
@@ -47,8 +47,11 @@ GRACE_SECONDS = 0.5
 """Between SIGINT, SIGTERM and SIGKILL for plain processes; forked ranks are killed at once."""
 
 
-class ProcessRunner:
-    """Runs plans of one workload, each in processes of its own.
+Own = TypeVar("Own", bound="OneByOne")
+
+
+class OneByOne:
+    """Runs plans of one workload, each in processes of its own: one after the other.
 
     Args:
         workload: a recipe or the user's script.
@@ -114,44 +117,14 @@ class ProcessRunner:
             if self._running is running:
                 self._end_what_runs()
 
-    def keep(self) -> LivingPlan | None:
-        """The plan whose steps are being read, which now stands still and is ended by nobody else.
-
-        None where its steps have come to their end meanwhile, or its ranks are on other hosts.
-        """
-        running = self._running
-        if running is None or self.hosts is not None or not running.come_to_rest():
-            return None
-        self._running = None
-        return running
-
-    def living(self, plan: Plan) -> LivingPlan:
-        """The plan in processes of its own, which stand still between their turns."""
-        living = LivingPlan(self, plan)
-        living.begin()
-        return living
-
-    def on(self, node: str, say: Callable[[str], None]) -> ProcessRunner:
-        """Plans of one node on this host, whatever runs on the others (``SpreadingRunner``)."""
-        assert self.hosts is not None, "it has several hosts"
-        there = self.hosts.only(node)
-        return ProcessRunner(
-            self.workload,
-            there.hosts[0].facts,
-            hosts=there,
-            fresh=self.fresh,
-            patience=self.patience,
-            on_note=say,
-            offline=self.hub_offline(),
-        )
-
     def profile(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
         """Where some steps of a plan spend their time: what each rank tells of it.
 
         The plan runs for these steps alone; empty where a rank has not told. Raises TrialError and
         TimeUp.
         """
-        with contextlib.closing(self.living(plan)) as living:
+        with contextlib.closing(LivingPlan(self, plan)) as living:
+            living.begin()
             living.turn(SETTLED)
             return living.profile()
 
@@ -192,7 +165,7 @@ class ProcessRunner:
             self._post.close()
         self.work.close()
 
-    def __enter__(self) -> ProcessRunner:
+    def __enter__(self: Own) -> Own:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -232,41 +205,49 @@ class ProcessRunner:
         return self._offline
 
 
+class ProcessRunner(OneByOne):
+    """Its plans take turns on the same CPUs, or run each on a host of its own.
+
+    Pods of their own share no CPUs: there it is ``OneByOne``.
+    """
+
+    def keep(self) -> LivingPlan | None:
+        """The plan whose steps are being read, which now stands still and is ended by nobody else.
+
+        None where its steps have come to their end meanwhile, or its ranks are on other hosts.
+        """
+        running = self._running
+        if running is None or self.hosts is not None or not running.come_to_rest():
+            return None
+        self._running = None
+        return running
+
+    def living(self, plan: Plan) -> LivingPlan:
+        """The plan in processes of its own, which stand still between their turns."""
+        living = LivingPlan(self, plan)
+        living.begin()
+        return living
+
+    def on(self, node: str, say: Callable[[str], None]) -> ProcessRunner:
+        """Plans of one node on this host, whatever runs on the others (``SpreadingRunner``)."""
+        assert self.hosts is not None, "it has several hosts"
+        there = self.hosts.only(node)
+        return ProcessRunner(
+            self.workload,
+            there.hosts[0].facts,
+            hosts=there,
+            fresh=self.fresh,
+            patience=self.patience,
+            on_note=say,
+            offline=self.hub_offline(),
+        )
+
+
 def _script_text(workload: Workload) -> str:
     if workload.recipe is not None:
         return ""
     require_trainable(workload.argv)
     return script_text(workload.argv)
-
-
-class OneByOne:
-    """A runner whose plans never share CPUs (pods of their own): they cannot take turns."""
-
-    def __init__(self, runner: ProcessRunner) -> None:
-        self.steps = runner.steps
-        self.observed = runner.observed
-        self.keep_to = runner.keep_to
-        self._runner = runner
-
-    @property
-    def workload(self) -> Workload:
-        """See ``LearningRunner``."""
-        return self._runner.workload
-
-    @property
-    def data(self) -> str | None:
-        """See ``DataRunner``."""
-        return self._runner.data
-
-    def profile(self, plan: Plan) -> tuple[Mapping[str, Any], ...]:
-        """See ``ProfilingRunner``."""
-        return self._runner.profile(plan)
-
-    def __enter__(self) -> OneByOne:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._runner.close()
 
 
 LONGEST_REST_SECONDS = 10.0
@@ -283,7 +264,7 @@ class LivingPlan:
     costs its memory alone: OpenMP's threads do not spin, oneCCL's workers do not poll.
     """
 
-    def __init__(self, runner: ProcessRunner, plan: Plan) -> None:
+    def __init__(self, runner: OneByOne, plan: Plan) -> None:
         self._runner = runner
         self._plan = plan
         home = None if runner.hosts is None else engines.own_address(runner.hosts.addresses)

@@ -48,9 +48,10 @@ class WorkFolder:
         """
         self._locks: list[int] = []
         if within is not None:
-            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=within.path))
+            path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=within.path))
         else:
-            self.path = self._make(Path(tempfile.gettempdir() if place is None else place))
+            path = self._make(Path(tempfile.gettempdir() if place is None else place))
+        self.path: Path = path
         self.socket_folder = self.path
         self.folders: tuple[Path, ...] = (self.path,)
         if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH - len("/socket"):

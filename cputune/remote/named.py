@@ -35,9 +35,14 @@ from typing import IO
 from cputune.errors import CannotError, UsageError
 from cputune.host import Host
 
-_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
-_SLOTS = re.compile(r"(?:slots|cpu|count)\s*=\s*([0-9]+)\Z")
-_USER = re.compile(r"(?:user|username|user_name)=([A-Za-z_][A-Za-z0-9_.-]*)\Z")
+_LOGIN = r"[A-Za-z_][\w.-]*"
+_NAME = r"\w([\w-]*\w)?(\.[\w-]+)*\.?"
+_IPV6 = r"\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*"
+_HOST = re.compile(
+    rf"(?:(?P<user>{_LOGIN})@)?(?P<name>{_IPV6}|{_NAME})(?::(?P<slots>[0-9]{{1,9}})?)?", re.ASCII
+)
+_SLOTS = re.compile(r"(?:slots|cpu|count)\s*=\s*([0-9]{1,9})\Z")
+_USER = re.compile(rf"(?:user|username|user_name)=({_LOGIN})\Z", re.ASCII)
 _OF_MPIRUN = re.compile(r"(?:max[_-]slots=[0-9]+|(?:binding|ifname)=[A-Za-z0-9_.:+-]+)\Z")
 _GROUP = re.compile(r"@[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 _NUMBERS = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
@@ -46,8 +51,7 @@ _BETWEEN = re.compile(r",(?![^\[\]]*\])")
 """A comma that stands in no bracket."""
 
 MOST_HOSTS = 1 << 16
-_MOST_DIGITS = 9
-"""Python refuses to read a number of thousands of digits."""
+LONGEST_NAME = 253
 
 SLURM_NODES = "SLURM_JOB_NODELIST"
 GROUP_SECONDS = 20.0
@@ -80,7 +84,7 @@ def parse_hostfile(text: str, *, where: str = "the host file") -> tuple[Node, ..
         for node in _named(words[0], place):
             for word in words[1:]:
                 if match := _SLOTS.match(word):
-                    node = replace(node, slots=_slots(match[1], place))
+                    node = replace(node, slots=int(match[1]))
                 elif match := _USER.match(word):
                     node = replace(node, user=match[1])
                 elif not _OF_MPIRUN.match(word):
@@ -338,40 +342,18 @@ def _each_once(named: Sequence[Node], where: str) -> tuple[Node, ...]:
 
 
 def _host(word: str, place: str) -> Node:
-    user, at, rest = word.rpartition("@")
-    if at and not _USER.match(f"user={user}"):
-        raise _no_host(word, place)
-    name, slots = rest, ""
-    if rest.startswith("["):
-        name, bracket, behind = rest[1:].partition("]")
-        if not bracket or (behind and not behind.startswith(":")):
-            raise _no_host(word, place)
-        slots = behind[1:]
-    elif rest.count(":") == 1:
-        name, _, slots = rest.partition(":")
-    if ":" in name:
-        try:
-            ipaddress.IPv6Address(name)
-        except ValueError as error:
-            raise _no_host(word, place) from error
-    elif not _NAME.fullmatch(name):
-        raise _no_host(word, place)
-    if slots and not (slots.isascii() and slots.isdigit()):
+    told = _HOST.fullmatch(word)
+    name = "" if told is None else told["name"].strip("[]")
+    if told is None or len(name) > LONGEST_NAME or (":" in name and not _is_ipv6(name)):
         raise UsageError(
-            f"{place}: {slots!r} is not a number of slots", hint="write `host:2` or `host slots=2`"
+            f"{place}: {word!r} is no host name",
+            hint="letters, digits, dots, hyphens, or an address; slots as in `host:2`",
         )
-    return Node(name=name, slots=_slots(slots, place) if slots else None, user=user or None)
+    slots = int(told["slots"]) if told["slots"] else None
+    return Node(name=name, slots=slots, user=told["user"])
 
 
-def _slots(digits: str, place: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise UsageError(
-            f"{place}: no machine has {digits[:_MOST_DIGITS]}… slots", hint="write `host:2`"
-        )
-    return int(digits)
-
-
-def _no_host(word: str, place: str) -> UsageError:
-    return UsageError(
-        f"{place}: {word!r} is no host name", hint="letters, digits, dots, hyphens, or an address"
-    )
+def _is_ipv6(name: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.IPv6Address(name))
+    return False

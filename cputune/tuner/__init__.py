@@ -101,8 +101,9 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             return nullcontext(runner)
         from cputune.ranks.runner import OneByOne, ProcessRunner
 
-        opened = ProcessRunner(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
-        return OneByOne(opened) if hosts is not None and hosts.in_pods else opened
+        in_pods = hosts is not None and hosts.in_pods
+        kind = OneByOne if in_pods else ProcessRunner
+        return kind(workload, facts, hosts=hosts, fresh=fresh, on_note=say)
 
     hear = logged(asked.on_event)
 

@@ -213,8 +213,8 @@ def test_plans_of_pods_take_no_turns_and_without_a_cluster_that_is_said(
     api: FakeApi, facts: HostFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = trainjob.pods(2, CLUSTER, facts)
-    with ProcessRunner(Workload.script([__file__]), facts, hosts=there, offline=True) as runner:
-        assert not isinstance(OneByOne(runner), LivingRunner)
+    with OneByOne(Workload.script([__file__]), facts, hosts=there, offline=True) as runner:
+        assert not isinstance(runner, LivingRunner)
     assert there.neighbours() == ()
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     with pytest.raises(CannotError, match="no way to Kubernetes"):
