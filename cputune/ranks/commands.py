@@ -41,17 +41,13 @@ KERNELS_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def trial_variables(
-    post: str,
-    scratch: str | Path,
-    force: Force | None,
-    *,
-    kernels: str | Path | None = None,
+    post: str, scratch: str | Path, kernels: str | Path, force: Force | None
 ) -> dict[str, str]:
     """The variables by which a rank knows that it is measured, and what it sets in the script.
 
     After each step it waits until it is let take another. ``kernels``: where torch.compile keeps
-    what it has compiled, for the trials after this one; without it that goes with the rest. It is
-    never the user's own, so that what it takes is what a first run takes.
+    what it has compiled, for the trials after this one. It is never the user's own, so that what it
+    takes is what a first run takes.
     """
     return {
         SOCKET_VARIABLE: post,
@@ -60,7 +56,7 @@ def trial_variables(
         FORCE_VARIABLE: "" if force is None else force.to_json(),
         TURNS_VARIABLE: "1",
         SAMPLES_VARIABLE: str(TRIAL_SAMPLES),
-        KERNELS_VARIABLE: str(kernels or f"{scratch}/kernels"),
+        KERNELS_VARIABLE: str(kernels),
     }
 
 

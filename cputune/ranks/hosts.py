@@ -213,49 +213,55 @@ def own_modules(script: Path) -> Iterator[str]:
 
 def refuse_differences(hosts: Sequence[Probed], paths: Sequence[str]) -> None:
     """Raise CannotError where ranks of these hosts cannot be one job."""
+    for what, hint in _differences(hosts, paths):
+        raise CannotError(what, hint=hint)
+
+
+def _differences(hosts: Sequence[Probed], paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What stands against it, each with a hint."""
     first = hosts[0]
     for one in hosts:
         if one.python != training_python():
-            raise CannotError(
+            yield (
                 f"there is no {training_python()} on {one.node.name}",
-                hint="install the same environment at the same path there, or share its folder",
+                "install the same environment at the same path there, or share its folder",
             )
         for path in paths:
             if one.content.get(path) is None:
-                raise CannotError(
+                yield (
                     f"there is no {path} on {one.node.name}",
-                    hint="the script, its data, and the folder that it is started in, are at the "
-                    "same path on all hosts: copy them, or share the folder",
+                    "the script, its data, and the folder that it is started in, are at the same "
+                    "path on all hosts: copy them, or share the folder",
                 )
     for other in hosts[1:]:
+        name = other.node.name
         for path in paths:
             if other.content[path] != first.content[path]:
-                raise CannotError(
-                    f"{path} on {other.node.name} is another one than on {first.node.name}",
-                    hint=f"copy it there: rsync -a {path} {other.node.name}:{path}",
+                yield (
+                    f"{path} on {name} is another one than on {first.node.name}",
+                    f"copy it there: rsync -a {path} {name}:{path}",
                 )
         pairs = [
             ("processor", first.facts.cpu.architecture, other.facts.cpu.architecture),
             ("Python", _python(first), _python(other)),
-            *((name, _version(first, name), _version(other, name)) for name in SAME_VERSIONS),
+            *((what, _version(first, what), _version(other, what)) for what in SAME_VERSIONS),
         ]
         for what, ours, theirs in pairs:
-            if ours == theirs:
-                continue
-            cure = f"on {other.node.name}: pip install {what}=={ours}"
-            if ours is None or what in ("processor", "Python"):
-                cure = "tune on hosts that are alike; `cputune doctor --hosts` lists what differs"
-            raise CannotError(
-                f"{what} is {ours or 'not there'} on {first.node.name}, and "
-                f"{theirs or 'not there'} on {other.node.name}",
-                hint=cure,
-            )
+            if ours != theirs:
+                cure = f"on {name}: pip install {what}=={ours}"
+                if ours is None or what in ("processor", "Python"):
+                    cure = "tune on hosts that are alike; `cputune doctor --hosts` lists the rest"
+                yield (
+                    f"{what} is {ours or 'not there'} on {first.node.name}, and "
+                    f"{theirs or 'not there'} on {name}",
+                    cure,
+                )
         ours_free, free = first.facts.memory.available_bytes, other.facts.memory.available_bytes
         if ours_free and free is not None and free < LEAST_MEMORY_SHARE * ours_free:
-            raise CannotError(
-                f"{other.node.name} has {free / 2**30:.1f} GiB of free memory, and "
-                f"{first.node.name} {ours_free / 2**30:.1f} GiB: no plan fits both",
-                hint="end what holds it there, or leave that host out",
+            yield (
+                f"{name} has {free / 2**30:.1f} GiB of free memory, and {first.node.name} "
+                f"{ours_free / 2**30:.1f} GiB: no plan fits both",
+                "end what holds it there, or leave that host out",
             )
 
 

@@ -416,10 +416,9 @@ class LivingPlan:
         plain = runner.fresh or with_mpi or bool(typed)
         modules = () if plain else modules_of(plan, workload, runner.source)
         fork = self._begin_supervisor(base, modules).fork
-        scratch = str(self._work.path / "scratch")
-        told = self._reporting(
-            scratch, str(runner.work.path / "kernels"), way.force or self._question()
-        )
+        scratch, kernels = str(self._work.path / "scratch"), runner.work.path / "kernels"
+        force = way.force or self._question()
+        told = commands.trial_variables(self._post.address, scratch, kernels, force)
         command = workload.filled(trial_command(workload, way), os.environ)
         launch = engines.Launch(
             plan=plan,
@@ -441,9 +440,8 @@ class LivingPlan:
         there = hosts.of(plan)
         way = self._carried()
         offline = environment.OFFLINE if runner.hub_offline() else {}
-        told = self._reporting(
-            f"{engines.HERE}/scratch", f"{engines.HERE}/kernels", self._question()
-        )
+        scratch, kernels = f"{engines.HERE}/scratch", f"{engines.HERE}/kernels"
+        told = commands.trial_variables(self._post.address, scratch, kernels, self._question())
         nodes = tuple(host.node for host in there)
         files: tuple[EmittedFile, ...] = ()
         argv: list[str] = []
@@ -485,9 +483,6 @@ class LivingPlan:
             return carried(self._runner.workload, self._plan, self._runner.versions)
         except ValueError as error:
             raise Infeasible(str(error)) from error
-
-    def _reporting(self, scratch: str, kernels: str, force: Force | None) -> dict[str, str]:
-        return commands.trial_variables(self._post.address, scratch, force, kernels=kernels)
 
     def _compare_training(self, job: Job) -> None:
         """Raise Infeasible where the plan trains something else than today's launch."""

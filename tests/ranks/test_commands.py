@@ -159,7 +159,7 @@ def test_oneccl_ranks_are_started_by_the_mpirun_of_its_setvars(
     base = base_environment({"PATH": os.environ["PATH"]}, CCL, way.variables, offline=False)
     variables = {
         **way.variables,
-        **commands.trial_variables("/s", Path("/scratch"), way.force),
+        **commands.trial_variables("/s", Path("/scratch"), "/kernels", way.force),
     }
     (job,) = commands.mpi_ranks(CCL, ["t.py", "--x"], base, variables, hostless, port=4321)
     assert job["argv"][:5] == [str(oneccl / "bin" / "mpirun"), "-n", "2", "-ppn", "2"]

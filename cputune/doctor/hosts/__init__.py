@@ -69,20 +69,18 @@ def look_at_hosts(
     ]
     found: list[Finding] = []
     if len(nodes) > AT_ONCE:
-        found.append(not_between(len(nodes)))
+        found.append(
+            not_asked.finding(
+                f"names and ports between {len(nodes)} hosts: more than {AT_ONCE} are not asked "
+                "together",
+                severity=Severity.ADVICE,
+                remedy="Ask for those of one job at a time.",
+            )
+        )
     elif len(asked) > 1:
         found += network.network_between(asked, reach, deep=deep)
     found = [*(finding for check in CHECKS for finding in check(hosts)), *found]
     return HostsDiagnosis(hosts=hosts, findings=by_severity([*found, *own_findings(hosts)]))
-
-
-def not_between(hosts: int) -> Finding:
-    """Of so many hosts the network between is not looked at."""
-    return not_asked.finding(
-        f"names and ports between {hosts} hosts: more than {AT_ONCE} are not asked together",
-        severity=Severity.ADVICE,
-        remedy="Ask for those of one job at a time.",
-    )
 
 
 def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
@@ -91,14 +89,11 @@ def own_findings(hosts: Sequence[SeenHost]) -> tuple[Finding, ...]:
     for host in hosts:
         for code, finding in {finding.code: finding for finding in host.findings}.items():
             having.setdefault(code, []).append((host.name, finding))
-    return tuple(_told_once(those) for those in having.values())
-
-
-def _told_once(those: Sequence[tuple[str, Finding]]) -> Finding:
-    """The finding of the first host, and the names of the others that have it."""
-    (first, finding), others = those[0], [name for name, _ in those[1:]]
-    also = f" (also on {names_of(others)})" if others else ""
-    return replace(finding, evidence=f"{first}: {finding.evidence}{also}")
+    found = []
+    for (first, finding), *others in having.values():
+        also = f" (also on {names_of([name for name, _ in others])})" if others else ""
+        found.append(replace(finding, evidence=f"{first}: {finding.evidence}{also}"))
+    return tuple(found)
 
 
 def launch_paths(launch: str) -> tuple[str, ...]:

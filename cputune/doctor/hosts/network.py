@@ -308,9 +308,9 @@ def gloo_interfaces(hosts: Sequence[Named]) -> Iterator[Finding]:
         yield gloo_interface.finding(
             f"own names resolve to loopback: {said}", command=_command(hosts, "GLOO_SOCKET_IFNAME")
         )
-    elif _together(known, taken) is False:
+    elif (apart := _apart(known, taken)) is not None:
         yield gloo_interface.finding(
-            _taken(known, taken),
+            apart,
             command=_command(hosts, "GLOO_SOCKET_IFNAME"),
             severity=Severity.WARNING,
             title="gloo would listen in different networks",
@@ -321,10 +321,8 @@ def libfabric_interfaces(hosts: Sequence[Named]) -> Iterator[Finding]:
     """What libfabric would take on each host, where those are not of one network."""
     known = [one for one in hosts if one.network.links is not None]
     taken = {one.host: link for one in known if (link := libfabric_link(one.network, one.fabric))}
-    if _together(known, taken) is False:
-        yield libfabric_interface.finding(
-            _taken(known, taken), command=_command(hosts, "FI_TCP_IFACE")
-        )
+    if (apart := _apart(known, taken)) is not None:
+        yield libfabric_interface.finding(apart, command=_command(hosts, "FI_TCP_IFACE"))
 
 
 def no_interface(hosts: Sequence[Named]) -> Iterator[Finding]:
@@ -344,24 +342,18 @@ def network_findings(hosts: Sequence[Named]) -> Iterator[Finding]:
     yield from no_interface(hosts)
 
 
-def _together(hosts: Sequence[Named], taken: Mapping[str, str]) -> bool | None:
-    """Whether the interfaces that were taken share a network; None where it is not known."""
-    links = [one.network.link(taken[one.host]) for one in hosts if one.host in taken]
-    found = [link for link in links if link is not None]
-    if len(found) < 2:
+def _apart(hosts: Sequence[Named], taken: Mapping[str, str]) -> str | None:
+    """``node1 takes eth0 (10.0.0.1/24); node2 takes ib0``; None where it is one network, or it is
+    not known.
+    """
+    found = {one.host: one.network.link(taken.get(one.host, "")) for one in hosts}
+    links = {host: link for host, link in found.items() if link is not None}
+    if len(links) < 2 or shared_network(list(links.values())) is not None:
         return None
-    return shared_network(found) is not None
-
-
-def _taken(hosts: Sequence[Named], taken: Mapping[str, str]) -> str:
-    """``node1 takes eth0 (10.0.0.1/24); node2 takes ib0 (10.1.0.2/24)``."""
-    said = []
-    for one in hosts:
-        if one.host in taken:
-            link = one.network.link(taken[one.host])
-            at = f" ({link.addresses[0]})" if link is not None and link.addresses else ""
-            said.append(f"{one.host} takes {taken[one.host]}{at}")
-    return "; ".join(said)
+    return "; ".join(
+        f"{host} takes {link.name}{f' ({link.addresses[0]})' if link.addresses else ''}"
+        for host, link in links.items()
+    )
 
 
 def _command(hosts: Sequence[Named], variable: str) -> str | None:
@@ -433,24 +425,20 @@ def ask_names(
     answers, silent = side_by_side(
         hosts, reach, "names.py", OfNames, lambda one: {"names": names}, NAMES_SECONDS
     )
-    found = []
-    for one in hosts:
-        told = answers.get(one.name)
-        if told is None:
-            continue
-        variables = one.facts.environment
-        found.append(
-            Named(
-                host=one.name,
-                network=one.facts.network,
-                own=told.own,
-                names=told.names,
-                told=variables.get("GLOO_SOCKET_IFNAME"),
-                fabric=variables.get("FI_TCP_IFACE"),
-                mtu=told.mtu,
-            )
+    found = tuple(
+        Named(
+            host=one.name,
+            network=one.facts.network,
+            own=told.own,
+            names=told.names,
+            told=one.facts.environment.get("GLOO_SOCKET_IFNAME"),
+            fabric=one.facts.environment.get("FI_TCP_IFACE"),
+            mtu=told.mtu,
         )
-    return tuple(found), silent
+        for one in hosts
+        if (told := answers.get(one.name)) is not None
+    )
+    return found, silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ import pytest
 from nodes.fakes import FakeReach
 from unknown_machine import UNKNOWN
 
-from cputune.doctor.finding import Severity
-from cputune.doctor.hosts import network, not_between
+from cputune.doctor.hosts import network
 from cputune.doctor.hosts.network import (
     HostToJudge,
     OfPorts,
@@ -211,9 +210,3 @@ def test_what_is_sent_needs_no_more_than_python_3_7() -> None:
     folder = Path(str(network.__file__)).parents[1] / "looks"
     for name in ("names.py", "meet.py"):
         ast.parse((folder / name).read_text(), feature_version=(3, 7))
-
-
-def test_of_more_hosts_than_are_asked_together_it_is_said() -> None:
-    found = not_between(1000)
-    assert found.severity is Severity.ADVICE
-    assert "1000 hosts" in found.evidence
