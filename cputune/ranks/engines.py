@@ -80,7 +80,6 @@ class Launch:
         variables: those that make its ranks report (of hosts at ``tcp:TOKEN:PORT:HOST``).
         environment: ours.
         folder: of this launch, here; the same path on every host where ranks find it by that.
-        scratch: a folder that is empty for ranks of this machine as they start; None of others.
     """
 
     plan: Plan
@@ -90,7 +89,6 @@ class Launch:
     variables: Mapping[str, str]
     environment: Mapping[str, str]
     folder: Path = Path()
-    scratch: str | None = None
 
 
 class Engine:

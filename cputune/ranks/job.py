@@ -129,22 +129,18 @@ class Job:
     def launch(self, engine: Engine, launch: Launch) -> None:
         """Start it by its engine, which is then asked what it waits for and why it has ended."""
         self._engine = engine, launch
-        self.start(engine.start(launch), scratch=launch.scratch)
+        self.start(engine.start(launch))
 
     def start(
         self,
         commands: Sequence[RankCommand],
         *,
         mark: tuple[str, str] | None = None,
-        scratch: str | None = None,
     ) -> None:
-        """Start the ranks, or the launchers that start them.
-
-        ``scratch`` is a folder that is empty for them (see ``messages.Start``).
-        """
+        """Start the ranks, or the launchers that start them (``mark``: see ``messages.Start``)."""
         self._post.drop_ranks()
         self._started = len(commands)
-        self._supervisor.start(commands, mark=mark, scratch=scratch)
+        self._supervisor.start(commands, mark=mark)
 
     def turn(self, steps: int, *, profiled: int = 0) -> None:
         """Of a job in turns: so many steps are about to be read, then it is let take none.

@@ -52,14 +52,12 @@ class Start(TypedDict):
     """Start these, numbered from 0.
 
     ``mark`` is a variable with its value by which processes are found that a launcher has
-    started elsewhere (slurmd); None where everything is below the supervisor. ``scratch`` is a
-    folder that is made anew before, and removed when they have ended.
+    started elsewhere (slurmd); None where everything is below the supervisor.
     """
 
     do: Literal["start"]
     commands: list[RankCommand]
     mark: tuple[str, str] | None
-    scratch: str | None
 
 
 class End(TypedDict):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -269,6 +270,7 @@ class LivingPlan:
         self._plan = plan
         home = None if runner.hosts is None else engines.own_address(runner.hosts.addresses)
         self._work = WorkFolder(within=runner.work)
+        self._scratch = self._work.path / "scratch"
         self._post = Post(self._work.socket_folder, host=home)
         self._supervisor: Supervisor | None = None
         self._job: Job | None = None
@@ -377,6 +379,7 @@ class LivingPlan:
         if self._supervisor is not None:
             self._supervisor.close()
             self._supervisor = None
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _start(self) -> Job:
         runner, hosts = self._runner, self._runner.hosts
@@ -416,9 +419,9 @@ class LivingPlan:
         plain = runner.fresh or with_mpi or bool(typed)
         modules = () if plain else modules_of(plan, workload, runner.source)
         fork = self._begin_supervisor(base, modules).fork
-        scratch, kernels = str(self._work.path / "scratch"), runner.work.path / "kernels"
-        force = way.force or self._question()
-        told = commands.trial_variables(self._post.address, scratch, kernels, force)
+        self._scratch.mkdir(mode=0o700, exist_ok=True)
+        kernels, force = runner.work.path / "kernels", way.force or self._question()
+        told = commands.trial_variables(self._post.address, self._scratch, kernels, force)
         command = workload.filled(trial_command(workload, way), os.environ)
         launch = engines.Launch(
             plan=plan,
@@ -426,7 +429,6 @@ class LivingPlan:
             variables={**way.variables, **told},
             environment=base,
             folder=self._work.path,
-            scratch=scratch,
         )
         return commands.Here(facts=runner.facts, fork=fork, typed=bool(typed)), launch
 

@@ -122,11 +122,10 @@ class Supervisor:
         commands: Sequence[RankCommand],
         *,
         mark: tuple[str, str] | None = None,
-        scratch: str | None = None,
     ) -> None:
         """Start the ranks of one plan, or the launchers that start them (see ``Start``)."""
         log.getChild("ranks").debug("%d processes start below a supervisor", len(commands))
-        self.send({"do": "start", "commands": list(commands), "mark": mark, "scratch": scratch})
+        self.send({"do": "start", "commands": list(commands), "mark": mark})
 
     def end(self, grace_seconds: float) -> dict[str, str]:
         """End its ranks and everything they started, and wait until they are gone.

@@ -65,7 +65,6 @@ class Children:
         self._tails: dict[int, bytearray] = {}
         self._pipes: dict[int, int] = {}
         self._mark: tuple[str, str] | None = None
-        self._scratch: str | None = None
         self._inputs: dict[int, int] = {}
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -103,7 +102,6 @@ class Children:
             pause=self._wait,
         )
         self._reap()
-        self._remove_scratch()
         # A killed process with many threads may be reaped later: nobody waits for it now.
         self._numbers.clear()
         for pipe in list(self._pipes):
@@ -125,10 +123,6 @@ class Children:
         """Do what the tuner asks. False where it says goodbye."""
         if request["do"] == "start":
             self._mark = request["mark"]
-            self._remove_scratch()
-            self._scratch = request["scratch"]
-            if self._scratch is not None:
-                os.makedirs(self._scratch, mode=0o700, exist_ok=True)
             for number, command in enumerate(request["commands"]):
                 self._start(number, command)
         elif request["do"] == "fork":
@@ -150,11 +144,6 @@ class Children:
             finally:
                 os._exit(70)
         os.close(descriptor)
-
-    def _remove_scratch(self) -> None:
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
 
     def _start(self, number: int, command: RankCommand) -> None:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
