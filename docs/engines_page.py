@@ -20,15 +20,15 @@ HERE = Path(__file__).parent
 RECORD = HERE / "engines.json"
 HEADING = "## What was run\n"
 COLUMNS = (
-    "doctor", "tune", "confirmation", "lost host", "killed tuner", "emitted launch", "verify",
+    "doctor", "tune", "confirmation", "trials side by side", "lost host", "killed tuner", "emitted launch", "verify",
 )  # fmt: skip
 
 _REACH, _TUNE = "tests/nodes/test_nodes_reach.py", "tests/nodes/test_tune_engines.py"
 _LAUNCH, _VERIFY = "tests/nodes/test_emitted_launches.py", "tests/nodes/test_verified_launches.py"
-_HOSTS = "tests/nodes/test_tune_hosts.py"
 _PODS = "tests/ranks/test_trainjob.py"
 _TUNED = f"{_TUNE}::test_a_trial_is_a_launch_of_the_engine_and_the_best_is_confirmed"
 _LOST = f"{_TUNE}::test_a_host_that_is_cut_off_is_named_and_the_study_goes_on"
+_BESIDE = f"{_TUNE}::test_trials_run_side_by_side_and_the_best_is_confirmed_on_one_host"
 _KILLED = f"{_TUNE}::test_nothing_stays_of_a_tuner_that_is_killed"
 _WHEN = ("before they call", "while they train")
 
@@ -41,7 +41,8 @@ Cell = tuple[str, ...] | str
 def _tuned(engine: str) -> tuple[Cell, ...]:
     """What every engine that can be had is tried with."""
     lost = tuple(f"{_LOST}[{engine}-{when}]" for when in _WHEN)
-    return (f"{_TUNED}[{engine}]",), (f"{_TUNED}[{engine}]",), lost, (f"{_KILLED}[{engine}]",)
+    tuned, beside = (f"{_TUNED}[{engine}]",), (f"{_BESIDE}[{engine}]",)
+    return tuned, tuned, beside, lost, (f"{_KILLED}[{engine}]",)
 
 
 def _mpi(engine: str) -> tuple[Cell, ...]:
@@ -64,12 +65,7 @@ _SUBMITTED = (f"{_VERIFY}::test_a_batch_job_of_two_nodes_where_that_is_asked_for
 ROWS: dict[str, tuple[Cell, ...]] = {
     "ssh, `torchrun.sh`": (
         ("tests/nodes/test_nodes_doctor.py::test_hosts_that_are_alike_have_no_difference",),
-        *_tuned("ssh")[:2],
-        (
-            f"{_LOST}[ssh-before they call]",
-            f"{_HOSTS}::test_a_host_that_is_cut_off_is_named_and_the_study_goes_on",
-        ),
-        (f"{_HOSTS}::test_nothing_is_left_anywhere_of_a_tuner_that_was_ended[SIGKILL]",),
+        *_tuned("ssh"),
         (f"{_LAUNCH}::test_torchrun_trains_a_recipe_to_its_end",),
         (f"{_VERIFY}::test_what_torchrun_starts",),
     ),
@@ -89,7 +85,7 @@ ROWS: dict[str, tuple[Cell, ...]] = {
     "Open MPI 4, `mpirun.sh`": _mpi("openmpi4"),
     "Intel MPI, `mpirun.sh`": _mpi("impi"),
     "Open MPI 5, `mpirun.sh`": (
-        *([_NO_INPUT] * 5),
+        *([_NO_INPUT] * 6),
         (f"{_LAUNCH}::test_mpi_trains_a_recipe_to_its_end[openmpi5-mpirun]",),
         (f"{_VERIFY}::test_what_mpi_starts[openmpi5-mpirun]",),
     ),
@@ -101,6 +97,7 @@ ROWS: dict[str, tuple[Cell, ...]] = {
         (
             f"{_PODS}::test_a_tunejob_tunes_from_its_start_to_its_result_with_the_rights_of_its_role",
         ),
+        "in pods one trial follows the other",
         "there is no cluster here to lose a node of",
         (f"{_PODS}::test_it_is_deleted_with_who_is_in_charge_and_says_what_it_waits_for",),
         (f"{_PODS}::test_two_pods_train_as_one_job",),
@@ -112,7 +109,7 @@ _HEAD = """
 Each number is a test of `make test-nodes`, and the word how it ended when it was last run: on
 hosts that are network namespaces of one machine, with an sshd each, and a Slurm of two nodes over
 them. Made by `make doc` from those results. [Trials side by side](nodes.md#tune-over-several-hosts)
-on two hosts ran by ssh.
+are two at once, each on one host.
 """
 
 
