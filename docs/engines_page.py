@@ -20,7 +20,8 @@ HERE = Path(__file__).parent
 RECORD = HERE / "engines.json"
 HEADING = "## What was run\n"
 COLUMNS = (
-    "doctor", "tune", "confirmation", "trials side by side", "lost host", "killed tuner", "emitted launch", "verify",
+    "doctor", "tune", "confirmation", "trials side by side", "lost host", "killed tuner",
+    "emitted launch", "verify",
 )  # fmt: skip
 
 _REACH, _TUNE = "tests/nodes/test_nodes_reach.py", "tests/nodes/test_tune_engines.py"

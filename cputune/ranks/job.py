@@ -107,7 +107,7 @@ class Job:
         self._hopeless = False
         self._slowest = 0.0
         self._quickest = math.inf
-        self._memory_kills = self._kernel_kills()
+        self._memory_kills = kernel_kills()
         self._in_turns = in_turns
         self._allowed = 1
         self._wanted = 1
@@ -215,7 +215,9 @@ class Job:
         Raises TrialError where the job fails, hangs or ends, and TimeUp where nothing is left
         of the time: once there are steps, for another one that is no slower.
         """
-        idle = IdleWatch(self._cpu_seconds, patience.idle)
+        # Of other hosts it is not known: as if they computed all the time.
+        used = time.monotonic if self._hosts else self._supervisor.cpu_seconds
+        idle = IdleWatch(used, patience.idle)
         waited_since = time.monotonic()
         looked, told = waited_since, ""
         checked = False
@@ -236,11 +238,9 @@ class Job:
                 raise TimeUp(f"while it waited for {waits}" if waits else BEFORE_ITS_FIRST_STEP)
             left = min(left, time_left, LOOK_SECONDS if self._hosts else math.inf)
             if self._gather.count == 0:
-                if idle.hangs:
-                    raise self._timed_out(
-                        f"no first step, and nothing was computed for {patience.idle:.0f} s",
-                        patience,
-                    )
+                if idle.hangs():
+                    reason = f"no first step, and nothing was computed for {patience.idle:.0f} s"
+                    raise self._timed_out(reason, patience)
                 left = min(left, idle.next_look_seconds)
             for step in self.hear(left):
                 self._held.append(step)
@@ -342,12 +342,6 @@ class Job:
         """What a script wrote, without secrets; cut only then, or half of one would stay."""
         return self.clean(text)[-TAIL_BYTES // 2 :]
 
-    def _cpu_seconds(self) -> float | None:
-        return None if self._hosts else self._supervisor.cpu_seconds()
-
-    def _kernel_kills(self) -> int | None:
-        return None if self._hosts else kernel_kills()
-
     def _hear_rank(self, rank: int, message: RankMessage) -> Step | None:
         if message["event"] == "step":
             step = of_rank(message)
@@ -418,7 +412,7 @@ class Job:
         if self.ends and not failed:
             seen = sorted({name for end in self.ends for name in end["seen"]})
             return early_end(seen, script, self._gather.count)
-        before, now = self._memory_kills, self._kernel_kills()
+        before, now = self._memory_kills, None if self._hosts else kernel_kills()
         return failure(
             self.exits,
             [raised for _, raised in self.errors],
@@ -513,36 +507,26 @@ class Patience:
 
 
 class IdleWatch:
-    """Watches processes by the CPU time that they use.
+    """Watches processes by the CPU time that they use, which ``cpu_seconds`` tells."""
 
-    ``cpu_seconds`` tells it; None where it is not known, and then nothing is taken for idle.
-    """
-
-    def __init__(self, cpu_seconds: Callable[[], float | None], patience_seconds: float) -> None:
+    def __init__(self, cpu_seconds: Callable[[], float], patience_seconds: float) -> None:
         self._cpu_seconds = cpu_seconds
         self._patience = patience_seconds
+        self._each = min(LOOK_EVERY_SECONDS, patience_seconds / 2)
         self._seconds = cpu_seconds()
         self._looked = self._busy_until = time.monotonic()
 
-    def idle_seconds(self) -> float:
-        """For how long nothing was computed, as far as the last looks could tell."""
+    def hangs(self) -> bool:
+        """Whether nothing was computed for so long, as far as the last looks could tell."""
         now = time.monotonic()
-        if now - self._looked >= min(LOOK_EVERY_SECONDS, self._patience / 2):
-            seconds, before = self._cpu_seconds(), self._seconds
-            least = IDLE_SHARE * (now - self._looked)
-            if seconds is None or before is None or seconds - before > least:
+        if now - self._looked >= self._each:
+            seconds = self._cpu_seconds()
+            if seconds - self._seconds > IDLE_SHARE * (now - self._looked):
                 self._busy_until = now
             self._looked, self._seconds = now, seconds
-        return self._looked - self._busy_until
+        return self._looked - self._busy_until >= self._patience
 
     @property
     def next_look_seconds(self) -> float:
         """How long to wait before looking again."""
-        return max(
-            0.0, self._looked + min(LOOK_EVERY_SECONDS, self._patience / 2) - time.monotonic()
-        )
-
-    @property
-    def hangs(self) -> bool:
-        """Whether patience is at an end."""
-        return self.idle_seconds() >= self._patience
+        return max(0.0, self._looked + self._each - time.monotonic())

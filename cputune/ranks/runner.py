@@ -276,7 +276,6 @@ class LivingPlan:
         self._job: Job | None = None
         self._turn = 1
         self._runs_on = False
-        self._closed = False
         self._steps = self._read()
         self.observed: tuple[RankState, ...] = ()
         runner.lives.append(self)
@@ -337,14 +336,13 @@ class LivingPlan:
 
     def close(self) -> None:
         """End every process of it, and remove their files; a second time does nothing."""
-        if self._closed:
+        if self not in self._runner.lives:
             return
-        self._closed = True
+        self._runner.lives.remove(self)
         self._steps.close()
         self._end_job()
         self._post.close()
         self._work.close()
-        self._runner.lives.remove(self)
 
     def _read(self) -> Generator[Step]:
         runner = self._runner
