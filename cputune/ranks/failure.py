@@ -194,12 +194,11 @@ def early_end(seen: Sequence[str], script: str, steps: int) -> TrialError:
             "nothing trains there that could be measured",
             hopeless=True,
         )
-    what, why = (
-        ("a Trainer", "is --do_train missing?")
-        if "Trainer" in seen
-        else ("an Accelerator", "is its training loop reached?")
+    made = "a Trainer" if "Trainer" in seen else "an Accelerator"
+    return NoMeasurement(
+        f"{script} made {made} and ended without one training step: is --do_train missing, or its "
+        "training loop not reached?"
     )
-    return NoMeasurement(f"{script} made {what} and ended without one training step: {why}")
 
 
 def _tail(text: str, lines: int = 40) -> str | None:

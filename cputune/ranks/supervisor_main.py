@@ -33,7 +33,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from select import POLLHUP, POLLRDHUP, poll
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from cputune.ranks.messages import Answer, RankCommand, Request
 
@@ -65,7 +65,7 @@ class Children:
         self._tails: dict[int, bytearray] = {}
         self._pipes: dict[int, int] = {}
         self._mark: tuple[str, str] | None = None
-        self._inputs: dict[int, int] = {}
+        self._inputs: dict[int, IO[bytes]] = {}
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -114,7 +114,7 @@ class Children:
         """What is held on another host ends by itself, once nothing more comes from us."""
         held = set(self._inputs)
         while self._inputs:
-            os.close(self._inputs.popitem()[1])
+            self._inputs.popitem()[1].close()
         until = time.monotonic() + HELD_SECONDS
         while held & set(self._numbers) and time.monotonic() < until:
             self._wait(0.02)
@@ -172,8 +172,10 @@ class Children:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         self._control.close()
-        for descriptor in (self._wake, self._wake_write, *self._pipes, *self._inputs.values()):
+        for descriptor in (self._wake, self._wake_write, *self._pipes):
             os.close(descriptor)
+        for held in self._inputs.values():
+            held.close()
 
     def _wait(self, seconds: float) -> None:
         """Wait, then reap and read: a rank that writes much can only end while it is read."""
@@ -293,37 +295,29 @@ def _prepare(cpus: list[int] | None, parent: int) -> None:
         os.sched_setaffinity(0, cpus)
 
 
-def spawn(command: RankCommand, output: int) -> tuple[int, int | None]:
+def spawn(command: RankCommand, output: int) -> tuple[int, IO[bytes] | None]:
     """Start a rank as a new process that writes to ``output``.
 
-    Its process id, and the descriptor that holds its standard input open, where it has one.
+    Its process id, and its standard input, which is held open, where it has one.
     """
     parent = os.getpid()
-    given, held = subprocess.DEVNULL, None
-    if command["input"] is not None:
-        given, held = os.pipe2(os.O_CLOEXEC)
-        fcntl.fcntl(held, fcntl.F_SETPIPE_SZ, MOST_INPUT_BYTES)
-        os.set_blocking(held, False)
-        os.write(held, command["input"].encode())
-    try:
-        child = subprocess.Popen(
-            command["argv"],
-            env=command["env"],
-            cwd=command["cwd"],
-            stdin=given,
-            stdout=output,
-            stderr=output,
-            preexec_fn=lambda: _prepare(command["cpus"], parent),
-        )
-    except OSError:
-        if held is not None:
-            os.close(held)
-        raise
-    finally:
-        if held is not None:
-            os.close(given)
+    child = subprocess.Popen(
+        command["argv"],
+        env=command["env"],
+        cwd=command["cwd"],
+        stdin=subprocess.DEVNULL if command["input"] is None else subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        bufsize=0,
+        preexec_fn=lambda: _prepare(command["cpus"], parent),
+    )
+    if command["input"] is not None and child.stdin is not None:
+        fcntl.fcntl(child.stdin, fcntl.F_SETPIPE_SZ, MOST_INPUT_BYTES)
+        os.set_blocking(child.stdin.fileno(), False)
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            child.stdin.write(command["input"].encode())
     child.returncode = 0  # reaped by us, not by subprocess
-    return child.pid, held
+    return child.pid, child.stdin
 
 
 def fork(command: RankCommand, output: int, forget: Callable[[], None]) -> int:
