@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cputune.carrier.interface import choose_interface, is_usable, plain_address
-from cputune.doctor.hosts.network import HostToJudge, ask_ports, judge_ports
+from cputune.doctor.hosts.network import KnownHost, ask_ports, judge_ports
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
 from cputune.facts import HostFacts
 from cputune.host.interpreter import training_python
@@ -39,19 +39,6 @@ MOST_IMPORTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankHost:
-    """A host on which ranks run."""
-
-    node: Node
-    facts: HostFacts
-
-    @property
-    def name(self) -> str:
-        """As it was asked for."""
-        return self.node.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankHosts:
     """The hosts of a study, and how they are reached; one that is lost can be left out.
 
@@ -59,7 +46,7 @@ class RankHosts:
     one host.
     """
 
-    hosts: list[RankHost]
+    hosts: list[KnownHost]
     interfaces: tuple[str, ...] = ()
     reach: Reach = field(default_factory=Ssh)
     lost: dict[str, HostLost] = field(default_factory=dict)
@@ -95,7 +82,7 @@ class RankHosts:
         )
         return (*self.names, *links)
 
-    def of(self, plan: Plan) -> tuple[RankHost, ...]:
+    def of(self, plan: Plan) -> tuple[KnownHost, ...]:
         """Those that a plan runs on.
 
         Raises HostLost where one is gone, Infeasible where there are too few.
@@ -166,7 +153,7 @@ def open_hosts(
             raise one.unreachable or Unreachable(one.node.name, "it gave no answer")
         found.append(one)
     refuse_differences(found, paths)
-    hosts = [RankHost(node=one.node, facts=one.facts) for one in found]
+    hosts = [KnownHost(node=one.node, facts=one.facts) for one in found]
     yield RankHosts(hosts=hosts, interfaces=interfaces_between(hosts, reach), reach=reach)
 
 
@@ -274,7 +261,7 @@ def _version(host: Probed, name: str) -> str | None:
     return None if package is None else package.version
 
 
-def interfaces_between(hosts: Sequence[RankHost], reach: Reach) -> tuple[str, ...]:
+def interfaces_between(hosts: Sequence[KnownHost], reach: Reach) -> tuple[str, ...]:
     """The network interfaces that carry what ranks send from host to host, the best one first.
 
     Raises CannotError where none does.
@@ -290,8 +277,7 @@ def interfaces_between(hosts: Sequence[RankHost], reach: Reach) -> tuple[str, ..
     ways = ((chosen.name, chosen.addresses), *chosen.others)
     names = [host.name for host in hosts]
     addresses = {name: dict(zip(names, on, strict=True)) for name, on in ways}
-    asked = [HostToJudge(node=host.node, facts=host.facts) for host in hosts]
-    reached, silent = ask_ports(asked, reach, addresses)
+    reached, silent = ask_ports(hosts, reach, addresses)
     carrying = tuple(name for name in addresses if reached.carries(name))
     if carrying and not silent:
         return carrying

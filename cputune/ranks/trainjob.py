@@ -22,12 +22,13 @@ from typing import Any
 
 import yaml
 
+from cputune.doctor.hosts.network import KnownHost
 from cputune.errors import CannotError
 from cputune.facts import HostFacts
 from cputune.inside import root_directory
 from cputune.options import Cluster
 from cputune.ranks.engines import HERE, SITE, Engine, Launch
-from cputune.ranks.hosts import RankHost, RankHosts
+from cputune.ranks.hosts import RankHosts
 from cputune.ranks.messages import Exit, RankCommand, command
 from cputune.ranks.supervisor import bootstrap
 from cputune.remote.named import Node
@@ -68,7 +69,7 @@ class Pods:
 def pods(nodes: int, cluster: Cluster, facts: HostFacts) -> RankHosts:
     """So many pods like this one, whose ``facts`` hold for each. Raises CannotError."""
     _api()
-    there = [RankHost(node=Node(name=f"pod-{n}"), facts=facts) for n in range(nodes)]
+    there = [KnownHost(node=Node(name=f"pod-{n}"), facts=facts) for n in range(nodes)]
     return RankHosts(hosts=there, reach=Pods(cluster=cluster))
 
 

@@ -20,6 +20,7 @@ import pytest
 from nodes.fakes import FakeReach
 
 import cputune
+from cputune.doctor.hosts.network import KnownHost
 from cputune.emitters.format import Emission, EmittedFile
 from cputune.errors import CannotError, CputuneError, Unreachable, UsageError
 from cputune.facts import HostFacts, Link, Network
@@ -28,7 +29,7 @@ from cputune.options import Cluster
 from cputune.plan import Plan
 from cputune.ranks import engines, hosts
 from cputune.ranks.commands import KERNELS_VARIABLE
-from cputune.ranks.hosts import RankHost, RankHosts, interfaces_between, open_hosts
+from cputune.ranks.hosts import RankHosts, interfaces_between, open_hosts
 from cputune.ranks.job import Job
 from cputune.ranks.listen import Post
 from cputune.ranks.runner import ProcessRunner
@@ -55,7 +56,7 @@ def facts() -> HostFacts:
 
 def two(facts: HostFacts, reach: Reach | None = None) -> RankHosts:
     """Two names of this machine."""
-    found = [RankHost(node=Node(name=name), facts=facts) for name in NAMES]
+    found = [KnownHost(node=Node(name=name), facts=facts) for name in NAMES]
     return RankHosts(hosts=found, reach=reach or FakeReach())
 
 
@@ -394,7 +395,8 @@ class TestOpening:
         lo = Network(
             interfaces=("lo",), links=(Link(name="lo", up=True, addresses=("127.0.0.1/8",)),)
         )
-        alone = [RankHost(node=Node(name=name), facts=replace(facts, network=lo)) for name in NAMES]
+        facts = replace(facts, network=lo)
+        alone = [KnownHost(node=Node(name=name), facts=facts) for name in NAMES]
         with pytest.raises(CannotError, match="no network interface leads from host to host"):
             interfaces_between(alone, FakeReach())
 

@@ -12,7 +12,7 @@ from cputune.doctor.checkfile import configured_findings
 from cputune.doctor.finding import Check, Finding, Severity, by_severity
 from cputune.doctor.hosts import differences, network
 from cputune.doctor.hosts.differences import HostsDiagnosis, SeenHost, names_of
-from cputune.doctor.hosts.network import HostToJudge, not_asked
+from cputune.doctor.hosts.network import KnownHost, not_asked
 from cputune.errors import UsageError
 from cputune.remote.ask import ANSWER_SECONDS, AT_ONCE, Answer
 from cputune.remote.named import Node, parse_distinct_hosts
@@ -63,7 +63,7 @@ def look_at_hosts(
     )
     hosts = tuple(map(_seen, told))
     asked = [
-        HostToJudge(node=host.node, facts=host.facts, python=host.python)
+        KnownHost(node=host.node, facts=host.facts, python=host.python)
         for host in hosts
         if host.facts is not None
     ]

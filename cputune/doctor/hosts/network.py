@@ -362,7 +362,7 @@ def _command(hosts: Sequence[Named], variable: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostToJudge:
+class KnownHost:
     """A host that answers, and what is known of it; ``python`` is what trains there."""
 
     node: Node
@@ -376,15 +376,15 @@ class HostToJudge:
 
 
 def side_by_side(
-    hosts: Sequence[HostToJudge],
+    hosts: Sequence[KnownHost],
     reach: Reach,
     script: str,
     kind: type[Told],
-    question: Callable[[HostToJudge], Mapping[str, object]],
+    question: Callable[[KnownHost], Mapping[str, object]],
     seconds: float,
     *,
     trains: bool = False,
-    sourced: Callable[[HostToJudge], str | None] = lambda one: None,
+    sourced: Callable[[KnownHost], str | None] = lambda one: None,
 ) -> tuple[dict[str, Told], tuple[Finding, ...]]:
     """The answers of a script by host, all asked at once; a finding for each that has none.
 
@@ -418,7 +418,7 @@ def side_by_side(
 
 
 def ask_names(
-    hosts: Sequence[HostToJudge], reach: Reach
+    hosts: Sequence[KnownHost], reach: Reach
 ) -> tuple[tuple[Named, ...], tuple[Finding, ...]]:
     """What each host makes of all names; findings where one did not answer."""
     names = [one.name for one in hosts]
@@ -468,7 +468,7 @@ class Reached:
 
 
 def ask_ports(
-    hosts: Sequence[HostToJudge],
+    hosts: Sequence[KnownHost],
     reach: Reach,
     addresses: Mapping[str, Mapping[str, str]],
     *,
@@ -491,7 +491,7 @@ def ask_ports(
     goals = {one.name: _goals([h.name for h in hosts], one.name) for one in hosts}
     callers = {one.name: sum(one.name in goal for goal in goals.values()) for one in hosts}
 
-    def question(one: HostToJudge) -> dict[str, object]:
+    def question(one: KnownHost) -> dict[str, object]:
         listen: list[tuple[str, int, int]] = []
         call = [
             (f"{name} {interface}", *place)
@@ -562,7 +562,7 @@ def _goals(names: Sequence[str], own: str) -> list[str]:
 
 
 def network_between(
-    hosts: Sequence[HostToJudge], reach: Reach, *, deep: bool = False
+    hosts: Sequence[KnownHost], reach: Reach, *, deep: bool = False
 ) -> Iterator[Finding]:
     """What the hosts make of each other's names, and whether they reach each other's ports.
 
@@ -643,7 +643,7 @@ WITHOUT_LAUNCHER = {
 
 
 def ask_all_reduce(
-    hosts: Sequence[HostToJudge],
+    hosts: Sequence[KnownHost],
     reach: Reach,
     addresses: Mapping[str, str],
     *,
@@ -668,7 +668,7 @@ def ask_all_reduce(
 
 
 def _added_up(
-    hosts: Sequence[HostToJudge],
+    hosts: Sequence[KnownHost],
     reach: Reach,
     backend: str,
     meet: Mapping[str, str],
@@ -680,7 +680,7 @@ def _added_up(
         told.update(WITHOUT_LAUNCHER)
     ranks = {one.name: str(rank) for rank, one in enumerate(hosts)}
 
-    def question(one: HostToJudge) -> dict[str, object]:
+    def question(one: KnownHost) -> dict[str, object]:
         numbers = {"RANK": ranks[one.name], "WORLD_SIZE": str(len(hosts))}
         return {
             "backend": backend,
@@ -708,7 +708,7 @@ def _added_up(
     return all_reduce_took.finding(describe_all_reduce(backend, slowest, len(hosts), interface))
 
 
-def setvars(one: HostToJudge) -> str:
+def setvars(one: KnownHost) -> str:
     """What brings oneCCL into a shell there: it lies inside the wheel of the bindings."""
     package = one.facts.package("oneccl_bind_pt")
     folder = (package and package.location) or "."

@@ -16,7 +16,7 @@ from unknown_machine import UNKNOWN
 
 from cputune.doctor.hosts import network
 from cputune.doctor.hosts.network import (
-    HostToJudge,
+    KnownHost,
     OfPorts,
     Reached,
     ask_all_reduce,
@@ -31,9 +31,9 @@ from cputune.remote.named import Node
 REACH = FakeReach()
 
 
-def asked(name: str, *packages: Package) -> HostToJudge:
+def asked(name: str, *packages: Package) -> KnownHost:
     facts = replace(UNKNOWN, network=Network(), packages=packages)
-    return HostToJudge(node=Node(name=name), facts=facts)
+    return KnownHost(node=Node(name=name), facts=facts)
 
 
 def told_instead(answer: str, folder: Path) -> FakeReach:
