@@ -110,7 +110,7 @@ def _raised(error: Raised, after: str, script: str, tail: str | None) -> TrialEr
         return OutOfMemory(reason, details=tail)
     said = ": ".join(filter(None, (kind, line)))
     for pattern, why, hopeless in _CAUSES:
-        if found := pattern.search(text):
+        if found := re.search(pattern, text):
             reason = f"{script} {why.format(*found.groups())} ({said})"
             return Crashed(reason, details=tail, hopeless=hopeless)
     if not kind:
@@ -123,61 +123,30 @@ USE_CPU = "give it --use_cpu"
 """What mends a Trainer that refuses bf16 without a GPU."""
 
 _CAUSES = (
-    (
-        re.compile(r"EOF when reading a line"),
-        "asks for input, and a trial has nobody to answer",
-        True,
-    ),
-    (
-        re.compile(r"(\S*): cannot allocate memory in static TLS block"),
-        "loaded a library too late, when no room was left for its thread variables: "
-        "export LD_PRELOAD={0}",
-        False,
-    ),
-    (
-        re.compile(r"(?i)address already in use|EADDRINUSE"),
-        "found its port taken: another job has the port, end it or choose another MASTER_PORT",
-        False,
-    ),
-    (
-        re.compile(
-            r"DataLoader worker .* killed by signal: Bus error|unable to (?:open|mmap) shared"
-        ),
-        "lost a loader worker: /dev/shm is too small (docker run --shm-size=2g, or "
-        "--dataloader_num_workers 0)",
-        False,
-    ),
-    (
-        re.compile(r"Thread creation failed|pthread_create failed|can't start new thread"),
-        "may start no more threads: fewer of them, or raise ulimit -u and the container's pids",
-        False,
-    ),
-    (
-        re.compile(r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)"),
-        f"asks for a GPU's precision: {USE_CPU} (use_cpu=True in code) and this launch "
-        "trains on the CPUs too",
-        True,  # a plan can set it, but has no launch of today to be compared with
-    ),
-    (
-        re.compile(
-            r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda\.is_available"
-            r"|(?i:\b(?:CUDA|GPUs?)\b.*\b(?:required|needed|not (?:available|found))"
-            r"|\b(?:requires?|needs?) (?:an? )?(?:NVIDIA |CUDA |GPU))"
-        ),
-        "needs a GPU: let the Trainer or the Accelerator choose the device, or take 'cpu'",
-        True,
-    ),
-    (
-        re.compile(r"relative import with no known parent package"),
-        "is part of a package: start it as a module, -m package.module",
-        True,
-    ),
-    (
-        re.compile(r"(?i)deepspeed.* not (?:available|installed)|install.*deepspeed"),
-        "uses DeepSpeed, which divides a model over accelerators: leave it out",
-        True,
-    ),
-)
+    (r"EOF when reading a line", "asks for input, and a trial has nobody to answer", True),
+    (r"(\S*): cannot allocate memory in static TLS block",
+     "loaded a library too late, when no room was left for its thread variables: "
+     "export LD_PRELOAD={0}", False),
+    (r"(?i)address already in use|EADDRINUSE",
+     "found its port taken: another job has the port, end it or choose another MASTER_PORT", False),
+    (r"DataLoader worker .* killed by signal: Bus error|unable to (?:open|mmap) shared",
+     "lost a loader worker: /dev/shm is too small (docker run --shm-size=2g, or "
+     "--dataloader_num_workers 0)", False),
+    (r"Thread creation failed|pthread_create failed|can't start new thread",
+     "may start no more threads: fewer of them, or raise ulimit -u and the container's pids",
+     False),
+    (r"(?i)doesn't support bf16/gpu|(?:bf16|fp16).*(?:use_cpu|requires? a GPU)",
+     f"asks for a GPU's precision: {USE_CPU} (use_cpu=True in code) and this launch trains on the "
+     "CPUs too", True),  # a plan can set it, but has no launch of today to be compared with
+    (r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda\.is_available"
+     r"|(?i:\b(?:CUDA|GPUs?)\b.*\b(?:required|needed|not (?:available|found))"
+     r"|\b(?:requires?|needs?) (?:an? )?(?:NVIDIA |CUDA |GPU))",
+     "needs a GPU: let the Trainer or the Accelerator choose the device, or take 'cpu'", True),
+    (r"relative import with no known parent package",
+     "is part of a package: start it as a module, -m package.module", True),
+    (r"(?i)deepspeed.* not (?:available|installed)|install.*deepspeed",
+     "uses DeepSpeed, which divides a model over accelerators: leave it out", True),
+)  # fmt: skip
 """Causes that lie in the script, the way out, and whether every plan meets them."""
 
 
