@@ -11,7 +11,6 @@ from clean_machine import CLEAN, IPEX_ERA, changed, topology
 from cputune.doctor.variables import (
     advised,
     bound_parties,
-    ccl_worker_cpus,
     gomp_cpus,
     is_true,
     job_nodes,
@@ -61,12 +60,6 @@ def test_places_of_libgomp(text: str, cpus: tuple[int, ...] | None) -> None:
 )
 def test_masks_of_intel_mpi(text: str, domains: tuple[tuple[int, ...], ...] | None) -> None:
     assert pin_domains(env(I_MPI_PIN_DOMAIN=text)) == domains
-
-
-def test_places_of_oneccl() -> None:
-    assert ccl_worker_cpus(env(CCL_WORKER_AFFINITY="0,28-29")) == (0, 28, 29)
-    assert ccl_worker_cpus(env(CCL_WORKER_AFFINITY="auto")) is None
-    assert ccl_worker_cpus(env()) is None
 
 
 def test_whoever_is_bound_is_told_with_its_cpus() -> None:
@@ -217,16 +210,6 @@ def test_where_sockets_have_one_core_nodes_count() -> None:
     assert (advised(facts).ranks, advised(facts).threads) == (2, 2)
 
 
-def test_where_no_core_is_known_there_is_one_rank() -> None:
-    facts = changed(topology={"cores": (), "online": (), "allowed": ()})
-    assert (advised(facts).ranks, advised(facts).threads) == (1, 1)
-
-
-def test_ranks_that_were_started_have_a_core_each_at_least() -> None:
-    facts = changed(environment={"LOCAL_WORLD_SIZE": "100"})
-    assert (advised(facts).ranks, len(advised(facts).cores[0])) == (100, 1)
-
-
 @pytest.mark.parametrize(
     ("asked", "packages", "fitting", "threads"),
     [
@@ -244,9 +227,3 @@ def test_workers_leave_a_thread(
 ) -> None:
     facts = changed(packages=packages, environment={"CCL_WORKER_COUNT": asked})
     assert (advised(facts).ccl_workers, advised(facts).threads) == (fitting, threads)
-
-
-def test_on_one_core_there_is_no_worker() -> None:
-    shape = topology(sockets=1, cores=1)
-    facts = changed(topology=shape, packages=IPEX_ERA, environment={"CCL_WORKER_COUNT": "1"})
-    assert (advised(facts).ccl_workers, advised(facts).threads) == (0, 1)

@@ -9,7 +9,6 @@ from cputune.stack import (
     cpu_flag,
     default_optimizer,
     optimizers,
-    takes,
     why_no_bf16,
     why_no_bf16_products,
     why_no_masks,
@@ -27,25 +26,6 @@ def stack(transformers=None, torch=None, accelerate=None):
 )
 def test_the_cpu(transformers, flag):
     assert cpu_flag(stack(transformers)) == flag
-
-
-@pytest.mark.parametrize(
-    ("argument", "first", "last"),
-    [("use_ipex", "4.20", "4.56"), ("bf16", "4.13", None), ("optim", "4.16", None)],
-)
-def test_the_releases_that_take_an_argument(argument, first, last):
-    major, small = map(int, first.split("."))
-    assert takes(stack(f"{first}.0"), argument)
-    assert not takes(stack(f"{major}.{small - 1}.9"), argument)
-    assert takes(stack(), argument) is (last is None)
-    if last is not None:
-        assert takes(stack(f"{last}.9"), argument)
-        assert not takes(stack("4.57.0"), argument)
-
-
-def test_an_argument_of_no_table_is_an_error():
-    with pytest.raises(KeyError):
-        takes(stack("4.40.0"), "made_up")
 
 
 def test_bf16_on_a_cpu():

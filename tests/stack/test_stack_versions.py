@@ -33,14 +33,3 @@ def test_a_version_that_cannot_be_read_is_not_an_absent_package():
     found = versions_of(machine({"torch": "from git", "accelerate": None}, python="?"))
     assert (found.torch, found.accelerate, found.python) == (None, None, None)
     assert found.unreadable == {"torch", "accelerate"}
-
-
-def test_a_package_that_is_changed_is_readable():
-    found = Versions(unreadable=frozenset({"torch"})).changed(torch=Version("2.8.0"))
-    assert found == Versions(torch=Version("2.8.0"))
-
-
-def test_a_stack_in_words():
-    assert Versions().describe() == "nothing"
-    asked = Versions.from_names({"transformers": "4.40", "torch": "2.6.0"})
-    assert asked.describe() == "torch 2.6.0, transformers 4.40"

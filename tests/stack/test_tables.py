@@ -57,61 +57,6 @@ def test_both_eras_fit_and_are_what_they_say():
         assert way.changes == ()
 
 
-@pytest.mark.parametrize(
-    ("package", "version", "torch"),
-    [
-        ("transformers", "4.20.1", ">=1.0"),
-        ("transformers", "4.40.2", ""),
-        ("transformers", "4.52.4", "<2.7,>=2.1"),
-        ("transformers", "5.23.0", ">=2.6"),
-        ("accelerate", "0.18.0", ">=1.4.0"),
-        ("accelerate", "1.7.0", ">=2.0.0"),
-    ],
-)
-def test_what_a_release_needs_of_torch(package, version, torch):
-    assert getattr(STACK, package).needs_of(Version(version)).torch == torch
-
-
-@pytest.mark.parametrize(
-    ("key", "version", "known"),
-    [
-        ("ipex_config", "0.18.0", False),
-        ("ipex_config", "0.19.0", True),
-        ("ipex_config", "1.12.0", True),
-        ("ipex_config", "1.13.0", False),
-        ("mpirun_config", "0.27.2", False),
-        ("mpirun_config", "1.15.0", True),
-        ("tp_config", "1.6.0", True),
-        ("tp_config", "1.7.0", False),
-        ("use_cpu", "0.13.2", True),
-    ],
-)
-def test_the_keys_that_accelerate_knows(key, version, known):
-    assert (key in STACK.accelerate.keys_of(Version(version))) is known
-
-
-@pytest.mark.parametrize(
-    ("torch", "newest"),
-    [("1.10.2", "1.10.100"), ("1.12.1", "1.12.300"), ("2.3.1", "2.3.100"), ("2.8.0", "2.8.0")],
-)
-def test_the_newest_ipex_of_a_torch(torch, newest):
-    assert str(STACK.ipex_for(Version(torch))[0].version) == newest
-
-
-@pytest.mark.parametrize(
-    ("torch", "bindings", "module"),
-    [
-        ("1.11.0", "1.11.0", "torch_ccl"),
-        ("1.12.0", "1.12.0", "oneccl_bindings_for_pytorch"),
-        ("1.12.1", "1.12.100", "oneccl_bindings_for_pytorch"),
-        ("2.8.0", "2.8.0", "oneccl_bindings_for_pytorch"),
-    ],
-)
-def test_the_bindings_of_a_torch(torch, bindings, module):
-    (row,) = STACK.bindings_for(Version(torch))
-    assert (str(row.version), row.module) == (bindings, module)
-
-
 def test_a_version_older_than_the_tables_is_not_guessed():
     assert STACK.transformers.needs_of(Version("3.5.0")) is None
 

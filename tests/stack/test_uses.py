@@ -67,12 +67,6 @@ def test_ipex_under_an_accelerator(accelerate, old_torch, new_torch):
         assert ipex_use(asked, framework="accelerate").state == state
 
 
-def test_from_torch_2_7_on_accelerate_1_8_leaves_ipex_alone():
-    pair = {"torch": "2.7.0", "intel_extension_for_pytorch": "2.7.0"}
-    asked = stack(pair, accelerate="1.8.0")
-    assert ipex_use(asked, framework="accelerate").state == "ignored"
-
-
 @pytest.mark.parametrize(
     ("changes", "state", "said"),
     [
@@ -162,18 +156,6 @@ def test_bindings_are_made_for_one_torch(bindings, torch, fits):
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
-    [
-        ({"torch": "2.8.0"}, "not installed (the last, 2.8.0, is for torch 2.8.0)"),
-        ({"torch": "2.8.0", "oneccl_bind_pt": "?"}, "pytorch is not known"),
-        ({"oneccl_bind_pt": "2.8.0"}, "the version of torch is not known"),
-    ],
-)
-def test_why_the_bindings_cannot_be_used(named, said):
-    assert said in ccl_use(Versions.from_names(named))
-
-
-@pytest.mark.parametrize(
     ("bindings", "module"),
     [
         ("1.9.0", "torch_ccl"),
@@ -187,17 +169,7 @@ def test_the_module_that_bindings_bring(bindings, module):
     assert oneccl_module(Versions.from_names({"oneccl_bind_pt": bindings})) == module
 
 
-@pytest.mark.parametrize(
-    ("workers", "said"),
-    [
-        (None, "with no CCL_WORKER_COUNT accelerate takes gloo: ccl wants 1 or more"),
-        ("0", "with CCL_WORKER_COUNT=0 accelerate"),
-        ("many", "with CCL_WORKER_COUNT=many accelerate"),
-        ("²", "with CCL_WORKER_COUNT=² accelerate"),
-        (" 1 ", None),
-        (4, None),
-    ],
-)
-def test_accelerate_takes_gloo_where_there_is_no_worker(workers, said):
-    why = why_too_few_ccl_workers(workers)
-    assert why is None if said is None else why.startswith(said)
+def test_accelerate_takes_gloo_where_there_is_no_worker():
+    assert [why_too_few_ccl_workers(workers) for workers in (" 1 ", 4)] == [None, None]
+    for workers in (None, "0", "many", "²"):
+        assert "accelerate takes gloo: ccl wants 1 or more" in why_too_few_ccl_workers(workers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cputune.stack import Versions
-from cputune.stack.uses import Fate, vocabulary
+from cputune.stack.uses import vocabulary
 
 TODAY = {"torch": "2.13.0", "transformers": "5.23.0", "accelerate": "1.15.0"}
 PAIR = {"torch": "2.6.0", "intel_extension_for_pytorch": "2.6.0"}
@@ -113,13 +113,3 @@ def test_keys_and_variables_are_those_of_accelerate(
 ) -> None:
     found = said(spelling, {"accelerate": accelerate})
     assert (found or "").partition(":")[0] == (expected or "")
-
-
-def test_what_is_accepted_comes_first_and_what_is_refused_last() -> None:
-    states = [found.state for found in vocabulary(Versions.from_names(TODAY))]
-    assert states == sorted(states, key=tuple(Fate).index)
-    assert set(states) == set(Fate)
-
-
-def test_of_a_library_that_is_not_there_nothing_is_said() -> None:
-    assert vocabulary(Versions.from_names({"torch": "2.13.0"})) == ()
