@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from cputune import cpulist
+from cputune.doctor.finding import Check, Finding
 from cputune.facts import HostFacts, Launcher
 from cputune.layout import Advice, advise
 
@@ -36,6 +37,11 @@ def number(facts: HostFacts, *names: str) -> int | None:
         if re.fullmatch(r"[0-9]{1,9}", text):
             return int(text)
     return None
+
+
+def unset(asking: Check, facts: HostFacts, name: str, because: str = "") -> Finding:
+    """The finding that a variable does harm as it is set: ``NAME=value`` and why."""
+    return asking.finding(f"{name}={value(facts, name)}{because}", command=f"unset {name}")
 
 
 def local_ranks(facts: HostFacts) -> int | None:

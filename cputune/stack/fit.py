@@ -40,13 +40,6 @@ class Tried:
     error: str | None
     blames_pair: bool
 
-    def describe(self) -> str:
-        """The trial in words, without its outcome."""
-        return (
-            f"transformers {self.transformers} beside accelerate {self.accelerate} and torch "
-            f"{self.torch}, tried {self.date}"
-        )
-
 
 @cache
 def pairs() -> dict[tuple[Minor, Minor], Tried]:
@@ -148,9 +141,10 @@ def trained(v: Versions) -> str | None:
         return None
     if declared(v, "transformers", "accelerate") or trainer_arguments(v):
         return None
+    versions = f"{found.transformers}, {found.accelerate} and torch {found.torch}"
     return (
         f"transformers {v.transformers} does not train beside accelerate {v.accelerate}: "
-        f"{found.error} ({found.describe()})"
+        f"{found.error} (tried {found.date} with {versions})"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cputune import cpulist
 from cputune.carrier.interface import choose_interface, loopback_name
@@ -23,6 +24,7 @@ from cputune.doctor.variables import (
     oneccl_absent,
     under_mpi,
     under_torchrun,
+    unset,
     value,
     without_gpu,
     world_size,
@@ -342,12 +344,9 @@ def ccl_affinity(facts: HostFacts) -> Iterator[Finding]:
     cpus, allowed = ccl_worker_cpus(facts), facts.topology.allowed
     outside = set(cpus or ()) - set(allowed)
     if outside and allowed:
-        yield ccl_affinity.finding(
-            f"CCL_WORKER_AFFINITY={value(facts, 'CCL_WORKER_AFFINITY')} names CPUs "
-            f"{cpulist.render(outside)}; allowed are {cpulist.render(allowed)}",
-            severity=Severity.ADVICE if oneccl_absent(facts) else None,
-            command="unset CCL_WORKER_AFFINITY",
-        )
+        why = f" names CPUs {cpulist.render(outside)}; allowed are {cpulist.render(allowed)}"
+        found = unset(ccl_affinity, facts, "CCL_WORKER_AFFINITY", why)
+        yield replace(found, severity=Severity.ADVICE) if oneccl_absent(facts) else found
 
 
 @check("ccl-workers", Severity.ERROR)
@@ -407,11 +406,8 @@ def ccl_without_mpi(facts: HostFacts) -> Iterator[Finding]:
     if bindings is None or under_mpi(facts):
         return
     if _finds_no_mpi(facts):
-        yield ccl_without_mpi.finding(
-            f"CCL_WORKER_COUNT={value(facts, 'CCL_WORKER_COUNT')} selects oneCCL, and no MPI "
-            "variables (PMI_RANK) are there",
-            command="unset CCL_WORKER_COUNT",
-        )
+        why = " selects oneCCL, and no MPI variables (PMI_RANK) are there"
+        yield unset(ccl_without_mpi, facts, "CCL_WORKER_COUNT", why)
     elif not has_mpirun(facts):
         yield ccl_without_mpi.finding(
             f"{bindings.name} {bindings.version} is installed, and no mpirun was found",
@@ -442,10 +438,8 @@ def ccl_transport(facts: HostFacts) -> Iterator[Finding]:
     transport = (value(facts, "CCL_ATL_TRANSPORT") or "").lower()
     intel = any(item.dialect == "intelmpi" for item in facts.launchers)
     if transport == "mpi" and not value(facts, "I_MPI_ROOT") and not intel:
-        yield ccl_transport.finding(
-            "CCL_ATL_TRANSPORT=mpi, I_MPI_ROOT is unset and no Intel MPI was found",
-            command="unset CCL_ATL_TRANSPORT",
-        )
+        why = ", I_MPI_ROOT is unset and no Intel MPI was found"
+        yield unset(ccl_transport, facts, "CCL_ATL_TRANSPORT", why)
 
 
 @check("gloo-slow", Severity.ADVICE)

@@ -13,6 +13,7 @@ from cputune.doctor.variables import (
     loads_intel_openmp,
     number,
     preloaded,
+    unset,
     value,
 )
 from cputune.facts import HostFacts, Library
@@ -109,11 +110,8 @@ def openmp_two(facts: HostFacts) -> Iterator[Finding]:
     if intel and gnu:
         yield openmp_two.finding(f"LD_PRELOAD holds {intel[0]} and {gnu[0]}")
     if is_true(facts, "KMP_DUPLICATE_LIB_OK"):
-        yield openmp_two.finding(
-            f"KMP_DUPLICATE_LIB_OK={value(facts, 'KMP_DUPLICATE_LIB_OK')} hides that two "
-            "runtimes are loaded",
-            command="unset KMP_DUPLICATE_LIB_OK",
-        )
+        why = " hides that two runtimes are loaded"
+        yield unset(openmp_two, facts, "KMP_DUPLICATE_LIB_OK", why)
 
 
 @check("setting-without-library", Severity.ADVICE)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Finding, Severity, check, checks_of
-from cputune.doctor.variables import lacks_torch, value, without_gpu
+from cputune.doctor.variables import lacks_torch, unset, value, without_gpu
 from cputune.facts import HostFacts
 from cputune.knobs.precision import native_precisions
 
@@ -89,14 +89,11 @@ def isa_capped(facts: HostFacts) -> Iterator[Finding]:
     Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
     """
     for name, caps, flags in _CAPS:
-        cap = value(facts, name)
-        first = caps.get((cap or "").upper())
+        first = caps.get((value(facts, name) or "").upper())
         above = flags[flags.index(first) :] if first else ()
         lost = [flag for flag in above if facts.cpu.has(flag)]
         if lost:
-            yield isa_capped.finding(
-                f"{name}={cap}, but this CPU has {', '.join(lost)}", command=f"unset {name}"
-            )
+            yield unset(isa_capped, facts, name, f", but this CPU has {', '.join(lost)}")
 
 
 @check("amx-doubtful", Severity.WARNING)

@@ -14,6 +14,7 @@ from cputune.doctor.variables import (
     number,
     under_mpi,
     under_torchrun,
+    unset,
     value,
     without_gpu,
 )
@@ -244,12 +245,9 @@ def _settings() -> Mapping[str, tuple[_Setting, ...]]:
 
 def _told(facts: HostFacts, asking: Check, kind: str) -> Iterator[Finding]:
     for setting in _settings()[kind]:
-        text = value(facts, setting.name)
-        meant = text is not None and re.fullmatch(f"(?i:{setting.values})", text)
+        meant = re.fullmatch(f"(?i:{setting.values})", value(facts, setting.name) or "")
         if meant and (setting.unless is None or facts.package(setting.unless) is None):
-            yield asking.finding(
-                f"{setting.name}={text}: {setting.does}", command=f"unset {setting.name}"
-            )
+            yield unset(asking, facts, setting.name, f": {setting.does}")
 
 
 @check("master-unknown", Severity.ERROR)

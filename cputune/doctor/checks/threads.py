@@ -17,6 +17,7 @@ from cputune.doctor.variables import (
     pin_domains,
     under_mpi,
     under_torchrun,
+    unset,
     value,
 )
 from cputune.facts import HostFacts
@@ -133,11 +134,8 @@ def threads_mkl(facts: HostFacts) -> Iterator[Finding]:
     """
     mkl, omp = number(facts, "MKL_NUM_THREADS"), number(facts, "OMP_NUM_THREADS")
     if mkl is not None and (mkl < advised(facts).threads if omp is None else mkl != omp):
-        yield threads_mkl.finding(
-            f"MKL_NUM_THREADS={mkl}, OMP_NUM_THREADS={omp or '(unset)'}: torch uses {mkl}; "
-            + _per_rank(facts),
-            command="unset MKL_NUM_THREADS",
-        )
+        uses = f", OMP_NUM_THREADS={omp or '(unset)'}: torch uses {mkl}; {_per_rank(facts)}"
+        yield unset(threads_mkl, facts, "MKL_NUM_THREADS", uses)
 
 
 @check("threads-limit", Severity.WARNING)
@@ -155,10 +153,7 @@ def threads_limit(facts: HostFacts) -> Iterator[Finding]:
     limit, threads = number(facts, "OMP_THREAD_LIMIT"), number(facts, "OMP_NUM_THREADS")
     wanted = threads or len(usable_cores(facts))
     if limit is not None and 0 < limit < wanted:
-        yield threads_limit.finding(
-            f"OMP_THREAD_LIMIT={limit}, {wanted} threads are wanted",
-            command="unset OMP_THREAD_LIMIT",
-        )
+        yield unset(threads_limit, facts, "OMP_THREAD_LIMIT", f", {wanted} threads are wanted")
 
 
 @check("threads-siblings", Severity.ADVICE)
@@ -201,7 +196,7 @@ def affinity_shrinks(facts: HostFacts) -> Iterator[Finding]:
     """
     for name in openmp_binders(facts):
         if name != "GOMP_CPU_AFFINITY":
-            yield affinity_shrinks.finding(f"{name}={value(facts, name)}", command=f"unset {name}")
+            yield unset(affinity_shrinks, facts, name)
 
 
 @check("affinity-gomp", Severity.WARNING)
@@ -217,12 +212,9 @@ def affinity_gomp(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#49971, pytorch/pytorch#149422
     """
-    text = value(facts, "GOMP_CPU_AFFINITY")
-    if text is not None:
-        yield affinity_gomp.finding(
-            f"GOMP_CPU_AFFINITY={text}; allowed are {cpulist.render(facts.topology.allowed)}",
-            command="unset GOMP_CPU_AFFINITY",
-        )
+    if value(facts, "GOMP_CPU_AFFINITY"):
+        allowed = f"; allowed are {cpulist.render(facts.topology.allowed)}"
+        yield unset(affinity_gomp, facts, "GOMP_CPU_AFFINITY", allowed)
 
 
 @check("numa-not-zero", Severity.ADVICE)
@@ -376,15 +368,13 @@ def pin_mask(facts: HostFacts) -> Iterator[Finding]:
     Source: geopm/geopm#614
     """
     text = value(facts, "I_MPI_PIN_DOMAIN") or ""
-    if not text.startswith("["):
-        return
-    bare = [m for m in text.strip("[]").split(",") if not m.strip().lower().startswith("0x")]
+    masks = text.strip("[]").split(",") if text.startswith("[") else []
+    bare = [mask for mask in masks if not mask.strip().lower().startswith("0x")]
+    named = {cpu for cpus in pin_domains(facts) or () for cpu in cpus}
+    outside = named - set(facts.topology.online or named)
     if bare:
         yield pin_mask.finding(f"I_MPI_PIN_DOMAIN={text}: no 0x before {', '.join(bare)}")
-        return
-    named = {cpu for cpus in pin_domains(facts) or () for cpu in cpus}
-    outside = named - set(facts.topology.online)
-    if outside and facts.topology.online:
+    elif outside:
         yield pin_mask.finding(
             f"I_MPI_PIN_DOMAIN={text} names CPUs {cpulist.render(outside)}; "
             f"online are {cpulist.render(facts.topology.online)}"
@@ -404,14 +394,11 @@ def pin_off(facts: HostFacts) -> Iterator[Finding]:
 
     Source: deepspeedai/DeepSpeed#4531
     """
-    pin = value(facts, "I_MPI_PIN")
+    off = (value(facts, "I_MPI_PIN") or "").lower() in _UNBOUND
     intel = any(item.dialect == "intelmpi" for item in facts.launchers)
-    whole = facts.topology.allowed == facts.topology.online
-    if pin and pin.lower() in _UNBOUND and intel and whole and len(facts.topology.numa_nodes) > 1:
-        yield pin_off.finding(
-            f"I_MPI_PIN={pin}, {len(facts.topology.numa_nodes)} NUMA nodes",
-            command="unset I_MPI_PIN",
-        )
+    whole, nodes = facts.topology.allowed == facts.topology.online, len(facts.topology.numa_nodes)
+    if off and intel and whole and nodes > 1:
+        yield unset(pin_off, facts, "I_MPI_PIN", f", {nodes} NUMA nodes")
 
 
 CHECKS = checks_of(__name__)

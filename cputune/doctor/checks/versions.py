@@ -11,27 +11,11 @@ import shlex
 from collections.abc import Iterator
 
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
-from cputune.doctor.variables import is_true, lacks_torch, number, value
+from cputune.doctor.variables import is_true, lacks_torch, number, unset, value
 from cputune.facts import HostFacts
-from cputune.stack import fit
+from cputune.stack import fit, uses
 from cputune.stack.requirements import unmet
-from cputune.stack.tables import (
-    DISTRIBUTIONS,
-    Versions,
-    load,
-    parse,
-    short_name,
-    versions_of,
-)
-from cputune.stack.uses import (
-    IPEX_VARIABLE,
-    Fate,
-    ccl_refusals,
-    ccl_use,
-    ipex_use,
-    oneccl_module,
-    vocabulary,
-)
+from cputune.stack.tables import DISTRIBUTIONS, Versions, load, parse, short_name, versions_of
 from cputune.stack.ways import both_ways, way_out
 
 
@@ -50,12 +34,12 @@ def package_version_unknown(facts: HostFacts) -> Iterator[Finding]:
     """
     for package in facts.packages:
         name = short_name(package.name)
-        if name is None or parse(package.version) is not None:
-            continue
-        yield package_version_unknown.finding(
-            f"{package.name} in {package.location} has the version {package.version or '(none)'}",
-            command=f"pip install --force-reinstall --no-deps {DISTRIBUTIONS[name]}",
-        )
+        if name is not None and parse(package.version) is None:
+            yield package_version_unknown.finding(
+                f"{package.name} in {package.location} has the version "
+                f"{package.version or '(none)'}",
+                command=f"pip install --force-reinstall --no-deps {DISTRIBUTIONS[name]}",
+            )
 
 
 @check("package-twice", Severity.WARNING)
@@ -72,16 +56,13 @@ def package_twice(facts: HostFacts) -> Iterator[Finding]:
     Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
     """
     for package in facts.packages:
-        name = short_name(package.name)
-        if name is None or package.version is None or not package.others:
-            continue
-        distribution = DISTRIBUTIONS[name]
-        remove = f"pip uninstall -y {distribution} && " * (1 + len(package.others))
-        yield package_twice.finding(
-            f"{package.name} {package.version} and {', '.join(package.others)} "
-            f"in {package.location}",
-            command=f"{remove}pip install {distribution}=={package.version}",
-        )
+        name, others = short_name(package.name), package.others
+        if name is not None and package.version is not None and others:
+            remove = f"pip uninstall -y {DISTRIBUTIONS[name]} && " * (1 + len(others))
+            yield package_twice.finding(
+                f"{package.name} {package.version} and {', '.join(others)} in {package.location}",
+                command=f"{remove}pip install {DISTRIBUTIONS[name]}=={package.version}",
+            )
 
 
 @check("ipex-torch-mismatch", Severity.ERROR)
@@ -398,7 +379,7 @@ def ipex_ignored(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/transformers#40784, huggingface/accelerate#3883
     """
     versions = versions_of(facts)
-    trainer, own = ipex_use(versions), ipex_use(versions, framework="accelerate")
+    trainer, own = uses.ipex_use(versions), uses.ipex_use(versions, framework="accelerate")
     if own.state != "ignored" or trainer.possible:
         return
     said = trainer.reason if trainer.state == "ignored" else own.reason
@@ -430,11 +411,11 @@ def oneccl_unused(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/accelerate#3883
     """
     versions = versions_of(facts)
-    said = ccl_refusals(versions)
+    said = uses.ccl_refusals(versions)
     if versions.oneccl is None or not said:
         return
     evidence = "; ".join(said)
-    if ccl_use(versions, framework="accelerate") is None:
+    if uses.ccl_use(versions, framework="accelerate") is None:
         evidence += "; scripts with an Accelerator of their own can"
     remedy, command = _without("oneccl", versions)
     yield oneccl_unused.finding(evidence, remedy=remedy, command=command)
@@ -452,13 +433,11 @@ def stack_variable_ignored(facts: HostFacts) -> Iterator[Finding]:
 
     Source: huggingface/accelerate#3883
     """
-    for word in vocabulary(versions_of(facts)):
+    for word in uses.vocabulary(versions_of(facts)):
         asked = is_true(facts, word.spelling) or number(facts, word.spelling)
-        if asked and word.state is Fate.IGNORED:
-            yield stack_variable_ignored.finding(
-                f"{word.spelling}={value(facts, word.spelling)}; {word.reader} does not read it",
-                command=f"unset {word.spelling}",
-            )
+        if asked and word.state is uses.Fate.IGNORED:
+            why = f"; {word.reader} does not read it"
+            yield unset(stack_variable_ignored, facts, word.spelling, why)
 
 
 @check("ipex-unasked", Severity.ADVICE)
@@ -478,10 +457,10 @@ def ipex_unasked(facts: HostFacts) -> Iterator[Finding]:
     Source: huggingface/transformers#24871
     """
     versions = versions_of(facts)
-    unasked = ipex_use(versions, framework="accelerate").state == "used unasked"
-    if not unasked or value(facts, IPEX_VARIABLE):
+    unasked = uses.ipex_use(versions, framework="accelerate").state == "used unasked"
+    if not unasked or value(facts, uses.IPEX_VARIABLE):
         return
-    every = ipex_use(versions).state in ("used unasked", "unknown")
+    every = uses.ipex_use(versions).state in ("used unasked", "unknown")
     whose = "in every script" if every else "in scripts with an Accelerator, not in Trainer's"
     yield ipex_unasked.finding(
         f"accelerate {versions.accelerate}, intel_extension_for_pytorch {versions.ipex}, "
@@ -511,7 +490,7 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
     found = [lib.path for lib in facts.libraries if lib.name == "libccl"]
     if any(path.rpartition("/")[0] in searched for path in found):
         return
-    brought = f"{package.location or '.'}/{oneccl_module(versions_of(facts))}"
+    brought = f"{package.location or '.'}/{uses.oneccl_module(versions_of(facts))}"
     own = any(path.startswith(f"{brought}/") for path in found) and not any(
         stray.how == "no env/setvars.sh" for stray in facts.surroundings.strays
     )
@@ -521,10 +500,6 @@ def oneccl_setvars(facts: HostFacts) -> Iterator[Finding]:
         remedy=None if own else without,
         command=f". '{brought}/env/setvars.sh'" if own else None,
     )
-
-
-def _is_cuda_only(distribution: str) -> bool:
-    return distribution.lower().startswith("nvidia-") or distribution == "triton"
 
 
 @check("torch-cuda-build", Severity.ADVICE)
@@ -543,7 +518,8 @@ def torch_cuda_build(facts: HostFacts) -> Iterator[Finding]:
     version = parse(torch.version) if torch else None
     if torch is None or version is None or facts.accelerators != ():
         return
-    brought = [p.name for p in facts.packages if _is_cuda_only(p.name)]
+    names = [package.name for package in facts.packages]
+    brought = [name for name in names if name.startswith("nvidia-") or name == "triton"]
     build = torch.build or version.local or ""
     if brought or build.startswith("cu"):
         uninstall = " ".join(["pip uninstall -y torch", *brought])
