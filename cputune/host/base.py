@@ -174,13 +174,9 @@ class Host:
         """
         return None
 
-    def disk_bytes(self, path: str) -> int | None:
-        """Size of the file system that holds a path."""
-        return None
-
-    def disk_free_bytes(self, path: str) -> int | None:
-        """What is free of it for us."""
-        return None
+    def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
+        """Size of the file system that holds a path, and what is free of it for us."""
+        return None, None
 
     def surroundings(self) -> Surroundings:
         """What a launch finds around it; nothing where it was not recorded."""

@@ -150,13 +150,12 @@ class LiveHost(Host):
         self._looked_seconds = time.monotonic()
         return tuple(found)
 
-    def disk_bytes(self, path: str) -> int | None:
-        stats = _statvfs(path)
-        return None if stats is None else stats.f_frsize * stats.f_blocks
-
-    def disk_free_bytes(self, path: str) -> int | None:
-        stats = _statvfs(path)
-        return None if stats is None else stats.f_frsize * stats.f_bavail
+    def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
+        try:
+            stats = os.statvfs(path)
+        except OSError:
+            return None, None
+        return stats.f_frsize * stats.f_blocks, stats.f_frsize * stats.f_bavail
 
     def surroundings(self) -> Surroundings:
         from cputune.host.surroundings import look_around
@@ -166,13 +165,6 @@ class LiveHost(Host):
         except OSError:  # it was removed
             folder = "/"
         return look_around(self._python, self.environment(), folder)
-
-
-def _statvfs(path: str) -> os.statvfs_result | None:
-    try:
-        return os.statvfs(path)
-    except OSError:
-        return None
 
 
 def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:

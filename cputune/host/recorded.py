@@ -6,7 +6,7 @@ import errno
 import os
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -186,16 +186,7 @@ class RecordedHost(Host):
         packages = self._record.packages
         if isinstance(packages, Mapping):
             packages = tuple(Package(name=n, version=version) for n, version in packages.items())
-        found = [
-            replace(
-                one,
-                version=one.version or None,
-                location=one.location or None,
-                installer=one.installer or None,
-            )
-            for one in packages
-        ]
-        return tuple(sorted(found, key=lambda distribution: normal_name(distribution.name)))
+        return tuple(sorted(packages, key=lambda package: normal_name(package.name)))
 
     def python_version(self) -> str | None:
         return self._record.python or None
@@ -209,11 +200,8 @@ class RecordedHost(Host):
             for one in told
         )
 
-    def disk_bytes(self, path: str) -> int | None:
-        return self._record.disk_bytes.get(path)
-
-    def disk_free_bytes(self, path: str) -> int | None:
-        return self._record.disk_free_bytes.get(path)
+    def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
+        return self._record.disk_bytes.get(path), self._record.disk_free_bytes.get(path)
 
     def surroundings(self) -> Surroundings:
         return self._record.surroundings

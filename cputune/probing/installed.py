@@ -18,13 +18,13 @@ def read_packages(look: Look) -> tuple[Package, ...]:
     """Every distribution of the interpreter that trains, sorted by name."""
     found = []
     for distribution in look.host.distributions():
-        if distribution.version is None:
+        if not distribution.version:
             look.not_known(
                 f"packages.{distribution.name}.version",
                 f"the metadata of {distribution.name} names no version"
                 + (f" ({distribution.location})" if distribution.location else ""),
             )
-        if distribution.location is None:
+        if not distribution.location:
             look.not_known(
                 f"packages.{distribution.name}.location",
                 "conda keeps no place for it"

@@ -43,7 +43,7 @@ def read_limits(look: Look) -> Limits:
     quota, quota_directory = _cpu_quota(look, cpu)
     statistics = _cpu_statistics(look, quota_directory)
     pids, pids_used = _pids(look, processes)
-    size, free = look.host.disk_bytes(SHM), look.host.disk_free_bytes(SHM)
+    size, free = look.host.disk_bytes(SHM)
     for fact, value in (("shm_bytes", size), ("shm_free_bytes", free)):
         if value is None:
             look.not_known(f"limits.{fact}", f"the size of {SHM} cannot be seen")

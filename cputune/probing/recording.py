@@ -69,8 +69,8 @@ def record(host: Host, directory: str | os.PathLike[str]) -> RecordedHost:
         "processes": None
         if noted.seen is None
         else [_process(p, scrub) for p in noted.seen if p.pid in told_of],
-        "disk_bytes": noted.sizes,
-        "disk_free_bytes": noted.free,
+        "disk_bytes": {path: size for path, (size, _) in noted.disks.items()},
+        "disk_free_bytes": {path: free for path, (_, free) in noted.disks.items()},
         "surroundings": scrub.document(json.loads(json.dumps(asdict(noted.around)))),
         "cpuid": noted.registers,
         "unreadable": {_place(path, scrub): code for path, code in noted.errors.items()},
@@ -207,8 +207,7 @@ class NotingHost(Host):
         self.answers: dict[tuple[str, ...], Completed] = {}
         self.refusals: dict[tuple[str, ...], int] = {}
         self.seen: tuple[Process, ...] | None = None
-        self.sizes: dict[str, int | None] = {}
-        self.free: dict[str, int | None] = {}
+        self.disks: dict[str, tuple[int | None, int | None]] = {}
         self.registers: dict[str, tuple[int, int, int, int] | None] = {}
         self.around = Surroundings()
 
@@ -262,11 +261,8 @@ class NotingHost(Host):
         self.seen = self._host.processes()
         return self.seen
 
-    def disk_bytes(self, path: str) -> int | None:
-        return _noted(self.sizes, path, self._host.disk_bytes(path))
-
-    def disk_free_bytes(self, path: str) -> int | None:
-        return _noted(self.free, path, self._host.disk_free_bytes(path))
+    def disk_bytes(self, path: str) -> tuple[int | None, int | None]:
+        return _noted(self.disks, path, self._host.disk_bytes(path))
 
     def surroundings(self) -> Surroundings:
         self.around = self._host.surroundings()
