@@ -113,10 +113,6 @@ class TestWho:
         findings, _ = confirmed(*ALL, believed=believed, deviation=deviation)
         assert len(findings.rivals) == rivals
 
-    def test_one_that_is_believed_in_alone_is_enough(self) -> None:
-        _, told = confirmed(*ALL, believed=(9, 9, 9, 9, 9, 0), deviation=0.0001)
-        assert told == [TODAY, PLANS[5]]
-
     def test_where_a_start_takes_long_none_is_made_for_what_each_change_is_worth(self) -> None:
         best_last = (0.05, 0.04, 0.03, 0.02, 0.01, 0.0)
         findings, told = confirmed(*ALL, believed=best_last, start_seconds=38.0)

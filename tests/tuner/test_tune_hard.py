@@ -6,7 +6,6 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from tuner.fakes import SMALL, FakeKeepingRunner
@@ -88,24 +87,3 @@ def test_ranks_of_unequal_speed_are_as_fast_as_the_slowest() -> None:
     assert result.best.samples_per_second.median == pytest.approx(
         8 / SMALL.seconds(result.best.plan), rel=0.05
     )
-
-
-def test_of_plans_that_slow_down_for_ever_it_is_said() -> None:
-    result = tuned(hard(lambda k, rng: 1 + k / 40))
-    assert result.best.plan != result.baseline.plan
-    assert result.speedup.high < 3 * result.speedup.low
-
-
-def test_with_memory_for_one_process_none_is_kept_and_they_run_one_after_the_other() -> None:
-    memory = replace(SMALL.facts.memory, available_bytes=3 << 30)
-
-    class FakeHeavy(FakeKeepingRunner):
-        def observed(self) -> tuple[dict[str, int], ...]:
-            return ({"peak_bytes": 2 << 30},)
-
-    runner = FakeHeavy(hard(lambda k, rng: 1.0).script)
-    facts = replace(SMALL.facts, memory=memory)
-    result = cputune.tune(SMALL.workload, facts=facts, runner=runner, budget=4)
-    assert not runner.turned
-    assert not runner.living_now
-    assert result.speedup.pairs >= 2

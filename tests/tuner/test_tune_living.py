@@ -11,9 +11,9 @@ from tuner.fakes import PLANS, SMALL, FakeKeepingRunner, truthful
 import cputune
 from cputune.layout import baseline_plan
 from cputune.plan import Plan
-from cputune.result import COMPLETED, PRUNED, Result, Trial
+from cputune.result import COMPLETED, FAILED, PRUNED, Result, State, Trial
 from cputune.steps import Step
-from cputune.tuner.living import MOST_KEPT_ALIVE, LivingTrials
+from cputune.tuner.living import MOST_KEPT_ALIVE, LivingTrials, most_living
 from cputune.tuner.reading import Run
 
 GIB = 1 << 30
@@ -94,3 +94,39 @@ def test_one_that_dies_of_memory_beside_those_that_are_alive_is_run_without_them
     runner = FakeKeepingRunner(truthful(), greedy=True)
     result = tuned(runner)
     assert {trial.state for trial in result.trials} <= {COMPLETED, PRUNED}
+
+
+def held(*peaks: float, state: State = COMPLETED) -> Trial:
+    ranks = tuple({"peak_bytes": int(peak * GIB)} for peak in peaks)
+    return Trial(number=0, plan=TODAY, state=state, observed=ranks)
+
+
+@pytest.mark.parametrize(
+    ("free", "trials", "room"),
+    [
+        (16, [held(2)], 6),
+        (16, [held(2), held(2, 2)], 3),
+        (16, [held(2), held(90, state=FAILED)], 6),
+        (2, [held(2)], 0),
+        (2, [held(), held()], 2),
+        (2, [held(0)], 1),
+        (2, [held(2, state=FAILED)], 1),
+    ],
+    ids=[
+        "one rank",
+        "the largest",
+        "what failed",
+        "no room",
+        "no processes",
+        "silent",
+        "none that ran",
+    ],
+)
+def test_as_many_live_at_once_as_memory_holds(free: float, trials: list[Trial], room: int) -> None:
+    memory = replace(SMALL.facts.memory, available_bytes=free * GIB)
+    assert most_living(replace(SMALL.facts, memory=memory), trials) == room
+
+
+def test_the_limit_of_a_container_counts() -> None:
+    limits = replace(SMALL.facts.limits, memory_bytes=4 * GIB)
+    assert most_living(replace(SMALL.facts, limits=limits), [held(1)]) == 3

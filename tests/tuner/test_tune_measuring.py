@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -20,11 +19,8 @@ from cputune.tuner.measuring import (
     Measuring,
     Timer,
     delays_itself,
-    observed,
-    share_of,
-    speed,
 )
-from cputune.tuner.race import Estimate, Verdict
+from cputune.tuner.race import Verdict
 from cputune.tuner.reading import Run
 
 TODAY = baseline_plan(SMALL.facts)
@@ -142,9 +138,6 @@ class TestTrials:
         assert started == tries
         assert isinstance(run.failure, Contended)
 
-    def test_of_todays_launch_have_all_of_the_time(self) -> None:
-        assert [share_of(number) for number in (None, 0, 1, 2)] == [1.0, 1.0, 0.7, 0.7]
-
     def test_are_compared_with_the_losses_of_today(self) -> None:
         rules = FakeStudy().measuring.rules
         assert (rules(PLANS[0]).reference, rules(TODAY).reference) == ((5.0,), ())
@@ -174,11 +167,6 @@ class TestConfirmation:
         assert [turn.place for run in (kept, said) for turn in run.taken] == [0, 1]
         assert said.samples_per_second is None
         assert said.reason == "contended: other processes delayed 3 of 3 steps"
-
-    def test_has_no_number_of_a_run_without_a_step(self) -> None:
-        study = FakeStudy()
-        study.confirm(lambda plan, before: [Step(1.0, 1, delayed_seconds=0.5)] * 2)
-        assert study.findings.confirm_runs[0].samples_per_second is None
 
     def test_has_no_number_of_a_run_that_failed(self) -> None:
         def script(plan: Plan, before: int) -> Iterable[Step]:
@@ -221,27 +209,3 @@ def test_a_plan_with_more_threads_than_cpus_delays_itself(
     plan = Plan(processes_per_node=1, threads_per_process=threads, cpus=((0, 1),))
     assert delays_itself(plan, facts) is itself
     assert FakeStudy().measuring.rules(replace(plan, threads_per_process=3)).delays_itself
-
-
-def test_ranks_that_share_their_cpus_delay_each_other() -> None:
-    plan = Plan(processes_per_node=2, threads_per_process=2, cpus=((0, 1), (0, 1)))
-    assert delays_itself(plan, SMALL.facts)
-    assert not delays_itself(replace(plan, cpus=((0, 1), (2, 3))), SMALL.facts)
-
-
-def test_a_speed_is_the_inverse_of_a_time() -> None:
-    now = Estimate(center=math.log(0.5), error=0.1, kept=(), warmup=0, level=True)
-    rate = speed(now)
-    assert (rate.median, rate.low, rate.high) == pytest.approx(
-        (2.0, 2 * math.exp(-0.196), 2 * math.exp(0.196))
-    )
-
-
-def test_a_runner_that_knows_tells_what_its_ranks_saw() -> None:
-    class FakeObserving(FakeRunner):
-        def observed(self) -> tuple[dict[str, int], ...]:
-            return ({"threads": 2},)
-
-    none: Callable[[Plan, int], Iterable[Step]] = busy(0)
-    assert observed(FakeObserving(none)) == ({"threads": 2},)
-    assert observed(FakeRunner(none)) == ()

@@ -33,10 +33,6 @@ def test_rounds_that_agree_give_what_they_say() -> None:
     assert 0.0 < gain.low < 0.1 < gain.high < 0.2
 
 
-def test_one_round_says_nothing() -> None:
-    assert gain_side_by_side([[0.1]], NOISE) is None
-
-
 def test_a_round_that_was_disturbed_counts_for_one_rank() -> None:
     values = drawn(random.Random(1), 20)
     calm = gain_side_by_side([values], NOISE)
@@ -79,11 +75,6 @@ def test_there_are_three_answers(low: float, high: float, answer: str) -> None:
 )
 def test_quantiles_of_students_t(freedom: int, quantile: float, within: float) -> None:
     assert _students_quantile(freedom) == pytest.approx(quantile, rel=within)
-
-
-def test_the_width_is_that_of_the_longer_side() -> None:
-    assert Gain(mean=1.0, low=0.0, high=3.0, pairs=2).half_width == 2.0
-    assert Gain(mean=1.0, low=-2.0, high=3.0, pairs=2).half_width == 3.0
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.013, 0.03])

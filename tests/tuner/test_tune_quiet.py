@@ -11,7 +11,7 @@ from cputune.errors import NotMeasurableError
 from cputune.layout import baseline_plan
 from cputune.result import ConfirmRun
 from cputune.tuner.events import Disturbed
-from cputune.tuner.measuring import Findings, how_disturbed, is_disturbed
+from cputune.tuner.measuring import Findings, is_disturbed
 from cputune.tuner.study import wait_until_quiet
 
 STRESS = "stress (process 7) 98 % of a CPU"
@@ -32,10 +32,6 @@ def waited(
         pause=pauses.append,
     )
     return events, pauses
-
-
-def test_on_a_quiet_machine_nothing_is_said() -> None:
-    assert waited([()], 600) == ([], [])
 
 
 def test_who_computes_here_is_told_and_not_waited_for() -> None:
@@ -90,8 +86,3 @@ def test_what_others_have_delayed_is_no_ground_for_a_claim(
     findings: Findings, disturbed: bool
 ) -> None:
     assert is_disturbed(findings) == disturbed
-
-
-def test_what_they_have_delayed_is_said() -> None:
-    assert how_disturbed(Findings(turns=24, delayed_turns=13)).endswith("13 of 24 turns")
-    assert how_disturbed(Findings()).endswith("most steps, again and again")

@@ -281,18 +281,6 @@ class TestFailures:
         with pytest.raises(CannotError, match="torch is not installed"):
             tune(SMALL, FakeRunner(script))
 
-    def test_a_plan_that_fails_only_when_run_afresh_is_not_recommended(self) -> None:
-        best = fastest(SMALL)
-
-        def script(plan: Plan, before: int) -> Iterable[Step]:
-            if plan == best and before > 0:
-                raise Crashed("not in a fresh process")
-            return steady(SMALL.seconds(plan))
-
-        result = tune(SMALL, FakeRunner(script))
-        assert result.best.plan != best
-        assert "failed when it was run afresh" in " ".join(result.notes)
-
 
 class TestLoss:
     @pytest.mark.parametrize(
