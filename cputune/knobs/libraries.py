@@ -194,11 +194,8 @@ def _mallocs(facts: HostFacts, ask: Ask) -> Choices:
     pages = facts.settings.transparent_huge_pages
     if pages in ("madvise", "always"):
         return Choices(values=(DEFAULT, KEPT, HUGE))
-    why = (
-        f"transparent huge pages are not known: "
-        f"{facts.why_unknown('settings.transparent_huge_pages') or 'the kernel does not say'}"
-        if pages is None
-        else f"/sys/kernel/mm/transparent_hugepage/enabled says {pages}"
+    why = facts.why_unknown("settings.transparent_huge_pages") or (
+        f"/sys/kernel/mm/transparent_hugepage/enabled says {pages or 'nothing'}"
     )
     return Choices(values=(DEFAULT, KEPT), left_out=(LeftOut(what=f"malloc={HUGE}", why=why),))
 

@@ -140,7 +140,6 @@ def _tune(job: Workload, asked: Asked, hosts: RankHosts | None) -> Result:
             on_event=hear,
             started=started,
             neighbours=neighbours,
-            shared=asked.share_machine,
             hosts=hosts,
             limited=runner is None,
             energy=EnergyCounters(LiveHost()) if runner is None and hosts is None else None,

@@ -241,7 +241,6 @@ class TuningStudy:
         clock: Callable[[], float] = time.monotonic,
         started: float | None = None,
         neighbours: Look = tuple,
-        shared: bool = False,
         hosts: RankHosts | None = None,
         limited: bool = False,
         energy: EnergyCounters | None = None,
@@ -257,7 +256,6 @@ class TuningStudy:
         self._options = options
         self._on_event: OnEvent = on_event or (lambda event: None)
         self._neighbours = neighbours
-        self._shared = shared
         self._hosts = hosts
         self._named = () if hosts is None else hosts.names
         self._timer = Timer(
@@ -274,7 +272,7 @@ class TuningStudy:
             findings=self._findings,
             timer=self._timer,
             on_event=self._on_event,
-            shared=shared,
+            shared=options.share_machine,
             steps_planned=options.steps_planned,
         )
         self._energy = energy
@@ -584,7 +582,7 @@ class TuningStudy:
         return {} if self._sampler is None else self._sampler.believe()
 
     def _conclude(self) -> Result:
-        if is_disturbed(self._findings) and not self._shared:
+        if is_disturbed(self._findings) and not self._options.share_machine:
             error = not_measurable(how_disturbed(self._findings), self._neighbours())
             with suppress(NoValidTrialError):
                 error.result = self._concluded()

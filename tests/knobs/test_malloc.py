@@ -41,7 +41,7 @@ def test_lives_beside_the_malloc_of_glibc_alone(pages: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pages", "reason"), [("never", "enabled says never"), (None, "are not known")]
+    ("pages", "reason"), [("never", "enabled says never"), (None, "enabled says nothing")]
 )
 def test_huge_pages_are_left_out_where_the_kernel_gives_none(
     pages: str | None, reason: str

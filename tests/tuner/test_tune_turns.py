@@ -66,7 +66,7 @@ class FakeLives:
         return self.begun[-1]
 
 
-def seat(
+def started(
     *lives: Iterable[Step], number: int = 0, rules: Rules | None = None, plan: Plan | None = None
 ) -> Started:
     """A contender of two ranks with these lives, one after the other."""
@@ -85,7 +85,7 @@ def asked(of: Started) -> list[int]:
 
 def warm(*lives: Iterable[Step]) -> Started:
     """A contender whose warm-up of three steps of half a second is over."""
-    made = seat(chain(steps(0.5, 0.5, 0.5), lives[0]), *lives[1:])
+    made = started(chain(steps(0.5, 0.5, 0.5), lives[0]), *lives[1:])
     made.warm_up(Race())
     assert asked(made) == [3]
     return made
@@ -93,7 +93,7 @@ def warm(*lives: Iterable[Step]) -> Started:
 
 class TestWarmUp:
     def test_ends_where_the_steps_are_level(self) -> None:
-        one = seat(steps(4.0, 2.0, 1.0, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5))
+        one = started(steps(4.0, 2.0, 1.0, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5))
         one.warm_up(Race())
         assert asked(one) == [3, 2, 2]
 
@@ -103,19 +103,19 @@ class TestWarmUp:
     ) -> None:
         race = Race() if known == 1 else Race(excesses=[[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
         assert race.warmup == known
-        one = seat(Step(2.0**-n, 1) for n in range(99))
+        one = started(Step(2.0**-n, 1) for n in range(99))
         one.warm_up(race)
         assert asked(one) == read
 
     def test_ends_with_a_failure(self) -> None:
-        one = seat(dying(Crashed("rank 0 died"), 1.0))
+        one = started(dying(Crashed("rank 0 died"), 1.0))
         one.warm_up(Race())
         assert (one.is_in, one.contender.out) == (False, "crashed: rank 0 died")
         assert asked(one) == [3]
         assert begun(one)[0].closed == 1
 
     def test_of_a_script_that_ends_in_it_is_no_warm_up(self) -> None:
-        one = seat(dying(NoMeasurement("train.py ended"), 1.0, 1.0))
+        one = started(dying(NoMeasurement("train.py ended"), 1.0, 1.0))
         with pytest.raises(TooShort, match=r"train\.py ended"):
             one.warm_up(Race())
 
@@ -136,7 +136,7 @@ class TestTurn:
         ],
     )
     def test_takes_about_six_tenths_of_a_second(self, seconds: float, read: int) -> None:
-        one = seat(repeat(Step(seconds, 1)))
+        one = started(repeat(Step(seconds, 1)))
         one.warm_up(Race())
         assert one.turn() == pytest.approx(math.log(seconds))
         assert asked(one) == [3, read]
@@ -148,13 +148,13 @@ class TestTurn:
     def test_of_a_lone_rank_counts_with_its_first_step_soon(
         self, seconds: float, read: int
     ) -> None:
-        one = seat(repeat(Step(seconds, 1)), plan=LONE)
+        one = started(repeat(Step(seconds, 1)), plan=LONE)
         one.warm_up(Race())
         one.turn()
         assert asked(one) == [3, read]
 
     def test_of_a_lone_rank_is_its_first_step(self) -> None:
-        one = seat(steps(0.6, 0.6, 0.6, 0.9, 0.7), plan=LONE)
+        one = started(steps(0.6, 0.6, 0.6, 0.9, 0.7), plan=LONE)
         one.warm_up(Race())
         assert one.turn() == pytest.approx(math.log(0.9))
 
@@ -169,14 +169,14 @@ class TestTurn:
     )
     def test_counts_where_most_of_its_steps_were_quiet(self, late: list[int], counts: bool) -> None:
         last = [Step(0.2, 1, delayed_seconds=0.1 * (n in late)) for n in range(4)]
-        one = seat(chain(steps(0.2, 0.2, 0.2), last))
+        one = started(chain(steps(0.2, 0.2, 0.2), last))
         one.warm_up(Race())
         taken = one.turn()
         assert taken == (pytest.approx(math.log(0.2)) if counts else None)
         assert (one.turns, one.delayed, len(one.counted)) == (1, not counts, counts)
 
     def test_counts_delayed_steps_where_there_are_no_others(self) -> None:
-        one = seat(repeat(Step(0.5, 1, delayed_seconds=0.4)), rules=Rules(believe_delayed=True))
+        one = started(repeat(Step(0.5, 1, delayed_seconds=0.4)), rules=Rules(believe_delayed=True))
         one.warm_up(Race())
         assert one.turn() == pytest.approx(math.log(0.5))
         assert (one.turns, one.delayed) == (1, 1)
@@ -204,7 +204,7 @@ class TestTurn:
     def test_of_a_script_that_begins_again_bears_the_time_to_compile_once(self) -> None:
         compiling = Step(10.5, 1, compile_seconds=10.0)
         lives = [dying(NoMeasurement("it ended"), 0.5, 0.5, 0.5, 0.5) for _ in range(2)]
-        one = seat(
+        one = started(
             *(chain([compiling], steps(0.5, 0.5), life) for life in lives),
             rules=Rules(steps_planned=100),
         )
@@ -214,7 +214,7 @@ class TestTurn:
 
 
 def in_turns(
-    seats: Sequence[Started], rounds: int = 99, among: Measuring | None = None
+    those: Sequence[Started], rounds: int = 99, among: Measuring | None = None
 ) -> list[tuple[int, float]]:
     """So many rounds; what ``is_enough`` was asked before each."""
     told: list[tuple[int, float]] = []
@@ -223,7 +223,7 @@ def in_turns(
         told.append((quiet, seconds))
         return len(told) > rounds
 
-    take_turns(among or measuring(), seats, [s.contender for s in seats], 0, is_enough)
+    take_turns(among or measuring(), those, [s.contender for s in those], 0, is_enough)
     return told
 
 
@@ -250,24 +250,27 @@ class TestRounds:
     def test_are_given_up_where_not_a_third_is_quiet(
         self, quiet: Sequence[int], taken: int
     ) -> None:
-        one = seat(quiet_in(*quiet))
+        one = started(quiet_in(*quiet))
         in_turns([one])
         assert len(one.contender.logs) == taken
 
     def test_are_enough_by_those_that_were_quiet_for_the_baseline(self) -> None:
-        base, other = seat(quiet_in(1, 2)), seat(quiet_in(0, 1), number=1)
+        base, other = started(quiet_in(1, 2)), started(quiet_in(0, 1), number=1)
         told = in_turns([base, other], rounds=3)
         assert told == [(0, 0.0), (0, 8.0), (1, 16.0), (2, 24.0)]
         assert [value is None for value in other.contender.logs] == [False, False, True]
 
     def test_take_of_the_time_that_was_given(self) -> None:
-        among, seats = measuring(), [seat(quiet_in(0, 1, 2)), seat(quiet_in(0, 1, 2), number=1)]
-        in_turns(seats, rounds=3, among=among)
-        assert among.timer.step_seconds == seconds_of(seats) == 2 * (6.0 + 3 * 4.0)
+        among, those = (
+            measuring(),
+            [started(quiet_in(0, 1, 2)), started(quiet_in(0, 1, 2), number=1)],
+        )
+        in_turns(those, rounds=3, among=among)
+        assert among.timer.step_seconds == seconds_of(those) == 2 * (6.0 + 3 * 4.0)
 
-    def test_leave_out_who_has_failed_or_has_no_seat(self) -> None:
-        one, spectator = seat(quiet_in(0, 1, 2)), contender(1)
-        failed = seat(dying(Crashed("rank 0 died"), *[2.0] * 5), number=2)
+    def test_leave_out_who_has_failed_or_was_not_started(self) -> None:
+        one, spectator = started(quiet_in(0, 1, 2)), contender(1)
+        failed = started(dying(Crashed("rank 0 died"), *[2.0] * 5), number=2)
         everybody = [one.contender, spectator, failed.contender]
         rounds: Callable[[int, float], bool] = lambda quiet, seconds: quiet == 3  # noqa: E731
         take_turns(measuring(), [one, failed], everybody, 7, rounds)
@@ -283,20 +286,20 @@ class TestRounds:
                 order.extend([number] * (read >= 3 and read % 2))
                 yield Step(2.0, 1)
 
-        in_turns([seat(recorded(number), number=number) for number in range(4)], rounds=6)
+        in_turns([started(recorded(number), number=number) for number in range(4)], rounds=6)
         rounds = [order[at : at + 4] for at in range(0, 24, 4)]
         assert rounds[1::2] == [drawn[::-1] for drawn in rounds[::2]]
         assert len({tuple(drawn) for drawn in rounds}) == 6
 
     def test_are_written_down_in_the_order_that_they_were_taken(self) -> None:
-        one, other = seat(quiet_in(0, 1)), seat(quiet_in(1), number=1)
+        one, other = started(quiet_in(0, 1)), started(quiet_in(1), number=1)
         in_turns([one, other], rounds=2)
         assert sorted(turn.place for of in (one, other) for turn in of.taken) == [0, 1, 2, 3]
         assert [turn.step_seconds for turn in other.taken] == [(2.0, 2.0)] * 2
         assert [turn.delayed for turn in other.taken] == [(0, 1), ()]
 
     def test_are_looked_at_in_pairs(self) -> None:
-        one = seat(quiet_in(*range(9)))
+        one = started(quiet_in(*range(9)))
         seen: list[int] = []
         take_turns(
             measuring(),
@@ -311,8 +314,8 @@ class TestRounds:
 
 def test_a_block_ends_with_its_block_and_when_the_time_is_up() -> None:
     runner = FakeLivingRunner(lambda number: iter(()))
-    with all_started(measuring(), runner, [contender(plan=plan) for plan in PLANS[:2]]) as seats:
-        assert [one.contender.plan for one in seats] == PLANS[:2]
+    with all_started(measuring(), runner, [contender(plan=plan) for plan in PLANS[:2]]) as those:
+        assert [one.contender.plan for one in those] == PLANS[:2]
         assert len(runner.alive) == 2
         raise TimeUp("while importing torch")
     assert not runner.alive
@@ -321,6 +324,6 @@ def test_a_block_ends_with_its_block_and_when_the_time_is_up() -> None:
 def test_who_is_started_first_can_be_turned() -> None:
     runner = FakeLivingRunner(lambda number: iter(()))
     both = [contender(plan=plan) for plan in PLANS[:2]]
-    with all_started(measuring(), runner, both, last_first=True) as seats:
-        assert [one.contender for one in seats] == both
+    with all_started(measuring(), runner, both, last_first=True) as those:
+        assert [one.contender for one in those] == both
     assert runner.begun == [1, 0]
