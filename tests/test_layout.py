@@ -27,6 +27,10 @@ from cputune.layout import (
 from cputune.placing import rank_slices
 
 
+TWO_OF_28 = {"sockets": 2, "cores_per_socket": 28, "nodes_per_socket": 2}
+TWO_OF_9 = {"sockets": 2, "cores_per_socket": 9}
+
+
 class TestUsableCores:
     def test_are_those_that_are_allowed(self) -> None:
         facts = machine(cores_per_socket=4, threads_per_core=2, allowed=(1, 5, 6))
@@ -39,19 +43,27 @@ class TestUsableCores:
         assert len(usable_cores(machine(cores_per_socket=8, cpu_quota=quota))) == count
 
     @pytest.mark.parametrize(
-        ("quota", "spread", "packed"),
+        ("shape", "quota", "spread", "packed"),
         [
-            (40, (20, 20), None),
-            (30, (15, 15), (28, 0)),
-            (20, (10, 10), (20, 0)),
-            (3.9, (2, 1), (3, 0)),
-            (56, (28, 28), None),
+            (TWO_OF_28, 40, (20, 20), None),
+            (TWO_OF_28, 30, (15, 15), (28, 0)),
+            (TWO_OF_28, 20, (10, 10), (20, 0)),
+            (TWO_OF_28, 3.9, (2, 1), (3, 0)),
+            (TWO_OF_28, 56, (28, 28), None),
+            # On the largest sockets, and where they hold nine tenths of it.
+            ({**TWO_OF_9, "allowed": (0, 1, *range(9, 15))}, 5, (2, 3), (0, 5)),
+            ({**TWO_OF_9, "allowed": (0, *range(9, 13))}, 4, (1, 3), (0, 4)),
+            (TWO_OF_9, 10, (5, 5), (9, 0)),
         ],
     )
     def test_a_quota_is_spread_evenly_or_packed(
-        self, quota: float, spread: tuple[int, ...], packed: tuple[int, ...] | None
+        self,
+        shape: dict[str, Any],
+        quota: float,
+        spread: tuple[int, ...],
+        packed: tuple[int, ...] | None,
     ) -> None:
-        facts = machine(sockets=2, cores_per_socket=28, nodes_per_socket=2, cpu_quota=quota)
+        facts = machine(**shape, cpu_quota=quota)
         found = {
             name: tuple(sum(core.socket == socket for core in cores) for socket in (0, 1))
             for name, cores in placements(facts).items()
@@ -62,23 +74,6 @@ class TestUsableCores:
         facts = machine(sockets=2, cores_per_socket=8, nodes_per_socket=2, cpu_quota=8)
         nodes = [core.numa_node for core in placements(facts)["spread"]]
         assert nodes == [0, 0, 1, 1, 2, 2, 3, 3]
-
-    @pytest.mark.parametrize(
-        ("allowed", "quota", "found"),
-        [
-            ((0, 1, *range(9, 15)), 5, {"spread": (2, 3), "packed": (0, 5)}),  # the larger socket
-            ((0, *range(9, 13)), 4, {"spread": (1, 3), "packed": (0, 4)}),
-            (tuple(range(18)), 10, {"spread": (5, 5), "packed": (9, 0)}),  # nine tenths of it
-        ],
-    )
-    def test_a_quota_is_packed_on_the_largest_sockets(
-        self, allowed: tuple[int, ...], quota: int, found: dict[str, tuple[int, int]]
-    ) -> None:
-        facts = machine(sockets=2, cores_per_socket=9, allowed=allowed, cpu_quota=quota)
-        assert {
-            name: tuple(sum(core.socket == socket for core in cores) for socket in (0, 1))
-            for name, cores in placements(facts).items()
-        } == found
 
     @pytest.mark.parametrize(
         "ordered",

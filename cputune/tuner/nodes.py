@@ -106,11 +106,6 @@ class Nodes:
             self._others = alike[: MOST_AT_ONCE - 1]
 
     @property
-    def at_once(self) -> bool:
-        """Whether several trials may run at a time."""
-        return bool(self._others)
-
-    @property
     def trials(self) -> int:
         """How many run now."""
         return sum(attempt.number is not None for attempt, _ in self._running.values())
@@ -121,7 +116,7 @@ class Nodes:
         ``to_come``: the trials that may still begin. Where more of them are for one node than nodes
         are known, today's launch is started on another.
         """
-        if self._hosts is None or not self.at_once:
+        if self._hosts is None or not self._others:
             return ()
         busy = {name for attempt, _ in self._running.values() for name in attempt.nodes}
         names = self._hosts.names
@@ -138,21 +133,19 @@ class Nodes:
 
     def attempt(self, plan: Plan, nodes: tuple[str, ...], number: int, origin: Origin) -> Attempt:
         """A trial of a plan on these nodes; on one of the others by a runner for that."""
-        if not nodes:
-            measuring = self._measuring
-            return Attempt(
-                number=number, plan=plan, origin=origin, runner=self._runner, measuring=measuring
-            )
-        first = nodes[0]
-        there = self._speeds.get(first, self._here)
-        slower, doubt = (0.0, 0.0) if there is self._here else slower_by(there, self._here)
-        race = self._measuring.race.shifted(slower)
+        runner, measuring, slower, doubt = self._runner, self._measuring, 0.0, 0.0
+        if nodes:
+            there = self._speeds.get(nodes[0], self._here)
+            if there is not self._here:
+                slower, doubt = slower_by(there, self._here)
+            runner = self._on(nodes[0])
+            measuring = measuring.beside(measuring.race.shifted(slower), self._told.put)
         return Attempt(
             number=number,
             plan=plan,
             origin=origin,
-            runner=self._on(first),
-            measuring=self._measuring.beside(race, self._told.put),
+            runner=runner,
+            measuring=measuring,
             nodes=nodes,
             slower=slower,
             doubt=doubt,
