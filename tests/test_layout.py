@@ -26,7 +26,6 @@ from cputune.layout import (
 )
 from cputune.placing import rank_slices
 
-
 TWO_OF_28 = {"sockets": 2, "cores_per_socket": 28, "nodes_per_socket": 2}
 TWO_OF_9 = {"sockets": 2, "cores_per_socket": 9}
 
