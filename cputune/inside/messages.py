@@ -12,7 +12,7 @@ import os
 import select
 import socket
 import threading
-from typing import Any, Literal, NoReturn, TypedDict
+from typing import Any, BinaryIO, Literal, NoReturn, TypedDict
 
 from cputune.inside import SCRATCH_VARIABLE, SOCKET_VARIABLE, TURNS_VARIABLE
 
@@ -78,7 +78,6 @@ class RankState(TypedDict, total=False):
         padding_mend: how the script is told to pad less.
         compiled: whether torch.compile has compiled something so far.
         loader_workers: processes that prepare the batches of the loader that was asked last.
-        model: the class of the model, and the plain values of its transformers configuration.
         dataset: the class of the data set.
         dataset_samples: how many it has; None where it is a stream, or does not say.
     """
@@ -131,7 +130,6 @@ class RankState(TypedDict, total=False):
     padding_mend: str
     compiled: bool
     loader_workers: int
-    model: dict[str, Any]
     dataset: str
     dataset_samples: int | None
 
@@ -284,6 +282,7 @@ class Speaker:
     def __init__(self, path: str | None = None) -> None:
         self.path = path if path is not None else os.environ.get(SOCKET_VARIABLE, "")
         self._socket: socket.socket | None = None
+        self._heard: BinaryIO | None = None
         self._pid = 0
         self._in_turns = os.environ.get(TURNS_VARIABLE) == "1"
         self._steps_left = 0
@@ -311,33 +310,28 @@ class Speaker:
         if not (self.path and self._in_turns):
             return
         while self._steps_left == 0:
-            self._steps_left = self._hear_turn()
+            assert self._heard is not None, "a rank speaks before it waits"
+            try:
+                line = self._heard.readline()
+            except OSError:
+                line = b""
+            if not line:
+                leave()
+            turn: TurnMessage = json.loads(line)
+            self._steps_left, self.to_profile = turn["steps"], turn.get("profile", 0)
         self._steps_left -= 1
-
-    def _hear_turn(self) -> int:
-        heard = b""
-        try:
-            while not heard.endswith(b"\n"):
-                assert self._socket is not None, "a rank speaks before it waits"
-                more = self._socket.recv(256)
-                if not more:
-                    leave()
-                heard += more
-        except OSError:
-            leave()
-        turns: list[TurnMessage] = [json.loads(line) for line in heard.splitlines()]
-        self.to_profile = max(turn.get("profile", 0) for turn in turns)
-        return sum(turn["steps"] for turn in turns)
 
     def close(self) -> None:
         """Hang up; the next message opens the line again."""
-        if self._socket is not None:
+        if self._socket is not None and self._heard is not None:
+            self._heard.close()
             self._socket.close()
             self._socket = None
 
     def _connect(self) -> None:
         connection = connected(self.path)
         self._socket, self._pid = connection, os.getpid()
+        self._heard = connection.makefile("rb")
         hello: Hello = {
             "event": "hello",
             "rank": number_from(RANK_NAMES),

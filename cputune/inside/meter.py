@@ -36,7 +36,6 @@ class Meter:
         scratch: a folder of the trial's own; what the script would write goes to ``output`` there.
         waited: seconds of this step in which the script waited for a batch.
         compiled: seconds of this step in which torch.compile compiled.
-        items_counted: whether a loss of this step was divided by the items of all its batches.
         shortened: what a batch is cut to where the script's own hooks see it before.
     """
 
@@ -78,11 +77,9 @@ class Meter:
             self._start_lap()
 
     def watch(self, model: object) -> None:
-        """Find out in which precision this model's products really run; the first is told."""
+        """Find out in which precision this model's products really run."""
         if self.steps == 0:
             self._dtype.attach(model)
-            if "model" not in self.facts:
-                self.facts["model"] = state.model(model)
 
     def see_batch(self, batch: object) -> int:
         """How many samples a batch holds; of the first one also how long they are."""

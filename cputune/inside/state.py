@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import re
 import sys
@@ -22,7 +21,6 @@ from cputune.inside import SHOW_VARIABLE
 from cputune.inside.messages import RankState
 
 if TYPE_CHECKING:
-    from torch.nn import Module
     from torch.utils.hooks import RemovableHandle
 
 _ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
@@ -142,26 +140,6 @@ def products_rounded(torch: ModuleType) -> bool:
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         factor = torch.full((64, 64), 1 + 2.0**-12)
         return bool((factor @ torch.eye(64))[0, 0] == 1)
-
-
-def model(model: Module) -> dict[str, object]:
-    """The class of a model and its transformers configuration: numbers, switches, short words."""
-    inner, told = model, {}
-    with contextlib.suppress(Exception):  # a model of the user's own may do anything
-        inner = getattr(model, "module", model)  # torch's wrappers hold the model as `module`
-        config = inner.config
-        told = dict(config.to_diff_dict())
-        told["model_type"] = config.model_type
-        if "id2label" in told:
-            told["num_labels"] = len(told["id2label"])
-    plain = {key: value for key, value in told.items() if not key.startswith("_") and _plain(value)}
-    return {"class": type(inner).__name__, "config": plain if "model_type" in plain else {}}
-
-
-def _plain(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) < 80)
 
 
 def digest(data: bytes) -> str:
