@@ -366,8 +366,7 @@ class Carrier:
                 return original(accelerator, loader, *args, **kwargs)
             if len(self._prepared) == self.force.loader:
                 # BatchSamplerShard reads the batch of the sampler when it is made: set it before.
-                split = getattr(accelerator, "split_batches", False)
-                self.divide_loader(loader, accelerator.gradient_accumulation_steps, shared=split)
+                self._divide_loader(accelerator, loader)
                 self.tell()
             if self.force.other_ranks and not getattr(accelerator, "use_seedable_sampler", False):
                 self._keep_shuffles(getattr(loader, "sampler", None))
@@ -434,18 +433,16 @@ class Carrier:
                 f"divided over the ranks (number {self.force.loader})"
             )
 
-    def divide_loader(self, loader: object, steps: int, *, shared: bool = False) -> None:
-        """Set the batch of a loader, of which a step takes ``steps``.
-
-        ``shared``: all ranks share one batch.
-        """
+    def _divide_loader(self, accelerator: Accelerator, loader: object) -> None:
+        """Set the batch of the loader that is trained on; with ``split_batches`` ranks share it."""
         sampler = getattr(loader, "batch_sampler", None)
         own = getattr(sampler, "batch_size", None)
         if not isinstance(own, int):
             if self.force.world_size > 1:
                 self.refuse("the batch of the script's data loader cannot be seen, nor divided")
             return
-        wanted = self.force.accumulation or steps
+        shared = getattr(accelerator, "split_batches", False)
+        wanted = self.force.accumulation or accelerator.gradient_accumulation_steps
         shared_by = self.force.world_size if shared else 1
         try:
             each = own // self.force.typed_ranks if shared else own

@@ -265,7 +265,8 @@ class TestAccelerator:
 
 
 def test_one_rank_takes_a_batch_that_cannot_be_seen_as_it_is() -> None:
-    Carried(world_size=1).carrier.divide_loader(SimpleNamespace(), 3)
+    made = Carried(world_size=1).accelerator()()
+    assert made.prepare_data_loader(loader(None)) == (None, 0)
 
 
 @pytest.mark.parametrize(
