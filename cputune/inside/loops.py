@@ -102,9 +102,13 @@ class Loop:
                 meter.resume(since)
 
     def _called(self, model: Module, *args: object) -> None:
-        """The first model that is called to train shows the precision: before its layers."""
-        if model.training and sys.modules["torch"].is_grad_enabled():
-            self.meter.watch(model)
+        """The first model that is called to train shows the precision: before its layers.
+
+        No other call is looked at then, for what is compiled would be compiled with it.
+        """
+        trains = model.training and sys.modules["torch"].is_grad_enabled()
+        if trains and self.meter.watch(model) and self._watching is not None:
+            self._watching.remove()
 
     def backward(self, loss: object, accelerator: Accelerator | None = None) -> None:
         """A loss went backward; a batch with several losses is one batch.

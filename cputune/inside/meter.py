@@ -19,12 +19,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Set
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cputune.inside import CHILD_VARIABLE, SCRATCH_VARIABLE, padding, state
 from cputune.inside.first_steps import FirstSteps
 from cputune.inside.messages import RANK_NAMES, Framework, RankState, Speaker, number_from
 from cputune.inside.where_time_goes import StepProfiler
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
 class Meter:
@@ -76,10 +79,9 @@ class Meter:
             self.first.begin()
             self._start_lap()
 
-    def watch(self, model: object) -> None:
-        """Find out in which precision this model's products really run."""
-        if self.steps == 0:
-            self._dtype.attach(model)
+    def watch(self, model: Module) -> bool:
+        """Find out in which precision products really run; whether a layer of this model tells."""
+        return self.steps == 0 and self._dtype.attach(model)
 
     def see_batch(self, batch: object) -> int:
         """How many samples a batch holds; of the first one also how long they are."""

@@ -21,6 +21,7 @@ from cputune.inside import SHOW_VARIABLE
 from cputune.inside.messages import RankState
 
 if TYPE_CHECKING:
+    from torch.nn import Module
     from torch.utils.hooks import RemovableHandle
 
 _ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
@@ -231,14 +232,12 @@ class DtypeProbe:
         self._hook: RemovableHandle | None = None
         self.dtype: str | None = None
 
-    def attach(self, model: object) -> None:
-        """Hook the first such layer of the model, once."""
-        if self._hook is not None or not hasattr(model, "modules"):
-            return
-        for module in model.modules():
-            if _multiplies(module):
-                self._hook = module.register_forward_hook(self._seen)
-                return
+    def attach(self, model: Module) -> bool:
+        """Hook the first such layer of the model, once; whether one is hooked."""
+        if self._hook is None:
+            module = next(filter(_multiplies, model.modules()), None)
+            self._hook = None if module is None else module.register_forward_hook(self._seen)
+        return self._hook is not None
 
     def detach(self, *, keep: bool = False) -> str | None:
         """Take the hook away; the dtype ("float32", "bfloat16") or None if it saw nothing.

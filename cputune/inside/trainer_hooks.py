@@ -15,6 +15,7 @@ from cputune.inside.carry import Original, Patch, around
 from cputune.inside.meter import Meter, samples_of
 
 if TYPE_CHECKING:
+    from torch.nn import Module
     from transformers import Trainer, TrainingArguments
 
 ENDLESS = 1_000_000
@@ -180,7 +181,7 @@ def _watch_training_step(trainer: Trainer, meter: Meter) -> None:
     """Wrap the methods of this one object, so that a subclass's own are measured too."""
     original = trainer.training_step
 
-    def training_step(model: object, inputs: object, *args: object, **kwargs: object) -> object:
+    def training_step(model: Module, inputs: object, *args: object, **kwargs: object) -> object:
         meter.watch(model)
         samples = meter.see_batch(inputs)
         loss = original(model, inputs, *args, **kwargs)
