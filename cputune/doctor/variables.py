@@ -7,6 +7,7 @@ page agree with each other and with the plan of ``cputune emit``.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from cputune import cpulist
 from cputune.doctor.finding import Check, Finding
@@ -46,13 +47,8 @@ def unset(asking: Check, facts: HostFacts, name: str, because: str = "") -> Find
 
 def local_ranks(facts: HostFacts) -> int | None:
     """Ranks on this machine, as the launcher around us says; None outside a launcher."""
-    return number(
-        facts,
-        "LOCAL_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "MPI_LOCALNRANKS",
-        "PET_NPROC_PER_NODE",
-    )
+    mpi = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+    return number(facts, "LOCAL_WORLD_SIZE", *mpi, "PET_NPROC_PER_NODE")
 
 
 def world_size(facts: HostFacts) -> int | None:
@@ -130,12 +126,10 @@ def bound_parties(facts: HostFacts) -> dict[str, tuple[int, ...]]:
 def pin_domains(facts: HostFacts) -> tuple[tuple[int, ...], ...] | None:
     """The masks of ``I_MPI_PIN_DOMAIN=[0x3,0xc]``, one per rank; None for any other form."""
     text = value(facts, "I_MPI_PIN_DOMAIN") or ""
-    if not (text.startswith("[") and text.endswith("]")):
-        return None
-    try:
-        return tuple(cpulist.parse_mask(mask) for mask in text[1:-1].split(","))
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        if text.startswith("[") and text.endswith("]"):
+            return tuple(cpulist.parse_mask(mask) for mask in text[1:-1].split(","))
+    return None
 
 
 def openmp_binders(facts: HostFacts) -> list[str]:
@@ -153,26 +147,19 @@ def openmp_binders(facts: HostFacts) -> list[str]:
 def gomp_cpus(facts: HostFacts) -> tuple[int, ...] | None:
     """CPUs of GOMP_CPU_AFFINITY: lists and ranges with strides, ``0 3 1-2 4-15:2``."""
     cpus: set[int] = set()
-    for part in re.split(r"[\s,]+", value(facts, "GOMP_CPU_AFFINITY") or ""):
-        span, _, stride = part.partition(":")
-        if not re.fullmatch(r"[1-9]\d{0,5}|", stride):
-            return None
-        try:
+    with suppress(ValueError):
+        for part in re.split(r"[\s,]+", value(facts, "GOMP_CPU_AFFINITY") or ""):
+            span, _, stride = part.partition(":")
             cpus.update(cpulist.parse(span)[:: int(stride or 1)])
-        except ValueError:
-            return None
-    return tuple(sorted(cpus)) or None
+        return tuple(sorted(cpus)) or None
+    return None
 
 
 def ccl_worker_cpus(facts: HostFacts) -> tuple[int, ...] | None:
     """CPUs of CCL_WORKER_AFFINITY, ``0,1,28-29``; None for ``auto`` and what is no list."""
-    text = value(facts, "CCL_WORKER_AFFINITY")
-    if text is None:
-        return None
-    try:
-        return cpulist.parse(text)
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        return cpulist.parse(value(facts, "CCL_WORKER_AFFINITY") or "") or None
+    return None
 
 
 def advised(facts: HostFacts) -> Advice:

@@ -161,16 +161,13 @@ def _asks_accelerate(v: Versions) -> bool:
 
 
 def _why_no_bindings(v: Versions) -> str | None:
-    name = "oneccl_bindings_for_pytorch"
+    name, last = "oneccl_bindings_for_pytorch", load().oneccl[-1]
     if "oneccl" in v.unreadable:
         return f"the version of {name} is not known"
     if v.oneccl is None:
-        last = load().oneccl[-1]
-        made_for = last.torch.lstrip("=")
-        return f"{name} is not installed (the last, {last.version}, is for torch {made_for})"
-    if v.torch is None:
-        return "the version of torch is not known"
-    return oneccl_torch(v)
+        made_for = f"the last, {last.version}, is for torch {last.torch.lstrip('=')}"
+        return f"{name} is not installed ({made_for})"
+    return oneccl_torch(v) if v.torch is not None else "the version of torch is not known"
 
 
 def oneccl_module(versions: Versions) -> str:
@@ -230,14 +227,13 @@ def backend_flags(versions: Versions, backend: str) -> tuple[str, ...]:
 
     From transformers 4.29 on accelerate starts the process group, and must know ccl.
     """
-    transformers = load().transformers
+    transformers, accelerate = load().transformers, load().accelerate
     if backend not in transformers.backends_of(versions.transformers):
         return ()
-    if takes(versions, "ddp_backend"):
-        if backend == "ccl" and load().accelerate.does("no-ccl", versions.accelerate):
-            return ()
-        return ("--ddp_backend", backend)
-    return ("--xpu_backend", backend)
+    if not takes(versions, "ddp_backend"):
+        return ("--xpu_backend", backend)
+    refused = backend == "ccl" and accelerate.does("no-ccl", versions.accelerate)
+    return () if refused else ("--ddp_backend", backend)
 
 
 def optimizers(versions: Versions) -> tuple[str, ...]:
@@ -353,25 +349,21 @@ def _of_accelerate(v: Versions) -> Iterator[Word]:
         # What every release has known is no news.
         if key.first is not None and key.first >= (0, 19):
             yield _word(f"{key.name}:", key, "accelerate", version)
+    read = {
+        IPEX_VARIABLE: not library.does("no-ipex", version),
+        "CCL_WORKER_COUNT": not library.does("no-ccl", version),
+    }
     if "mpirun_config" in library.keys_of(version):
         reads = library.does("reads-mpirun-ccl", version)
+        read["mpirun_config.mpirun_ccl:"] = reads is not None
+    for spelling, known in read.items():
         yield Word(
-            spelling="mpirun_config.mpirun_ccl:",
-            state=Fate.ACCEPTED if reads else Fate.IGNORED,
+            spelling=spelling,
+            state=Fate.ACCEPTED if known else Fate.IGNORED,
             reader=f"accelerate {version}",
-            source="PyPI wheels, accelerate/utils/launch.py",
-        )
-    for name, behaviour in ((IPEX_VARIABLE, "no-ipex"), ("CCL_WORKER_COUNT", "no-ccl")):
-        gone = library.does(behaviour, version)
-        yield Word(
-            spelling=name,
-            state=Fate.IGNORED if gone else Fate.ACCEPTED,
-            reader=f"accelerate {version}",
-            source=gone.source if gone else "PyPI wheels, accelerate/state.py",
+            source="huggingface/accelerate#3883",
         )
 
 
 def _flag(instead: str | None) -> str | None:
-    if instead is None or " " in instead or instead == "nothing":
-        return instead
-    return f"--{instead}"
+    return instead if instead is None or instead.startswith("nothing") else f"--{instead}"

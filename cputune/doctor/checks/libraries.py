@@ -26,12 +26,8 @@ _PRELOADS = {
     "libgomp": r"libgomp",
 }
 _READ_BY = {
-    "KMP_AFFINITY": "libiomp5",
-    "KMP_BLOCKTIME": "libiomp5",
-    "KMP_TPAUSE": "libiomp5",
-    "KMP_SETTINGS": "libiomp5",
-    "KMP_HW_SUBSET": "libiomp5",
-    "MALLOC_CONF": "jemalloc",
+    "libiomp5": ("KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_TPAUSE", "KMP_SETTINGS", "KMP_HW_SUBSET"),
+    "jemalloc": ("MALLOC_CONF",),
 }
 _LONG_BLOCKTIME_MS = 1000
 
@@ -127,16 +123,14 @@ def setting_without_library(facts: HostFacts) -> Iterator[Finding]:
 
     Source: pytorch/pytorch#149422
     """
-    loaded = " ".join(preloaded(facts))
-    there = {
-        "libiomp5": loads_intel_openmp(facts),
-        "jemalloc": re.search(_PRELOADS["jemalloc"], loaded) is not None,
-    }
-    for name, library in _READ_BY.items():
-        if value(facts, name) and not there[library]:
-            yield setting_without_library.finding(
-                f"{name}={value(facts, name)}, and LD_PRELOAD holds no {library}"
-            )
+    loads_jemalloc = any(re.search(_PRELOADS["jemalloc"], path) for path in preloaded(facts))
+    there = {"libiomp5": loads_intel_openmp(facts), "jemalloc": loads_jemalloc}
+    for library, names in _READ_BY.items():
+        for name in names:
+            if value(facts, name) and not there[library]:
+                yield setting_without_library.finding(
+                    f"{name}={value(facts, name)}, and LD_PRELOAD holds no {library}"
+                )
 
 
 @check("blocktime-long", Severity.ADVICE)

@@ -10,21 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 
 from cputune.doctor.finding import Check, Finding, Severity, check, checks_of
-from cputune.doctor.variables import (
-    number,
-    under_mpi,
-    under_torchrun,
-    unset,
-    value,
-    without_gpu,
-)
+from cputune.doctor.variables import number, under_mpi, under_torchrun, unset, value, without_gpu
 from cputune.documents import packaged_toml
 from cputune.facts import HostFacts
 from cputune.stack import versions_of
 
 MIB, GIB = 1 << 20, 1 << 30
 _LAUNCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _HOLLOW = ("no files", "no __init__.py", "editable, gone", "says", "built for")
 
 
@@ -197,9 +189,9 @@ def environment_foreign(facts: HostFacts) -> Iterator[Finding]:
     """
     around = facts.surroundings
     # A venv inside conda's base keeps CONDA_PREFIX of base, which means nothing to it.
-    active = around.place("VIRTUAL_ENV") or around.place("CONDA_PREFIX")
-    prefixes = [place.path for place in around.places if place.variable in _ENVIRONMENTS]
-    if active and around.prefix and around.prefix not in [path.rstrip("/") for path in prefixes]:
+    venv, conda = around.place("VIRTUAL_ENV"), around.place("CONDA_PREFIX")
+    active, prefixes = venv or conda, {place.path.rstrip("/") for place in (venv, conda) if place}
+    if active and around.prefix and around.prefix not in prefixes:
         yield environment_foreign.finding(
             f"{active.variable}={active.path}; examined is the Python of {around.prefix}",
             command=f"unset {active.variable}",

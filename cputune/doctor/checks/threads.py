@@ -314,11 +314,8 @@ def openmpi_one_core(facts: HostFacts) -> Iterator[Finding]:
                 command=f"mpirun --map-by ppr:{local}:node:pe={online // local} python train.py",
             )
         return
-    policies = (
-        value(facts, "OMPI_MCA_hwloc_base_binding_policy"),
-        value(facts, "PRTE_MCA_hwloc_default_binding_policy"),
-    )
-    unbound = any((policy or "").startswith("none") for policy in policies)
+    names = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")
+    unbound = any((value(facts, name) or "").startswith("none") for name in names)
     found = [item for item in facts.launchers if (item.dialect or "").startswith("openmpi")]
     if found and not unbound and cores >= 4 and advice.ranks <= 2:
         yield openmpi_one_core.finding(
