@@ -278,16 +278,6 @@ def test_files_are_verified_beside_others_who_measure(
     assert asked["share_machine"]
 
 
-def test_a_script_that_was_run_is_not_called_unknown(emit: Run) -> None:
-    tuned = document()
-    seen = {"recipe": None, "argv": ["run.py"], "framework": "accelerate", "global_batch_size": 8}
-    write({**tuned, "workload": {**tuned["workload"], **seen, "parses_arguments": None}})
-    assert emit("-f", "torchrun").code == 0
-    text = Path("launch/torchrun.sh").read_text().replace("\n# ", " ")
-    assert "was not run yet" not in text
-    assert "takes no flags of a plan" in text
-
-
 def test_no_batch_is_promised_in_a_loop_over_torch_alone(emit: Run) -> None:
     tuned = document()
     seen = {"recipe": None, "argv": ["run.py"], "framework": "pytorch", "global_batch_size": 8}
@@ -352,13 +342,6 @@ def test_what_is_no_regular_file_is_not_opened(emit: Run, kind: str, option: str
     answer = emit("--format", "mpirun", *words)
     assert answer.code in (2, 3)
     assert "not a regular file" in answer.err
-
-
-def test_a_host_file_that_is_no_utf8_is_said_to_be(emit: Run) -> None:
-    Path("hosts").write_text("node1\nnode2\n", encoding="utf-16")
-    assert "it is no UTF-8 text" in emit("--format", "mpirun", "--hostfile", "hosts").err
-    Path("hosts").write_text("node1\nnode2\n", encoding="utf-8-sig")
-    assert emit("--format", "mpirun", "--hostfile", "hosts").code == 0
 
 
 HOSTILE = "Xeon\x1b[2J\nerror: all is well\r\u202e"

@@ -124,11 +124,6 @@ def test_a_host_that_stands_there_twice_keeps_who_logs_in() -> None:
     assert parse_hostfile("me@a:3\nyou@a\n") == (Node(name="a", slots=4, user="you"),)
 
 
-def test_the_most_that_a_word_may_name() -> None:
-    assert len(parse_hosts("n[1-65536]")) == 65536
-    assert parse_hosts("a:999999999") == (Node(name="a", slots=999_999_999),)
-
-
 @pytest.mark.parametrize(
     ("wanted", "ranks", "said"),
     [
@@ -200,7 +195,3 @@ def test_an_unknown_mpi_with_ipv6_hosts_leaves_what_cannot_read_them() -> None:
     assert "hosts.hydra" not in files
     assert "mpich)" not in files["mpirun.sh"]
     assert "openmpi*)" in files["mpirun.sh"]
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_host() -> None:
-    assert [node.name for node in parse_hostfile("\ufeffnode1\nnode2\n")] == ["node1", "node2"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -178,14 +177,3 @@ def test_hosts_look_and_meet_before_torchrun_starts(beside: Path) -> None:
     assert [one.returncode for one in both] == [3, 3]
     for one in both:  # each on the terminal of its own host
         assert one.stderr.count(f"{NAME}: rank 1 cannot have CPUs {BAD}") == 1
-
-
-def test_what_is_said_is_json_of_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
-        port = server.getsockname()[1]
-        met = pool.submit(_meet.meet, 1, 2, "127.0.0.1", port, 30, None)
-        connection, _ = server.accept()
-        with connection:
-            assert json.loads(connection.recv(4096)) == ["cputune", 1, None]
-            connection.sendall(b"null\n")
-        assert met.result() is None

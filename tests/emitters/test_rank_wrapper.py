@@ -143,11 +143,6 @@ def test_it_prints_which_of_the_hosts_it_is_on() -> None:
         assert "NODE_RANK=0" in told.stderr
 
 
-def test_an_outer_rank_does_not_beat_the_launcher() -> None:
-    _, _, variables = seen("--launcher", "mpi", "--cpus", f"{LAST}/{LAST}", **MPICH, RANK="9")
-    assert variables["RANK"] == "5"
-
-
 def test_variables_are_set_and_removed() -> None:
     _, _, variables = seen(
         *("--set", "KMP_BLOCKTIME=1", "--unset", "KMP_AFFINITY", "--set", "A=b=c"),
@@ -187,11 +182,6 @@ def test_it_refuses_in_words(
     assert said in answer.stderr
     assert "\nhint: " in answer.stderr
     assert "Traceback" not in answer.stderr
-
-
-def test_what_is_preloaded_by_its_name_or_is_there_is_left_to_the_loader() -> None:
-    preload = f"libnowhere.so:{RANK}"
-    assert seen(LD_PRELOAD=preload)[2]["LD_PRELOAD"] == preload
 
 
 def test_what_the_system_refuses_is_told(

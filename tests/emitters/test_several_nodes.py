@@ -192,10 +192,6 @@ class TestScale:
         assert "Extrapolated" not in file.text
         assert "Batch: 2 nodes, 4 ranks with 3 samples each, 12 together." in said(file)
 
-    def test_without_a_result_the_batches_are_said_all_the_same(self) -> None:
-        file = main(result=None)
-        assert "Batch: 2 nodes, 4 ranks with" in said(file)
-
 
 class TestNobodysBatch:
     def unknown(self, **fields: Any) -> Workload:
@@ -210,9 +206,6 @@ class TestNobodysBatch:
     def test_the_user_s_choice_is_taken(self) -> None:
         assert main(workload=self.unknown(batch_per_rank=4))
         assert main(workload=replace(self.unknown(), global_batch_size=96))
-
-    def test_one_node_is_as_it_was(self) -> None:
-        assert main(workload=self.unknown(), hosts=(), nodes=1)
 
     def test_a_loop_of_its_own_takes_its_batch_on_every_rank(self) -> None:
         loop = replace(Workload.script(["loop.py"]), framework="pytorch", global_batch_size=32)
