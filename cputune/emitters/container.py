@@ -10,11 +10,10 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from cputune import placing
+from cputune.emitters import header, shell, words
 from cputune.emitters import kubernetes as k8s
-from cputune.emitters import shell, words
 from cputune.emitters.format import EmittedFile, Format, LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.words import DockerWord, Manifest, PackageName, ShellWord, comment
@@ -51,10 +50,20 @@ def files(job: LaunchJob, format: str) -> tuple[EmittedFile, ...]:
 
 
 def job_format(
-    kind: str, write: Callable[[LaunchJob], tuple[EmittedFile, ...]], fits: str, **more: Any
+    kind: str,
+    document: Callable[[LaunchJob], Manifest],
+    fits: str,
+    notes: Callable[[LaunchJob], tuple[str, ...]] = k8s.notes,
 ) -> Format:
     """The record of a format that is one Kubernetes document, with the files of ``files``."""
     name = kind.lower()
+
+    def write(job: LaunchJob) -> tuple[EmittedFile, ...]:
+        said = notes(job)
+        title = f"Launch of {job.workload.name} as a {kind}."
+        text = header.full(job, name, title, said) + words.dump(document(job))
+        return (EmittedFile(name=f"{name}.yaml", text=text, notes=said), *files(job, name))
+
     return Format(
         name=name,
         write=write,
@@ -63,7 +72,7 @@ def job_format(
         fits=f"Kubernetes, with {fits}",
         start=f"`launch/{name}.kubectl.sh submit`",
         known_by=rf"""^kind:\s*["']?{kind}\b""",
-        **more,
+        consumers=("kubernetes",),
     )
 
 

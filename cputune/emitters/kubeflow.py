@@ -7,25 +7,17 @@ trains on a subset after 30 s, silently.
 
 from __future__ import annotations
 
-from cputune.emitters import container, header, words
+from cputune.emitters import container, words
 from cputune.emitters import kubernetes as k8s
-from cputune.emitters.format import EmittedFile, LaunchJob
+from cputune.emitters.format import LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.words import Manifest
-
-
-def emit_pytorchjob(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """The YAML, and the files to build, feed and drive it. Raises UsageError."""
-    notes = k8s.notes(job)
-    title = f"Launch of {job.workload.name} as a PyTorchJob."
-    text = header.full(job, "pytorchjob", title, notes) + words.dump(document(job))
-    main = EmittedFile(name="pytorchjob.yaml", text=text, notes=notes)
-    return (main, *container.files(job, "pytorchjob"))
 
 
 def document(job: LaunchJob) -> Manifest:
     """The PyTorchJob as data."""
     plan = job.plan
+    pod = k8s.pod(job, "pytorch", {**k8s.program(job), "resources": k8s.resources(job)})
     replicas = {"Master": 1}
     if plan.nodes > 1:
         replicas["Worker"] = plan.nodes - 1
@@ -42,7 +34,7 @@ def document(job: LaunchJob) -> Manifest:
                 **_gang(job),
             },
             "pytorchReplicaSpecs": {
-                kind: {"replicas": count, "restartPolicy": "Never", "template": _pod(job)}
+                kind: {"replicas": count, "restartPolicy": "Never", "template": pod}
                 for kind, count in replicas.items()
             },
         },
@@ -59,19 +51,4 @@ def _gang(job: LaunchJob) -> Manifest:
     return {"schedulingPolicy": policy}
 
 
-def _pod(job: LaunchJob) -> Manifest:
-    program = {
-        "command": k8s.command(job),
-        "args": k8s.arguments(job),
-        "env": k8s.environment(job),
-        "resources": k8s.resources(job),
-    }
-    return k8s.pod(job, "pytorch", program)
-
-
-PYTORCHJOB = container.job_format(
-    "PyTorchJob",
-    emit_pytorchjob,
-    "the Kubeflow training operator",
-    consumers=("kubernetes",),
-)
+PYTORCHJOB = container.job_format("PyTorchJob", document, "the Kubeflow training operator")

@@ -259,7 +259,15 @@ def _from_secret(one: SecretKey, *, optional: bool = False) -> Manifest:
     return {"name": VariableName(one.variable), "valueFrom": {"secretKeyRef": reference}}
 
 
-def command(job: LaunchJob) -> list[YamlScalar]:
+def program(job: LaunchJob) -> Manifest:
+    """What a pod that trains is started with: torchrun, which starts rank.py for each rank."""
+    words = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
+    words += ["--bind", f"pod={pod_cpus(job)}", "--"]
+    arguments = [*map(YamlScalar, words), *(inside(job, word) for word in job.command)]
+    return {"command": _command(job), "args": arguments, "env": environment(job)}
+
+
+def _command(job: LaunchJob) -> list[YamlScalar]:
     """torchrun; where oneCCL is used, after its setvars.sh."""
     if job.plan.backend != "ccl":
         return [YamlScalar("torchrun")]
@@ -267,13 +275,6 @@ def command(job: LaunchJob) -> list[YamlScalar]:
     find = shlex.quote(shell.FIND_SETVARS.format(module=module))
     source = f'source "$(python3 -c {find})" && exec torchrun "$@"'
     return [escape(word) for word in ("bash", "-c", source, "torchrun")]
-
-
-def arguments(job: LaunchJob) -> list[YamlScalar]:
-    """rank.py with its binding, then the training command."""
-    words = [f"{WORKSPACE}/{RANK_SCRIPT}", "--launcher", "torch"]
-    words += ["--bind", f"pod={pod_cpus(job)}", "--"]
-    return [YamlScalar(word) for word in words] + [inside(job, word) for word in job.command]
 
 
 def inside(job: LaunchJob, word: Word) -> YamlScalar:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from cputune.emitters import container, header, words
+from cputune.emitters import container, words
 from cputune.emitters import kubernetes as k8s
-from cputune.emitters.format import EmittedFile, LaunchJob
+from cputune.emitters.format import LaunchJob
 from cputune.emitters.job import job_name
 from cputune.emitters.words import Manifest
 from cputune.errors import UsageError
@@ -22,17 +22,11 @@ NEWEST = 3
 """Minor versions of Kubeflow Trainer 2 whose TrainJobs are known: 0 to this."""
 
 
-def emit_trainjob(job: LaunchJob) -> tuple[EmittedFile, ...]:
-    """The YAML, and the files to build, feed and drive it. Raises UsageError."""
-    notes = (*k8s.notes(job), *_unsaid(job))
-    if job.cluster.ttl_seconds is not None:
-        notes += ("A TrainJob has no TTL: it stays until somebody deletes it.",)
-    title = f"Launch of {job.workload.name} as a TrainJob."
-    text = header.full(job, "trainjob", title, notes) + words.dump(document(job))
-    return (
-        EmittedFile(name="trainjob.yaml", text=text, notes=notes),
-        *container.files(job, "trainjob"),
-    )
+def notes(job: LaunchJob) -> tuple[str, ...]:
+    """Those of every pod, and what a TrainJob, or an old Trainer, cannot be told."""
+    kept = "A TrainJob has no TTL: it stays until somebody deletes it."
+    said = (*k8s.notes(job), *_unsaid(job))
+    return said if job.cluster.ttl_seconds is None else (*said, kept)
 
 
 def document(job: LaunchJob) -> Manifest:
@@ -51,9 +45,7 @@ def document(job: LaunchJob) -> Manifest:
                 "image": words.YamlScalar(k8s.image(job)),
                 "numNodes": job.plan.nodes,
                 "numProcPerNode": job.plan.processes_per_node,
-                "command": k8s.command(job),
-                "args": k8s.arguments(job),
-                "env": k8s.environment(job),
+                **k8s.program(job),
                 "resourcesPerNode": k8s.resources(job),
             },
             **_patches(job),
@@ -121,6 +113,4 @@ def _pod_patch(job: LaunchJob) -> Manifest:
     return {"metadata": k8s.pod_metadata(job), "spec": spec}
 
 
-TRAINJOB = container.job_format(
-    "TrainJob", emit_trainjob, "Kubeflow Trainer 2", consumers=("kubernetes",)
-)
+TRAINJOB = container.job_format("TrainJob", document, "Kubeflow Trainer 2", notes)
