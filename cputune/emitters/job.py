@@ -57,8 +57,7 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
     """
     facts = asked.facts
     if result is not None:
-        job = asked.workload or result.workload
-        return _job(result, result.best.plan, job, result.host, result.versions, asked)
+        return _job(result, result.best.plan, asked.workload or result.workload, asked)
     if facts is None:
         raise UsageError(
             "there is nothing to write down", hint="give a result, or the facts of a machine"
@@ -66,29 +65,24 @@ def make_job(result: Result | None, asked: Emission) -> LaunchJob:
     job = asked.workload or Workload.from_recipe(DEFAULT_RECIPE)
     nodes = asked.nodes or len(asked.hosts) or 1
     found = guide_plan(with_versions(facts, asked.versions or {}), job, nodes=max(1, nodes))
-    return _job(None, found, job, host_fingerprint(facts), versions_of(facts), asked)
+    return _job(None, found, job, asked)
 
 
 def plan_job(plan: Plan, workload: Workload, asked: Emission) -> LaunchJob:
     """A plan that nobody has measured, as a trial wants it. Raises UsageError as ``make_job``."""
-    facts = asked.facts
-    host = {} if facts is None else host_fingerprint(facts)
-    versions = {} if facts is None else versions_of(facts)
-    return _job(None, plan, workload, host, versions, asked, unmeasured=True)
+    return _job(None, plan, workload, asked, named=True)
 
 
 def _job(
-    result: Result | None,
-    found: Plan,
-    workload: Workload,
-    host: Mapping[str, object],
-    known: Mapping[str, str],
-    asked: Emission,
-    *,
-    unmeasured: bool = False,
+    result: Result | None, found: Plan, workload: Workload, asked: Emission, *, named: bool = False
 ) -> LaunchJob:
+    """Of a plan that was found for a workload; ``named``: by somebody, and nothing was measured."""
     mpi, nodes, hosts, facts = asked.mpi, asked.nodes, asked.hosts, asked.facts
     cluster = asked.cluster or Cluster()
+    host: Mapping[str, object] = {} if facts is None else host_fingerprint(facts)
+    known: Mapping[str, str] = {} if facts is None else versions_of(facts)
+    if result is not None:
+        host, known = result.host, result.versions
     if mpi is not None and mpi not in MPI_DIALECTS:
         raise UsageError(f"no MPI is called {mpi!r}", hint="one of: " + ", ".join(MPI_DIALECTS))
     if nodes is not None and nodes < 1:
@@ -120,11 +114,8 @@ def _job(
         refuse_lost(workload, plan, way, result)
     refuse_unchosen_batch(workload, plan, way)
     scale = scale_lines(result, plan, workload)
-    if result is not None:
-        said = header.measured(result, plan)
-    else:
-        said = header.unmeasured(host, plan, asked=unmeasured)
-    said = (*said, *scale)
+    told = header.measured(result, plan) if result else header.unmeasured(host, plan, asked=named)
+    said = (*told, *scale)
     interface, of_network = interface_of(
         hosts,
         asked=cluster.interface,
