@@ -236,9 +236,13 @@ def _check(name: str, evidence: tuple[Evidence, ...], consumer: str) -> Outcome:
         return _named(
             name, FAILED, f"{where}{first.seen}, the plan has {first.expected}", consumer, evidence
         )
-    values = list(dict.fromkeys(row.seen for row in evidence))
-    ranks = "" if any(row.rank is None for row in evidence) else " in every rank"
-    text = " | ".join(values) if len(values) > 1 else f"{''.join(values)}{ranks}"
+    shown: dict[int | None, list[str]] = {}
+    for row in evidence:
+        shown.setdefault(row.rank, []).append(row.seen)
+    alike, *others = shown.values()
+    text = ", ".join(alike) + ("" if None in shown else " in every rank")
+    if any(one != alike for one in others):
+        text = " | ".join(dict.fromkeys(row.seen for row in evidence))
     return _named(name, PASSED, text, consumer, evidence)
 
 
