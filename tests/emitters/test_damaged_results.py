@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from cputune.emitters import PRINTED_FORMATS, emit
 from cputune.emitters.header import machine_difference, missing_cpus
-from cputune.errors import CputuneError
+from cputune.errors import CputuneError, ResultError
 from cputune.result import Result
 
 JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {"a": 1}, True, 10**30, "a\nb", [["a"]])
@@ -67,6 +67,26 @@ def test_junk_in_any_place(junk: Any, one_of: int) -> None:
         except CputuneError:
             refused += 1
     assert refused * one_of > 20
+
+
+@pytest.mark.parametrize(
+    ("way", "junk", "said"),
+    [
+        (("best", "samples_per_second", "median"), "fast", "median: expected a number, got text"),
+        (("best", "plan", "cpus"), [[-1], [2]], "cpus[0][0]: expected a whole number >= 0"),
+        (("workload", "recipe"), None, "neither a recipe nor a script"),
+    ],
+)
+def test_it_says_where(way: tuple[str, ...], junk: Any, said: str) -> None:
+    changed = document(one_socket())
+    part = changed
+    for key in way[:-1]:
+        part = part[key]
+    part[way[-1]] = junk
+    with pytest.raises(ResultError) as caught:
+        Result.from_json(changed)
+    assert said in str(caught.value)
+    assert caught.value.hint
 
 
 HOSTILE = (

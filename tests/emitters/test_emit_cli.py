@@ -358,6 +358,15 @@ def test_a_result_cannot_forge_a_line_on_the_terminal(emit: Run) -> None:
     assert "\\x1b[2J\\nerror: all is well" in answer.err
 
 
+def test_what_would_take_minutes_is_refused(emit: Run) -> None:
+    write(document(notes=["x" * (50 << 20)]))
+    assert "a text of 52428800 characters" in emit("--format", "mpirun").err
+    content = document()
+    content["best"]["plan"].update(processes_per_node=10**6, cpus=[[0]] * 10**6)
+    write(content)
+    assert "processes_per_node: expected a whole number <= 4096" in emit("--format", "all").err
+
+
 def hosts_document(**change: object) -> dict[str, object]:
     """What `doctor --hosts` saw: two hosts on one network, and a third that did not answer."""
 
