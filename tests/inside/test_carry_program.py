@@ -136,3 +136,36 @@ def test_ranks_that_end_well_end_together(
     (tmp_path / "torch" / "distributed.py").write_text(DISTRIBUTED)
     (tmp_path / "train.py").write_text(f"import torch.distributed\n{end}\n")
     assert carried(tmp_path, {}, "train.py", *words).stdout == said
+
+
+FREED = """
+class Group:
+    def __del__(self):
+        print("freed")
+
+class _world:
+    pg_map = {Group(): "gloo"}
+
+def destroy_process_group():
+    _world.pg_map.clear()
+"""
+DESTROYS = """
+import atexit
+from torch.distributed import distributed_c10d
+atexit.register(print, "bye")
+distributed_c10d.destroy_process_group()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(0)", 0), ("1 / 0", 1)])
+def test_a_group_that_is_destroyed_is_not_freed(tmp_path: Path, end: str, status: int) -> None:
+    """At the very end gloo's threads may hold what it holds."""
+    package = tmp_path / "torch" / "distributed"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "distributed_c10d.py").write_text(FREED)
+    (tmp_path / "train.py").write_text(DESTROYS + end)
+    done = carried(tmp_path, {}, "train.py")
+    assert (done.stdout, done.returncode) == ("trained\nbye\n", status), done.stderr

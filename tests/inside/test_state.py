@@ -1,0 +1,129 @@
+"""What a rank shows of itself: its command line, variables, optimizer, the workers of oneCCL."""
+
+import hashlib
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cputune.inside import SHOW_VARIABLE, state
+from cputune.inside.meter import length_in
+from cputune.inside.state import ccl_workers
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def test_words_are_shown_as_digests_with_the_content_of_small_files(tmp_path, monkeypatch):
+    recipe, large = tmp_path / "recipe.json", tmp_path / "large"
+    recipe.write_text("{}")
+    large.write_bytes(b"0" * (state.LARGEST_FILE_BYTES + 1))
+    monkeypatch.setattr(sys, "argv", ["train.py", str(recipe), str(large), "hf_secret\udcff"])
+    shown = state.read()
+    assert shown["executable"] == sys.executable
+    assert shown["words"] == [
+        (digest(b"train.py"), None),
+        (digest(str(recipe).encode()), digest(b"{}")),
+        (digest(str(large).encode()), None),
+        (digest(b"hf_secret?"), None),
+    ]
+
+
+def test_variables_that_are_asked_for_are_shown_and_no_others(monkeypatch):
+    monkeypatch.setenv(SHOW_VARIABLE, "ACCELERATE_MIXED_PRECISION,NOT_SET")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("A_PASSWORD", "x")
+    shown = state.read()["environment"]
+    assert shown["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert not {"A_PASSWORD", "NOT_SET"} & set(shown)
+
+
+class Tokens:
+    shape = (4, 32)
+
+
+def test_the_length_of_a_sample_is_that_of_its_tokens():
+    assert length_in({"labels": (), "input_ids": Tokens()}) == 32
+    assert length_in({"pixel_values": Tokens()}) is None
+    assert length_in([1, 2]) is None
+
+
+class AdamW:
+    """As torch's: what it was told stands in its parameter groups."""
+
+    def __init__(self, **options: Any) -> None:
+        self.param_groups = [{"lr": 1e-3, **options}, {"lr": 1e-3, **options}]
+
+
+@pytest.mark.parametrize(
+    ("options", "fused", "foreach"),
+    [
+        ({}, False, False),
+        ({"fused": None, "foreach": None}, False, False),
+        ({"fused": True}, True, False),
+        ({"fused": False, "foreach": True}, False, True),
+    ],
+)
+def test_by_its_class_and_its_parameter_groups(
+    options: dict[str, Any], fused: bool, foreach: bool
+) -> None:
+    expected = {"class": "AdamW", "fused": fused, "foreach": foreach}
+    assert state.optimizer(AdamW(**options)) == expected
+    wrapped = SimpleNamespace(optimizer=AdamW(**options))
+    assert state.optimizer(wrapped) == expected, "accelerate wraps it"
+
+
+def test_one_without_parameter_groups_has_a_class_all_the_same() -> None:
+    assert state.optimizer(object()) == {"class": "object", "fused": False, "foreach": False}
+
+
+OWN = os.getpid()
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch):
+    """A process as the kernel shows it: names and CPUs of its threads, the main one first."""
+
+    def make(*threads):
+        places = {OWN + number: cpus for number, (_, cpus) in enumerate(threads)}
+        monkeypatch.setattr(os, "sched_getaffinity", places.__getitem__)
+        for number, (name, _) in enumerate(threads):
+            (tmp_path / str(OWN + number)).mkdir()
+            (tmp_path / str(OWN + number) / "comm").write_text(f"{name}\n")
+        return str(tmp_path)
+
+    return make
+
+
+MAIN, POOL, AUTOGRAD = ("python", {1, 2}), ("python", {1, 2}), ("pt_autograd_0", {0})
+
+
+def test_a_worker_is_bound_to_one_cpu_and_has_no_name(process):
+    assert ccl_workers({}, process(MAIN, POOL, ("python", {3}), ("python", {0}), AUTOGRAD)) == (
+        [0, 3],
+        "",
+    )
+
+
+def test_oneccl_that_has_switched_its_workers_off_has_none(process):
+    assert ccl_workers({}, process(MAIN, POOL, AUTOGRAD)) == ([], "")
+
+
+def test_on_one_cpu_a_worker_of_that_cpu_is_not_known(process):
+    found, why = ccl_workers({}, process(("python", {1}), ("python", {1})))
+    assert found is None
+    assert "one CPU" in why
+
+
+def test_a_worker_elsewhere_is_known_though_the_rank_has_one_cpu(process):
+    assert ccl_workers({}, process(("python", {1}), ("python", {0}))) == ([0], "")
+
+
+def test_threads_that_openmp_binds_are_not_taken_for_workers(process):
+    bound = process(MAIN, ("python", {1}), ("python", {2}))
+    found, why = ccl_workers({"OMP_PROC_BIND": "close"}, bound)
+    assert found is None
+    assert "OMP_PROC_BIND" in why
